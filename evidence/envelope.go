@@ -1,0 +1,120 @@
+package evidence
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"sort"
+	"strconv"
+	"strings"
+)
+
+// Envelope is the head of every payload that Custody publishes: it carries our
+// two identities through any system, whatever it does to headers. One line of
+// text, then the body:
+//
+//	custody/1 PUBLISH-ID BUSINESS-ID\n body
+//
+// The IDs hold no blank and no control character (see ValidID).
+type Envelope struct {
+	PublishID  string
+	BusinessID string
+	Body       []byte
+}
+
+const envelopeMagic = "custody/1 "
+
+// maxEnvelopeHead bounds the head line, so that a peer's payload costs nothing to refuse.
+const maxEnvelopeHead = len(envelopeMagic) + 2*MaxIDLength + 2
+
+// MaxIDLength is the longest business or publish ID, in bytes.
+const MaxIDLength = 128
+
+// ErrNoEnvelope: these bytes were not published by Custody, or were altered.
+var ErrNoEnvelope = errors.New("evidence: payload has no custody envelope")
+
+// Encode gives the payload's bytes.
+func (e Envelope) Encode() []byte {
+	b := make([]byte, 0, len(envelopeMagic)+len(e.PublishID)+len(e.BusinessID)+2+len(e.Body))
+	b = append(b, envelopeMagic...)
+	b = append(b, e.PublishID...)
+	b = append(b, ' ')
+	b = append(b, e.BusinessID...)
+	b = append(b, '\n')
+	return append(b, e.Body...)
+}
+
+// ParseEnvelope reads a payload. Body shares the payload's memory. The head
+// alone suffices: a truncated body is for the digest to find.
+func ParseEnvelope(payload []byte) (Envelope, error) {
+	if !bytes.HasPrefix(payload, []byte(envelopeMagic)) {
+		return Envelope{}, ErrNoEnvelope
+	}
+	head := payload[:min(len(payload), maxEnvelopeHead)]
+	end := bytes.IndexByte(head, '\n')
+	if end < 0 {
+		return Envelope{}, ErrNoEnvelope
+	}
+	pub, biz, ok := strings.Cut(string(head[len(envelopeMagic):end]), " ")
+	if !ok || ValidID(pub) != nil || ValidID(biz) != nil {
+		return Envelope{}, ErrNoEnvelope
+	}
+	return Envelope{PublishID: pub, BusinessID: biz, Body: payload[end+1:]}, nil
+}
+
+// ValidID says whether s can be a business or publish ID.
+func ValidID(s string) error {
+	if s == "" || len(s) > MaxIDLength {
+		return fmt.Errorf("evidence: an ID has 1 to %d bytes, %q has %d", MaxIDLength, s, len(s))
+	}
+	for i := 0; i < len(s); i++ {
+		if s[i] <= ' ' || s[i] >= 0x7f {
+			return fmt.Errorf("evidence: ID %q: byte %d is not printable ASCII", s, i)
+		}
+	}
+	return nil
+}
+
+// PublishID names one call: producer, count of that producer's publishes
+// (from 1), and try (from 1).
+func PublishID(producer string, count, try int) string {
+	return producer + "-" + strconv.Itoa(count) + "-" + strconv.Itoa(try)
+}
+
+// SplitPublishID is the inverse of PublishID.
+func SplitPublishID(id string) (producer string, count, try int, ok bool) {
+	i := strings.LastIndexByte(id, '-')
+	if i < 1 {
+		return "", 0, 0, false
+	}
+	j := strings.LastIndexByte(id[:i], '-')
+	if j < 1 {
+		return "", 0, 0, false
+	}
+	count, err1 := strconv.Atoi(id[j+1 : i])
+	try, err2 := strconv.Atoi(id[i+1:])
+	if err1 != nil || err2 != nil || count < 1 || try < 1 {
+		return "", 0, 0, false
+	}
+	return id[:j], count, try, true
+}
+
+// Digest is what a delivery must match: the payload, the key and the headers,
+// as 16 hex digits of SHA-256 (enough against accident; nobody attacks it).
+func Digest(payload []byte, key string, headers map[string]string) string {
+	h := sha256.New()
+	fmt.Fprintf(h, "%d\n", len(payload))
+	h.Write(payload)
+	fmt.Fprintf(h, "%q\n", key)
+	names := make([]string, 0, len(headers))
+	for n := range headers {
+		names = append(names, n)
+	}
+	sort.Strings(names)
+	for _, n := range names {
+		fmt.Fprintf(h, "%q=%q\n", n, headers[n])
+	}
+	return hex.EncodeToString(h.Sum(nil)[:8])
+}

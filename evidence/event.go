@@ -1,0 +1,174 @@
+// Package evidence holds what happened in a run, as plain data: events, stored
+// rows, the manifest, and the files they live in. It imports nothing of ours,
+// so a saved run can be read and judged without any broker.
+package evidence
+
+import "time"
+
+// Event is one thing that was observed. A flat struct on purpose: one line of
+// JSON, one decoder, one schema; fields that do not apply are left out.
+//
+// Seq is the order of recording and says nothing about cause: "before" is
+// proven only by a call that returned before another was made, by the order of
+// frames on one connection, or by a hold.
+type Event struct {
+	Seq  uint64        `json:"seq"`
+	At   time.Duration `json:"at"` // CLOCK_MONOTONIC since the run began, nanoseconds; the same clock in child processes
+	Kind Kind          `json:"kind"`
+
+	Actor        string `json:"actor,omitempty"`        // p1, c1, broker, harness; for a frame: the actor whose link carried it
+	Session      string `json:"session,omitempty"`      // one connection of an actor, as the actor counts them: "c1#2"
+	Subscription string `json:"subscription,omitempty"` // the logical subscriber: a competing set, group or durable identity
+	Destination  string `json:"destination,omitempty"`  // topic, queue, stream
+	BusinessID   string `json:"business,omitempty"`     // what the application calls it
+	PublishID    string `json:"publish,omitempty"`      // producer + counter + try: ours, carried in the payload, one for each call
+	MessageID    string `json:"message,omitempty"`      // what the system calls it; may be absent
+
+	Acceptance Acceptance    `json:"acceptance,omitzero"` // PublishReturned, LookupReturned
+	HeldBy     HeldBy        `json:"heldBy,omitzero"`
+	Ack        AckOutcome    `json:"ack,omitzero"`     // AckReturned, NackReturned
+	Mark       Mark          `json:"mark,omitzero"`    // Delivered
+	Attempt    int           `json:"attempt,omitzero"` // Delivered: as the system counts, from 1; 0 where it does not
+	Told       string        `json:"told,omitempty"`   // PublishReturned: what the call told the application, "ok" or its error
+	Key        string        `json:"key,omitempty"`    // ordering key
+	Digest     string        `json:"digest,omitempty"` // of payload, key and headers: see Envelope
+	Size       int           `json:"size,omitzero"`    // payload bytes
+	TTL        time.Duration `json:"ttl,omitzero"`     // PublishCalled: asked for; 0 is none
+
+	Link  string      `json:"link,omitempty"`  // Frame*, Fault*: the link's name, that is its actor's
+	Conn  int         `json:"conn,omitzero"`   // Frame*: connection number on that link, from 1
+	Frame string      `json:"frame,omitempty"` // Frame*: the frame's kind, such as "ack"; for a store operation its name
+	To    Direction   `json:"to,omitzero"`     // Frame*: which way it went
+	Items []FrameItem `json:"items,omitempty"` // Frame*, FaultFired: the messages in the frame that was carried or hit
+
+	Fault  string    `json:"fault,omitempty"`  // Fault*: the label in the script
+	Struck string    `json:"struck,omitempty"` // FrameCarried, Fault*: what was done: "drop", "hold", "duplicate"…
+	Phase  Phase     `json:"phase,omitzero"`   // PhaseBegan
+	Exit   *ExitInfo `json:"exit,omitempty"`   // ProcessExited
+	Call   uint64    `json:"call,omitzero"`    // *Called and its *Returned: the actor's own count of calls, pairing the two
+	OK     bool      `json:"ok,omitzero"`      // ReachedChecked, AwaitEnded, SubscribeReturned, HealthChecked
+	Reason string    `json:"reason,omitempty"` // why, in words: an error, a refusal, what was missing
+}
+
+// FrameItem is one message (or its acknowledgement) carried by a frame.
+type FrameItem struct {
+	BusinessID string `json:"business,omitempty"`
+	PublishID  string `json:"publish,omitempty"`
+	MessageID  string `json:"message,omitempty"`
+}
+
+// ExitInfo says how a process of the system under test ended.
+type ExitInfo struct {
+	Code    int    `json:"code"`             // -1 when ended by a signal
+	Signal  string `json:"signal,omitempty"` // "killed"
+	Ordered bool   `json:"ordered"`          // the harness asked for it
+}
+
+// Kind names an event. The zero kind is invalid.
+type Kind uint8
+
+const (
+	KindInvalid Kind = iota
+	PhaseBegan
+	PublishCalled
+	PublishReturned
+	SubscribeCalled   // a consumer's session asks for its subscription
+	SubscribeReturned // confirmed (OK) or refused
+	SessionOpened     // an actor has a working connection
+	SessionEnded      // closed or broken; Reason says which
+	Delivered         // handed to the application
+	HandlerFailed     // the application could not process a delivery
+	EffectCalled      // business transaction begins
+	EffectCommitted   // …and is committed
+	EffectAbsorbed    // the consumption log knew the message: nothing done
+	EffectFailed      // …rolled back, or its outcome is not known (Reason)
+	AckCalled
+	AckReturned
+	NackCalled
+	NackReturned
+	LookupCalled
+	LookupReturned // Acceptance: Accepted = stored or settled, Rejected = proven not stored, Unknown
+	FrameCarried   // a frame passed a link (or was struck there: Struck)
+	LinkConnected
+	LinkDisconnected
+	FaultArmed
+	FaultFired
+	FaultHealed
+	ProcessStarted
+	ProcessExited
+	ProcessPaused
+	ProcessContinued
+	StoreCalled   // a store operation begins (Frame names it)
+	StoreReturned // …and has returned (Reason when it failed)
+	AwaitBegan
+	AwaitEnded     // OK, or the deadline passed
+	ReachedChecked // a situation condition as the bench saw it; judging checks again
+	SnapshotTaken  // stored rows were read; Reason is the checkpoint's name
+	HealthChecked
+	DrainEnded // Reason: settled, barrier, quiet, deadline, no-consumer
+	WatchEnded
+	DeadLettered // an administrator's command or the system said so
+	Purged
+	ClockSet // Reason is the offset given to an actor
+	Commanded
+	Noted
+)
+
+var kindNames = []string{
+	"", "phase-began", "publish-called", "publish-returned", "subscribe-called", "subscribe-returned",
+	"session-opened", "session-ended", "delivered", "handler-failed", "effect-called", "effect-committed",
+	"effect-absorbed", "effect-failed", "ack-called", "ack-returned", "nack-called", "nack-returned",
+	"lookup-called", "lookup-returned", "frame-carried", "link-connected", "link-disconnected",
+	"fault-armed", "fault-fired", "fault-healed", "process-started", "process-exited", "process-paused",
+	"process-continued", "store-called", "store-returned", "await-began", "await-ended", "reached-checked",
+	"snapshot-taken", "health-checked", "drain-ended", "watch-ended", "dead-lettered", "purged", "clock-set",
+	"commanded", "noted",
+}
+
+func (k Kind) String() string                { return nameOf(kindNames, k) }
+func (k Kind) MarshalText() ([]byte, error)  { return marshalName(kindNames, k) }
+func (k *Kind) UnmarshalText(b []byte) error { return unmarshalName(kindNames, "event kind", b, k) }
+
+// Direction of a frame on a link.
+type Direction uint8
+
+const (
+	NoDirection Direction = iota
+	ToBroker
+	ToClient
+)
+
+var directionNames = []string{"", "broker", "client"}
+
+func (d Direction) String() string               { return nameOf(directionNames, d) }
+func (d Direction) MarshalText() ([]byte, error) { return marshalName(directionNames, d) }
+func (d *Direction) UnmarshalText(b []byte) error {
+	return unmarshalName(directionNames, "direction", b, d)
+}
+
+// Phase of a run; they always come in this order.
+type Phase uint8
+
+const (
+	NoPhase Phase = iota
+	Prepare
+	Act
+	Heal
+	Drain
+	Watch
+	Ended
+)
+
+var phaseNames = []string{"", "prepare", "act", "heal", "drain", "watch", "ended"}
+
+func (p Phase) String() string                { return nameOf(phaseNames, p) }
+func (p Phase) MarshalText() ([]byte, error)  { return marshalName(phaseNames, p) }
+func (p *Phase) UnmarshalText(b []byte) error { return unmarshalName(phaseNames, "phase", b, p) }
+
+// Sink takes events as they happen. Record stamps Seq and At (At only when it
+// is zero: a child stamps its own) and returns the sequence number; 0 where the
+// number is given later, by the parent of a child process. It is safe for
+// concurrent use and has written the event when it returns.
+type Sink interface {
+	Record(Event) uint64
+}

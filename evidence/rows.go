@@ -1,0 +1,72 @@
+package evidence
+
+import "time"
+
+// Snapshot is the stored rows of one source at one checkpoint.
+type Snapshot struct {
+	Checkpoint string        `json:"checkpoint"` // "start", "end", or a name from the script
+	Seq        uint64        `json:"seq"`        // of the SnapshotTaken event
+	At         time.Duration `json:"at"`
+	Source     string        `json:"source"` // SourceBroker or SourceBusiness
+	Partition  string        `json:"partition,omitempty"`
+	Trust      Trust         `json:"trust"`
+	Count      int           `json:"count"` // rows; with Trust CountsOnly the rows themselves are absent
+	Rows       []StoredRow   `json:"-"`     // on disk: one line each, after the snapshot's own
+}
+
+const (
+	SourceBroker   = "broker"
+	SourceBusiness = "business"
+)
+
+// Trust says how far a snapshot can be relied upon.
+type Trust uint8
+
+const (
+	CountsOnly Trust = iota
+	Lagging
+	Exact
+)
+
+var trustNames = []string{"counts-only", "lagging", "exact"}
+
+func (t Trust) String() string                { return nameOf(trustNames, t) }
+func (t Trust) MarshalText() ([]byte, error)  { return marshalName(trustNames, t) }
+func (t *Trust) UnmarshalText(b []byte) error { return unmarshalName(trustNames, "trust", b, t) }
+
+// StoredRow is one row as the store shows it.
+type StoredRow struct {
+	Partition    string   `json:"partition,omitempty"`
+	State        RowState `json:"state"`
+	BusinessID   string   `json:"business,omitempty"`
+	PublishID    string   `json:"publish,omitempty"`
+	MessageID    string   `json:"message,omitempty"`
+	Subscription string   `json:"subscription,omitempty"`
+	Destination  string   `json:"destination,omitempty"`
+	Digest       string   `json:"digest,omitempty"`
+	Attempts     int      `json:"attempts,omitzero"`
+	Expired      bool     `json:"expired,omitzero"` // past its deadline when read
+	Version      int      `json:"version,omitzero"` // payload protocol version where the store keeps one
+	Reason       string   `json:"reason,omitempty"` // why it was dead-lettered
+}
+
+// RowState is the standing of a stored row.
+type RowState uint8
+
+const (
+	RowInvalid   RowState = iota
+	RowPending            // accepted, waiting or in flight
+	RowProcessed          // acknowledged, kept as history
+	RowDead               // in the dead-letter queue
+	RowRefused            // of a protocol version that the system does not read
+	RowEffect             // business: one effect of one business ID
+	RowLog                // business: an entry of the consumption log
+)
+
+var rowStateNames = []string{"", "pending", "processed", "dead", "refused", "effect", "log"}
+
+func (s RowState) String() string               { return nameOf(rowStateNames, s) }
+func (s RowState) MarshalText() ([]byte, error) { return marshalName(rowStateNames, s) }
+func (s *RowState) UnmarshalText(b []byte) error {
+	return unmarshalName(rowStateNames, "row state", b, s)
+}

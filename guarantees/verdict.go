@@ -1,0 +1,172 @@
+// Package guarantees judges a history: which promise held, which broke, and at
+// which hand-over. Everything here is a pure function of saved evidence.
+package guarantees
+
+import (
+	"fmt"
+
+	"github.com/custodymq/custody/evidence"
+)
+
+// Judgement is all that judging says of one run; verdict.json is its encoding.
+// It is a pure function of the other files of a run: the same bytes on every
+// machine for the same judge version.
+type Judgement struct {
+	Judge           string            `json:"judge"` // JudgeVersion
+	Run             string            `json:"run"`
+	System          string            `json:"system"`
+	Profile         string            `json:"profile"`
+	Scenario        string            `json:"scenario"`
+	Outcome         Outcome           `json:"outcome"` // of the claims: see Combine
+	Why             string            `json:"why"`     // one sentence a person can read
+	Exit            int               `json:"exit"`
+	Reached         bool              `json:"reached"`
+	Conditions      []ConditionResult `json:"conditions,omitempty"`
+	Faults          []FaultResult     `json:"faults,omitempty"`
+	Verdicts        []Verdict         `json:"verdicts"`
+	Anomalies       []Finding         `json:"anomalies,omitempty"` // everything seen
+	Broken          []Finding         `json:"broken,omitempty"`    // those that break a claim covering this run
+	Messages        []Message         `json:"messages,omitempty"`  // the table: acceptance, IDs, rows, custody (bounded, see MaxMessages)
+	MessagesLeftOut int               `json:"messagesLeftOut,omitempty"`
+	Error           string            `json:"error,omitempty"` // the harness or machine failed: what, so that Exit is 3
+}
+
+// Verdict on one guarantee.
+type Verdict struct {
+	Guarantee       string         `json:"guarantee"`
+	Outcome         Outcome        `json:"outcome"`
+	Why             string         `json:"why"`
+	Claimed         bool           `json:"claimed"` // some claim names it
+	Covered         bool           `json:"covered"` // …under every class that fired
+	Owner           evidence.Owner `json:"owner,omitempty"`
+	Instances       int            `json:"instances"` // how often it was put to the test
+	Layers          []Layer        `json:"layers,omitempty"`
+	Findings        []Finding      `json:"findings,omitempty"` // bounded; FindingsLeftOut counts the rest
+	FindingsLeftOut int            `json:"findingsLeftOut,omitempty"`
+	Measures        []Measure      `json:"measures,omitempty"` // such as the longest recovery
+}
+
+// Layer is who carried a guarantee, with how often; 0 was not exercised.
+type Layer struct {
+	Name  string `json:"name"` // "broker", "store", "consumption log", "client"
+	Did   string `json:"did"`  // "redelivered", "absorbed", "kept"
+	Count int    `json:"count"`
+}
+
+// Measure is a number worth reporting, in its unit.
+type Measure struct {
+	Name  string  `json:"name"`
+	Value float64 `json:"value"`
+	Unit  string  `json:"unit"`
+}
+
+// Finding is one violation, shown by the fewest events.
+type Finding struct {
+	Guarantee    string   `json:"guarantee"`
+	Kind         string   `json:"kind"` // such as "lost-suffix", "second-effect"
+	Text         string   `json:"text"` // one sentence
+	BusinessID   string   `json:"business,omitempty"`
+	PublishID    string   `json:"publish,omitempty"`
+	MessageID    string   `json:"message,omitempty"`
+	Subscription string   `json:"subscription,omitempty"`
+	HandOver     HandOver `json:"handOver,omitempty"` // the one that failed
+	Events       []uint64 `json:"events,omitempty"`
+	Unconfirmed  bool     `json:"unconfirmed,omitempty"` // shown, breaks no claim (the loss of a fire-and-forget publish)
+	Follows      []string `json:"follows,omitempty"`     // other guarantees that may lawfully break from the same cause
+}
+
+// HandOver is a step from one party responsible to the next.
+type HandOver string
+
+const (
+	ClientToBroker     HandOver = "client → broker"
+	BrokerToStore      HandOver = "broker → store"
+	BrokerToClient     HandOver = "broker → client (acceptance)"
+	StoreToConsumer    HandOver = "store → consumer"
+	BrokerToConsumer   HandOver = "broker → consumer"
+	ConsumerToBusiness HandOver = "consumer → business"
+	ConsumerToBroker   HandOver = "consumer → broker (acknowledgement)"
+	BrokerToDelete     HandOver = "broker → store (delete)"
+)
+
+// ConditionResult is whether one condition of the situation was reached.
+type ConditionResult struct {
+	Line    string `json:"line"`
+	OK      bool   `json:"ok"`
+	Missing string `json:"missing,omitempty"`
+}
+
+// FaultResult is whether one fault fired, and where.
+type FaultResult struct {
+	Label  string         `json:"label"`
+	Class  evidence.Class `json:"class"`
+	Line   string         `json:"line"`
+	Fired  int            `json:"fired"` // how often
+	Events []uint64       `json:"events,omitempty"`
+}
+
+// Message is one publish in the report's table, with its custody timeline.
+type Message struct {
+	BusinessID string              `json:"business"`
+	PublishID  string              `json:"publish"`
+	MessageID  string              `json:"message,omitempty"`
+	Acceptance evidence.Acceptance `json:"acceptance"`
+	HeldBy     evidence.HeldBy     `json:"heldBy,omitzero"`
+	Deliveries int                 `json:"deliveries"`
+	Effects    int                 `json:"effects"` // business rows at the end
+	Acked      bool                `json:"acked"`
+	Rows       []string            `json:"rows,omitempty"` // "end: pending", per checkpoint
+	Custody    []Interval          `json:"custody,omitempty"`
+}
+
+// Interval is one stretch of a message's life with the party responsible.
+type Interval struct {
+	Party string `json:"party"` // client, broker, store, consumer, business, settled, dead-letter, nobody
+	From  int64  `json:"from"`  // nanoseconds since the run began
+	To    int64  `json:"to"`
+	Mark  string `json:"mark,omitempty"` // a fault that struck in it
+	Event uint64 `json:"event"`          // that began it
+}
+
+// Outcome of judging. Inconclusive is the zero value, and never a pass.
+type Outcome uint8
+
+const (
+	Inconclusive Outcome = iota
+	Held
+	Violated
+	NotApplicable
+	// NotClaimed is the outcome of a run only: nothing that it exercised is
+	// claimed for the faults that fired. Shown; no exit code of its own.
+	NotClaimed
+)
+
+var outcomeNames = []string{"inconclusive", "held", "violated", "not-applicable", "not-claimed"}
+
+func (o Outcome) String() string {
+	if int(o) < len(outcomeNames) {
+		return outcomeNames[o]
+	}
+	return fmt.Sprintf("invalid(%d)", uint8(o))
+}
+
+func (o Outcome) MarshalText() ([]byte, error) { return []byte(o.String()), nil }
+
+func (o *Outcome) UnmarshalText(b []byte) error {
+	for i, n := range outcomeNames {
+		if n == string(b) {
+			*o = Outcome(i)
+			return nil
+		}
+	}
+	return fmt.Errorf("guarantees: %q is no outcome (one of %q)", b, outcomeNames)
+}
+
+// Exit codes of a run and of several.
+const (
+	ExitHeld         = 0
+	ExitViolated     = 1
+	ExitInconclusive = 2
+	ExitUnmeasured   = 3
+	ExitUsage        = 64
+)
