@@ -1,0 +1,318 @@
+// Package containers starts, kills, pauses and stops the parts of a run: child
+// processes of this binary, installed servers, containers.
+package containers
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Child is this binary, executed again in another role: a process that can be
+// killed for real. Three inherited pipes join it to its parent: commands in
+// (descriptor 3), replies out (4), events out (5). What is in the pipes
+// survives the child's SIGKILL.
+//
+// Its methods are safe for concurrent use.
+type Child struct {
+	cmd      *exec.Cmd
+	commands *os.File
+	exited   chan struct{}
+	exit     Exit
+
+	mu      sync.Mutex
+	next    uint64
+	waiting map[uint64]chan reply
+	ordered bool
+	broken  error
+}
+
+// Exit says how a process ended.
+type Exit struct {
+	Code    int    // -1 when ended by a signal
+	Signal  string // "killed"
+	Ordered bool   // by Kill or Stop
+}
+
+// ChildOptions of one child.
+type ChildOptions struct {
+	Executable string    // empty: this binary
+	Role       string    // what it becomes: see Role
+	Config     any       // JSON, handed over on the command pipe (never in the environment: it may hold a token)
+	Env        []string  // added to the parent's
+	Log        io.Writer // its standard output and error
+	// Events is given the event pipe in a goroutine of its own, which ends
+	// when the pipe does.
+	Events func(io.Reader)
+	// Exited is called once, after the last event was read.
+	Exited func(Exit)
+}
+
+// RoleVariable names the environment variable that tells a re-executed binary
+// its role.
+const RoleVariable = "CUSTODY_CHILD_ROLE"
+
+// maxLine bounds one line of a command or reply.
+const maxLine = 16 << 20
+
+// ErrExited: the child is gone, so the call may or may not have happened.
+var ErrExited = errors.New("containers: the child process has exited")
+
+type call struct {
+	ID     uint64          `json:"id"`
+	Method string          `json:"method"`
+	Params json.RawMessage `json:"params,omitempty"`
+}
+
+type reply struct {
+	ID     uint64          `json:"id"`
+	Result json.RawMessage `json:"result,omitempty"`
+	Error  string          `json:"error,omitempty"`
+	Note   string          `json:"note,omitempty"` // unasked: a notification's name, Result its value
+}
+
+// StartChild starts the child and returns when it has said that it is ready.
+func StartChild(ctx context.Context, o ChildOptions, notify func(note string, value json.RawMessage)) (*Child, error) {
+	exe := o.Executable
+	if exe == "" {
+		self, err := os.Executable()
+		if err != nil {
+			return nil, fmt.Errorf("containers: find this binary to run it as %s: %w", o.Role, err)
+		}
+		exe = self
+	}
+	var ends [6]*os.File // read, write of commands, replies, events
+	closeAll := func() {
+		for _, f := range ends {
+			if f != nil {
+				f.Close()
+			}
+		}
+	}
+	for i := 0; i < len(ends); i += 2 {
+		r, w, err := os.Pipe()
+		if err != nil {
+			closeAll()
+			return nil, fmt.Errorf("containers: pipe for %s: %w", o.Role, err)
+		}
+		ends[i], ends[i+1] = r, w
+	}
+	cmd := exec.Command(exe)
+	cmd.Env = append(append(os.Environ(), o.Env...), RoleVariable+"="+o.Role)
+	cmd.ExtraFiles = []*os.File{ends[0], ends[3], ends[5]}
+	cmd.Stdout, cmd.Stderr = o.Log, o.Log
+	cmd.WaitDelay = 2 * time.Second
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		closeAll()
+		return nil, fmt.Errorf("containers: start %s as %s: %w", exe, o.Role, err)
+	}
+	for _, i := range []int{0, 3, 5} {
+		ends[i].Close()
+	}
+	c := &Child{cmd: cmd, commands: ends[1], exited: make(chan struct{}), waiting: make(map[uint64]chan reply)}
+	eventsDone := make(chan struct{})
+	go func() {
+		defer close(eventsDone)
+		defer ends[4].Close()
+		if o.Events != nil {
+			o.Events(ends[4])
+		}
+		_, _ = io.Copy(io.Discard, ends[4]) // a child never blocks because nobody reads
+	}()
+	go c.readReplies(ends[2], notify)
+	go func() {
+		err := cmd.Wait()
+		<-eventsDone
+		c.mu.Lock()
+		c.exit = exitOf(cmd, err)
+		c.exit.Ordered = c.ordered
+		c.mu.Unlock()
+		c.commands.Close()
+		if o.Exited != nil {
+			o.Exited(c.exit)
+		}
+		close(c.exited)
+	}()
+	if err := c.Call(ctx, "start", o.Config, nil); err != nil {
+		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		_ = c.Kill(stop)
+		return nil, fmt.Errorf("containers: %s did not become ready: %w", o.Role, err)
+	}
+	return c, nil
+}
+
+func exitOf(cmd *exec.Cmd, err error) Exit {
+	state := cmd.ProcessState
+	if state == nil {
+		return Exit{Code: -1, Signal: fmt.Sprint(err)}
+	}
+	if ws, ok := state.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+		return Exit{Code: -1, Signal: ws.Signal().String()}
+	}
+	return Exit{Code: state.ExitCode()}
+}
+
+func (c *Child) readReplies(r *os.File, notify func(string, json.RawMessage)) {
+	defer r.Close()
+	lines := bufio.NewScanner(r)
+	lines.Buffer(make([]byte, 0, 64<<10), maxLine)
+	var err error
+	for lines.Scan() {
+		var rep reply
+		if err = json.Unmarshal(lines.Bytes(), &rep); err != nil {
+			err = fmt.Errorf("containers: a reply that is no JSON: %w", err)
+			break
+		}
+		if rep.Note != "" {
+			if notify != nil {
+				notify(rep.Note, rep.Result)
+			}
+			continue
+		}
+		c.mu.Lock()
+		ch := c.waiting[rep.ID]
+		delete(c.waiting, rep.ID)
+		c.mu.Unlock()
+		if ch != nil {
+			ch <- rep
+		}
+	}
+	if err == nil {
+		err = ErrExited
+	}
+	c.mu.Lock()
+	c.broken = err
+	for id, ch := range c.waiting {
+		delete(c.waiting, id)
+		close(ch)
+	}
+	c.mu.Unlock()
+	_, _ = io.Copy(io.Discard, r)
+}
+
+// Call asks the child to do something and waits for its answer. ErrExited when
+// it died first: then it may or may not have been done.
+func (c *Child) Call(ctx context.Context, method string, params, result any) error {
+	raw, err := json.Marshal(params)
+	if err != nil {
+		return fmt.Errorf("containers: parameters of %s: %w", method, err)
+	}
+	ch := make(chan reply, 1)
+	c.mu.Lock()
+	if c.broken != nil {
+		defer c.mu.Unlock()
+		return fmt.Errorf("containers: %s: %w", method, c.broken)
+	}
+	c.next++
+	id := c.next
+	c.waiting[id] = ch
+	line, err := json.Marshal(call{ID: id, Method: method, Params: raw})
+	if err == nil {
+		// A command is far below the pipe's capacity unless the child is
+		// stopped; the deadline keeps even that bounded.
+		if deadline, ok := ctx.Deadline(); ok {
+			_ = c.commands.SetWriteDeadline(deadline)
+		}
+		_, err = c.commands.Write(append(line, '\n'))
+	}
+	if err != nil {
+		delete(c.waiting, id)
+	}
+	c.mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("containers: %s: %w", method, errors.Join(ErrExited, err))
+	}
+	select {
+	case rep, ok := <-ch:
+		switch {
+		case !ok:
+			return fmt.Errorf("containers: %s: %w", method, ErrExited)
+		case rep.Error != "":
+			return &RemoteError{Method: method, Text: rep.Error}
+		case result == nil:
+			return nil
+		}
+		if err := json.Unmarshal(rep.Result, result); err != nil {
+			return fmt.Errorf("containers: result of %s: %w", method, err)
+		}
+		return nil
+	case <-ctx.Done():
+		c.mu.Lock()
+		delete(c.waiting, id)
+		c.mu.Unlock()
+		return fmt.Errorf("containers: %s: %w", method, context.Cause(ctx))
+	}
+}
+
+// RemoteError is the child's own answer that it could not do what was asked.
+type RemoteError struct{ Method, Text string }
+
+func (e *RemoteError) Error() string { return e.Text }
+
+// PID of the process.
+func (c *Child) PID() int { return c.cmd.Process.Pid }
+
+// Exited is closed when the process is reaped and its last event was read.
+func (c *Child) Exited() <-chan struct{} { return c.exited }
+
+// Exit says how it ended; valid once Exited is closed.
+func (c *Child) Exit() Exit { return c.exit }
+
+// Kill sends SIGKILL and returns when the process is reaped.
+func (c *Child) Kill(ctx context.Context) error { return c.end(ctx, syscall.SIGKILL) }
+
+// Stop sends SIGTERM and waits for an orderly end. When ctx ends first the
+// process is killed, and that is the error.
+func (c *Child) Stop(ctx context.Context) error {
+	err := c.end(ctx, syscall.SIGTERM)
+	if err == nil {
+		return nil
+	}
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	return errors.Join(fmt.Errorf("containers: no orderly end, killed: %w", err), c.end(last, syscall.SIGKILL))
+}
+
+func (c *Child) end(ctx context.Context, sig syscall.Signal) error {
+	c.mu.Lock()
+	c.ordered = true
+	c.mu.Unlock()
+	if err := c.signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	_ = c.signal(syscall.SIGCONT) // a stopped process cannot obey SIGTERM
+	select {
+	case <-c.exited:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("containers: process %d did not end: %w", c.PID(), context.Cause(ctx))
+	}
+}
+
+func (c *Child) signal(sig syscall.Signal) error {
+	if err := c.cmd.Process.Signal(sig); err != nil {
+		return fmt.Errorf("containers: %s to process %d: %w", sig, c.PID(), err)
+	}
+	return nil
+}
+
+// Pause sends SIGSTOP and returns when every thread has stopped.
+func (c *Child) Pause(ctx context.Context) error {
+	if err := c.signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	return awaitStopped(ctx, c.PID())
+}
+
+// Continue sends SIGCONT.
+func (c *Child) Continue(context.Context) error { return c.signal(syscall.SIGCONT) }

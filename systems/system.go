@@ -1,0 +1,269 @@
+// Package systems is the contract of a system under test. An adapter turns one
+// real system into these few interfaces; systems/<name> holds one each, and a
+// user writes theirs against this file alone.
+//
+// Nothing in the contract needs shared memory, so an adapter in another
+// language can stand behind a pipe.
+package systems
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/links"
+)
+
+// System is one configuration (a profile) of a system under test.
+type System interface {
+	Describe() Description
+	// Start brings up an instance of its own in env.Dir, ready to be used. The
+	// caller stops it.
+	Start(ctx context.Context, env Env) (Instance, error)
+}
+
+// Description is what is known of a system before it is started.
+type Description struct {
+	System   string // "zeromq"
+	Profile  evidence.Profile
+	Claims   []evidence.Claim
+	Versions map[string]string // of server and client
+	// Lacks names what a scenario may need and this system has no counterpart
+	// for, with the reason a report gives: "no per-message time to live".
+	Lacks map[Need]string
+}
+
+// Need is something that a scenario needs of a system. Those with an optional
+// interface below are found by type assertion; the others are had unless
+// Description.Lacks names them.
+type Need string
+
+const (
+	NeedLinks       Need = "links"          // Networked
+	NeedFrames      Need = "frames"         // Networked with a Protocol
+	NeedProcess     Need = "process"        // Process
+	NeedRows        Need = "rows"           // Inspector
+	NeedDeadLetters Need = "dead-letters"   // Administrator
+	NeedStoreFaults Need = "store-faults"   // StoreFaulter
+	NeedClock       Need = "clock"          // Clocked
+	NeedIdentity    Need = "identity"       // Configurable
+	NeedPlanting    Need = "planting"       // Planter
+	NeedLookup      Need = "lookup"         // Producer is a Resolver
+	NeedNack        Need = "nack"           // Delivery is a Rejecter
+	NeedTTL         Need = "ttl"            // a message can expire
+	NeedModes       Need = "modes"          // at-most-once and at-least-once side by side
+	NeedDecline     Need = "decline"        // says no when nobody is there to receive
+	NeedMessageID   Need = "message-id"     // the publisher may choose the message ID
+	NeedRedelivery  Need = "redelivery"     // an unsettled message comes again
+	NeedFileRoles   Need = "child-consumer" // consumers can run in a process of their own
+)
+
+// Env is what an instance may use of the run it is part of.
+type Env struct {
+	Dir    string                                    // private folder, exists, removed after the run
+	Log    func(name string) (io.WriteCloser, error) // a bounded file in the run's logs/
+	Sink   evidence.Sink                             // for what only the system's starter sees: processes, store operations
+	Adopt  func(events io.Reader, actor string)      // a child's event pipe; returns at once, reads to its end
+	Scale  float64                                   // factor on every period and deadline
+	Seed   uint64
+	Defect string // a seeded defect to switch on; refused by systems that have none of this name
+}
+
+// Instance is a running system.
+type Instance interface {
+	// Producer opens a session. An error wraps ErrUnavailable when the system
+	// cannot be reached now, so that trying again makes sense.
+	Producer(ctx context.Context, o ProducerOptions) (Producer, error)
+	// Consumer opens a session and subscribes: it has returned nil only when
+	// the system confirmed the subscription.
+	Consumer(ctx context.Context, o ConsumerOptions) (Consumer, error)
+	// Stop ends everything that Start began, whatever state it is in.
+	Stop(ctx context.Context) error
+}
+
+// ProducerOptions of one session.
+type ProducerOptions struct {
+	Name    string // the actor
+	Session string // "p1#1"
+	Address string // of the actor's link; empty for an instance that is not Networked
+	Mode    Mode
+	Clock   time.Duration // offset of this client's clock
+}
+
+// ConsumerOptions of one session.
+type ConsumerOptions struct {
+	Name         string
+	Session      string
+	Address      string
+	Destination  string // a topic or queue; may hold wildcards where the system has them
+	Subscription string // the logical subscriber: all consumers of one compete
+	Mode         Mode
+	Window       int // most deliveries unacknowledged at once, at least 1
+	Clock        time.Duration
+}
+
+// Mode of delivery where a system has more than one side by side.
+type Mode string
+
+const (
+	DefaultMode Mode = "" // of the profile
+	AtMostOnce  Mode = "at-most-once"
+	AtLeastOnce Mode = "at-least-once"
+)
+
+// Producer publishes on one session, in call order. It never reconnects, never
+// retries and buffers nothing behind the caller's back.
+type Producer interface {
+	// Send hands the message to the client library and returns without waiting
+	// for the system's answer. An error is a failure to measure, never an
+	// acceptance: a refused or broken connection is a Receipt.
+	Send(ctx context.Context, m Message) (Pending, error)
+	Close(ctx context.Context) error
+}
+
+// Pending is a publish on its way.
+type Pending interface {
+	// Receipt waits for the answer. When ctx ends first the answer is Unknown
+	// once a byte has left, Rejected if none ever did.
+	Receipt(ctx context.Context) Receipt
+}
+
+// Receipt is what one publish came to.
+type Receipt struct {
+	Acceptance evidence.Acceptance
+	HeldBy     evidence.HeldBy
+	MessageID  string
+	Told       string // what the client library told the application: "ok" or the error's text
+	Reason     string
+}
+
+// Message as it is published and as it is delivered.
+type Message struct {
+	Destination string
+	MessageID   string // on publish: chosen by the publisher, empty for the system's choice
+	Key         string
+	Headers     map[string]string
+	Payload     []byte        // an evidence.Envelope, encoded
+	TTL         time.Duration // 0: the system's default
+}
+
+// Consumer receives on one session. It never reconnects.
+type Consumer interface {
+	// Receive waits for the next delivery. ErrDisconnected when the session is
+	// gone; ctx's error when ctx ended.
+	Receive(ctx context.Context) (Delivery, error)
+	Close(ctx context.Context) error
+}
+
+// Delivery is one message in the hands of the application.
+type Delivery interface {
+	Message() Message
+	// Attempt counts deliveries of this message from 1; known is false where
+	// the system does not count.
+	Attempt() (n int, known bool)
+	// Mark says whether the system calls this a redelivery.
+	Mark() evidence.Mark
+	// Ack settles the message. The error says why the outcome is not
+	// Confirmed; it is never needed to know the outcome.
+	Ack(ctx context.Context) (evidence.AckOutcome, error)
+}
+
+var (
+	// ErrDisconnected: the session is gone; open a new one.
+	ErrDisconnected = errors.New("systems: disconnected")
+	// ErrUnavailable: the system cannot be reached now.
+	ErrUnavailable = errors.New("systems: unavailable")
+)
+
+// The optional abilities of an instance, found by type assertion.
+
+// Networked instances are reached over TCP, so that each actor gets a link.
+type Networked interface {
+	Address() string          // of the server, on 127.0.0.1; the same after a restart
+	Protocol() links.Protocol // nil: bytes only, no frame faults
+}
+
+// Process instances can be struck as a process. Each call returns when the
+// effect is certain: the exit status reaped, the server ready again.
+type Process interface {
+	Kill(ctx context.Context) error     // SIGKILL
+	Shutdown(ctx context.Context) error // orderly
+	Restart(ctx context.Context) error  // after Kill or Shutdown: same address, same data
+	Pause(ctx context.Context) error    // SIGSTOP
+	Continue(ctx context.Context) error
+}
+
+// Inspector shows the stored rows without changing them.
+type Inspector interface {
+	Rows(ctx context.Context) (evidence.Snapshot, error)
+}
+
+// Administrator handles dead letters.
+type Administrator interface {
+	DeadLetters(ctx context.Context) ([]evidence.StoredRow, error)
+	Redrive(ctx context.Context, messageID string) error
+	Discard(ctx context.Context, messageID string) error
+}
+
+// StoreFaulter can strike its own storage, below or above the database.
+type StoreFaulter interface {
+	// ArmStore arms one fault; fired is called (once or more, from any
+	// goroutine) when its effect was seen.
+	ArmStore(ctx context.Context, f StoreFault, fired func(StoreFired)) (heal func(context.Context) error, err error)
+}
+
+// StoreFault is a fault of the storage.
+type StoreFault struct {
+	Label string
+	// Verb: unreachable, slow, full, fsync-error, lose-reply, hold.
+	Verb string
+	// Before or after an operation ("insert", "delete", "commit"…); empty
+	// Operation is any.
+	Operation string
+	After     bool
+	N         int           // the N-th such operation since arming; 0 is the first
+	Every     bool          // …and every one after it
+	Delay     time.Duration // slow
+}
+
+// StoreFired is one stroke of a store fault.
+type StoreFired struct {
+	Operation string
+	Items     []evidence.FrameItem
+}
+
+// Clocked instances can be given a wrong clock.
+type Clocked interface {
+	SetClock(ctx context.Context, offset time.Duration) error
+}
+
+// Configurable instances take a changed setting at their next Restart:
+// "identity", "hostname", "name". At run time only where the system would.
+type Configurable interface {
+	Configure(ctx context.Context, setting, value string) error
+}
+
+// Planter puts a stored row of an older protocol version among the others.
+type Planter interface {
+	PlantOld(ctx context.Context, businessID, destination string) error
+}
+
+// Resolver is an optional ability of a Producer: ask what became of a publish.
+type Resolver interface {
+	Lookup(ctx context.Context, businessID string) (Resolution, error)
+}
+
+// Resolution of an Unknown publish. Acceptance is Accepted when stored or
+// settled, Rejected when proven not stored, Unknown otherwise.
+type Resolution struct {
+	Acceptance evidence.Acceptance
+	MessageID  string
+	Reason     string // the system's word: stored, settled, dead, not-seen, forgotten
+}
+
+// Rejecter is an optional ability of a Delivery: give the message back.
+type Rejecter interface {
+	Nack(ctx context.Context, reason string) (evidence.AckOutcome, error)
+}
