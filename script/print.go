@@ -1,0 +1,136 @@
+package script
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Print gives the script of a scenario. Parse(Print(s)) is s.
+func Print(s Scenario) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "scenario %s\n", s.Name)
+	if s.Why != "" {
+		fmt.Fprintf(&b, "why %s\n", s.Why)
+	}
+	if len(s.Needs) > 0 {
+		fmt.Fprintf(&b, "needs %s\n", strings.Join(s.Needs, ", "))
+	}
+	for _, step := range s.Steps {
+		if c, ok := step.(Comment); ok {
+			for _, l := range c.Lines {
+				b.WriteString(strings.TrimRight("# "+l, " ") + "\n")
+			}
+		}
+		b.WriteString(step.line() + "\n")
+	}
+	for _, c := range s.Reached {
+		fmt.Fprintf(&b, "reached %s\n", c.Line)
+	}
+	if len(s.Expect) > 0 {
+		fmt.Fprintf(&b, "expect %s\n", strings.Join(s.Expect, ", "))
+	}
+	return b.String()
+}
+
+// Line prints one step, without its comments.
+func Line(s Step) string { return s.line() }
+
+// phrase joins the words of a line, leaving out what is empty.
+func phrase(words ...string) string {
+	kept := words[:0:0]
+	for _, w := range words {
+		if w != "" {
+			kept = append(kept, w)
+		}
+	}
+	return strings.Join(kept, " ")
+}
+
+// options are what follows a step's head, each behind a comma.
+func options(head string, opts ...string) string {
+	for _, o := range opts {
+		if o != "" {
+			head += ", " + o
+		}
+	}
+	return head
+}
+
+func when(on bool, s string) string {
+	if on {
+		return s
+	}
+	return ""
+}
+
+func named(name, value string) string { return when(value != "", name+" "+value) }
+
+func counted(name string, n int) string { return when(n != 0, name+" "+strconv.Itoa(n)) }
+
+func timed(name string, d time.Duration) string { return when(d != 0, name+" "+d.String()) }
+
+func (s Producer) line() string {
+	return options(phrase("producer", s.Name, "to", s.Destination), s.Mode, timed("ttl", s.TTL))
+}
+
+func (s Consumer) line() string {
+	fails := ""
+	if s.Fails != "" {
+		fails = "fails " + s.Fails
+		if s.FailTimes > 0 {
+			fails += " " + strconv.Itoa(s.FailTimes) + " times"
+		}
+	}
+	return options(phrase("consumer", s.Name, "on", s.Destination),
+		named("as", s.As), s.Mode, when(s.Idempotent, "idempotent"), when(s.Child, "child"), when(s.Offline, "offline"),
+		when(s.Silent, "silent"), counted("window", s.Window), fails)
+}
+
+func (s Publish) line() string {
+	what := s.BusinessID
+	if s.To > 0 {
+		what = fmt.Sprintf("%s%d..%s%d", s.BusinessID, s.From, s.BusinessID, s.To)
+	}
+	return options(phrase("publish", what, "by", s.By),
+		counted("size", s.Size), timed("ttl", s.TTL), named("key", s.Key), named("id", s.MessageID),
+		counted("window", s.Window), when(s.Background, "background"), when(s.Cancel, "cancelled"), named("until", s.Until))
+}
+
+func (s Retry) line() string {
+	return options(phrase("retry", s.BusinessID, "by", s.By), when(s.SameID, "same-id"))
+}
+
+func (s Resolve) line() string { return phrase("resolve", s.BusinessID, "by", s.By) }
+
+func (s Fault) line() string {
+	return phrase("fault", s.Label+":", s.Verb, s.Target, string(s.Repeat), string(s.When), s.Event, when(s.N > 0, strconv.Itoa(s.N)),
+		named("of", s.Of), named("on", s.On), timed("by", s.By), when(s.Rate > 0, "at "+strconv.Itoa(s.Rate)+" KiB/s"))
+}
+
+func (s Heal) line() string { return phrase("heal", s.Label) }
+
+func (s Await) line() string { return phrase("await", s.Condition.Line, timed("within", s.Within)) }
+
+func (s Provoke) line() string { return phrase("provoke", "redelivery", "of", s.BusinessID) }
+
+func (s Settle) line() string { return phrase("settle", s.By, timed("within", s.Within)) }
+
+func (s Start) line() string    { return phrase("start", s.Actor) }
+func (s Stop) line() string     { return phrase("stop", s.Actor) }
+func (s Restart) line() string  { return phrase("restart", s.Actor) }
+func (s Snapshot) line() string { return phrase("snapshot", s.Checkpoint) }
+
+func (s Set) line() string { return phrase("set", "broker", s.Setting, "to", s.Value) }
+
+func (s Plant) line() string { return phrase("plant", "old", s.BusinessID, "on", s.Destination) }
+
+func (s Redrive) line() string { return phrase("redrive", s.BusinessID) }
+func (s Discard) line() string { return phrase("discard", s.BusinessID) }
+
+func (s Elapse) line() string {
+	return phrase("elapse", "ttl", "of", s.BusinessID, timed("plus", s.Margin))
+}
+
+func (s Comment) line() string { return s.Step.line() }

@@ -1,0 +1,178 @@
+// Package script is the notation for scenarios: every step prints as one line
+// and every line parses back into the same step. Reports show it, saved runs
+// are replayed from it, and users write it in a file.
+package script
+
+import (
+	"time"
+
+	"github.com/custodymq/custody/evidence"
+)
+
+// Scenario is a named situation, the steps that bring it about, what must have
+// been reached, and the guarantees it puts to the test. A Go value that can be
+// printed (Print) and parsed back (Parse).
+type Scenario struct {
+	Name    string
+	Why     string               // one sentence
+	Needs   []string             // what the system must have: see systems.Need
+	Steps   []Step               // in order
+	Reached []evidence.Condition // what makes the situation
+	Expect  []string             // guarantees exercised
+}
+
+// Step is one line of a script. The set is closed: the types of this package.
+type Step interface {
+	// line prints the step, without its comments.
+	line() string
+}
+
+// Producer declares a producer; its session is opened at once.
+type Producer struct {
+	Name        string
+	Destination string
+	Mode        string        // "", at-most-once, at-least-once
+	TTL         time.Duration // default for its messages; 0 is none
+}
+
+// Consumer declares a consumer and starts it, unless it is Offline.
+type Consumer struct {
+	Name        string
+	Destination string
+	As          string // logical subscriber; empty is the destination's own
+	Mode        string
+	Idempotent  bool   // has a consumption log
+	Child       bool   // runs in a process of its own
+	Offline     bool   // declared only; `start` brings it up
+	Window      int    // most unacknowledged deliveries; 0 is 1
+	Fails       string // business ID on which its handler fails; empty none
+	FailTimes   int    // how often; 0 is always
+	Silent      bool   // takes deliveries and never acknowledges nor commits
+}
+
+// Publish sends messages: one, or First..Last with the same stem.
+type Publish struct {
+	BusinessID string // of a single message, or the stem of a range: "order-" with From and To
+	From, To   int    // a range when To > 0: order-1..order-20
+	By         string
+	Size       int // body bytes; 0 is empty
+	TTL        time.Duration
+	Key        string
+	MessageID  string // chosen by the publisher
+	Window     int    // of a range: most receipts outstanding; 0 is 1
+	Background bool   // the next step begins at once; `settle` or the drain joins it
+	Cancel     bool   // the caller cancels once the publish frame has left
+	Until      string // "accepted": Declined and Rejected are tried again (a new publish ID, the same message ID), within the step's bound
+}
+
+// Retry publishes a business ID again: another try of the same message.
+type Retry struct {
+	BusinessID string
+	By         string
+	SameID     bool // with the message ID of the first try, so that the system can recognise it
+}
+
+// Resolve asks the system what became of a publish whose answer is Unknown.
+type Resolve struct {
+	BusinessID string
+	By         string
+}
+
+// Fault arms a fault. It fires once unless Repeat says otherwise; arming
+// returns before the next step.
+type Fault struct {
+	Label  string
+	Verb   string        // drop, hold, duplicate, delay, cut, corrupt, kill, pause, shutdown, black-hole, latency, bandwidth, reset, down, unreachable, slow, full, fsync-error, lose-reply, clock
+	Target string        // struck: "broker", "store", or an actor; empty for what strikes a frame
+	Repeat Repeat        //
+	When   When          // relative to the event
+	Event  string        // "frame ack", "store insert", "effect"; empty: at once
+	N      int           // the N-th message of the event since arming; 0 is the first
+	Of     string        // the one that carries this business ID
+	On     string        // the actor on whose link it happens
+	By     time.Duration // delay, latency, slow, clock
+	Rate   int           // bandwidth, KiB/s
+}
+
+// Repeat of a fault.
+type Repeat string
+
+const (
+	Once        Repeat = ""
+	Every       Repeat = "every"
+	UntilHealed Repeat = "until-healed"
+)
+
+// When a fault strikes, relative to its event.
+type When string
+
+const (
+	At     When = ""
+	Before When = "before"
+	After  When = "after"
+)
+
+// Heal ends a fault before the heal phase does.
+type Heal struct{ Label string }
+
+// Await waits until a condition holds. The deadline ends the act phase and is
+// never itself a verdict.
+type Await struct {
+	Condition evidence.Condition
+	Within    time.Duration // 0 is DefaultWithin
+}
+
+// DefaultWithin is an await's deadline where the script gives none (before scaling).
+const DefaultWithin = 10 * time.Second
+
+// Provoke makes the system deliver a message again, by its profile's own means.
+type Provoke struct{ BusinessID string }
+
+// Settle waits for the receipts of background publishes.
+type Settle struct {
+	By     string // producer; empty is all
+	Within time.Duration
+}
+
+// Start brings up a consumer that was declared offline, stopped or killed, or the broker.
+type Start struct{ Actor string }
+
+// Stop ends an actor in order: a consumer closes its session, the broker shuts down.
+type Stop struct{ Actor string }
+
+// Restart is Stop (where it runs) and Start, of the broker.
+type Restart struct{ Actor string }
+
+// Snapshot reads the stored rows, broker's and business's, at a named checkpoint.
+type Snapshot struct{ Checkpoint string }
+
+// Set changes a setting of the broker; it counts from its next start.
+type Set struct {
+	Setting string // identity, hostname, name
+	Value   string
+}
+
+// Plant puts a stored row of an older protocol version among the others.
+type Plant struct {
+	BusinessID  string
+	Destination string
+}
+
+// Redrive sends a dead-lettered message back to where it came from.
+type Redrive struct{ BusinessID string }
+
+// Discard removes a dead-lettered message.
+type Discard struct{ BusinessID string }
+
+// Elapse waits until a message's time to live is over by the given margin, the
+// one thing that only time can bring about. It is recorded.
+type Elapse struct {
+	BusinessID string
+	Margin     time.Duration
+}
+
+// Comment lines stand before the step they belong to and survive printing.
+type Comment struct {
+	Lines []string
+	Step  Step
+}

@@ -1,0 +1,232 @@
+package script
+
+import (
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/custodymq/custody/evidence"
+)
+
+const ackLost = `scenario ack-lost
+why The broker never hears the first ACK of order-1.
+producer p1 to orders
+consumer c1 on orders, idempotent
+fault lost: drop frame ack of order-1 on c1
+# The business commit is done by now.
+publish order-1 by p1
+await fired lost within 5s
+provoke redelivery of order-1
+await delivered order-1 at least 2 times within 10s
+reached redelivery of order-1
+expect no-accepted-loss, single-effect, stable-redelivery-id
+`
+
+func TestParsePrintsBack(t *testing.T) {
+	s, err := Parse("ack-lost.custody", ackLost)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := Print(s); got != ackLost {
+		t.Errorf("printed:\n%s\nwant:\n%s", got, ackLost)
+	}
+	want := Fault{Label: "lost", Verb: "drop", Event: "frame ack", Of: "order-1", On: "c1"}
+	if s.Steps[2] != Step(want) {
+		t.Errorf("fault parsed as %+v, want %+v", s.Steps[2], want)
+	}
+}
+
+func TestErrorsNameLineAndWord(t *testing.T) {
+	head := "scenario x\n"
+	for _, c := range []struct {
+		name, text string
+		line, word int
+		says       string
+	}{
+		{"unknown step", head + "publsh order-1 by p1", 2, 1, "did you mean publish?"},
+		{"unknown condition", head + "await fird lost", 2, 2, "did you mean fired?"},
+		{"missing word", head + "publish order-1", 2, 3, `"by"`},
+		{"too much", head + "heal lost now", 2, 3, "not expected"},
+		{"bad duration", head + "await fired lost within soon", 2, 5, "500ms"},
+		{"bad option", head + "consumer c1 on orders, idempotnt", 2, 6, "did you mean idempotent?"},
+		{"bad range", head + "publish a-1..b-2 by p1", 2, 2, "range"},
+		{"endless range", head + "publish a-1..a-999999999 by p1", 2, 2, "range"},
+		{"no label", head + "fault drop frame ack", 2, 2, "LABEL:"},
+		{"label twice", head + "fault a: pause broker\nfault a: kill broker", 3, 0, "taken by line 2"},
+		{"no scenario", "publish order-1 by p1", 1, 0, "begins with one"},
+		{"two scenarios", head + "scenario y", 2, 1, "second scenario"},
+		{"empty", "", 1, 0, "scenario NAME"},
+		{"control character", head + "heal \x01", 2, 2, "cannot be"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := Parse("f.custody", c.text)
+			var e *Error
+			if !errors.As(err, &e) {
+				t.Fatalf("error is %v, want an *Error", err)
+			}
+			if e.File != "f.custody" || e.Line != c.line || e.Word != c.word || !strings.Contains(e.Text, c.says) {
+				t.Errorf("got %v; want line %d, word %d, saying %q", e, c.line, c.word, c.says)
+			}
+		})
+	}
+}
+
+// Every scenario that can be written prints and parses back to itself.
+func TestRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := drawScenario(t)
+		text := Print(s)
+		back, err := Parse("", text)
+		if err != nil {
+			t.Fatalf("%v\n%s", err, text)
+		}
+		if !reflect.DeepEqual(s, back) {
+			t.Fatalf("wrote %#v\nread  %#v\nfrom\n%s", s, back, text)
+		}
+	})
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add(ackLost)
+	f.Add("scenario x\nfault a: cut after frame publish 3 of b on p1 by 2s at 5 KiB/s\nneeds a, b")
+	f.Fuzz(func(t *testing.T, text string) {
+		s, err := Parse("", text)
+		if err != nil {
+			return
+		}
+		printed := Print(s)
+		again, err := Parse("", printed)
+		if err != nil {
+			t.Fatalf("what was printed does not parse: %v\n%s", err, printed)
+		}
+		if second := Print(again); second != printed {
+			t.Fatalf("printed %q, then %q", printed, second)
+		}
+	})
+}
+
+var (
+	drawName     = rapid.StringMatching(`[a-z][a-z0-9]{0,5}(-[0-9]{1,2})?x`)
+	drawDuration = rapid.Custom(func(t *rapid.T) time.Duration {
+		return time.Duration(rapid.Int64Range(1, int64(time.Hour)).Draw(t, "ns"))
+	})
+	drawMaybeDuration = rapid.OneOf(rapid.Just(time.Duration(0)), drawDuration)
+	drawMaybeName     = rapid.OneOf(rapid.Just(""), drawName)
+	drawCount         = rapid.IntRange(0, 1000)
+	drawMode          = rapid.SampledFrom([]string{"", "at-most-once", "at-least-once"})
+)
+
+func drawCondition(t *rapid.T) evidence.Condition {
+	s := rapid.SampledFrom(shapes).Draw(t, "shape")
+	times, word := 0, ""
+	if s.counted {
+		times = drawCount.Draw(t, "times")
+	}
+	for _, w := range s.words {
+		if w == optional && rapid.Bool().Draw(t, "without") {
+			break
+		}
+		if w == wordSlot {
+			word = drawName.Draw(t, "word")
+		}
+	}
+	return Condition(s.verb, drawName.Draw(t, "subject"), word, times)
+}
+
+// steps draws one of each kind of step.
+var steps = map[string]func(*rapid.T) Step{
+	"producer": func(t *rapid.T) Step {
+		return Producer{drawName.Draw(t, "name"), drawName.Draw(t, "to"), drawMode.Draw(t, "mode"), drawMaybeDuration.Draw(t, "ttl")}
+	},
+	"consumer": func(t *rapid.T) Step {
+		c := Consumer{Name: drawName.Draw(t, "name"), Destination: drawName.Draw(t, "on"), As: drawMaybeName.Draw(t, "as"),
+			Mode: drawMode.Draw(t, "mode"), Idempotent: rapid.Bool().Draw(t, "i"), Child: rapid.Bool().Draw(t, "c"),
+			Offline: rapid.Bool().Draw(t, "o"), Silent: rapid.Bool().Draw(t, "s"), Window: drawCount.Draw(t, "w"), Fails: drawMaybeName.Draw(t, "f")}
+		if c.Fails != "" {
+			c.FailTimes = drawCount.Draw(t, "times")
+		}
+		return c
+	},
+	"publish": func(t *rapid.T) Step {
+		p := Publish{BusinessID: drawName.Draw(t, "id"), By: drawName.Draw(t, "by"), Size: drawCount.Draw(t, "size"),
+			TTL: drawMaybeDuration.Draw(t, "ttl"), Key: drawMaybeName.Draw(t, "key"), MessageID: drawMaybeName.Draw(t, "mid"),
+			Window: drawCount.Draw(t, "w"), Background: rapid.Bool().Draw(t, "bg"), Cancel: rapid.Bool().Draw(t, "c"),
+			Until: rapid.SampledFrom([]string{"", "accepted"}).Draw(t, "until")}
+		if rapid.Bool().Draw(t, "range") {
+			p.From = rapid.IntRange(1, 10).Draw(t, "from")
+			p.To = p.From + drawCount.Draw(t, "more")
+		}
+		return p
+	},
+	"retry": func(t *rapid.T) Step {
+		return Retry{drawName.Draw(t, "id"), drawName.Draw(t, "by"), rapid.Bool().Draw(t, "same")}
+	},
+	"resolve": func(t *rapid.T) Step { return Resolve{drawName.Draw(t, "id"), drawName.Draw(t, "by")} },
+	"fault": func(t *rapid.T) Step {
+		f := Fault{Label: drawName.Draw(t, "label"), Verb: drawName.Draw(t, "verb"), Target: drawMaybeName.Draw(t, "target"),
+			Repeat: rapid.SampledFrom([]Repeat{Once, Every, UntilHealed}).Draw(t, "repeat"),
+			When:   rapid.SampledFrom([]When{At, Before, After}).Draw(t, "when"),
+			Event:  rapid.SampledFrom([]string{"", "frame ack", "operation insert", "effect"}).Draw(t, "event"),
+			Of:     drawMaybeName.Draw(t, "of"), On: drawMaybeName.Draw(t, "on"), By: drawMaybeDuration.Draw(t, "by"), Rate: drawCount.Draw(t, "rate")}
+		if f.Event != "" {
+			f.N = drawCount.Draw(t, "n")
+		}
+		return f
+	},
+	"heal":     func(t *rapid.T) Step { return Heal{drawName.Draw(t, "label")} },
+	"await":    func(t *rapid.T) Step { return Await{drawCondition(t), drawMaybeDuration.Draw(t, "within")} },
+	"provoke":  func(t *rapid.T) Step { return Provoke{drawName.Draw(t, "id")} },
+	"settle":   func(t *rapid.T) Step { return Settle{drawMaybeName.Draw(t, "by"), drawMaybeDuration.Draw(t, "within")} },
+	"start":    func(t *rapid.T) Step { return Start{drawName.Draw(t, "actor")} },
+	"stop":     func(t *rapid.T) Step { return Stop{drawName.Draw(t, "actor")} },
+	"restart":  func(t *rapid.T) Step { return Restart{drawName.Draw(t, "actor")} },
+	"snapshot": func(t *rapid.T) Step { return Snapshot{drawName.Draw(t, "name")} },
+	"set":      func(t *rapid.T) Step { return Set{drawName.Draw(t, "setting"), drawName.Draw(t, "value")} },
+	"plant":    func(t *rapid.T) Step { return Plant{drawName.Draw(t, "id"), drawName.Draw(t, "on")} },
+	"redrive":  func(t *rapid.T) Step { return Redrive{drawName.Draw(t, "id")} },
+	"discard":  func(t *rapid.T) Step { return Discard{drawName.Draw(t, "id")} },
+	"elapse":   func(t *rapid.T) Step { return Elapse{drawName.Draw(t, "id"), drawMaybeDuration.Draw(t, "margin")} },
+}
+
+func drawScenario(t *rapid.T) Scenario {
+	s := Scenario{Name: drawName.Draw(t, "scenario"), Why: rapid.StringMatching(`([A-Z][a-z ,]{0,20}[a-z])?`).Draw(t, "why")}
+	s.Needs = rapid.SliceOfN(drawName, 0, 3).Draw(t, "needs")
+	s.Expect = rapid.SliceOfN(drawName, 0, 3).Draw(t, "expect")
+	labels := map[string]bool{}
+	for range rapid.IntRange(0, 6).Draw(t, "steps") {
+		step := steps[rapid.SampledFrom(keys(steps)).Draw(t, "kind")](t)
+		if f, ok := step.(Fault); ok {
+			if labels[f.Label] {
+				continue
+			}
+			labels[f.Label] = true
+		}
+		if rapid.Bool().Draw(t, "comment") {
+			step = Comment{Lines: rapid.SliceOfN(rapid.StringMatching(`[a-z][a-z ]{0,8}[a-z]`), 1, 2).Draw(t, "lines"), Step: step}
+		}
+		s.Steps = append(s.Steps, step)
+	}
+	for range rapid.IntRange(0, 3).Draw(t, "reached") {
+		s.Reached = append(s.Reached, drawCondition(t))
+	}
+	if len(s.Needs) == 0 {
+		s.Needs = nil
+	}
+	if len(s.Expect) == 0 {
+		s.Expect = nil
+	}
+	return s
+}
+
+// Every verb of the notation is drawn by the property above.
+func TestEveryVerbIsDrawn(t *testing.T) {
+	for verb := range verbs {
+		if steps[verb] == nil {
+			t.Errorf("no step is drawn for %q", verb)
+		}
+	}
+}

@@ -1,0 +1,39 @@
+package script
+
+import "strings"
+
+// Suggest says which of the known words was probably meant, or lists them.
+func Suggest(word string, known []string) string { return suggest(word, known) }
+
+func suggest(word string, known []string) string {
+	best, distance := "", 3
+	for _, k := range known {
+		if d := editDistance(word, k); d < distance {
+			best, distance = k, d
+		}
+	}
+	if best != "" {
+		return "; did you mean " + best + "?"
+	}
+	return "; known: " + strings.Join(known, ", ")
+}
+
+// editDistance is Levenshtein's, on bytes.
+func editDistance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		diagonal := row[0]
+		row[0] = i
+		for j := 1; j <= len(b); j++ {
+			cost := 1
+			if a[i-1] == b[j-1] {
+				cost = 0
+			}
+			diagonal, row[j] = row[j], min(row[j]+1, row[j-1]+1, diagonal+cost)
+		}
+	}
+	return row[len(b)]
+}
