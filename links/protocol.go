@@ -68,13 +68,19 @@ type Action string
 const (
 	Pass      Action = ""
 	Drop      Action = "drop"
-	Hold      Action = "hold"      // this and all that follows in its direction, until healed
-	Duplicate Action = "duplicate" // sent twice
-	Delay     Action = "delay"     // this and all that follows, for a time
+	Hold      Action = "hold"       // this and all that follows in its direction, until healed
+	HoldAfter Action = "hold-after" // this is forwarded, then both directions of its connection wait until healed
+	Withhold  Action = "withhold"   // this and all that follows in its direction are thrown away, until the connection is cut
+	Duplicate Action = "duplicate"  // sent twice
+	Delay     Action = "delay"      // this and all that follows, for a time
 	CutBefore Action = "cut-before"
 	CutAfter  Action = "cut-after"
 	Corrupt   Action = "corrupt" // bytes of the payload altered, the frame still well-formed
 )
+
+// MaxFrame is the longest frame that is observed, in bytes. A Framer returns an
+// error as soon as a peer announces more.
+const MaxFrame = 8 << 20
 
 // Corrupter is an optional ability of a Protocol: alter a payload byte so that
 // the frame is still well formed. Without it corrupt is not legal.

@@ -1,0 +1,131 @@
+// Package business is the application side of a run: a database in which an
+// effect is a row, and a consumption log written in the same transaction.
+package business
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/ncruces/go-sqlite3"
+	_ "github.com/ncruces/go-sqlite3/driver" // registers "sqlite3"
+
+	"github.com/custodymq/custody/evidence"
+)
+
+// Database of one application: SQLite in a file, so that several processes can
+// share it and a killed one leaves what it committed. Safe for concurrent use.
+type Database struct{ db *sql.DB }
+
+// The effect table has no unique constraint on purpose: an effect that happens
+// twice must show as two rows, not be repaired by the schema. Only the
+// consumption log is unique.
+const schema = `
+CREATE TABLE IF NOT EXISTS effect (
+	subscriber TEXT NOT NULL, business_id TEXT NOT NULL,
+	publish_id TEXT NOT NULL, message_id TEXT NOT NULL, digest TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS consumption_log (
+	subscriber TEXT NOT NULL, message_id TEXT NOT NULL,
+	business_id TEXT NOT NULL, publish_id TEXT NOT NULL,
+	PRIMARY KEY (subscriber, message_id)) WITHOUT ROWID;`
+
+// Open opens or creates the database at path.
+func Open(ctx context.Context, path string) (*Database, error) {
+	db, err := sql.Open("sqlite3", "file:"+path+"?_pragma=busy_timeout(10000)&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)&_txlock=immediate")
+	if err != nil {
+		return nil, fmt.Errorf("business: open %s: %w", path, err)
+	}
+	db.SetMaxOpenConns(4)
+	if _, err := db.ExecContext(ctx, schema); err != nil {
+		return nil, errors.Join(fmt.Errorf("business: prepare %s: %w", path, err), db.Close())
+	}
+	return &Database{db: db}, nil
+}
+
+// Close releases the database.
+func (d *Database) Close() error { return d.db.Close() }
+
+// Delivery is what a handler learns of a message.
+type Delivery struct {
+	Subscriber string // the logical subscriber
+	BusinessID string
+	PublishID  string
+	MessageID  string
+	Digest     string
+}
+
+// Outcome of one business transaction.
+type Outcome uint8
+
+const (
+	// Failed: rolled back, nothing was done.
+	Failed Outcome = iota
+	// Committed: the effect is a row.
+	Committed
+	// Absorbed: the consumption log knew the message, nothing was done.
+	Absorbed
+	// Uncertain: COMMIT was asked for and did not answer with success.
+	Uncertain
+)
+
+// Apply makes the effect of a message. With log, the consumption log is
+// written in the same transaction and absorbs what it has seen; the key is the
+// message ID, or the business ID where the system gives none.
+func (d *Database) Apply(ctx context.Context, m Delivery, log bool) (Outcome, error) {
+	tx, err := d.db.BeginTx(ctx, nil)
+	if err != nil {
+		return Failed, fmt.Errorf("business: begin: %w", err)
+	}
+	defer tx.Rollback() // after a commit this does nothing
+	if log {
+		key := m.MessageID
+		if key == "" {
+			key = m.BusinessID
+		}
+		_, err := tx.ExecContext(ctx, `INSERT INTO consumption_log VALUES (?, ?, ?, ?)`, m.Subscriber, key, m.BusinessID, m.PublishID)
+		if errors.Is(err, sqlite3.CONSTRAINT_UNIQUE) || errors.Is(err, sqlite3.CONSTRAINT_PRIMARYKEY) {
+			return Absorbed, nil
+		}
+		if err != nil {
+			return Failed, fmt.Errorf("business: consumption log of %s: %w", m.BusinessID, err)
+		}
+	}
+	if _, err := tx.ExecContext(ctx, `INSERT INTO effect VALUES (?, ?, ?, ?, ?)`,
+		m.Subscriber, m.BusinessID, m.PublishID, m.MessageID, m.Digest); err != nil {
+		return Failed, fmt.Errorf("business: effect of %s: %w", m.BusinessID, err)
+	}
+	if err := tx.Commit(); err != nil {
+		return Uncertain, fmt.Errorf("business: commit of %s: %w", m.BusinessID, err)
+	}
+	return Committed, nil
+}
+
+// Rows shows all effects and the log, exactly.
+func (d *Database) Rows(ctx context.Context) (evidence.Snapshot, error) {
+	s := evidence.Snapshot{Source: evidence.SourceBusiness, Trust: evidence.Exact}
+	for _, table := range []struct {
+		state evidence.RowState
+		query string
+	}{
+		{evidence.RowEffect, `SELECT subscriber, business_id, publish_id, message_id, digest FROM effect ORDER BY rowid`},
+		{evidence.RowLog, `SELECT subscriber, business_id, publish_id, message_id, '' FROM consumption_log`},
+	} {
+		rows, err := d.db.QueryContext(ctx, table.query)
+		if err != nil {
+			return s, fmt.Errorf("business: read %s rows: %w", table.state, err)
+		}
+		for rows.Next() {
+			r := evidence.StoredRow{State: table.state}
+			if err := rows.Scan(&r.Subscription, &r.BusinessID, &r.PublishID, &r.MessageID, &r.Digest); err != nil {
+				return s, errors.Join(fmt.Errorf("business: read a %s row: %w", table.state, err), rows.Close())
+			}
+			s.Rows = append(s.Rows, r)
+		}
+		if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+			return s, fmt.Errorf("business: read %s rows: %w", table.state, err)
+		}
+	}
+	s.Count = len(s.Rows)
+	return s, nil
+}
