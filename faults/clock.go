@@ -1,0 +1,32 @@
+package faults
+
+import (
+	"context"
+
+	"github.com/custodymq/custody/evidence"
+)
+
+var clockFault = Fault{Verb: "clock", Class: evidence.Clock, Strikes: StrikesClock,
+	Text:    "The clock is wrong by this much until the fault is healed.",
+	Example: "fault skew: clock broker by 1h",
+	arm: func(ctx context.Context, s Spec, t Targets) (Injection, error) {
+		clock, err := t.Clock(s.Target)
+		if err != nil {
+			return nil, err
+		}
+		set := func(ctx context.Context, offset string, by Spec) error {
+			if err := clock.SetClock(ctx, by.By); err != nil {
+				return err
+			}
+			t.Sink().Record(evidence.Event{Kind: evidence.ClockSet, Actor: s.Target, Fault: s.Label, Reason: offset})
+			return nil
+		}
+		if err := set(ctx, s.By.String(), s); err != nil {
+			return nil, err
+		}
+		t.Sink().Record(evidence.Event{Kind: evidence.FaultFired, Actor: s.Target, Fault: s.Label, Struck: "clock"})
+		in := newSignal(func(ctx context.Context) error { return set(ctx, "0s", Spec{}) })
+		in.fire()
+		return in, nil
+	},
+}

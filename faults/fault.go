@@ -1,0 +1,193 @@
+// Package faults is what can be broken on purpose: one file per family of
+// fault. A fault declares the small interface that it strikes (a link, a
+// process, a store, a clock); it never sees a bench.
+package faults
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/links"
+)
+
+// Fault is one verb of the notation.
+type Fault struct {
+	Verb    string
+	Class   evidence.Class // of what it stands for; a process' depends on whose it is, see ClassOf
+	Strikes Strikes
+	Text    string // one sentence, for `custody explain`
+	Example string // a script line
+	arm     func(ctx context.Context, s Spec, t Targets) (Injection, error)
+}
+
+// Strikes says what a fault acts upon.
+type Strikes string
+
+const (
+	StrikesFrame   Strikes = "a frame on a link"
+	StrikesLink    Strikes = "a link"
+	StrikesProcess Strikes = "a process"
+	StrikesStore   Strikes = "the broker's store"
+	StrikesClock   Strikes = "a clock"
+)
+
+// Spec is one fault as a script asks for it.
+type Spec struct {
+	Label     string
+	Target    string // "broker", "store" or an actor
+	Repeat    links.Repeat
+	After     bool   // strike after the event, not before it
+	Frame     string // the frame kind it waits for; empty if none
+	Operation string // the store operation it waits for; empty if none
+	N         int
+	Of        string // business ID
+	On        string // the actor on whose link
+	By        time.Duration
+	Rate      int // KiB/s
+}
+
+// Triggered says whether the fault waits for an event.
+func (s Spec) Triggered() bool { return s.Frame != "" || s.Operation != "" }
+
+// Targets finds what a fault strikes. An error says why there is no such thing.
+type Targets interface {
+	Link(actor string) (*links.Link, error)
+	Process(target string) (Process, error)
+	Store() (Store, error)
+	Clock(target string) (Clock, error)
+	Sink() evidence.Sink
+}
+
+// Process can be struck as a whole. Each call returns when its effect is certain.
+type Process interface {
+	Kill(ctx context.Context) error
+	Shutdown(ctx context.Context) error
+	Pause(ctx context.Context) error
+	Continue(ctx context.Context) error
+	// Revive starts it again if it does not run and should; it does nothing
+	// for a process that the script will start, or not, itself.
+	Revive(ctx context.Context) error
+}
+
+// Store can be struck below and above the database.
+type Store interface {
+	Arm(ctx context.Context, f StoreFault, fired func(operation string, items []evidence.FrameItem)) (heal func(context.Context) error, err error)
+}
+
+// StoreFault is what a Store is asked to do.
+type StoreFault struct {
+	Label     string
+	Verb      string // unreachable, slow, full, fsync-error, lose-reply, hold
+	Operation string // empty: any
+	After     bool
+	N         int
+	Every     bool
+	Delay     time.Duration
+}
+
+// Clock can be given an offset.
+type Clock interface {
+	SetClock(ctx context.Context, offset time.Duration) error
+}
+
+// Injection is an armed fault.
+type Injection interface {
+	// Fired is closed when the effect was seen for the first time.
+	Fired() <-chan struct{}
+	// Heal ends it; a second call does nothing. Bounded by ctx.
+	Heal(ctx context.Context) error
+}
+
+// All is the list of faults.
+func All() []Fault {
+	return append(append(append(append(frameFaults(), linkFaults()...), processFaults()...), storeFaults()...), clockFault)
+}
+
+// Find a fault by its verb.
+func Find(verb string) (Fault, bool) {
+	for _, f := range All() {
+		if f.Verb == verb {
+			return f, true
+		}
+	}
+	return Fault{}, false
+}
+
+// ClassOf a fault as it is used: killing a consumer is a client's crash.
+func (f Fault) ClassOf(s Spec) evidence.Class {
+	if f.Strikes == StrikesProcess && s.Target != Broker {
+		return evidence.ClientCrash
+	}
+	return f.Class
+}
+
+// Broker is the target that is the system under test itself.
+const Broker = "broker"
+
+// Check says what is wrong with the use of a fault, before anything starts.
+func (f Fault) Check(s Spec) error {
+	switch {
+	case f.Strikes == StrikesFrame && (s.Frame == "" || s.On == ""):
+		return fmt.Errorf("%s strikes a frame: say which and on whose link, as in %q", f.Verb, f.Example)
+	case f.Strikes == StrikesLink && s.On == "":
+		return fmt.Errorf("%s strikes a link: say whose, as in %q", f.Verb, f.Example)
+	case (f.Strikes == StrikesProcess || f.Strikes == StrikesClock || f.Strikes == StrikesStore) && s.Target == "":
+		return fmt.Errorf("%s strikes %s: say which, as in %q", f.Verb, f.Strikes, f.Example)
+	case f.Strikes == StrikesStore && s.Target != "store":
+		return fmt.Errorf("%s strikes the store, not %q, as in %q", f.Verb, s.Target, f.Example)
+	case s.Frame != "" && s.On == "":
+		return fmt.Errorf("the frame %q is on whose link? Add \"on ACTOR\", as in %q", s.Frame, f.Example)
+	}
+	return nil
+}
+
+// Arm the fault; it is in force, or has struck, when Arm returns. FaultArmed is recorded.
+func (f Fault) Arm(ctx context.Context, s Spec, t Targets) (Injection, error) {
+	if err := f.Check(s); err != nil {
+		return nil, fmt.Errorf("faults: %s: %w", s.Label, err)
+	}
+	t.Sink().Record(evidence.Event{Kind: evidence.FaultArmed, Actor: "harness", Fault: s.Label, Link: s.On, Frame: s.Frame})
+	in, err := f.arm(ctx, s, t)
+	if err != nil {
+		return nil, fmt.Errorf("faults: arm %s (%s): %w", s.Label, f.Verb, err)
+	}
+	return &healed{Injection: in, label: s.Label, sink: t.Sink()}, nil
+}
+
+// healed records the end of an injection, once.
+type healed struct {
+	Injection
+	label string
+	sink  evidence.Sink
+	once  sync.Once
+	err   error
+}
+
+func (h *healed) Heal(ctx context.Context) error {
+	h.once.Do(func() {
+		if h.err = h.Injection.Heal(ctx); h.err == nil {
+			h.sink.Record(evidence.Event{Kind: evidence.FaultHealed, Actor: "harness", Fault: h.label})
+		}
+	})
+	return h.err
+}
+
+// signal is the Injection of a fault that tells by itself when it fired.
+type signal struct {
+	once  sync.Once
+	fired chan struct{}
+	heal  func(context.Context) error
+}
+
+func newSignal(heal func(context.Context) error) *signal {
+	return &signal{fired: make(chan struct{}), heal: heal}
+}
+
+func (s *signal) fire() { s.once.Do(func() { close(s.fired) }) }
+
+func (s *signal) Fired() <-chan struct{} { return s.fired }
+
+func (s *signal) Heal(ctx context.Context) error { return s.heal(ctx) }

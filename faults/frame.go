@@ -1,0 +1,47 @@
+package faults
+
+import (
+	"context"
+
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/links"
+)
+
+// frameFaults strike exactly one frame; what it was is read by the link.
+func frameFaults() []Fault {
+	fault := func(verb, text string, before, after links.Action) Fault {
+		return Fault{Verb: verb, Class: evidence.Link, Strikes: StrikesFrame, Text: text,
+			Example: "fault it: " + verb + " frame ack of order-1 on c1", arm: armFrame(before, after)}
+	}
+	delay := fault("delay", "The frame and all that follows it wait for a time.", links.Delay, links.Delay)
+	delay.Example = "fault late: delay frame accept of order-1 on p1 by 200ms"
+	cut := fault("cut", "The connection is cut before the frame, or right after it has passed.", links.CutBefore, links.CutAfter)
+	cut.Example = "fault gone: cut before frame ack of order-1 on c1"
+	return []Fault{
+		fault("drop", "The frame is taken off the link; the connection lives.", links.Drop, links.Drop),
+		fault("hold", "The frame and all that follows it in its direction wait until the fault is healed.", links.Hold, links.HoldAfter),
+		fault("duplicate", "The frame is sent twice.", links.Duplicate, links.Duplicate),
+		delay,
+		cut,
+		fault("corrupt", "A byte of the payload is altered; the frame stays well formed.", links.Corrupt, links.Corrupt),
+	}
+}
+
+func armFrame(before, after links.Action) func(context.Context, Spec, Targets) (Injection, error) {
+	return func(_ context.Context, s Spec, t Targets) (Injection, error) {
+		action := before
+		if s.After {
+			action = after
+		}
+		return strike(s, t, s.Label, action, s.Repeat)
+	}
+}
+
+// strike arms the fault's frame on its link.
+func strike(s Spec, t Targets, label string, action links.Action, repeat links.Repeat) (*links.Armed, error) {
+	link, err := t.Link(s.On)
+	if err != nil {
+		return nil, err
+	}
+	return link.Arm(links.Strike{Label: label, Action: action, Kind: s.Frame, N: s.N, Of: s.Of, Repeat: repeat, Delay: s.By})
+}

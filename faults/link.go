@@ -1,0 +1,45 @@
+package faults
+
+import (
+	"context"
+	"errors"
+
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/links"
+)
+
+// linkFaults strike a whole link, whatever it carries.
+func linkFaults() []Fault {
+	fault := func(verb, text, clause string, arm func(l *links.Link, s Spec) (Injection, error)) Fault {
+		return Fault{Verb: verb, Class: evidence.Link, Strikes: StrikesLink, Text: text, Example: "fault it: " + verb + " on p1" + clause,
+			arm: func(_ context.Context, s Spec, t Targets) (Injection, error) {
+				link, err := t.Link(s.On)
+				if err != nil {
+					return nil, err
+				}
+				return arm(link, s)
+			}}
+	}
+	return []Fault{
+		fault("black-hole", "Every byte is lost, both ways, and no connection ends: the partition that nobody is told of.", "",
+			func(l *links.Link, s Spec) (Injection, error) { return l.BlackHole(s.Label, evidence.NoDirection) }),
+		fault("down", "The listener is closed and every connection is reset: the system refuses.", "",
+			func(l *links.Link, s Spec) (Injection, error) { return l.Down(s.Label) }),
+		fault("reset", "Every open connection is reset.", "",
+			func(l *links.Link, s Spec) (Injection, error) { return l.Reset(s.Label), nil }),
+		fault("latency", "Every byte is late (Toxiproxy).", " by 50ms",
+			func(l *links.Link, s Spec) (Injection, error) {
+				if s.By <= 0 {
+					return nil, errors.New("say how much, as in \"by 50ms\"")
+				}
+				return l.AddToxic(s.Label, links.Toxic{Type: "latency", To: evidence.ToClient, Attributes: map[string]any{"latency": s.By.Milliseconds()}})
+			}),
+		fault("bandwidth", "Bytes pass at a bounded rate (Toxiproxy).", " at 64 KiB/s",
+			func(l *links.Link, s Spec) (Injection, error) {
+				if s.Rate <= 0 {
+					return nil, errors.New("say how much, as in \"at 64 KiB/s\"")
+				}
+				return l.AddToxic(s.Label, links.Toxic{Type: "bandwidth", To: evidence.ToBroker, Attributes: map[string]any{"rate": s.Rate}})
+			}),
+	}
+}

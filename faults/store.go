@@ -1,0 +1,44 @@
+package faults
+
+import (
+	"context"
+
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/links"
+)
+
+// storeFaults strike the broker's storage, below the database (its file
+// system) or above it (each operation of its contract).
+func storeFaults() []Fault {
+	fault := func(verb, does, text string) Fault {
+		return Fault{Verb: verb, Class: evidence.Store, Strikes: StrikesStore, Text: text,
+			Example: "fault it: " + verb + " store every before operation insert",
+			arm: func(ctx context.Context, s Spec, t Targets) (Injection, error) {
+				store, err := t.Store()
+				if err != nil {
+					return nil, err
+				}
+				in := newSignal(nil)
+				in.heal, err = store.Arm(ctx, StoreFault{Label: s.Label, Verb: does, Operation: s.Operation, After: s.After,
+					N: s.N, Every: s.Repeat != links.Once, Delay: s.By},
+					func(operation string, items []evidence.FrameItem) {
+						t.Sink().Record(evidence.Event{Kind: evidence.FaultFired, Actor: Broker, Fault: s.Label, Frame: operation, Items: items, Struck: does})
+						in.fire()
+					})
+				if err != nil {
+					return nil, err
+				}
+				return in, nil
+			}}
+	}
+	slow := fault("slow", "slow", "Every operation takes this much longer.")
+	slow.Example = "fault slow: slow store every before operation insert by 2s"
+	return []Fault{
+		fault("unreachable", "unreachable", "The store cannot be reached: the operation fails before it is begun, or during it."),
+		slow,
+		fault("full", "full", "No space is left: a write fails."),
+		fault("fsync-error", "fsync-error", "fsync of the log fails with EIO: what was written may or may not survive."),
+		fault("lose-reply", "lose-reply", "The operation is done, and its answer is lost."),
+		fault("block", "hold", "The operation waits until the fault is healed."),
+	}
+}
