@@ -57,7 +57,7 @@ const (
 	NeedDecline     Need = "decline"        // says no when nobody is there to receive
 	NeedMessageID   Need = "message-id"     // the publisher may choose the message ID
 	NeedRedelivery  Need = "redelivery"     // an unsettled message comes again
-	NeedFileRoles   Need = "child-consumer" // consumers can run in a process of their own
+	NeedConnector   Need = "child-consumer" // the System is a Connector
 )
 
 // Env is what an instance may use of the run it is part of.
@@ -73,14 +73,28 @@ type Env struct {
 
 // Instance is a running system.
 type Instance interface {
+	Clients
+	// Stop ends everything that Start began, whatever state it is in.
+	Stop(ctx context.Context) error
+}
+
+// Clients opens sessions.
+type Clients interface {
 	// Producer opens a session. An error wraps ErrUnavailable when the system
 	// cannot be reached now, so that trying again makes sense.
 	Producer(ctx context.Context, o ProducerOptions) (Producer, error)
 	// Consumer opens a session and subscribes: it has returned nil only when
 	// the system confirmed the subscription.
 	Consumer(ctx context.Context, o ConsumerOptions) (Consumer, error)
-	// Stop ends everything that Start began, whatever state it is in.
-	Stop(ctx context.Context) error
+}
+
+// Connector is an optional ability of a System: clients for an instance that
+// another process has started, so that a consumer can run in a process of its
+// own and be killed.
+type Connector interface {
+	// Credentials that Connect needs; they go through a pipe and nowhere else.
+	Credentials(Instance) string
+	Connect(credentials string) (Clients, error)
 }
 
 // ProducerOptions of one session.

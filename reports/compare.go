@@ -1,0 +1,87 @@
+package reports
+
+import "fmt"
+
+// Difference is one verdict that is not the same in two reports.
+type Difference struct {
+	System    string `json:"system"`
+	Profile   string `json:"profile"`
+	Scenario  string `json:"scenario"`
+	Nth       int    `json:"nth"`                 // which of several runs of it, from 1
+	Guarantee string `json:"guarantee,omitempty"` // empty: the outcome of the run
+	A         Status `json:"a"`
+	B         Status `json:"b"`
+}
+
+// String is one sentence.
+func (d Difference) String() string {
+	what := d.Guarantee
+	if what == "" {
+		what = "the run"
+	}
+	nth := ""
+	if d.Nth > 1 {
+		nth = fmt.Sprintf(" (run %d)", d.Nth)
+	}
+	return Visible(fmt.Sprintf("%s on %s:%s%s: %s was %s and is %s",
+		d.Scenario, d.System, d.Profile, nth, what, d.A.words(), d.B.words()))
+}
+
+// Compare lists how the verdicts of b differ from those of a, by system,
+// profile, scenario and guarantee, in the order of a and then of b. It is empty
+// where there is no difference in verdicts: on a real system scheduling is not
+// repeatable, so counts, times and event numbers are not compared.
+func Compare(a, b Report) []Difference {
+	left, right := verdictsOf(a), verdictsOf(b)
+	var diffs []Difference
+	for _, k := range left.order {
+		if l, r := left.status[k], right.at(k); l != r {
+			diffs = append(diffs, k.difference(l, r))
+		}
+	}
+	for _, k := range right.order {
+		if left.at(k) == StatusAbsent {
+			diffs = append(diffs, k.difference(StatusAbsent, right.status[k]))
+		}
+	}
+	return diffs
+}
+
+type verdictKey struct {
+	identity
+	guarantee string
+}
+
+func (k verdictKey) difference(a, b Status) Difference {
+	return Difference{k.System, k.Profile, k.Scenario, k.Nth, k.guarantee, a, b}
+}
+
+type verdictTable struct {
+	order  []verdictKey
+	status map[verdictKey]Status
+}
+
+func (t verdictTable) at(k verdictKey) Status {
+	if s, ok := t.status[k]; ok {
+		return s
+	}
+	return StatusAbsent
+}
+
+func verdictsOf(r Report) verdictTable {
+	t := verdictTable{status: map[verdictKey]Status{}}
+	put := func(k verdictKey, s Status) {
+		if _, again := t.status[k]; !again {
+			t.order = append(t.order, k)
+		}
+		t.status[k] = s
+	}
+	ids := r.identities()
+	for i, run := range r.Runs {
+		put(verdictKey{ids[i], ""}, run.Status())
+		for _, v := range run.Judgement.Verdicts {
+			put(verdictKey{ids[i], v.Guarantee}, statusOf(v.Outcome))
+		}
+	}
+	return t
+}

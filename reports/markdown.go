@@ -1,0 +1,135 @@
+package reports
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/custodymq/custody/guarantees"
+)
+
+// A CI job's summary is refused above 1 MiB, so all of it is bounded.
+const (
+	markdownRows     = 200
+	markdownDetails  = 25
+	markdownFindings = 5
+	markdownText     = 400 // cells of one sentence or identifier
+)
+
+// WriteMarkdown is fit for a CI job's summary: the table first, then what did
+// not hold.
+func WriteMarkdown(w io.Writer, r Report) error {
+	var b bytes.Buffer
+	st := r.Status()
+	fmt.Fprintf(&b, "## %s\n\n", md(r.title()))
+	fmt.Fprintf(&b, "%s **%s.** ", badges[st], md(r.headline()))
+	fmt.Fprintf(&b, "%s", plural(len(r.Runs), "run"))
+	if c := counts(r.Counts()); c != "" {
+		fmt.Fprintf(&b, ": %s", c)
+	}
+	fmt.Fprintf(&b, ". Exit code %d.\n", r.Exit())
+	if r.Command != "" {
+		fmt.Fprintf(&b, "\n%s\n", mdCode(r.Command))
+	}
+	if len(r.Runs) > 0 {
+		markdownTable(&b, r)
+	}
+	markdownDetail(&b, r)
+	_, err := w.Write(b.Bytes())
+	return err
+}
+
+var badges = map[Status]string{
+	StatusViolated: "❌", StatusUnmeasured: "💥", StatusInconclusive: "❔",
+	StatusHeld: "✅", StatusNotClaimed: "⚪", StatusNotApplicable: "➖",
+}
+
+func markdownTable(b *bytes.Buffer, r Report) {
+	b.WriteString("\n| Scenario | System | Outcome | Guarantees | Held by | Time |\n|---|---|---|---|---|--:|\n")
+	shown := worstFirst(r.Runs, markdownRows)
+	for _, i := range shown {
+		run, layers := r.Runs[i], []string{}
+		for _, l := range carriers(run.Judgement) {
+			if l.Count > 0 {
+				layers = append(layers, layer(l))
+			}
+		}
+		st := run.Status()
+		fmt.Fprintf(b, "| %s | %s | %s %s | %s | %s | %s |\n", mdCode(run.Judgement.Scenario), mdCode(run.target()),
+			badges[st], st.words(), tally(run.Judgement), md(strings.Join(layers, ", ")), took(run))
+	}
+	if left := len(r.Runs) - len(shown); left > 0 {
+		fmt.Fprintf(b, "\n… and %s, none of them worse than these.\n", plural(left, "more run"))
+	}
+}
+
+func markdownDetail(b *bytes.Buffer, r Report) {
+	var open []Run
+	for _, run := range r.Runs {
+		if s := run.Status(); s == StatusViolated || s == StatusUnmeasured || s == StatusInconclusive {
+			open = append(open, run)
+		}
+	}
+	shown := worstFirst(open, markdownDetails)
+	for _, i := range shown {
+		run := open[i]
+		j, st := run.Judgement, run.Status()
+		fmt.Fprintf(b, "\n### %s %s on %s: %s\n\n%s\n", badges[st], mdCode(j.Scenario), mdCode(run.target()), st.words(), md(run.why()))
+		var items []string
+		for _, c := range j.Conditions {
+			if !c.OK {
+				items = append(items, fmt.Sprintf("Not reached: %s (%s)", mdCode(condition(c)), md(c.Missing)))
+			}
+		}
+		for _, f := range j.Faults {
+			if f.Fired == 0 {
+				items = append(items, "Did not fire: "+mdCode(f.Line))
+			}
+		}
+		items = append(items, markdownFindingList(j.Broken, "")...)
+		items = append(items, markdownFindingList(seenOnly(j), " (breaks no claim)")...)
+		if len(items) > 0 {
+			fmt.Fprintf(b, "\n- %s\n", strings.Join(items, "\n- "))
+		}
+		fmt.Fprintf(b, "\n%s\n", mdCode(run.Replay()))
+	}
+	if left := len(open) - len(shown); left > 0 {
+		fmt.Fprintf(b, "\n… and %s with details.\n", plural(left, "more run"))
+	}
+}
+
+func markdownFindingList(fs []guarantees.Finding, note string) []string {
+	some, left := bounded(fs, markdownFindings)
+	var items []string
+	for _, f := range some {
+		item := fmt.Sprintf("**%s**%s: %s", md(f.Guarantee), note, md(f.Text))
+		if f.HandOver != "" {
+			item += fmt.Sprintf(" At *%s*.", md(string(f.HandOver)))
+		}
+		if ids := identifiers(f); len(ids) > 0 {
+			item += "<br>" + mdCode(strings.Join(ids, " · "))
+		}
+		items = append(items, item)
+	}
+	if left > 0 {
+		items = append(items, "… and "+plural(left, "more finding")+note)
+	}
+	return items
+}
+
+// md is untrusted text as Markdown that shows just it: no link, no markup, no
+// mention of a person. An entity is never read as syntax, in a table or out.
+func md(s string) string { return mdEntities.Replace(fit(Visible(s), markdownText)) }
+
+// mdCode is untrusted text set as code. An element, because a pipe inside
+// backticks still ends the cell of a table.
+func mdCode(s string) string { return "<code>" + md(s) + "</code>" }
+
+var mdEntities = func() *strings.Replacer {
+	var pairs []string
+	for _, c := range "&<>\"'`*_[]()|~#!@\\{}$" {
+		pairs = append(pairs, string(c), fmt.Sprintf("&#%d;", c))
+	}
+	return strings.NewReplacer(append(pairs, "://", "&#58;//", "www.", "www&#46;")...)
+}()

@@ -1,0 +1,217 @@
+// Package reports renders finished runs for the people and programs that must
+// act on them: a terminal, a CI system, a dashboard, an auditor.
+//
+// Every rendering is a function of one Report value and of nothing else: no
+// clock, no network, no evidence file is opened while writing, so the same
+// evidence gives the same bytes. Text that comes from evidence is untrusted
+// (a broker's error message, an ID, a log line): each format escapes it, and
+// Visible makes control characters harmless and visible first.
+package reports
+
+import (
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/guarantees"
+)
+
+// Report is what is rendered: finished runs with their judgements, in the order
+// in which they are to be shown. The zero value is an empty report.
+type Report struct {
+	Title   string // a heading; empty is "Custody report"
+	Command string // the command line that made the runs, as typed; may be empty
+	Runs    []Run
+}
+
+// Run is one finished run.
+type Run struct {
+	Dir       string // its evidence folder, as the reader should type it
+	Manifest  evidence.Manifest
+	Judgement guarantees.Judgement
+	Script    string // as printed; empty where the evidence has none
+
+	Fired     []evidence.Event    // the FaultFired events that Judgement.Faults names, in order
+	Snapshots []evidence.Snapshot // heads only: Rows is nil
+	Truncated bool                // the event file ends in the middle of a record
+}
+
+// Format is one rendering.
+type Format struct {
+	Name  string // as on the command line
+	Text  string // one line for help
+	Write func(w io.Writer, r Report) error
+}
+
+// Formats is the list of renderings. Adding one is a file and a line here.
+func Formats() []Format {
+	return []Format{
+		{"terminal", "a summary for people; coloured on a terminal unless NO_COLOR is set", WriteTerminal},
+		{"json", "everything, for programs; docs/reports/report.schema.json describes it", WriteJSON},
+		{"junit", "JUnit XML for CI systems", WriteJUnit},
+		{"markdown", "a CI job's summary", WriteMarkdown},
+		{"html", "one self-contained page", WriteHTML},
+	}
+}
+
+// Status of the run: its outcome, or StatusUnmeasured where the harness or the
+// machine failed. A violation that was proven stands all the same.
+func (r Run) Status() Status {
+	if r.Judgement.Error != "" && r.Judgement.Outcome != guarantees.Violated {
+		return StatusUnmeasured
+	}
+	return statusOf(r.Judgement.Outcome)
+}
+
+// Replay is the command that runs it again, ready to paste into a shell.
+func (r Run) Replay() string { return "custody replay " + shellQuote(r.Dir) }
+
+// target is "system:profile", what a claim is made for.
+func (r Run) target() string { return r.Judgement.System + ":" + r.Judgement.Profile }
+
+// why says in a sentence what the outcome rests on.
+func (r Run) why() string {
+	j := r.Judgement
+	for _, s := range []string{j.Error, j.Why, r.Manifest.Inapplicable} {
+		if s != "" {
+			return s
+		}
+	}
+	return ""
+}
+
+// Counts is how many runs have each status.
+func (r Report) Counts() map[Status]int {
+	n := map[Status]int{}
+	for _, run := range r.Runs {
+		n[run.Status()]++
+	}
+	return n
+}
+
+// Status of the report as a whole: violated before unmeasured before
+// inconclusive before held. Runs that are not applicable or not claimed take no
+// part; where nothing is left nothing was proven, which is inconclusive.
+func (r Report) Status() Status {
+	n := r.Counts()
+	for _, s := range []Status{StatusViolated, StatusUnmeasured, StatusInconclusive, StatusHeld} {
+		if n[s] > 0 {
+			return s
+		}
+	}
+	return StatusInconclusive
+}
+
+// Exit is the exit code of the report as a whole.
+func (r Report) Exit() int { return statuses[r.Status()].exit }
+
+func (r Report) title() string {
+	if strings.TrimSpace(r.Title) == "" {
+		return "Custody report"
+	}
+	return r.Title
+}
+
+// headline says in one sentence how it went.
+func (r Report) headline() string {
+	n, all := r.Counts(), len(r.Runs)
+	switch r.Status() {
+	case StatusViolated:
+		return fraction(n[StatusViolated], all) + " broke a claimed guarantee"
+	case StatusUnmeasured:
+		return fraction(n[StatusUnmeasured], all) + " could not be measured"
+	case StatusHeld:
+		return "Every claimed guarantee held"
+	}
+	switch {
+	case all == 0:
+		return "No runs"
+	case n[StatusInconclusive] == 0:
+		return "Nothing that was run is claimed: nothing is proven"
+	}
+	return "Nothing broke, but " + lowerFirst(fraction(n[StatusInconclusive], all)) + " proved nothing"
+}
+
+// identity distinguishes the runs of one scenario on one profile: they are
+// counted in the order of the report, so that names stay the same from one
+// report to the next where run IDs do not.
+type identity struct {
+	System, Profile, Scenario string
+	Nth                       int // from 1
+}
+
+func (r Report) identities() []identity {
+	ids, seen := make([]identity, len(r.Runs)), map[identity]int{}
+	for i, run := range r.Runs {
+		id := identity{run.Judgement.System, run.Judgement.Profile, run.Judgement.Scenario, 0}
+		seen[id]++
+		ids[i] = identity{id.System, id.Profile, id.Scenario, seen[id]}
+	}
+	return ids
+}
+
+// claimed reports whether the verdict takes part in the outcome.
+func claimed(v guarantees.Verdict) bool { return v.Claimed && v.Covered }
+
+// seenOnly are the anomalies that break no claim covering the run.
+func seenOnly(j guarantees.Judgement) []guarantees.Finding {
+	type key struct{ g, k, b, p, s, t string }
+	of := func(f guarantees.Finding) key {
+		return key{f.Guarantee, f.Kind, f.BusinessID, f.PublishID, f.Subscription, f.Text}
+	}
+	broken := map[key]bool{}
+	for _, f := range j.Broken {
+		broken[of(f)] = true
+	}
+	var rest []guarantees.Finding
+	for _, f := range j.Anomalies {
+		if !broken[of(f)] {
+			rest = append(rest, f)
+		}
+	}
+	return rest
+}
+
+// carriers are the layers that carried the run's held verdicts, each once. One
+// redelivery may carry two guarantees: the highest count is the layer's own.
+func carriers(j guarantees.Judgement) []guarantees.Layer {
+	var all []guarantees.Layer
+	at := map[[2]string]int{}
+	for _, v := range j.Verdicts {
+		if v.Outcome != guarantees.Held {
+			continue
+		}
+		for _, l := range v.Layers {
+			k := [2]string{l.Name, l.Did}
+			i, ok := at[k]
+			if !ok {
+				at[k] = len(all)
+				all = append(all, l)
+				continue
+			}
+			all[i].Count = max(all[i].Count, l.Count)
+		}
+	}
+	// A layer that did one thing was exercised, whatever else it might have done.
+	worked := map[string]bool{}
+	for _, l := range all {
+		worked[l.Name] = worked[l.Name] || l.Count > 0
+	}
+	return slices.DeleteFunc(all, func(l guarantees.Layer) bool { return l.Count == 0 && worked[l.Name] })
+}
+
+// worstFirst gives the indices of at most n runs, those with the most to say
+// first chosen, in the order of the report.
+func worstFirst(runs []Run, n int) []int {
+	var keep []int
+	for _, s := range Statuses() {
+		for i, r := range runs {
+			if len(keep) < n && r.Status() == s {
+				keep = append(keep, i)
+			}
+		}
+	}
+	slices.Sort(keep)
+	return keep
+}
