@@ -75,6 +75,10 @@ func (o *AckOutcome) UnmarshalText(b []byte) error {
 	return unmarshalName(ackOutcomeNames, "ack outcome", b, o)
 }
 
+// Settles reports whether the client has done all it can: the acknowledgement
+// was confirmed, or sent to a system that never confirms.
+func (o AckOutcome) Settles() bool { return o == AckConfirmed || o == AckSent }
+
 // Mark is what a delivery says of itself: whether it is a redelivery.
 type Mark uint8
 

@@ -16,48 +16,96 @@ import (
 //
 // Errors: a write that fails returns *Failure, which says whether the write is
 // proven absent (NotWritten) or may be there (Uncertain). Any other error is
-// treated as Uncertain. Obey ctx; a cancelled write is Uncertain once begun.
+// treated as Uncertain. Obey ctx; a write that is cancelled once begun is
+// Uncertain, unless it is proven absent.
 type Store interface {
 	// Apply makes one batch durable, all or nothing, in the order given:
 	// the group commit. When it returns nil every operation is on disk
-	// under the store's flush policy.
+	// under the store's flush policy. The caller leaves the batch and what
+	// its rows refer to unchanged for good: after a cancelled call the store
+	// may still be reading it.
 	Apply(ctx context.Context, batch []Operation) error
 	// Load gives what must survive a restart, in order of Row.Order: pending
-	// rows and settled markers that are still in their window. Rows of an
-	// older payload version come with State Refused and are left untouched.
+	// and dead rows, and the IDs of settled ones that are still in their
+	// window, those as State SettledMarker. Rows of a payload version that
+	// this build cannot read come as State RefusedVersion and are left
+	// untouched. fn must not call the store. An error of fn ends the loading
+	// and is returned.
 	Load(ctx context.Context, fn func(Row) error) error
 	// Expired deletes this partition's pending rows whose deadline has passed at now
-	// and returns their message IDs, at most limit.
+	// and returns their message IDs, at most limit, earliest deadlines first.
+	// It also sweeps, unreported, settled markers whose window is over.
 	Expired(ctx context.Context, now time.Time, limit int) ([]string, error)
-	// Rows shows all rows for inspection, without changing any.
+	// Rows shows all rows for inspection in order of Row.Order, without
+	// changing any. fn as in Load.
 	Rows(ctx context.Context, fn func(Row) error) error
 	// Partition is the connection's name and the storage identity.
 	Partition() Partition
+	// Close waits for a write that is under way. Closing again does nothing.
 	Close() error
 }
 
-// Operation is one change of a batch.
+// Certifier is an optional ability of a Store: find out what became of a write
+// that was Uncertain, before the next Apply.
+//
+// Reading alone proves nothing. In SQLite's WAL a COMMIT whose sync failed reads
+// as absent, and the row is back after a kill and restart: the frames are in the
+// log. Only a later transaction that is committed and synced settles it.
+type Certifier interface {
+	// Reestablish commits and syncs an empty transaction and then says for
+	// certain what became of the last call of Apply or Expired on this store,
+	// whatever that call returned: absent means that nothing of it is stored
+	// now or after any restart (also if there was no call yet), false that it
+	// is stored for good. An error leaves it as uncertain as it was. It
+	// means something only to the one goroutine that makes all the writes.
+	Reestablish(ctx context.Context) (absent bool, err error)
+}
+
+// Durable is an optional ability of a Store: say what survives what. A store
+// without it is taken to be FlushEveryCommit.
+type Durable interface{ Flush() Flush }
+
+// Flush is when a write is on disk.
+type Flush uint8
+
+const (
+	FlushEveryCommit Flush = iota // before Apply returns
+	FlushPeriodic                 // soon after: a power cut loses the last moments, a killed process nothing
+	FlushNever                    // kept in memory: gone with the process
+)
+
+// Operation is one change of a batch. One on a row that is not there, or not in
+// the state that the change begins in, changes nothing and is no error: after a
+// crash the same change may well be asked for again. Insert is the exception.
 type Operation struct {
-	Kind      OperationKind
-	Row       Row    // Insert: the whole row; others: MessageID and the fields they change
+	Kind OperationKind
+	Row  Row // Insert: the whole row; others: MessageID and the fields they change
 }
 
 // OperationKind names a change.
 type OperationKind uint8
 
 const (
-	Insert      OperationKind = iota + 1 // a pending row; a row with this message ID must not exist
-	Attempt                              // Attempts and LastConsumer of a pending row
-	Settle                               // acknowledged: mark processed (kept as history) …
-	Delete                               // … or delete the row, keeping a settled marker until Row.KeepUntil
-	DeadLetter                           // to the dead-letter queue with Reason and LastConsumer
-	Redrive                              // dead → pending with Attempts 0
-	Discard                              // a dead row is deleted
+	Insert     OperationKind = iota + 1 // a pending row; a row with this message ID must not exist, a settled marker included
+	Attempt                             // Attempts, Group and LastConsumer of a pending row
+	Settle                              // a pending row is acknowledged: mark it processed (kept as history) …
+	Delete                              // … or delete the row, keeping a settled marker until Row.KeepUntil (none if it is zero)
+	DeadLetter                          // pending → dead, with Reason and LastConsumer
+	Redrive                             // dead → pending with Attempts 0; Row.ExpiresAt is the new deadline (none if it is zero)
+	Discard                             // a dead row is deleted
 )
+
+var operationNames = [...]string{
+	Insert: "insert", Attempt: "attempt", Settle: "settle", Delete: "delete",
+	DeadLetter: "dead-letter", Redrive: "redrive", Discard: "discard",
+}
+
+// String is the name that faults and scripts use.
+func (k OperationKind) String() string { return nameOf(operationNames[:], k) }
 
 // Row is one stored message.
 type Row struct {
-	Order        uint64 // ascending in order of insertion
+	Order        uint64 // ascending in order of insertion; given by the store, ignored when written
 	State        State
 	MessageID    string
 	BusinessID   string
@@ -66,9 +114,9 @@ type Row struct {
 	Key          string
 	Headers      map[string]string
 	Payload      []byte
-	Version      uint8     // of the protocol that wrote the payload
+	Version      uint8 // of the protocol that wrote the payload
 	InsertedAt   time.Time
-	ExpiresAt    time.Time
+	ExpiresAt    time.Time // zero: never
 	Attempts     int
 	LastConsumer string
 	Reason       string    // why dead
@@ -80,12 +128,26 @@ type Row struct {
 type State uint8
 
 const (
-	Pending State = iota + 1
-	Processed     // full history kept
-	SettledMarker // only the IDs are left
-	Dead
-	RefusedVersion // readable by name only: an older payload version
+	Pending        State = iota + 1
+	Processed            // full history kept
+	SettledMarker        // only the IDs are left
+	Dead                 // in the dead-letter queue
+	RefusedVersion       // readable by name only: IDs, topic, version and times of a payload version this build cannot read
 )
+
+var stateNames = [...]string{
+	Pending: "pending", Processed: "processed", SettledMarker: "settled",
+	Dead: "dead", RefusedVersion: "refused-version",
+}
+
+func (s State) String() string { return nameOf(stateNames[:], s) }
+
+func nameOf[T ~uint8](names []string, v T) string {
+	if int(v) < len(names) && names[v] != "" {
+		return names[v]
+	}
+	return "invalid"
+}
 
 // Partition is a connection's exact name plus a stable storage identity.
 type Partition struct{ Connection, Identity string }
@@ -107,5 +169,19 @@ func (f *Failure) Error() string {
 
 func (f *Failure) Unwrap() error { return f.Err }
 
-// ErrExists: a row with this message ID is stored already.
+// ErrExists: a row with this message ID is stored already. It comes as an
+// *ExistsError, which names it.
 var ErrExists = errors.New("store: message ID exists")
+
+// ErrFull: no space is left, or less than the reserve.
+var ErrFull = errors.New("store: no space left")
+
+// ErrClosed: the store was closed.
+var ErrClosed = errors.New("store: closed")
+
+// ExistsError names the insert that a batch failed for.
+type ExistsError struct{ MessageID string }
+
+func (e *ExistsError) Error() string { return ErrExists.Error() + ": " + e.MessageID }
+
+func (e *ExistsError) Unwrap() error { return ErrExists }

@@ -43,14 +43,14 @@ type Message struct {
 type Kind uint8
 
 const (
-	Invalid     Kind = iota
-	Hello            // client → broker, first: version, name, token
-	Welcome          // broker → client: accepted; Credit is the publish window, TTL the heartbeat interval
-	Publish          // client → broker
-	PublishReply     // broker → client: Answer, MessageID, Reason
-	Subscribe        // client → broker: Topic, Group, Mode, Credit
-	SubscribeReply   // broker → client
-	Unsubscribe      // client → broker
+	Invalid        Kind = iota
+	Hello               // client → broker, first: version, name, token
+	Welcome             // broker → client: accepted; Credit is the publish window, TTL the heartbeat interval
+	Publish             // client → broker
+	PublishReply        // broker → client: Answer, MessageID, Reason
+	Subscribe           // client → broker: Topic, Group, Mode, Credit
+	SubscribeReply      // broker → client
+	Unsubscribe         // client → broker
 	UnsubscribeReply
 	Credit  // client → broker: more deliveries may come; not answered
 	Deliver // broker → client

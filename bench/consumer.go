@@ -1,0 +1,195 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/custodymq/custody/business"
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/script"
+	"github.com/custodymq/custody/systems"
+)
+
+// consumer is one consuming actor: it opens a session, handles what it is
+// given, acknowledges, and opens a new session with a bounded back-off when
+// the one it has is gone. It runs in one goroutine, here or in a process of
+// its own.
+type consumer struct {
+	spec    script.Consumer
+	clients systems.Clients
+	address string
+	db      *business.Database
+	sink    evidence.Sink
+	call    time.Duration // deadline of one call
+
+	sessions int // of this process
+	name     string
+	calls    uint64
+	failures int
+}
+
+// subscription is the logical subscriber.
+func subscription(c script.Consumer) string {
+	if c.As != "" {
+		return c.As
+	}
+	return c.Destination
+}
+
+// run until ctx ends. first is the number of sessions that this actor had before.
+func (c *consumer) run(ctx context.Context, first int) error {
+	c.sessions = first
+	var b backoff
+	for ctx.Err() == nil {
+		session, err := c.open(ctx)
+		if err == nil {
+			b = backoff{}
+			err = c.receive(ctx, session)
+			c.close(ctx, session, err)
+		}
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil && !errors.Is(err, systems.ErrDisconnected) && !errors.Is(err, systems.ErrUnavailable):
+			return fmt.Errorf("bench: consumer %s: %w", c.spec.Name, err)
+		}
+		if b.wait(ctx) != nil {
+			return nil
+		}
+	}
+	return nil
+}
+
+func (c *consumer) event(k evidence.Kind) evidence.Event {
+	return evidence.Event{Kind: k, Actor: c.spec.Name, Session: c.name, Subscription: subscription(c.spec)}
+}
+
+func (c *consumer) open(ctx context.Context) (systems.Consumer, error) {
+	bounded, cancel := context.WithTimeout(ctx, c.call)
+	defer cancel()
+	c.sessions++
+	c.name = fmt.Sprintf("%s#%d", c.spec.Name, c.sessions)
+	e := c.event(evidence.SubscribeCalled)
+	e.Destination = c.spec.Destination
+	c.sink.Record(e)
+	s, err := c.clients.Consumer(bounded, systems.ConsumerOptions{Name: c.spec.Name, Session: c.name, Address: c.address,
+		Destination: c.spec.Destination, Subscription: subscription(c.spec), Mode: systems.Mode(c.spec.Mode), Window: max(c.spec.Window, 1)})
+	e.Kind, e.OK = evidence.SubscribeReturned, err == nil
+	if err != nil {
+		e.Reason = err.Error()
+		c.sink.Record(e)
+		if bounded.Err() != nil && ctx.Err() == nil {
+			err = fmt.Errorf("%w: %w", systems.ErrUnavailable, err)
+		}
+		return nil, err
+	}
+	c.sink.Record(e)
+	c.sink.Record(c.event(evidence.SessionOpened))
+	return s, nil
+}
+
+func (c *consumer) close(ctx context.Context, s systems.Consumer, why error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.call)
+	defer cancel()
+	e := c.event(evidence.SessionEnded)
+	if why != nil {
+		e.Reason = why.Error()
+	}
+	if err := s.Close(ctx); err != nil {
+		e.Reason = errors.Join(why, err).Error()
+	}
+	c.sink.Record(e)
+}
+
+func (c *consumer) receive(ctx context.Context, s systems.Consumer) error {
+	for {
+		d, err := s.Receive(ctx)
+		if err != nil {
+			return err
+		}
+		if err := c.handle(ctx, d); err != nil {
+			return err
+		}
+	}
+}
+
+// handle one delivery: the effect and the log in one transaction, then the
+// acknowledgement.
+func (c *consumer) handle(ctx context.Context, d systems.Delivery) error {
+	m := d.Message()
+	e := c.event(evidence.Delivered)
+	e.Destination, e.MessageID, e.Key, e.Size, e.Mark = m.Destination, m.MessageID, m.Key, len(m.Payload), d.Mark()
+	e.Attempt, _ = d.Attempt()
+	e.Digest = evidence.Digest(m.Payload, m.Key, m.Headers)
+	envelope, err := evidence.ParseEnvelope(m.Payload)
+	if err != nil {
+		e.Reason = err.Error()
+	}
+	e.BusinessID, e.PublishID = envelope.BusinessID, envelope.PublishID
+	c.sink.Record(e)
+	if c.spec.Silent {
+		return nil
+	}
+	step := func(k evidence.Kind, reason string) {
+		n := c.event(k)
+		n.BusinessID, n.PublishID, n.MessageID, n.Reason = e.BusinessID, e.PublishID, e.MessageID, reason
+		c.sink.Record(n)
+	}
+	if c.fails(e.BusinessID) {
+		step(evidence.HandlerFailed, "the handler fails on "+e.BusinessID)
+		return c.settle(ctx, e, evidence.NackCalled, evidence.NackReturned, func(ctx context.Context) (evidence.AckOutcome, error) {
+			if r, ok := d.(systems.Rejecter); ok {
+				return r.Nack(ctx, "the handler fails on "+e.BusinessID)
+			}
+			return evidence.AckUnknown, errors.New("this system takes no negative acknowledgement; the message is left")
+		})
+	}
+	step(evidence.EffectCalled, "")
+	outcome, err := c.db.Apply(ctx, business.Delivery{Subscriber: subscription(c.spec), BusinessID: e.BusinessID,
+		PublishID: e.PublishID, MessageID: e.MessageID, Digest: e.Digest}, c.spec.Idempotent)
+	reason := ""
+	if err != nil {
+		reason = err.Error()
+	}
+	step(effectKinds[outcome], reason)
+	if outcome == business.Failed || outcome == business.Uncertain {
+		return ctx.Err() // no acknowledgement: it comes again
+	}
+	return c.settle(ctx, e, evidence.AckCalled, evidence.AckReturned, d.Ack)
+}
+
+var effectKinds = map[business.Outcome]evidence.Kind{
+	business.Failed: evidence.EffectFailed, business.Committed: evidence.EffectCommitted,
+	business.Absorbed: evidence.EffectAbsorbed, business.Uncertain: evidence.EffectFailed,
+}
+
+func (c *consumer) fails(businessID string) bool {
+	if c.spec.Fails == "" || c.spec.Fails != businessID {
+		return false
+	}
+	c.failures++
+	return c.spec.FailTimes == 0 || c.failures <= c.spec.FailTimes
+}
+
+// settle acknowledges, or gives back. An outcome that is not known ends
+// nothing: the delivery may come again. A session that is gone does.
+func (c *consumer) settle(ctx context.Context, delivered evidence.Event, called, returned evidence.Kind, do func(context.Context) (evidence.AckOutcome, error)) error {
+	bounded, cancel := context.WithTimeout(ctx, c.call)
+	defer cancel()
+	c.calls++
+	e := c.event(called)
+	e.BusinessID, e.PublishID, e.MessageID, e.Call = delivered.BusinessID, delivered.PublishID, delivered.MessageID, c.calls
+	c.sink.Record(e)
+	outcome, err := do(bounded)
+	e.Kind, e.Ack = returned, outcome
+	if err != nil {
+		e.Reason = err.Error()
+	}
+	c.sink.Record(e)
+	if errors.Is(err, systems.ErrDisconnected) || ctx.Err() != nil {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,270 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/script"
+	"github.com/custodymq/custody/systems"
+)
+
+// producer is one publishing actor. It opens a new session when the one it has
+// is no longer to be trusted, with a bounded back-off, and records every call.
+// Its methods are used by one goroutine at a time, but for close.
+type producer struct {
+	spec    script.Producer
+	clients systems.Clients
+	address string
+	sink    evidence.Sink
+	bounds  bounds
+	payload *rand.Rand
+
+	sessions int
+	session  systems.Producer
+	suspect  bool // an answer was Unknown or a refusal: the connection may be gone
+	calls    uint64
+	count    int
+	tries    map[string]*tries // by business ID
+}
+
+// tries of one business ID.
+type tries struct {
+	count, try int
+	messageID  string // chosen by the publisher; empty if it was not
+	step       script.Publish
+	body       []byte
+}
+
+// bounds are the bench's own deadlines, scaled.
+type bounds struct {
+	call    time.Duration // one publish, acknowledgement, look-up or opening of a session
+	publish time.Duration // a publish that is tried until it is accepted
+}
+
+func newProducer(spec script.Producer, clients systems.Clients, address string, sink evidence.Sink, b bounds, seed uint64) *producer {
+	return &producer{spec: spec, clients: clients, address: address, sink: sink, bounds: b,
+		payload: rand.New(rand.NewPCG(seed, uint64(len(spec.Name)))), tries: make(map[string]*tries)}
+}
+
+func (p *producer) sessionName() string { return fmt.Sprintf("%s#%d", p.spec.Name, p.sessions) }
+
+// open makes sure that there is a session; an error says why there is none now.
+func (p *producer) open(ctx context.Context) error {
+	if p.suspect {
+		p.endSession(ctx, "an answer was not an acceptance: a new session")
+	}
+	if p.session != nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, p.bounds.call)
+	defer cancel()
+	p.sessions++
+	s, err := p.clients.Producer(ctx, systems.ProducerOptions{Name: p.spec.Name, Session: p.sessionName(), Address: p.address, Mode: systems.Mode(p.spec.Mode)})
+	if err != nil {
+		return err
+	}
+	p.session = s
+	p.sink.Record(evidence.Event{Kind: evidence.SessionOpened, Actor: p.spec.Name, Session: p.sessionName()})
+	return nil
+}
+
+func (p *producer) endSession(ctx context.Context, why string) {
+	p.suspect = false
+	if p.session == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.bounds.call)
+	defer cancel()
+	if err := p.session.Close(ctx); err != nil {
+		why += ": " + err.Error()
+	}
+	p.session = nil
+	p.sink.Record(evidence.Event{Kind: evidence.SessionEnded, Actor: p.spec.Name, Session: p.sessionName(), Reason: why})
+}
+
+// publish sends the messages of one step, at most Window of them unanswered.
+// left is called when a message of a cancelled publish may be cancelled.
+func (p *producer) publish(ctx context.Context, step script.Publish, left func(ctx context.Context, publishID string) error) error {
+	ids := []string{step.BusinessID}
+	if step.To > 0 {
+		ids = ids[:0]
+		for i := step.From; i <= step.To; i++ {
+			ids = append(ids, fmt.Sprintf("%s%d", step.BusinessID, i))
+		}
+	}
+	slots := make(chan struct{}, max(step.Window, 1))
+	var again sync.Map // business IDs that were refused and shall be tried again
+	var waiting sync.WaitGroup
+	for _, id := range ids {
+		t := p.firstTry(id, step)
+		if p.suspect { // one bad answer puts the session's others in doubt: hear them out first
+			waiting.Wait()
+		}
+		select {
+		case slots <- struct{}{}:
+		case <-ctx.Done():
+			waiting.Wait()
+			return context.Cause(ctx)
+		}
+		receipt, err := p.call(ctx, id, t, left)
+		if err != nil {
+			waiting.Wait()
+			return err
+		}
+		waiting.Go(func() {
+			defer func() { <-slots }()
+			if refused(receipt()) {
+				again.Store(id, t)
+			}
+		})
+		if step.Window <= 1 {
+			waiting.Wait()
+		}
+	}
+	waiting.Wait()
+	if step.Until == "" {
+		return nil
+	}
+	for _, id := range ids {
+		if t, ok := again.Load(id); ok {
+			if err := p.untilAccepted(ctx, id, t.(*tries)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func refused(r systems.Receipt) bool { return r.Acceptance != evidence.Accepted }
+
+// untilAccepted tries again with the same message ID, so that the system can
+// recognise what it has, until it is accepted or the bound is reached; what is
+// not accepted then stays so, and the evidence says it.
+func (p *producer) untilAccepted(ctx context.Context, id string, t *tries) error {
+	bounded, cancel := context.WithTimeout(ctx, p.bounds.publish)
+	defer cancel()
+	var b backoff
+	for b.wait(bounded) == nil {
+		t.try++
+		receipt, err := p.call(bounded, id, t, nil)
+		if err != nil {
+			return err
+		}
+		if !refused(receipt()) {
+			return nil
+		}
+	}
+	return context.Cause(ctx)
+}
+
+func (p *producer) firstTry(id string, step script.Publish) *tries {
+	if t, ok := p.tries[id]; ok {
+		t.try++
+		return t
+	}
+	p.count++
+	t := &tries{count: p.count, try: 1, messageID: step.MessageID, step: step, body: make([]byte, step.Size)}
+	if step.Until != "" && t.messageID == "" {
+		t.messageID = "m-" + id
+	}
+	for i := range t.body {
+		t.body[i] = byte('a' + p.payload.IntN(26))
+	}
+	p.tries[id] = t
+	return t
+}
+
+// retry publishes a business ID again, as another try.
+func (p *producer) retry(ctx context.Context, step script.Retry) error {
+	t, ok := p.tries[step.BusinessID]
+	if !ok {
+		return fmt.Errorf("bench: retry %s: it was never published by %s", step.BusinessID, p.spec.Name)
+	}
+	again := *t
+	again.try++
+	t.try = again.try
+	if !step.SameID {
+		again.messageID = ""
+	}
+	again.step.Cancel = false
+	receipt, err := p.call(ctx, step.BusinessID, &again, nil)
+	if err != nil {
+		return err
+	}
+	receipt()
+	return nil
+}
+
+// call makes one publish and records it. The function that it gives waits for
+// the receipt. An error is a failure to measure.
+func (p *producer) call(ctx context.Context, id string, t *tries, left func(context.Context, string) error) (func() systems.Receipt, error) {
+	p.calls++
+	publishID := evidence.PublishID(p.spec.Name, t.count, t.try)
+	m := systems.Message{Destination: p.spec.Destination, MessageID: t.messageID, Key: t.step.Key,
+		Payload: evidence.Envelope{PublishID: publishID, BusinessID: id, Body: t.body}.Encode(), TTL: t.step.TTL}
+	if m.TTL == 0 {
+		m.TTL = p.spec.TTL
+	}
+	opening := p.open(ctx)
+	e := evidence.Event{Kind: evidence.PublishCalled, Actor: p.spec.Name, Session: p.sessionName(), Destination: m.Destination,
+		BusinessID: id, PublishID: publishID, MessageID: m.MessageID, Key: m.Key, TTL: m.TTL, Size: len(m.Payload), Call: p.calls,
+		Digest: evidence.Digest(m.Payload, m.Key, m.Headers)}
+	p.sink.Record(e)
+	returned := func(r systems.Receipt) systems.Receipt {
+		if refused(r) {
+			p.suspect = true
+		}
+		e.Kind, e.MessageID, e.Acceptance, e.HeldBy, e.Told, e.Reason = evidence.PublishReturned, r.MessageID, r.Acceptance, r.HeldBy, r.Told, r.Reason
+		e.At = 0
+		p.sink.Record(e)
+		return r
+	}
+	if opening != nil {
+		// No session, so no byte of this publish was ever written.
+		r := systems.Receipt{Acceptance: evidence.Rejected, Told: opening.Error(), Reason: "no connection: " + opening.Error()}
+		return func() systems.Receipt { return returned(r) }, nil
+	}
+	calling, cancel := context.WithTimeout(ctx, p.bounds.call)
+	pending, err := p.session.Send(calling, m)
+	if err != nil {
+		cancel()
+		return nil, fmt.Errorf("bench: publish %s by %s: %w", id, p.spec.Name, err)
+	}
+	if t.step.Cancel && left != nil {
+		go func() {
+			defer cancel()
+			_ = left(calling, publishID) // when it never leaves, the deadline cancels
+		}()
+	}
+	return func() systems.Receipt {
+		defer cancel()
+		return returned(pending.Receipt(calling))
+	}, nil
+}
+
+// resolve asks what became of a publish whose answer is Unknown.
+func (p *producer) resolve(ctx context.Context, step script.Resolve) error {
+	if err := p.open(ctx); err != nil {
+		return fmt.Errorf("bench: resolve %s: %w", step.BusinessID, err)
+	}
+	resolver, ok := p.session.(systems.Resolver)
+	if !ok {
+		return fmt.Errorf("bench: resolve %s: this system has no look-up", step.BusinessID)
+	}
+	ctx, cancel := context.WithTimeout(ctx, p.bounds.call)
+	defer cancel()
+	p.calls++
+	e := evidence.Event{Kind: evidence.LookupCalled, Actor: p.spec.Name, Session: p.sessionName(), BusinessID: step.BusinessID, Call: p.calls}
+	p.sink.Record(e)
+	r, err := resolver.Lookup(ctx, step.BusinessID)
+	e.Kind, e.Acceptance, e.MessageID, e.Reason = evidence.LookupReturned, r.Acceptance, r.MessageID, r.Reason
+	if err != nil {
+		e.Acceptance, e.Reason = evidence.Unknown, err.Error()
+	}
+	p.sink.Record(e)
+	return nil
+}

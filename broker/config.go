@@ -1,0 +1,164 @@
+package broker
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/custodymq/custody/broker/core"
+	"github.com/custodymq/custody/broker/store"
+	"github.com/custodymq/custody/broker/wire"
+)
+
+// Config of a Server. Every zero value stands for the default that is named.
+type Config struct {
+	Name        string // told to clients and written to the log; "broker"
+	Listen      string // TCP address; "127.0.0.1:0"
+	AllowRemote bool   // Listen may be another address than loopback
+	Token       string // what clients must say in their Hello; empty asks for none
+
+	// Store keeps at-least-once messages. Without one the broker is
+	// at-most-once only, and refuses the other mode at the call. The server
+	// does not close it.
+	Store store.Store
+
+	MaxAttempts       int           // deliveries of one message before it is dead-lettered; 5
+	VisibilityTimeout time.Duration // a delivery may stay unanswered for so long; 30 s
+	Backoff           core.Backoff  // after a NACK that names no delay; 100 ms doubling to 10 s
+	DefaultTTL        time.Duration // of a message that names none; 24 h
+	ExpiryInterval    time.Duration // between two purges of expired rows; 30 s
+	SettledWindow     time.Duration // IDs of finished messages are kept for so long; 1 h
+	StoreRetry        time.Duration // before a failed delete, mark or attempt is tried again; 250 ms
+	KeepHistory       bool          // mark settled rows processed instead of deleting them
+	// ConfirmAfterDelete answers an ACK when the delete is durable, instead of
+	// when delivery has stopped.
+	ConfirmAfterDelete bool
+
+	Heartbeat    time.Duration // both ways; a peer silent for three of them is gone; 5 s
+	Handshake    time.Duration // for a new connection to finish its handshake; 5 s
+	WriteTimeout time.Duration // for one write to a peer; 5 s
+	Outgoing     int           // bytes that may wait for a peer that does not read; 16 MiB
+	Connections  int           // at once, with those that have not said Hello; 1024
+	Limits       core.Limits   // each field has a default; see limits
+
+	Clock func() time.Time // the wall clock; time.Now
+	Log   *slog.Logger     // discarded if nil
+	Seams Seams
+}
+
+// Seams are where a seeded defect (package defects) takes hold of a server: it
+// sees the store or the state machine through what it puts around it.
+type Seams struct {
+	Store   func(store.Store) store.Store
+	Machine func(core.Machine) core.Machine
+}
+
+// limits are the defaults.
+var limits = core.Limits{
+	Sessions:      1024,
+	Subscriptions: 256,
+	InFlight:      64 << 10,
+	PublishWindow: 4096,
+	Messages:      4 << 20,
+	Topics:        64 << 10,
+	SettledIDs:    256 << 10,
+	Errors:        16,
+}
+
+// maxTTL is where a time to live is taken for a mistake of its unit.
+const maxTTL = 10 * 365 * 24 * time.Hour
+
+func or[T comparable](v, otherwise T) T {
+	var zero T
+	if v == zero {
+		return otherwise
+	}
+	return v
+}
+
+// withDefaults fills in what was left out, and refuses what cannot work.
+func (c Config) withDefaults() (Config, error) {
+	c.Name = or(c.Name, "broker")
+	c.Listen = or(c.Listen, "127.0.0.1:0")
+	c.MaxAttempts = or(c.MaxAttempts, 5)
+	c.VisibilityTimeout = or(c.VisibilityTimeout, 30*time.Second)
+	c.Backoff.Base = or(c.Backoff.Base, 100*time.Millisecond)
+	c.Backoff.Max = max(or(c.Backoff.Max, 10*time.Second), c.Backoff.Base)
+	c.DefaultTTL = or(c.DefaultTTL, 24*time.Hour)
+	c.ExpiryInterval = or(c.ExpiryInterval, 30*time.Second)
+	c.SettledWindow = or(c.SettledWindow, time.Hour)
+	c.StoreRetry = or(c.StoreRetry, 250*time.Millisecond)
+	c.Heartbeat = or(c.Heartbeat, 5*time.Second)
+	c.Handshake = or(c.Handshake, 5*time.Second)
+	c.WriteTimeout = or(c.WriteTimeout, 5*time.Second)
+	c.Outgoing = or(c.Outgoing, 16<<20)
+	c.Connections = or(c.Connections, 1024)
+	l := &c.Limits
+	for _, f := range []struct {
+		v        *int
+		standard int
+	}{
+		{&l.Sessions, limits.Sessions}, {&l.Subscriptions, limits.Subscriptions}, {&l.InFlight, limits.InFlight},
+		{&l.PublishWindow, limits.PublishWindow}, {&l.Messages, limits.Messages}, {&l.Topics, limits.Topics},
+		{&l.SettledIDs, limits.SettledIDs}, {&l.Errors, limits.Errors},
+	} {
+		*f.v = or(*f.v, f.standard)
+		if *f.v < 0 {
+			return c, errors.New("broker: config: a limit must not be negative")
+		}
+	}
+	if c.Clock == nil {
+		c.Clock = time.Now
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	return c, c.validate()
+}
+
+func (c *Config) validate() error {
+	for _, d := range []struct {
+		name string
+		v    time.Duration
+	}{
+		{"VisibilityTimeout", c.VisibilityTimeout}, {"Backoff.Base", c.Backoff.Base}, {"DefaultTTL", c.DefaultTTL},
+		{"ExpiryInterval", c.ExpiryInterval}, {"SettledWindow", c.SettledWindow}, {"StoreRetry", c.StoreRetry},
+		{"Heartbeat", c.Heartbeat}, {"Handshake", c.Handshake}, {"WriteTimeout", c.WriteTimeout},
+	} {
+		if d.v < 0 {
+			return fmt.Errorf("broker: config: %s is %v, must be positive", d.name, d.v)
+		}
+	}
+	switch {
+	case c.MaxAttempts < 0:
+		return fmt.Errorf("broker: config: MaxAttempts is %d, must be at least 1", c.MaxAttempts)
+	case c.DefaultTTL > maxTTL:
+		return fmt.Errorf("broker: config: DefaultTTL is %v, over the limit of %v", c.DefaultTTL, maxTTL)
+	case c.Outgoing < 0 || c.Connections < 0:
+		return errors.New("broker: config: Outgoing and Connections must be positive")
+	case c.Limits.PublishWindow > wire.MaxCredit || c.Limits.InFlight > wire.MaxCredit:
+		return fmt.Errorf("broker: config: PublishWindow and InFlight are at most %d", wire.MaxCredit)
+	case len(c.Name) > wire.MaxID || len(c.Token) > wire.MaxToken:
+		return fmt.Errorf("broker: config: Name has at most %d bytes, Token %d", wire.MaxID, wire.MaxToken)
+	}
+	host, _, err := net.SplitHostPort(c.Listen)
+	if err != nil {
+		return fmt.Errorf("broker: config: Listen: %w", err)
+	}
+	if ip := net.ParseIP(host); !c.AllowRemote && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		return fmt.Errorf("broker: config: Listen %q is not a loopback address; set AllowRemote if it is meant to be reached from elsewhere", c.Listen)
+	}
+	return nil
+}
+
+func (c *Config) core(prefix string) core.Config {
+	return core.Config{
+		Name: c.Name, IDPrefix: prefix, Start: c.Clock(), HasStore: c.Store != nil,
+		MaxAttempts: c.MaxAttempts, Visibility: c.VisibilityTimeout, Backoff: c.Backoff,
+		DefaultTTL: c.DefaultTTL, MaxTTL: maxTTL, ExpiryEvery: c.ExpiryInterval,
+		StoreRetry: c.StoreRetry, Settled: c.SettledWindow, Heartbeat: c.Heartbeat,
+		KeepHistory: c.KeepHistory, ConfirmAfterDelete: c.ConfirmAfterDelete, Limits: c.Limits,
+	}
+}

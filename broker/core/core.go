@@ -1,0 +1,329 @@
+// Package core is the reference broker's state machine: inputs are what
+// sessions say, what the store answered and time; outputs are effects (send
+// this, store that, wake me then). It does no I/O, reads no clock, starts no
+// goroutine and draws no random number, so that the same inputs give the same
+// effects, in a server, in a simulation and in a test.
+//
+// The life of an at-least-once message:
+//
+//	offered → persisting → pending ⇄ assigned → in flight → settled
+//	            │            │ ⇄ delayed           │
+//	            │            └→ expired            └→ dead-lettered(reason)
+//	            ├→ rejected                           (nothing was written)
+//	            └→ uncertain → deleted                (it may have been written)
+//	offered → declined                                (nothing was tried)
+package core
+
+import (
+	"time"
+
+	"github.com/custodymq/custody/broker/store"
+	"github.com/custodymq/custody/broker/wire"
+)
+
+// Machine is what the server drives: Core, or a Core seen through a seam.
+type Machine interface {
+	// Step takes one input and appends its effects to out. The effects hold
+	// for the caller until the next Step; they must be carried out in order.
+	Step(in *Input, now Instant, out []Effect) []Effect
+}
+
+// Instant is the time of a step. Two clocks, because they fail differently: the
+// wall clock may be set while the broker runs, and decides about expiry only;
+// elapsed time never goes back, and decides about time-outs.
+type Instant struct {
+	Wall    time.Time
+	Elapsed time.Duration // since the broker began
+}
+
+// Session names a connection for as long as the broker runs; never used twice.
+type Session uint64
+
+// Input is one thing that happened.
+type Input struct {
+	Kind    InputKind
+	Session Session
+	Message wire.Message // Opened: the Hello; Received; Found: the Admin command
+	Reason  string       // Malformed
+	Ticket  uint64       // Stored
+	Err     error        // Stored: nil, *store.Failure, or another error (uncertain); Found: why there is no row
+	Row     store.Row    // Recovered, Found
+	IDs     []string     // Purged
+}
+
+// InputKind names an input.
+type InputKind uint8
+
+const (
+	Opened    InputKind = iota + 1 // a session said Hello and may enter
+	Closed                         // a session is gone
+	Received                       // a message of a session
+	Malformed                      // bytes of a session that are no message
+	Stored                         // the operation with this ticket is durable, or failed
+	Recovered                      // a row found at the start, before any session, in order
+	Purged                         // the store deleted these expired rows
+	Found                          // the row that an Inspect asked for
+	Tick                           // the time of Arm has come
+	Drain                          // the broker is stopping: nothing is delivered any more
+)
+
+// Effect is one thing to do.
+type Effect struct {
+	Kind      EffectKind
+	Session   Session
+	Message   wire.Message    // Send; Inspect: the Admin command
+	Ticket    uint64          // Persist: named again in Stored
+	Operation store.Operation // Persist
+	Wall      time.Time       // Purge: what has expired by then
+	Elapsed   time.Duration   // Arm
+	Reason    string          // CloseSession
+}
+
+// EffectKind names an effect.
+type EffectKind uint8
+
+const (
+	Send         EffectKind = iota + 1 // Message to Session
+	Persist                            // make Operation durable, in the order of the effects
+	Arm                                // Tick at Elapsed; replaces the earlier Arm
+	CloseSession                       // after what was sent
+	Purge                              // store.Expired, after the operations before it
+	Inspect                            // read rows for an Admin command: dlq.list, dlq.show and rows are answered by the server, dlq.redrive and dlq.discard come back as Found
+)
+
+// Config of a Core. Zero values are not defaults: the server fills them in.
+type Config struct {
+	Name        string // of the broker, told to clients
+	IDPrefix    string // of the message IDs given here; unique for each start
+	Start       time.Time
+	HasStore    bool
+	MaxAttempts int
+	Visibility  time.Duration // how long a delivery may stay unanswered
+	Backoff     Backoff       // before a redelivery after a NACK without a delay
+	DefaultTTL  time.Duration
+	MaxTTL      time.Duration
+	ExpiryEvery time.Duration // between two purges
+	StoreRetry  time.Duration // before a failed delete, mark or attempt is tried again
+	Settled     time.Duration // for how long the ID of a finished message is kept
+	Heartbeat   time.Duration // told to clients
+	KeepHistory bool          // settled rows are marked processed instead of deleted
+	// ConfirmAfterDelete holds the answer to an ACK until the delete is
+	// durable. Otherwise the answer says only that delivery has stopped.
+	ConfirmAfterDelete bool
+	Limits             Limits
+}
+
+// Backoff doubles from Base to Max with each attempt.
+type Backoff struct{ Base, Max time.Duration }
+
+func (b Backoff) after(attempt int) time.Duration {
+	d := b.Base
+	for ; attempt > 1 && d < b.Max; attempt-- {
+		d *= 2
+	}
+	return min(d, b.Max)
+}
+
+// Limits bound everything that a peer could make grow.
+type Limits struct {
+	Sessions      int
+	Subscriptions int // for each session
+	InFlight      int // for each subscription
+	PublishWindow int // unanswered publishes for each session
+	Messages      int // unsettled, over all topics
+	Topics        int // that are remembered
+	SettledIDs    int // kept in memory; the oldest are forgotten first
+	Errors        int // malformed messages before a session is closed
+}
+
+// Core is the state. Not safe for concurrent use.
+type Core struct {
+	cfg Config
+	now Instant
+	out []Effect
+
+	sessions  map[Session]*session
+	subs      []*subscription // in order of subscription, so that every walk is deterministic
+	topics    map[string]*topic
+	messages  map[string]*message // by message ID, in every state that is remembered
+	business  map[string]*message // the latest of a business ID; older ones follow message.older
+	tickets   map[uint64]ticket
+	timers    timers
+	settled   []*message // finished, in order of finishing
+	horizon   int64      // whatever was published after it (wall, ns) is remembered
+	unsettled int
+
+	lastTicket, lastID, lastRank uint64
+	armed                        time.Duration
+	nextPurge                    time.Duration
+
+	draining bool
+
+	hungry  []*subscription // got credit in this step
+	stocked []*topic        // got a message in this step
+
+	stats Stats
+}
+
+// Stats count what happened since the start; the answer to Admin "stats".
+type Stats struct {
+	Sessions      int    `json:"sessions"`
+	Subscriptions int    `json:"subscriptions"`
+	Unsettled     int    `json:"unsettled"`
+	Accepted      uint64 `json:"accepted"`
+	Declined      uint64 `json:"declined"`
+	Rejected      uint64 `json:"rejected"`
+	Unknown       uint64 `json:"unknown"`
+	Delivered     uint64 `json:"delivered"`
+	Redelivered   uint64 `json:"redelivered"`
+	Settled       uint64 `json:"settled"`
+	Expired       uint64 `json:"expired"`
+	DeadLettered  uint64 `json:"deadLettered"`
+	Refused       uint64 `json:"refusedRows"` // rows of an older protocol version, left untouched
+	StoreFailures uint64 `json:"storeFailures"`
+}
+
+// New makes a Core without sessions and messages.
+func New(cfg Config) *Core {
+	return &Core{
+		cfg:      cfg,
+		sessions: map[Session]*session{},
+		topics:   map[string]*topic{},
+		messages: map[string]*message{},
+		business: map[string]*message{},
+		tickets:  map[uint64]ticket{},
+		// A marker outlives its message's settlement by cfg.Settled, so what
+		// was published later than that before the start is in the store still.
+		horizon:   cfg.Start.Add(-cfg.Settled).UnixNano(),
+		armed:     -1,
+		nextPurge: cfg.ExpiryEvery,
+	}
+}
+
+var _ Machine = (*Core)(nil)
+
+// Step implements Machine.
+func (c *Core) Step(in *Input, now Instant, out []Effect) []Effect {
+	c.now, c.out = now, out
+	switch in.Kind {
+	case Opened:
+		c.open(in.Session, &in.Message)
+	case Closed:
+		c.close(in.Session)
+	case Received:
+		if s := c.sessions[in.Session]; s != nil {
+			c.receive(s, &in.Message)
+		}
+	case Malformed:
+		if s := c.sessions[in.Session]; s != nil {
+			c.refuse(s, in.Message.Request, in.Reason)
+		}
+	case Stored:
+		c.stored(in.Ticket, in.Err)
+	case Recovered:
+		c.recover(&in.Row)
+	case Purged:
+		c.purged(in.IDs)
+	case Found:
+		c.found(in)
+	case Drain:
+		c.draining = true
+	case Tick:
+		c.armed = -1
+		c.timeouts()
+		c.maintain()
+	}
+	if !c.draining {
+		c.dispatch()
+		c.arm()
+	}
+	out, c.out = c.out, nil
+	return out
+}
+
+type handler func(*Core, *session, *wire.Message)
+
+// handlers is what a client may say; every other kind is refused.
+var handlers = map[wire.Kind]handler{
+	wire.Publish:     (*Core).publish,
+	wire.Subscribe:   (*Core).subscribe,
+	wire.Unsubscribe: (*Core).unsubscribe,
+	wire.Credit:      (*Core).credit,
+	wire.Ack:         (*Core).ack,
+	wire.Nack:        (*Core).nack,
+	wire.Lookup:      (*Core).lookup,
+	wire.Admin:       (*Core).admin,
+	wire.Ping:        (*Core).ping,
+	wire.Pong:        func(*Core, *session, *wire.Message) {},
+}
+
+func (c *Core) receive(s *session, m *wire.Message) {
+	h := handlers[m.Kind]
+	if h == nil {
+		c.refuse(s, m.Request, "this kind of message is not for the broker, or was said already")
+		return
+	}
+	h(c, s, m)
+}
+
+func (c *Core) ping(s *session, m *wire.Message) {
+	c.send(s.id, wire.Message{Kind: wire.Pong, Request: m.Request})
+}
+
+// refuse answers an Error and keeps the session, up to a limit: one bad message
+// must not cost a peer its session, and a stream of them must not cost us.
+func (c *Core) refuse(s *session, request uint64, reason string) {
+	c.send(s.id, wire.Message{Kind: wire.Error, Request: request, Reason: Clip(reason)})
+	s.errors++
+	if s.errors >= c.cfg.Limits.Errors {
+		c.out = append(c.out, Effect{Kind: CloseSession, Session: s.id, Reason: "too many malformed messages"})
+		c.close(s.id)
+	}
+}
+
+func (c *Core) send(to Session, m wire.Message) {
+	c.out = append(c.out, Effect{Kind: Send, Session: to, Message: m})
+}
+
+// ticket is what an operation on its way to the store was for.
+type ticket struct {
+	kind    store.OperationKind
+	m       *message
+	attempt int
+	asker   caller // Redrive, Discard
+}
+
+// caller is who waits for an answer; the zero value is nobody.
+type caller struct {
+	session Session
+	request uint64
+}
+
+func (c *Core) persist(t ticket, row store.Row) {
+	c.lastTicket++
+	c.tickets[c.lastTicket] = t
+	c.out = append(c.out, Effect{Kind: Persist, Ticket: c.lastTicket, Operation: store.Operation{Kind: t.kind, Row: row}})
+}
+
+func (c *Core) arm() {
+	next := c.nextPurge
+	if at, ok := c.timers.next(); ok && at < next {
+		next = at
+	}
+	if next != c.armed {
+		c.armed = next
+		c.out = append(c.out, Effect{Kind: Arm, Elapsed: next})
+	}
+}
+
+// Clip cuts a text to what the wire carries, at a character.
+func Clip(s string) string {
+	if len(s) <= wire.MaxReason {
+		return s
+	}
+	n := wire.MaxReason
+	for n > 0 && s[n]&0xC0 == 0x80 {
+		n--
+	}
+	return s[:n]
+}

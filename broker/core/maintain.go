@@ -1,0 +1,155 @@
+package core
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/custodymq/custody/broker/store"
+	"github.com/custodymq/custody/broker/wire"
+)
+
+func (c *Core) isExpired(m *message) bool { return c.now.Wall.UnixNano() >= m.expires }
+
+// expire ends a message that nobody holds. Its row leaves a marker behind, so
+// that a lookup does not take it for never stored.
+func (c *Core) expire(m *message) {
+	c.stats.Expired++
+	m.reason = "expired"
+	c.finish(m, expired)
+	c.settleInStore(m)
+}
+
+// maintain expires what nobody asked for, forgets IDs whose time is up, and has
+// the store purge what is expired and not known here.
+func (c *Core) maintain() {
+	if c.now.Elapsed < c.nextPurge {
+		return
+	}
+	c.nextPurge = c.now.Elapsed + c.cfg.ExpiryEvery
+	due := map[*message]struct{}{}
+	for _, m := range c.messages {
+		if (m.state == pending || m.state == delayed) && c.isExpired(m) {
+			due[m] = struct{}{}
+		}
+	}
+	for _, m := range byRank(due) {
+		c.expire(m)
+	}
+	for len(c.settled) > 0 && c.settled[0].keepUntil <= c.now.Wall.UnixNano() {
+		c.forgetOldest()
+	}
+	if c.cfg.HasStore {
+		c.out = append(c.out, Effect{Kind: Purge, Wall: c.now.Wall})
+	}
+}
+
+// purged: these rows are gone. A delivery under way may still be answered.
+func (c *Core) purged(ids []string) {
+	for _, id := range ids {
+		m := c.messages[id]
+		if m == nil {
+			continue
+		}
+		switch m.state {
+		case assigned:
+			m.sub.pipeline = without(m.sub.pipeline, m)
+			c.giveBack(m.sub)
+			c.flush(m.sub)
+			c.expirePurged(m)
+		case pending, delayed:
+			c.expirePurged(m)
+		case inFlight:
+			m.expires = 0
+		}
+	}
+}
+
+func (c *Core) expirePurged(m *message) {
+	c.stats.Expired++
+	m.reason = "expired"
+	c.finish(m, expired)
+}
+
+func (c *Core) deadLetter(m *message, reason string) {
+	c.stats.DeadLettered++
+	m.reason = Clip(reason)
+	c.finish(m, dead)
+	c.persist(ticket{kind: store.DeadLetter, m: m}, c.rowOf(m))
+}
+
+func (c *Core) deadInStore(t ticket, err error) {
+	if err != nil && t.m.state == dead {
+		c.timers.set(t.m, c.now.Elapsed+c.cfg.StoreRetry)
+	}
+}
+
+// admin answers what the state knows; what needs rows is read by the server.
+func (c *Core) admin(s *session, q *wire.Message) {
+	switch q.Topic {
+	case "stats":
+		stats := c.stats
+		stats.Subscriptions, stats.Unsettled = len(c.subs), c.unsettled
+		text, _ := json.Marshal(stats) // a struct of numbers does not fail
+		c.send(s.id, wire.Message{Kind: wire.AdminReply, Request: q.Request, Answer: wire.Accepted, Payload: text})
+	case "rows", "dlq.list", "dlq.show", "dlq.redrive", "dlq.discard":
+		if !c.cfg.HasStore {
+			c.adminReply(caller{s.id, q.Request}, q.MessageID, wire.Refused, "this broker has no store")
+			return
+		}
+		c.out = append(c.out, Effect{Kind: Inspect, Session: s.id, Message: *q})
+	default:
+		c.adminReply(caller{s.id, q.Request}, q.MessageID, wire.Refused, "no such command; there are stats, rows, dlq.list, dlq.show, dlq.redrive, dlq.discard")
+	}
+}
+
+func (c *Core) adminReply(to caller, id string, answer wire.Answer, reason string) {
+	if c.sessions[to.session] != nil {
+		c.send(to.session, wire.Message{Kind: wire.AdminReply, Request: to.request, MessageID: id, Answer: answer, Reason: Clip(reason)})
+	}
+}
+
+// found carries on with dlq.redrive and dlq.discard, now that the row is here.
+func (c *Core) found(in *Input) {
+	q, to := &in.Message, caller{in.Session, in.Message.Request}
+	if in.Err != nil {
+		c.adminReply(to, q.MessageID, wire.Refused, in.Err.Error())
+		return
+	}
+	m := c.messages[q.MessageID]
+	switch {
+	case m == nil || m.state != dead || in.Row.State != store.Dead || m.timer > 0:
+		c.adminReply(to, q.MessageID, wire.Refused, "not in the dead-letter queue (or not yet, or not any more)")
+	case q.Topic == "dlq.discard":
+		c.persist(ticket{kind: store.Discard, m: m, asker: to}, c.rowOf(m))
+	default:
+		m.key, m.headers, m.payload = in.Row.Key, in.Row.Headers, in.Row.Payload
+		m.expires = deadline(in.Row.ExpiresAt)
+		if c.isExpired(m) { // it would come back only to expire
+			m.expires = c.now.Wall.Add(c.cfg.DefaultTTL).UnixNano()
+		}
+		m.topic = c.recoveredTopic(in.Row.Topic)
+		m.topic.unsettled++ // keeps the topic while the row is on its way
+		c.unsettled++
+		m.state = redriven
+		c.persist(ticket{kind: store.Redrive, m: m, asker: to}, store.Row{MessageID: m.id, BusinessID: m.businessID, ExpiresAt: time.Unix(0, m.expires)})
+	}
+}
+
+func (c *Core) redriveStored(t ticket, err error) {
+	answer, reason := answerOf(err)
+	c.adminReply(t.asker, t.m.id, answer, reason)
+	if err != nil {
+		c.finish(t.m, dead)
+		return
+	}
+	t.m.attempts, t.m.recorded, t.m.recording, t.m.reason = 0, 0, 0, ""
+	c.requeue(t.m)
+}
+
+func (c *Core) discardStored(t ticket, err error) {
+	answer, reason := answerOf(err)
+	c.adminReply(t.asker, t.m.id, answer, reason)
+	if err == nil && t.m.state == dead {
+		c.finish(t.m, discarded)
+	}
+}

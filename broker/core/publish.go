@@ -1,0 +1,302 @@
+package core
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/custodymq/custody/broker/store"
+	"github.com/custodymq/custody/broker/wire"
+)
+
+// publish decides on acceptance. Nothing is written for a Declined publish.
+func (c *Core) publish(s *session, m *wire.Message) {
+	if reason := c.invalid(m); reason != "" {
+		c.decline(s, m, reason)
+		return
+	}
+	if m.Mode == wire.AtMostOnce {
+		c.route(s, m)
+		return
+	}
+	c.accept(s, m)
+}
+
+func (c *Core) invalid(m *wire.Message) string {
+	switch {
+	case m.Request == 0:
+		return "a publish needs a request number"
+	case !validTopic(m.Topic):
+		return fmt.Sprintf("topic %q: must not be empty or hold + or #", m.Topic)
+	case m.Mode != wire.AtMostOnce && m.Mode != wire.AtLeastOnce:
+		return "mode is missing: at-most-once or at-least-once"
+	case m.Mode == wire.AtLeastOnce && !c.cfg.HasStore:
+		return "at-least-once needs a store, and this broker has none"
+	case m.TTL < 0:
+		return fmt.Sprintf("time to live %v: must be positive, or left out for the default", m.TTL)
+	case m.TTL > c.cfg.MaxTTL:
+		return fmt.Sprintf("time to live %v is over the limit of %v", m.TTL, c.cfg.MaxTTL)
+	}
+	return ""
+}
+
+func (c *Core) decline(s *session, m *wire.Message, reason string) {
+	c.stats.Declined++
+	c.send(s.id, wire.Message{Kind: wire.PublishReply, Request: m.Request, MessageID: m.MessageID, Answer: wire.Declined, Reason: Clip(reason)})
+}
+
+// route sends an at-most-once message to who listens now: a copy for each
+// subscription without a group, one for each group. No row, no second try; a
+// subscription without credit is not ready and gets none.
+func (c *Core) route(s *session, m *wire.Message) {
+	t := c.topic(m.Topic)
+	if t == nil {
+		c.decline(s, m, fmt.Sprintf("limit of %d topics reached", c.cfg.Limits.Topics))
+		return
+	}
+	reply := len(c.out)
+	c.send(s.id, wire.Message{Kind: wire.PublishReply, Request: m.Request, MessageID: c.messageID(m), Answer: wire.Accepted})
+	sent := 0
+	for i, sub := range t.most {
+		switch {
+		case sub.group == "":
+			sent += c.sendCopy(sub, m)
+		case slices.IndexFunc(t.most, func(o *subscription) bool { return o.group == sub.group }) == i:
+			sent += c.sendCopy(t.groupMember(sub.group), m)
+		}
+	}
+	if sent > 0 {
+		c.stats.Accepted++
+		return
+	}
+	c.out = c.out[:reply]
+	c.decline(s, m, c.nobody(t, wire.AtMostOnce))
+}
+
+// groupMember takes turns among the members that are ready; nil if none is.
+func (t *topic) groupMember(group string) *subscription {
+	var ready []*subscription
+	for _, sub := range t.most {
+		if sub.group == group && sub.credit > 0 {
+			ready = append(ready, sub)
+		}
+	}
+	if len(ready) == 0 {
+		return nil
+	}
+	t.groupTurn[group]++
+	return ready[t.groupTurn[group]%len(ready)]
+}
+
+func (c *Core) sendCopy(sub *subscription, m *wire.Message) int {
+	if sub == nil || sub.credit == 0 {
+		return 0
+	}
+	sub.credit--
+	c.stats.Delivered++
+	c.send(sub.session.id, wire.Message{
+		Kind: wire.Deliver, Request: sub.request, Topic: m.Topic, BusinessID: m.BusinessID, MessageID: c.messageID(m),
+		Key: m.Key, Headers: m.Headers, Attempt: 1, Payload: m.Payload,
+	})
+	return 1
+}
+
+// nobody says why no subscription takes a message of this mode.
+func (c *Core) nobody(t *topic, mode wire.Mode) string {
+	same, other, name := t.most, t.least, "at-least-once"
+	if mode == wire.AtLeastOnce {
+		same, other, name = t.least, t.most, "at-most-once"
+	}
+	switch {
+	case len(same) > 0:
+		return "no matching consumer is ready: all are out of credit"
+	case len(other) > 0:
+		return "mode mismatch: only " + name + " consumers match this topic"
+	}
+	return "no online consumer matches this topic"
+}
+
+// accept takes an at-least-once message: it is stored first, and answered when
+// the store says so.
+func (c *Core) accept(s *session, m *wire.Message) {
+	if old := c.messages[m.MessageID]; old != nil && m.MessageID != "" {
+		c.publishAgain(s, m, old)
+		return
+	}
+	t := c.topic(m.Topic)
+	switch {
+	case t == nil:
+		c.decline(s, m, fmt.Sprintf("limit of %d topics reached", c.cfg.Limits.Topics))
+		return
+	case len(t.least) == 0:
+		c.decline(s, m, c.nobody(t, wire.AtLeastOnce))
+		return
+	case c.unsettled >= c.cfg.Limits.Messages:
+		c.decline(s, m, fmt.Sprintf("limit of %d unsettled messages reached", c.cfg.Limits.Messages))
+		return
+	case s.unanswered >= c.cfg.Limits.PublishWindow:
+		c.decline(s, m, fmt.Sprintf("publish window of %d unanswered messages exceeded", c.cfg.Limits.PublishWindow))
+		return
+	}
+	ttl := m.TTL
+	if ttl == 0 {
+		ttl = c.cfg.DefaultTTL
+	}
+	stored := &message{
+		state: persisting, id: c.messageID(m), businessID: m.BusinessID, key: m.Key, headers: m.Headers, payload: m.Payload,
+		topic: t, inserted: c.now.Wall.UnixNano(), expires: c.now.Wall.Add(ttl).UnixNano(),
+		publisher: caller{s.id, m.Request},
+	}
+	if to := t.willServe(); to != nil {
+		stored.recording, stored.lastConsumer = 1, to.session.name
+	}
+	s.unanswered++
+	t.persisting++
+	c.remember(stored)
+	c.persist(ticket{kind: store.Insert, m: stored, attempt: stored.recording}, stored.row())
+}
+
+// willServe is a competitor that has credit for one more than what is on its
+// way; nil if there is none. A guess, for saving a write: nothing depends on it.
+func (t *topic) willServe() *subscription {
+	credit := 0
+	for _, sub := range t.least {
+		if credit += sub.credit; credit > t.persisting {
+			return sub
+		}
+	}
+	return nil
+}
+
+// messageID is the publisher's choice, or the next of ours.
+func (c *Core) messageID(m *wire.Message) string {
+	if m.MessageID == "" {
+		c.lastID++
+		m.MessageID = c.cfg.IDPrefix + appendBase32(c.lastID)
+	}
+	return m.MessageID
+}
+
+func appendBase32(n uint64) string {
+	const digits = "0123456789abcdefghjkmnpqrstvwxyz"
+	var buf [13]byte
+	i := len(buf)
+	for {
+		i--
+		buf[i] = digits[n&31]
+		if n >>= 5; n == 0 {
+			return string(buf[i:])
+		}
+	}
+}
+
+// publishAgain answers with the first result, also when nobody listens by now.
+func (c *Core) publishAgain(s *session, m *wire.Message, old *message) {
+	reply := wire.Message{Kind: wire.PublishReply, Request: m.Request, MessageID: old.id, Again: true, Answer: wire.Accepted}
+	switch {
+	case old.businessID != m.BusinessID:
+		reply.Again, reply.Answer, reply.Reason = false, wire.Declined, "this message ID belongs to another business ID"
+	case old.state == refused:
+		reply.Again, reply.Answer, reply.Reason = false, wire.Declined, "this message ID belongs to a stored row of an older protocol version"
+	case old.state == uncertain:
+		reply.Answer, reply.Reason = wire.Unknown, lookups[uncertain].reason
+	case old.state == persisting:
+		if s.unanswered >= c.cfg.Limits.PublishWindow {
+			reply.Again, reply.Answer, reply.Reason = false, wire.Unknown, "publish window exceeded while the first publish of this message ID is on its way to the store"
+			break
+		}
+		s.unanswered++
+		old.repeaters = append(old.repeaters, caller{s.id, m.Request})
+		return
+	}
+	c.send(s.id, reply)
+}
+
+// stored takes the store's answer to one operation.
+func (c *Core) stored(number uint64, err error) {
+	t, ok := c.tickets[number]
+	if !ok {
+		return
+	}
+	delete(c.tickets, number)
+	if err != nil {
+		c.stats.StoreFailures++
+	}
+	outcomes[t.kind](c, t, err)
+}
+
+var outcomes = map[store.OperationKind]func(*Core, ticket, error){
+	store.Insert:     (*Core).inserted,
+	store.Attempt:    (*Core).attemptRecorded,
+	store.Settle:     (*Core).settledInStore,
+	store.Delete:     (*Core).settledInStore,
+	store.DeadLetter: (*Core).deadInStore,
+	store.Redrive:    (*Core).redriveStored,
+	store.Discard:    (*Core).discardStored,
+}
+
+func (c *Core) inserted(t ticket, err error) {
+	m := t.m
+	m.topic.persisting--
+	first := wire.Message{Kind: wire.PublishReply, MessageID: m.id}
+	first.Answer, first.Reason = answerOf(err)
+	// The ID is forgotten here, and the store still knows it.
+	again := errors.Is(err, store.ErrExists)
+	answered := append([]caller{m.publisher}, m.repeaters...)
+	m.publisher, m.repeaters = caller{}, nil
+	for i, who := range answered {
+		if s := c.sessions[who.session]; s != nil {
+			s.unanswered--
+			reply := first
+			reply.Request, reply.Again = who.request, i > 0 || again
+			if again {
+				reply.Answer, reply.Reason = wire.Accepted, "published before, and finished"
+			}
+			c.send(who.session, reply)
+		}
+	}
+	switch first.Answer {
+	case wire.Accepted:
+		c.stats.Accepted++
+		m.recorded = t.attempt
+		c.requeue(m)
+	case wire.Rejected:
+		c.stats.Rejected++
+		c.finishUnstored(m)
+	default:
+		// What a failed commit left behind shows only after a later commit
+		// that succeeds: SQLite in WAL shows no row after a failed sync, and
+		// the row is back after a restart. Deleting it makes it certain.
+		c.stats.Unknown++
+		c.finish(m, uncertain)
+		c.persist(ticket{kind: store.Delete, m: m}, c.rowOf(m))
+	}
+}
+
+func (c *Core) finishUnstored(m *message) {
+	c.unsettled--
+	m.topic.unsettled--
+	c.forget(m)
+}
+
+// answerOf: only a failure that the store calls not written is a Rejected.
+func answerOf(err error) (wire.Answer, string) {
+	var failure *store.Failure
+	switch {
+	case err == nil:
+		return wire.Accepted, ""
+	case errors.As(err, &failure) && failure.NotWritten:
+		return wire.Rejected, Clip(err.Error())
+	}
+	return wire.Unknown, Clip(err.Error())
+}
+
+// rowOf is what a finishing operation says of its message.
+func (c *Core) rowOf(m *message) store.Row {
+	row := store.Row{MessageID: m.id, BusinessID: m.businessID, Attempts: m.attempts, LastConsumer: m.lastConsumer, Reason: m.reason}
+	if m.keepUntil > 0 {
+		row.KeepUntil = time.Unix(0, m.keepUntil)
+	}
+	return row
+}

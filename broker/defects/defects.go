@@ -1,0 +1,214 @@
+// Package defects lists the reference broker's seeded faults: each one small
+// named change, made behind a seam (the store, the state machine, a setting),
+// that breaks one guarantee first. A harness that does not catch every one of
+// them cannot be believed when it reports that all is well.
+package defects
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/custodymq/custody/broker"
+	"github.com/custodymq/custody/broker/core"
+	"github.com/custodymq/custody/broker/store"
+)
+
+// Defect is one seeded fault. Exactly one of its three seams is set.
+type Defect struct {
+	Name    string
+	Text    string   // what the broken broker does
+	Breaks  string   // the guarantee that must be seen broken first
+	Follows []string // guarantees that may lawfully break with it
+	SeenIn  string   // the kind of scenario that shows it
+
+	Store    func(inner store.Store, o Options) store.Store
+	Machine  func(inner core.Machine) core.Machine
+	Settings func(*broker.Config)
+	// NeedsNeighbour: Options.Neighbour must be set.
+	NeedsNeighbour bool
+}
+
+// Options are what a defect needs beside the broker that it breaks.
+type Options struct {
+	// Neighbour is the store of another partition of the same database.
+	Neighbour store.Store
+}
+
+// All defects, in the order of a message's life.
+func All() []Defect { return append([]Defect(nil), all...) }
+
+// Find gives the defect of that name.
+func Find(name string) (Defect, error) {
+	for _, d := range all {
+		if d.Name == name {
+			return d, nil
+		}
+	}
+	names := make([]string, len(all))
+	for i, d := range all {
+		names[i] = d.Name
+	}
+	return Defect{}, fmt.Errorf("defects: no defect is called %q; there are %s", name, strings.Join(names, ", "))
+}
+
+// Apply seeds the defect of that name into what broker.Open is given. Several
+// may be applied to one Config; the last is the outermost.
+func Apply(name string, cfg *broker.Config, o Options) error {
+	d, err := Find(name)
+	if err != nil {
+		return err
+	}
+	if d.NeedsNeighbour && o.Neighbour == nil {
+		return fmt.Errorf("defects: %s needs the store of a neighbouring partition", name)
+	}
+	switch {
+	case d.Store != nil:
+		inner := cfg.Seams.Store
+		cfg.Seams.Store = func(s store.Store) store.Store {
+			if inner != nil {
+				s = inner(s)
+			}
+			return d.Store(s, o)
+		}
+	case d.Machine != nil:
+		inner := cfg.Seams.Machine
+		cfg.Seams.Machine = func(m core.Machine) core.Machine {
+			if inner != nil {
+				m = inner(m)
+			}
+			return d.Machine(m)
+		}
+	case d.Settings != nil:
+		d.Settings(cfg)
+	}
+	return nil
+}
+
+// The guarantees, by the names that the harness judges them under.
+const (
+	noAcceptedLoss          = "no-accepted-loss"
+	noDuplicateDelivery     = "no-duplicate-delivery"
+	singleEffect            = "single-effect"
+	noPhantom               = "no-phantom"
+	declinedMeansAbsent     = "declined-means-absent"
+	stableRedeliveryID      = "stable-redelivery-id"
+	order                   = "order"
+	expiryHonoured          = "expiry-honoured"
+	ackIsFinal              = "ack-is-final"
+	persistedBeforeAccepted = "persisted-before-accepted"
+	partitionIsolation      = "partition-isolation"
+	boundedRetry            = "bounded-retry"
+	unknownResolved         = "unknown-resolved"
+	recoveryBounded         = "recovery-bounded"
+	rowsMatchClients        = "rows-match-clients"
+)
+
+var all = []Defect{
+	{
+		Name: "accept-before-persist", Text: "a publish is answered Accepted while its commit is still under way",
+		Breaks: persistedBeforeAccepted, Follows: []string{noAcceptedLoss, rowsMatchClients},
+		SeenIn: "the store's sync or COMMIT reply is held", Store: writeBehind,
+	},
+	{
+		Name: "persist-fails-but-accepted", Text: "a publish that the store refused is answered Accepted and stays in memory only",
+		Breaks: noAcceptedLoss, Follows: []string{rowsMatchClients, persistedBeforeAccepted, recoveryBounded},
+		SeenIn: "the store fails, then the broker restarts before delivery", Store: ignoreFailures,
+	},
+	{
+		Name: "duplicate-id-second-row", Text: "a message ID that is published again is stored a second time, under another ID than the one answered",
+		Breaks: rowsMatchClients, Follows: []string{singleEffect, noDuplicateDelivery, stableRedeliveryID, declinedMeansAbsent},
+		SeenIn: "the publisher repeats a publish with the message ID that it chose", Machine: secondRow,
+	},
+	{
+		Name: "declined-but-stored", Text: "a publish that is declined leaves a pending row, served after a restart",
+		Breaks: declinedMeansAbsent, Follows: []string{rowsMatchClients, singleEffect, noPhantom},
+		SeenIn: "no online consumer; mode mismatch", Machine: storeDeclined,
+	},
+	{
+		Name: "declined-but-delivered", Text: "a publish that is declined is delivered to a subscription of the other mode, at once or when one comes",
+		Breaks: declinedMeansAbsent, Follows: []string{singleEffect, rowsMatchClients},
+		SeenIn: "mode mismatch; late consumer", Machine: deliverDeclined,
+	},
+	{
+		Name: "payload-truncated", Text: "a payload over 1 KiB is delivered without its end",
+		Breaks: noPhantom,
+		SeenIn: "baseline with sizes over 1 KiB", Machine: truncate,
+	},
+	{
+		Name: "ttl-wrong-unit", Text: "a time to live is read as a thousandth of what it says",
+		Breaks: expiryHonoured, Follows: []string{noAcceptedLoss, recoveryBounded},
+		SeenIn: "expiry: a message is consumed shortly before its deadline", Machine: shortenTTL,
+	},
+	{
+		Name: "expired-delivered", Text: "the time to live of a message is ignored: it is delivered after its deadline",
+		Breaks: expiryHonoured,
+		SeenIn: "expiry: a consumer comes after the deadline", Machine: ignoreTTL,
+	},
+	{
+		Name: "delivery-to-all-competitors", Text: "a message is handed to every competitor at once, each time as a first delivery",
+		// At least once allows a duplicate, and the consumption log absorbs its
+		// effect. What is not allowed is a second delivery that does not say so.
+		Breaks: stableRedeliveryID, Follows: []string{noDuplicateDelivery, singleEffect, ackIsFinal, order},
+		SeenIn: "competing consumers", Machine: deliverToAll,
+	},
+	{
+		Name: "ack-before-processed-deletes", Text: "a message is settled when it is delivered, before its consumer has processed it",
+		Breaks: noAcceptedLoss, Follows: []string{rowsMatchClients, recoveryBounded, boundedRetry},
+		SeenIn: "the consumer crashes or loses its connection before the ACK; processing failure", Machine: settleOnDelivery,
+	},
+	{
+		Name: "redelivery-with-new-id", Text: "a redelivery carries another message ID than the first delivery",
+		Breaks: stableRedeliveryID, Follows: []string{singleEffect, noPhantom, rowsMatchClients},
+		SeenIn: "any redelivery", Machine: renameRedelivery,
+	},
+	{
+		Name: "redelivery-without-mark", Text: "a redelivery says that it is a first delivery",
+		Breaks: stableRedeliveryID,
+		SeenIn: "any redelivery", Machine: unmarkRedelivery,
+	},
+	{
+		Name: "no-redelivery-after-disconnect", Text: "what a lost consumer held is kept for it, and nobody else gets it",
+		Breaks: recoveryBounded, Follows: []string{noAcceptedLoss},
+		SeenIn: "disconnect before the ACK; consumer crash", Machine: ignoreDisconnect,
+	},
+	{
+		Name: "attempts-unbounded", Text: "a message that always fails is attempted for ever",
+		Breaks: boundedRetry, Follows: []string{recoveryBounded},
+		SeenIn: "poison message", Settings: func(c *broker.Config) { c.MaxAttempts = 1 << 30 },
+	},
+	{
+		Name: "dead-letter-lost", Text: "a message whose attempts are used up is deleted instead of kept as a dead letter",
+		Breaks: boundedRetry, Follows: []string{noAcceptedLoss, rowsMatchClients},
+		SeenIn: "poison message", Store: loseDeadLetters,
+	},
+	{
+		Name: "ack-never-deletes", Text: "the row of an acknowledged message is never deleted or marked",
+		Breaks: ackIsFinal, Follows: []string{rowsMatchClients, singleEffect, noDuplicateDelivery},
+		SeenIn: "baseline; restart after an ACK", Store: keepSettled,
+	},
+	{
+		Name: "lookup-absent-for-stored", Text: "a lookup answers not seen for a message that is stored",
+		Breaks: unknownResolved, Follows: []string{noAcceptedLoss, singleEffect},
+		SeenIn: "the answer to a publish is lost, and the publisher looks it up", Machine: denyStored,
+	},
+	{
+		Name: "unexpired-purged", Text: "a purge deletes pending rows whose deadline is an hour or more away",
+		Breaks: expiryHonoured, Follows: []string{noAcceptedLoss, rowsMatchClients, recoveryBounded},
+		SeenIn: "expiry: a pending message with a long time to live, over a purge", Store: purgeAll,
+	},
+	{
+		Name: "expiry-purges-other-partition", Text: "a purge deletes the expired rows of a neighbouring partition too",
+		Breaks: partitionIsolation, Follows: []string{rowsMatchClients},
+		SeenIn: "two partitions of one database", Store: purgeNeighbour, NeedsNeighbour: true,
+	},
+	{
+		Name: "pending-forgotten-on-restart", Text: "pending rows are not read at the start",
+		Breaks: noAcceptedLoss, Follows: []string{recoveryBounded, rowsMatchClients, unknownResolved},
+		SeenIn: "broker restart; broker killed", Store: forgetPending,
+	},
+	{
+		Name: "replay-out-of-order", Text: "pending rows are served after a restart with the latest first",
+		Breaks: order,
+		SeenIn: "restart with several pending messages and one consumer", Store: loadBackwards,
+	},
+}

@@ -1,0 +1,146 @@
+package defects
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/custodymq/custody/broker/store"
+)
+
+// edited is a store of which some methods are another's. It hides the optional
+// abilities of what it wraps, as far as a defect does not pass them on.
+type edited struct {
+	store.Store
+	apply   func(context.Context, []store.Operation) error
+	load    func(context.Context, func(store.Row) error) error
+	expired func(context.Context, time.Time, int) ([]string, error)
+}
+
+func (e edited) Apply(ctx context.Context, batch []store.Operation) error {
+	if e.apply != nil {
+		return e.apply(ctx, batch)
+	}
+	return e.Store.Apply(ctx, batch)
+}
+
+func (e edited) Load(ctx context.Context, fn func(store.Row) error) error {
+	if e.load != nil {
+		return e.load(ctx, fn)
+	}
+	return e.Store.Load(ctx, fn)
+}
+
+func (e edited) Expired(ctx context.Context, now time.Time, limit int) ([]string, error) {
+	if e.expired != nil {
+		return e.expired(ctx, now, limit)
+	}
+	return e.Store.Expired(ctx, now, limit)
+}
+
+// Reestablish passes the ability on where there is one.
+func (e edited) Reestablish(ctx context.Context) (bool, error) {
+	if c, ok := e.Store.(store.Certifier); ok {
+		return c.Reestablish(ctx)
+	}
+	return false, errors.New("defects: the store cannot tell")
+}
+
+// writeBehind answers a batch at once, and writes it while the next gathers.
+func writeBehind(inner store.Store, _ Options) store.Store {
+	previous := make(chan struct{}, 1) // one write at a time, so that their order stays
+	return edited{Store: inner, apply: func(ctx context.Context, batch []store.Operation) error {
+		select {
+		case previous <- struct{}{}:
+		case <-ctx.Done():
+			return &store.Failure{NotWritten: true, Err: ctx.Err()}
+		}
+		batch = slices.Clone(batch)
+		go func() {
+			defer func() { <-previous }()
+			_ = inner.Apply(context.WithoutCancel(ctx), batch) // the answer has been given
+		}()
+		return nil
+	}}
+}
+
+func ignoreFailures(inner store.Store, _ Options) store.Store {
+	return edited{Store: inner, apply: func(ctx context.Context, batch []store.Operation) error {
+		_ = inner.Apply(ctx, batch)
+		return nil
+	}}
+}
+
+// editing leaves operations out of every batch, or changes them.
+func editing(inner store.Store, edit func(store.Operation) (store.Operation, bool)) store.Store {
+	return edited{Store: inner, apply: func(ctx context.Context, batch []store.Operation) error {
+		kept := make([]store.Operation, 0, len(batch))
+		for _, op := range batch {
+			if op, keep := edit(op); keep {
+				kept = append(kept, op)
+			}
+		}
+		return inner.Apply(ctx, kept)
+	}}
+}
+
+func keepSettled(inner store.Store, _ Options) store.Store {
+	return editing(inner, func(op store.Operation) (store.Operation, bool) {
+		return op, op.Kind != store.Settle && op.Kind != store.Delete
+	})
+}
+
+func loseDeadLetters(inner store.Store, _ Options) store.Store {
+	return editing(inner, func(op store.Operation) (store.Operation, bool) {
+		if op.Kind == store.DeadLetter {
+			op = store.Operation{Kind: store.Delete, Row: store.Row{MessageID: op.Row.MessageID}}
+		}
+		return op, true
+	})
+}
+
+func forgetPending(inner store.Store, _ Options) store.Store {
+	return edited{Store: inner, load: func(ctx context.Context, fn func(store.Row) error) error {
+		return inner.Load(ctx, func(row store.Row) error {
+			if row.State == store.Pending {
+				return nil
+			}
+			return fn(row)
+		})
+	}}
+}
+
+func loadBackwards(inner store.Store, _ Options) store.Store {
+	return edited{Store: inner, load: func(ctx context.Context, fn func(store.Row) error) error {
+		var rows []store.Row
+		err := inner.Load(ctx, func(row store.Row) error {
+			rows = append(rows, row)
+			return nil
+		})
+		for _, row := range slices.Backward(rows) {
+			if err == nil {
+				err = fn(row)
+			}
+		}
+		return err
+	}}
+}
+
+// farAhead is when a purge that takes too much believes itself to be.
+const farAhead = 100 * 365 * 24 * time.Hour
+
+func purgeAll(inner store.Store, _ Options) store.Store {
+	return edited{Store: inner, expired: func(ctx context.Context, now time.Time, limit int) ([]string, error) {
+		return inner.Expired(ctx, now.Add(farAhead), limit)
+	}}
+}
+
+func purgeNeighbour(inner store.Store, o Options) store.Store {
+	return edited{Store: inner, expired: func(ctx context.Context, now time.Time, limit int) ([]string, error) {
+		if _, err := o.Neighbour.Expired(ctx, now, limit); err != nil {
+			return nil, err
+		}
+		return inner.Expired(ctx, now, limit)
+	}}
+}

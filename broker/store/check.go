@@ -1,0 +1,53 @@
+package store
+
+import (
+	"fmt"
+
+	"github.com/custodymq/custody/broker/wire"
+)
+
+// Readable says whether this build can read a payload of that version. An older
+// one is refused by name and never misread; a newer one too, for it is there
+// only after a return to an older broker.
+func Readable(version uint8) bool {
+	return wire.OldestVersion <= version && version <= wire.Version
+}
+
+// Refuse strips a row of an unreadable payload version to what may be shown of
+// it. Backends pass every row that they read through it.
+func Refuse(r Row) Row {
+	if Readable(r.Version) || (r.State != Pending && r.State != Dead) {
+		return r
+	}
+	return Row{
+		Order: r.Order, State: RefusedVersion,
+		MessageID: r.MessageID, BusinessID: r.BusinessID, Topic: r.Topic, Version: r.Version,
+		InsertedAt: r.InsertedAt, ExpiresAt: r.ExpiresAt, Partition: r.Partition,
+	}
+}
+
+// Check is nil if every operation of the batch is well formed; otherwise the
+// *Failure (nothing written) that Apply returns. Backends call it first, so that
+// all refuse the same batches.
+func Check(batch []Operation) error {
+	for i, op := range batch {
+		if err := check(op); err != nil {
+			return &Failure{NotWritten: true, Err: fmt.Errorf("operation %d of %d: %w", i+1, len(batch), err)}
+		}
+	}
+	return nil
+}
+
+func check(op Operation) error {
+	switch {
+	case op.Kind < Insert || op.Kind > Discard:
+		return fmt.Errorf("unknown kind %d", op.Kind)
+	case op.Row.MessageID == "":
+		return fmt.Errorf("%v without a message ID", op.Kind)
+	case op.Kind == Insert && !Readable(op.Row.Version):
+		// It would be accepted now and refused after the next restart.
+		return fmt.Errorf("insert of %s: payload version %d cannot be read again (this build reads %d to %d)",
+			op.Row.MessageID, op.Row.Version, wire.OldestVersion, wire.Version)
+	}
+	return nil
+}

@@ -1,0 +1,234 @@
+// Package memory keeps rows in memory. They do not survive the process.
+package memory
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/custodymq/custody/broker/store"
+)
+
+// Store is a store.Store in memory.
+type Store struct {
+	partition store.Partition
+	options   Options
+
+	mu     sync.Mutex
+	closed bool
+	absent bool   // the last write changed nothing
+	order  uint64 // given last
+	rows   map[string]*store.Row
+}
+
+var (
+	_ store.Store     = (*Store)(nil)
+	_ store.Certifier = (*Store)(nil)
+	_ store.Durable   = (*Store)(nil)
+)
+
+// Options of a Store. The zero value is ready to use.
+type Options struct {
+	KeepHistory bool             // Delete marks the row processed instead
+	Now         func() time.Time // by which Load knows whether a marker is in its window; time.Now if nil
+}
+
+// New gives an empty store.
+func New(partition store.Partition, options Options) *Store {
+	if options.Now == nil {
+		options.Now = time.Now
+	}
+	return &Store{partition: partition, options: options, absent: true, rows: map[string]*store.Row{}}
+}
+
+// Flush says that nothing survives the process.
+func (s *Store) Flush() store.Flush { return store.FlushNever }
+
+func (s *Store) Partition() store.Partition { return s.partition }
+
+// Apply undoes what it has done when an insert fails.
+func (s *Store) Apply(ctx context.Context, batch []store.Operation) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.absent = true
+	if err := store.Check(batch); err != nil {
+		return err
+	}
+	if err := s.usable(ctx); err != nil {
+		return &store.Failure{NotWritten: true, Err: err}
+	}
+	undo := make([]func(), 0, len(batch))
+	for _, op := range batch {
+		id := op.Row.MessageID
+		before, existed := s.rows[id]
+		if existed && op.Kind == store.Insert {
+			for _, back := range slices.Backward(undo) {
+				back()
+			}
+			return &store.Failure{NotWritten: true, Err: &store.ExistsError{MessageID: id}}
+		}
+		after := s.change(op, before)
+		if after == before {
+			continue
+		}
+		s.put(id, after)
+		undo = append(undo, func() { s.put(id, before) })
+	}
+	s.absent = false
+	return nil
+}
+
+func (s *Store) put(id string, row *store.Row) {
+	if row == nil {
+		delete(s.rows, id)
+		return
+	}
+	s.rows[id] = row
+}
+
+// change gives the row as it is after op: a new one, none, or the same one where
+// op changes nothing.
+func (s *Store) change(op store.Operation, before *store.Row) *store.Row {
+	if op.Kind == store.Insert {
+		s.order++
+		row := op.Row
+		row.Order, row.State, row.Partition = s.order, store.Pending, s.partition
+		row.Headers, row.Payload = maps.Clone(row.Headers), slices.Clone(row.Payload)
+		return &row
+	}
+	needs := store.Pending
+	if op.Kind == store.Redrive || op.Kind == store.Discard {
+		needs = store.Dead
+	}
+	if before == nil || before.State != needs || !store.Readable(before.Version) {
+		return before
+	}
+	row := *before
+	switch op.Kind {
+	case store.Attempt:
+		row.Attempts, row.Group, row.LastConsumer = op.Row.Attempts, op.Row.Group, op.Row.LastConsumer
+	case store.Settle:
+		row.State, row.KeepUntil = store.Processed, op.Row.KeepUntil
+	case store.Delete:
+		switch {
+		case s.options.KeepHistory:
+			row.State, row.KeepUntil = store.Processed, op.Row.KeepUntil
+		case op.Row.KeepUntil.IsZero():
+			return nil
+		default:
+			row = marker(row, op.Row.KeepUntil)
+		}
+	case store.DeadLetter:
+		row.State, row.Reason, row.LastConsumer = store.Dead, op.Row.Reason, op.Row.LastConsumer
+	case store.Redrive:
+		row.State, row.Attempts, row.Reason, row.ExpiresAt = store.Pending, 0, "", op.Row.ExpiresAt
+	case store.Discard:
+		return nil
+	}
+	return &row
+}
+
+// marker is what is kept of a settled row: its IDs.
+func marker(r store.Row, keepUntil time.Time) store.Row {
+	return store.Row{
+		Order: r.Order, State: store.SettledMarker, MessageID: r.MessageID, BusinessID: r.BusinessID,
+		Version: r.Version, InsertedAt: r.InsertedAt, KeepUntil: keepUntil, Partition: r.Partition,
+	}
+}
+
+func (s *Store) Load(ctx context.Context, fn func(store.Row) error) error {
+	now := s.options.Now()
+	return s.each(ctx, func(row store.Row) error {
+		switch row.State {
+		case store.Processed, store.SettledMarker:
+			if !row.KeepUntil.After(now) {
+				return nil
+			}
+			row = marker(row, row.KeepUntil)
+		}
+		return fn(row)
+	})
+}
+
+func (s *Store) Rows(ctx context.Context, fn func(store.Row) error) error { return s.each(ctx, fn) }
+
+func (s *Store) each(ctx context.Context, fn func(store.Row) error) error {
+	s.mu.Lock()
+	err := s.usable(ctx)
+	rows := make([]store.Row, 0, len(s.rows))
+	for _, row := range s.rows {
+		rows = append(rows, store.Refuse(*row))
+	}
+	s.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	slices.SortFunc(rows, func(a, b store.Row) int { return cmp.Compare(a.Order, b.Order) })
+	for _, row := range rows {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		row.Headers, row.Payload = maps.Clone(row.Headers), slices.Clone(row.Payload)
+		if err := fn(row); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Store) Expired(ctx context.Context, now time.Time, limit int) ([]string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.absent = true
+	if err := s.usable(ctx); err != nil {
+		return nil, &store.Failure{NotWritten: true, Err: err}
+	}
+	var due []*store.Row
+	for id, row := range s.rows {
+		switch {
+		case row.State == store.SettledMarker && !row.KeepUntil.After(now):
+			delete(s.rows, id)
+		case row.State == store.Pending && store.Readable(row.Version) && !row.ExpiresAt.IsZero() && !row.ExpiresAt.After(now):
+			due = append(due, row)
+		}
+	}
+	slices.SortFunc(due, func(a, b *store.Row) int {
+		return cmp.Or(a.ExpiresAt.Compare(b.ExpiresAt), cmp.Compare(a.Order, b.Order))
+	})
+	due = due[:max(0, min(limit, len(due)))]
+	ids := make([]string, len(due))
+	for i, row := range due {
+		ids[i] = row.MessageID
+		delete(s.rows, row.MessageID)
+	}
+	s.absent = false
+	return ids, nil
+}
+
+// Reestablish: a write in memory is never in doubt.
+func (s *Store) Reestablish(ctx context.Context) (absent bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.usable(ctx); err != nil {
+		return false, err
+	}
+	return s.absent, nil
+}
+
+func (s *Store) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	return nil
+}
+
+func (s *Store) usable(ctx context.Context) error {
+	if s.closed {
+		return fmt.Errorf("memory store of %v: %w", s.partition, store.ErrClosed)
+	}
+	return ctx.Err()
+}

@@ -1,0 +1,18 @@
+//go:build unix
+
+package sqlite
+
+import (
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// freeSpace is what an ordinary user may still write to the file's disk, in bytes.
+func freeSpace(path string) (uint64, error) {
+	var stat unix.Statfs_t
+	if err := unix.Statfs(filepath.Dir(path), &stat); err != nil {
+		return 0, err
+	}
+	return uint64(stat.Bavail) * uint64(stat.Bsize), nil
+}

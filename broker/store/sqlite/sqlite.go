@@ -1,0 +1,291 @@
+// Package sqlite keeps rows in one SQLite file in WAL mode, which several
+// partitions may share.
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/custodymq/custody/broker/store"
+	"github.com/ncruces/go-sqlite3"
+)
+
+// Store is a store.Store in an SQLite file.
+//
+// One connection writes and one reads, each owned by one call at a time. A write
+// runs to its end even if its caller has left, since a sync that hangs cannot be
+// interrupted. A read obeys its ctx between rows.
+type Store struct {
+	options Options
+	witness *witness
+
+	writer chan *writer // holds the writer while nobody has it
+	reader chan *reader // holds the reader while nobody has it
+
+	closing   chan struct{}
+	closeOnce sync.Once
+	closeErr  error
+	flusher   sync.WaitGroup
+}
+
+var (
+	_ store.Store     = (*Store)(nil)
+	_ store.Certifier = (*Store)(nil)
+	_ store.Durable   = (*Store)(nil)
+)
+
+// Options of a Store. Path and Partition are needed.
+type Options struct {
+	Path      string // of the database file, made if it is not there; its folder must be
+	Partition store.Partition
+	VFS       string      // name of a registered VFS; "" is the operating system
+	Sync      store.Flush // FlushEveryCommit or FlushPeriodic
+	// FlushInterval is the longest that FlushPeriodic leaves a commit unsynced; 0 is one second.
+	FlushInterval time.Duration
+	KeepHistory   bool             // Delete marks the row processed instead
+	BusyTimeout   time.Duration    // how long to wait for another process's write; 0 is five seconds
+	Reserve       uint64           // bytes that inserts leave free on the disk; 0 is 16 MiB
+	Now           func() time.Time // by which Load knows whether a marker is in its window; time.Now if nil
+}
+
+func (o Options) withDefaults() (Options, error) {
+	var err error
+	switch {
+	case o.Path == "":
+		return o, errors.New("sqlite: no path of a database file")
+	case o.Path == ":memory:":
+		return o, errors.New("sqlite: rows in memory do not survive, and have no WAL: use the memory store")
+	case o.Partition.Connection == "" || o.Partition.Identity == "":
+		return o, fmt.Errorf("sqlite: partition %q lacks its connection's name or its identity", o.Partition)
+	case o.Sync > store.FlushPeriodic:
+		return o, errors.New("sqlite: a file is flushed at every commit or periodically")
+	}
+	if o.Path, err = filepath.Abs(o.Path); err != nil {
+		return o, fmt.Errorf("sqlite: %s: %w", o.Path, err)
+	}
+	if o.FlushInterval <= 0 {
+		o.FlushInterval = time.Second
+	}
+	if o.BusyTimeout <= 0 {
+		o.BusyTimeout = 5 * time.Second
+	}
+	if o.Reserve == 0 {
+		o.Reserve = 16 << 20
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	return o, nil
+}
+
+// Open opens the file, or makes it. A file of another schema version, one that
+// lacks a table and one that is not ours are errors, and are left as they are.
+func Open(ctx context.Context, options Options) (*Store, error) {
+	options, err := options.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	witness, err := newWitness(options.VFS)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{
+		options: options, witness: witness,
+		writer:  make(chan *writer, 1),
+		reader:  make(chan *reader, 1),
+		closing: make(chan struct{}),
+	}
+	w := &writer{store: s, token: rand.Int64(), absent: true}
+	if err := w.open(ctx); err != nil {
+		witness.close()
+		return nil, err
+	}
+	r, err := openReader(ctx, s, w.partition)
+	if err != nil {
+		err = errors.Join(err, w.close())
+		witness.close()
+		return nil, err
+	}
+	s.writer <- w
+	s.reader <- r
+	if options.Sync == store.FlushPeriodic {
+		s.flusher.Go(s.flushPeriodically)
+	}
+	return s, nil
+}
+
+func (s *Store) Partition() store.Partition { return s.options.Partition }
+
+func (s *Store) Flush() store.Flush { return s.options.Sync }
+
+// Apply runs the batch as one transaction.
+func (s *Store) Apply(ctx context.Context, batch []store.Operation) error {
+	return s.write(ctx, func(ctx context.Context, w *writer) error {
+		if err := store.Check(batch); err != nil {
+			return err
+		}
+		if err := s.checkSpace(batch); err != nil {
+			return &store.Failure{NotWritten: true, Err: err}
+		}
+		return w.transact(ctx, func() error { return w.apply(batch) })
+	})
+}
+
+func (s *Store) Expired(ctx context.Context, now time.Time, limit int) ([]string, error) {
+	var ids []string
+	err := s.write(ctx, func(ctx context.Context, w *writer) error {
+		return w.transact(ctx, func() (err error) {
+			ids, err = w.expire(now, max(0, limit))
+			return err
+		})
+	})
+	if err != nil {
+		return nil, err // ids may belong to a transaction that is still under way
+	}
+	return ids, nil
+}
+
+// Reestablish commits and syncs a marker over the place in the log where the
+// uncertain transaction is, and reads beside it whether that transaction counts.
+func (s *Store) Reestablish(ctx context.Context) (absent bool, err error) {
+	err = s.own(ctx, func(ctx context.Context, w *writer) error {
+		if err := w.certify(ctx); err != nil {
+			return err
+		}
+		absent = w.absent
+		return w.untold
+	})
+	if err != nil {
+		return false, err
+	}
+	return absent, nil
+}
+
+// write settles what is in doubt first: a later batch must not be answered for
+// while an earlier one may still come back.
+func (s *Store) write(ctx context.Context, do func(context.Context, *writer) error) error {
+	return s.own(ctx, func(ctx context.Context, w *writer) error {
+		// This is the last write now: what became of one before is not asked again.
+		w.doubt, w.absent, w.untold = nil, true, nil
+		if w.suspect {
+			if err := w.certify(ctx); err != nil {
+				return &store.Failure{NotWritten: true, Err: fmt.Errorf("an earlier write is still in doubt: %w", err)}
+			}
+		}
+		return do(ctx, w)
+	})
+}
+
+// own runs do as the owner of the writer. It returns when ctx ends, though do
+// may still be at it: the next owner waits for it.
+func (s *Store) own(ctx context.Context, do func(context.Context, *writer) error) error {
+	if err := ctx.Err(); err != nil {
+		return &store.Failure{NotWritten: true, Err: s.wrap(err)}
+	}
+	var w *writer
+	select {
+	case w = <-s.writer:
+	case <-s.closing:
+		return &store.Failure{NotWritten: true, Err: s.wrap(store.ErrClosed)}
+	case <-ctx.Done():
+		return &store.Failure{NotWritten: true, Err: s.wrap(fmt.Errorf("waiting for the write before: %w", ctx.Err()))}
+	}
+	done := make(chan error, 1)
+	go func() {
+		err := do(ctx, w)
+		s.writer <- w
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return &store.Failure{Err: s.wrap(fmt.Errorf("the write is still under way: %w", ctx.Err()))}
+	}
+}
+
+func (s *Store) wrap(err error) error { return fmt.Errorf("sqlite %s: %w", s.options.Path, err) }
+
+// flushPeriodically syncs what was committed since the last flush.
+func (s *Store) flushPeriodically() {
+	ticker := time.NewTicker(s.options.FlushInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-s.closing:
+			return
+		case <-ticker.C:
+		}
+		select {
+		case <-s.closing:
+			return
+		case w := <-s.writer:
+			if w.unsynced {
+				// A failure leaves the writer suspect: the next write meets it.
+				_ = w.certify(context.Background())
+			}
+			s.writer <- w
+		}
+	}
+}
+
+// closeWait bounds Close: a sync that hangs would hold it for ever.
+const closeWait = 30 * time.Second
+
+func (s *Store) Close() error {
+	s.closeOnce.Do(func() {
+		close(s.closing)
+		s.flusher.Wait()
+		s.closeErr = s.close()
+	})
+	return s.closeErr
+}
+
+func (s *Store) close() error {
+	timer := time.NewTimer(closeWait)
+	defer timer.Stop()
+	var w *writer
+	var r *reader
+	for w == nil || r == nil {
+		select {
+		case w = <-s.writer:
+		case r = <-s.reader:
+		case <-timer.C:
+			return s.wrap(fmt.Errorf("not closed: a call is still under way after %v", closeWait))
+		}
+	}
+	var err error
+	if w.unsynced || w.suspect {
+		err = w.certify(context.Background())
+	}
+	// The reader first: the last connection to close checkpoints the log.
+	err = errors.Join(err, r.close(), w.close())
+	s.witness.close()
+	if err != nil {
+		return s.wrap(err)
+	}
+	return nil
+}
+
+// connect opens a connection as every connection of a store is set.
+func (s *Store) connect(ctx context.Context) (*sqlite3.Conn, error) {
+	conn, err := sqlite3.OpenContext(ctx, s.witness.dsn(s.options.Path))
+	if err != nil {
+		return nil, s.wrap(err)
+	}
+	err = conn.BusyTimeout(s.options.BusyTimeout)
+	if err == nil {
+		// The log is cut back to this size whenever it is begun anew.
+		err = conn.Exec(`PRAGMA journal_size_limit=67108864`)
+	}
+	if err != nil {
+		conn.Close()
+		return nil, s.wrap(err)
+	}
+	return conn, nil
+}

@@ -1,0 +1,99 @@
+package sqlite
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/url"
+	"sync/atomic"
+
+	"github.com/custodymq/custody/broker/store/internal/passthrough"
+	"github.com/ncruces/go-sqlite3"
+	"github.com/ncruces/go-sqlite3/util/vfsutil"
+	"github.com/ncruces/go-sqlite3/vfs"
+)
+
+// witness is a VFS that sees whether a transaction can be in the log.
+//
+// SQLite writes most of a transaction inside COMMIT, so that an error of COMMIT
+// alone says little: it may be a first write refused by a full disk, or the sync
+// at the very end. But a transaction counts, now and in any recovery, only with
+// its commit frame: a frame whose header holds the size of the database
+// (https://sqlite.org/fileformat2.html#the_write_ahead_log). SQLite writes a
+// frame's 24-byte header first and its page after that. As long as no header of
+// a commit frame was written, the transaction is proven absent.
+type witness struct {
+	base vfs.VFS
+	name string
+	// committing: since the last reset, the header of a commit frame was
+	// written, by the one connection that writes.
+	committing atomic.Bool
+}
+
+var _ vfs.VFSFilename = (*witness)(nil)
+
+var witnesses atomic.Uint64
+
+// newWitness registers a witness over the VFS of that name.
+func newWitness(base string) (*witness, error) {
+	below := vfs.Find(base)
+	if below == nil {
+		return nil, fmt.Errorf("sqlite: no VFS is registered as %q", base)
+	}
+	w := &witness{base: below, name: fmt.Sprintf("custody-witness-%d", witnesses.Add(1))}
+	vfs.Register(w.name, w)
+	return w, nil
+}
+
+func (w *witness) close() { vfs.Unregister(w.name) }
+
+func (w *witness) reset() { w.committing.Store(false) }
+
+// dsn opens the file at this absolute path through the witness.
+func (w *witness) dsn(path string) string {
+	return (&url.URL{Scheme: "file", Path: path, RawQuery: "vfs=" + w.name}).String()
+}
+
+func (w *witness) Open(name string, flags vfs.OpenFlag) (vfs.File, vfs.OpenFlag, error) {
+	if name == "" {
+		return w.OpenFilename(nil, flags)
+	}
+	return nil, flags, sqlite3.CANTOPEN // OpenFilename is called instead
+}
+
+func (w *witness) OpenFilename(name *vfs.Filename, flags vfs.OpenFlag) (vfs.File, vfs.OpenFlag, error) {
+	file, out, err := vfsutil.WrapOpenFilename(w.base, name, flags)
+	if err != nil {
+		return nil, out, err
+	}
+	if flags&vfs.OPEN_WAL != 0 {
+		return &log{File: passthrough.File{File: file}, witness: w}, out, nil
+	}
+	return file, out, nil
+}
+
+func (w *witness) Delete(name string, syncDir bool) error { return w.base.Delete(name, syncDir) }
+
+func (w *witness) Access(name string, flags vfs.AccessFlag) (bool, error) {
+	return w.base.Access(name, flags)
+}
+
+func (w *witness) FullPathname(name string) (string, error) { return w.base.FullPathname(name) }
+
+// log is the WAL file.
+type log struct {
+	passthrough.File
+	witness *witness
+}
+
+const (
+	logHeader   = 32 // bytes at the start of the log
+	frameHeader = 24
+)
+
+func (l *log) WriteAt(p []byte, off int64) (int, error) {
+	n, err := l.File.WriteAt(p, off)
+	if off >= logHeader && len(p) == frameHeader && binary.BigEndian.Uint32(p[4:]) != 0 && err == nil {
+		l.witness.committing.Store(true)
+	}
+	return n, err
+}

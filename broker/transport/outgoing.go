@@ -1,0 +1,215 @@
+package transport
+
+import (
+	"encoding/binary"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/custodymq/custody/broker/wire"
+)
+
+// Outgoing is the bounded queue of bytes to one peer. Whoever sends only
+// appends; one goroutine writes what has gathered, in one call.
+type Outgoing struct {
+	nc   net.Conn
+	opts Options
+	wake chan struct{} // capacity 1
+	done chan struct{} // the writer has ended
+
+	mu      sync.Mutex
+	queue   []byte
+	scratch []byte
+	queued  int64 // bytes ever appended
+	begun   int64 // of these, handed to the socket; after a failed write, taken by it
+	idle    bool  // nothing appended since the last heartbeat
+
+	beatEvery time.Duration // changed by SetHeartbeat; 0 once it is taken up
+	closing   bool          // write what is queued, then close
+	err       error
+}
+
+func newOutgoing(nc net.Conn, o Options) *Outgoing {
+	return &Outgoing{nc: nc, opts: o, wake: make(chan struct{}, 1), done: make(chan struct{})}
+}
+
+// Send appends a message. It does not block and does not write: Flush does.
+// start is the position of its first byte, for Written. wire.ErrField says that
+// the message cannot be encoded, and the connection is as it was.
+func (q *Outgoing) Send(m *wire.Message) (start int64, err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	head, err := wire.AppendHead(q.scratch[:0], m)
+	if err != nil {
+		return 0, err
+	}
+	q.scratch = head
+	if err := q.roomFor(len(head) + len(m.Payload) + 18); err != nil {
+		return 0, err
+	}
+	start = q.queued
+	before := len(q.queue)
+	q.queue = appendFrame(q.queue, flagMore, head)
+	q.queue = appendFrame(q.queue, 0, m.Payload)
+	q.queued += int64(len(q.queue) - before)
+	q.idle = false
+	return start, nil
+}
+
+func (q *Outgoing) sendCommand(body []byte) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if err := q.roomFor(len(body) + 9); err != nil {
+		return err
+	}
+	before := len(q.queue)
+	q.queue = appendFrame(q.queue, flagCommand, body)
+	q.queued += int64(len(q.queue) - before)
+	return nil
+}
+
+func (q *Outgoing) roomFor(n int) error {
+	switch {
+	case q.err != nil:
+		return q.err
+	case q.closing:
+		return ErrClosed
+	case len(q.queue) > 0 && len(q.queue)+n > q.opts.Queue:
+		return ErrFull
+	}
+	return nil
+}
+
+func appendFrame(dst []byte, flags byte, body []byte) []byte {
+	if len(body) > 255 {
+		dst = append(dst, flags|flagLong)
+		dst = binary.BigEndian.AppendUint64(dst, uint64(len(body)))
+	} else {
+		dst = append(dst, flags, byte(len(body)))
+	}
+	return append(dst, body...)
+}
+
+// Flush has what was sent written soon.
+func (q *Outgoing) Flush() {
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Written says whether a byte of the message that starts there may have reached
+// the socket. False is certain only once the connection has ended.
+func (q *Outgoing) Written(start int64) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return start < q.begun
+}
+
+// Run writes until Close, CloseAfterQueue or an error, and closes the
+// connection in the end. One goroutine must run it.
+func (q *Outgoing) Run() error {
+	defer close(q.done)
+	defer q.nc.Close()
+	beat := time.NewTicker(q.opts.Heartbeat)
+	defer beat.Stop()
+	var writing []byte
+	for {
+		select {
+		case <-q.wake:
+			if d := q.newInterval(); d > 0 {
+				beat.Reset(d)
+			}
+		case <-beat.C:
+			q.beat()
+		}
+		var err error
+		if writing, err = q.write(writing[:0]); err != nil {
+			return err
+		}
+	}
+}
+
+func (q *Outgoing) newInterval() time.Duration {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	d := q.beatEvery
+	q.beatEvery = 0
+	return d
+}
+
+// beat sends a Ping if nothing else was sent for a whole interval.
+func (q *Outgoing) beat() {
+	q.mu.Lock()
+	idle := q.idle
+	q.mu.Unlock()
+	if idle {
+		_, _ = q.Send(&wire.Message{Kind: wire.Ping}) // a full or closed queue needs no heartbeat
+	}
+	q.mu.Lock()
+	q.idle = true
+	q.mu.Unlock()
+}
+
+func (q *Outgoing) write(spare []byte) ([]byte, error) {
+	q.mu.Lock()
+	if q.err != nil {
+		defer q.mu.Unlock()
+		return nil, q.err
+	}
+	out := q.queue
+	q.queue = spare
+	from := q.begun
+	q.begun += int64(len(out))
+	closing := q.closing
+	q.mu.Unlock()
+
+	if len(out) > 0 {
+		err := q.nc.SetWriteDeadline(time.Now().Add(q.opts.Write))
+		n := 0
+		if err == nil {
+			n, err = q.nc.Write(out)
+		}
+		if err != nil {
+			q.mu.Lock()
+			q.begun = from + int64(n)
+			q.mu.Unlock()
+			return nil, q.fail(err)
+		}
+	}
+	if closing {
+		return nil, q.fail(ErrClosed)
+	}
+	if cap(out) > keepBuffer {
+		out = nil
+	}
+	return out, nil
+}
+
+func (q *Outgoing) fail(err error) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.err == nil {
+		q.err = err
+	}
+	return q.err
+}
+
+// Close ends the connection at once: both Receive and Run return.
+func (q *Outgoing) Close() error {
+	q.fail(ErrClosed)
+	err := q.nc.Close()
+	q.Flush()
+	return err
+}
+
+// CloseAfterQueue ends it when what is queued has been written, or could not be.
+func (q *Outgoing) CloseAfterQueue() {
+	q.mu.Lock()
+	q.closing = true
+	q.mu.Unlock()
+	q.Flush()
+}
+
+// Done is closed when Run has ended.
+func (q *Outgoing) Done() <-chan struct{} { return q.done }

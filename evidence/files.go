@@ -1,0 +1,387 @@
+package evidence
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"iter"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+// Run is the folder of a run, finished or not: all reading of evidence goes
+// through it. Safe for concurrent use.
+//
+//	manifest.json              what the run was; with "end" once it has ended
+//	script.custody             the scenario as it was run
+//	events.jsonl[.zst]         one Event a line, in order of Seq
+//	rows.jsonl[.zst]           a Snapshot's line, then its StoredRows, one a line
+//	verdict.json               what judging said; can be made again
+//	logs/NAME.log              output of the parts
+type Run struct {
+	dir      string
+	manifest Manifest
+}
+
+// Bounds on the files that are read at once.
+const (
+	maxManifest = 16 << 20
+	maxScript   = 16 << 20
+	maxVerdict  = 1 << 30
+	maxWindow   = 32 << 20 // of a compressed file
+)
+
+// ErrNewerFormat: the run was written by a later Custody.
+var ErrNewerFormat = errors.New("evidence: the run is of a newer format")
+
+// Open reads the manifest of the run in dir. Older formats are accepted, newer
+// ones refused with ErrNewerFormat.
+func Open(dir string) (*Run, error) {
+	path := filepath.Join(dir, manifestFile)
+	b, err := readFile(path, maxManifest)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("evidence: %s is not the folder of a run: it has no %s: %w", dir, manifestFile, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	// The version first: the rest of a newer manifest may have other types.
+	var version struct {
+		Format int `json:"format"`
+	}
+	if err := json.Unmarshal(b, &version); err != nil {
+		return nil, fmt.Errorf("evidence: %s cannot be read: %w", path, err)
+	}
+	if version.Format > FormatVersion {
+		return nil, fmt.Errorf("%w: %s has format %d and this custody reads up to %d: use a newer custody", ErrNewerFormat, path, version.Format, FormatVersion)
+	}
+	if version.Format < 1 {
+		return nil, fmt.Errorf("evidence: %s has format %d, and the oldest is 1: this is no manifest of a custody run", path, version.Format)
+	}
+	r := &Run{dir: dir}
+	if err := json.Unmarshal(b, &r.manifest); err != nil {
+		return nil, fmt.Errorf("evidence: %s cannot be read: %w", path, err)
+	}
+	return r, nil
+}
+
+// Dir is the run's folder.
+func (r *Run) Dir() string { return r.dir }
+
+// Manifest as it was when the run was opened.
+func (r *Run) Manifest() Manifest { return r.manifest }
+
+// Script of the scenario, as it was run.
+func (r *Run) Script() ([]byte, error) {
+	return readFile(filepath.Join(r.dir, scriptFile), maxScript)
+}
+
+// Verdict is the saved judgement; fs.ErrNotExist before the run was judged.
+func (r *Run) Verdict() ([]byte, error) {
+	b, err := readFile(filepath.Join(r.dir, verdictFile), maxVerdict)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("evidence: the run in %s was not judged yet: %w", r.dir, err)
+	}
+	return b, err
+}
+
+// WriteVerdict saves a judgement in place of any before.
+func (r *Run) WriteVerdict(b []byte) error { return replaceFile(r.dir, verdictFile, b) }
+
+// Logs are the names that LogTail takes, sorted.
+func (r *Run) Logs() ([]string, error) {
+	entries, err := os.ReadDir(filepath.Join(r.dir, logsFolder))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("evidence: cannot list the logs: %w", err)
+	}
+	var names []string
+	for _, e := range entries {
+		if name, ok := strings.CutSuffix(e.Name(), logSuffix); ok {
+			names = append(names, name)
+		}
+	}
+	return names, nil
+}
+
+// LogTail gives the last bytes of a log, at most max.
+func (r *Run) LogTail(name string, max int64) ([]byte, error) {
+	f, err := os.Open(filepath.Join(r.dir, logsFolder, filepath.Base(name)+logSuffix))
+	if err != nil {
+		return nil, fmt.Errorf("evidence: cannot read log %q: %w", name, err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("evidence: cannot read log %q: %w", name, err)
+	}
+	from := info.Size() - max
+	if from < 0 {
+		from = 0
+	}
+	return io.ReadAll(io.NewSectionReader(f, from, max))
+}
+
+// History gives the run to judging. The rows are read now; each range over
+// Events opens the file anew. It can be read whoever died: of plain files,
+// which a killed harness leaves, up to the last complete record there is now.
+// A line in the middle that cannot be read is an error that names file and line.
+func (r *Run) History() (*History, error) {
+	events, err := r.lines(eventsFile)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := r.lines(rowsFile)
+	if err != nil {
+		return nil, err
+	}
+	h := &History{Manifest: r.manifest, Truncated: events.torn || rows.torn}
+	if err := readSnapshots(h, rows); err != nil {
+		return nil, err
+	}
+	want := int64(-1)
+	if r.manifest.End != nil {
+		want = int64(r.manifest.End.Events)
+	}
+	h.Events = eventsOf(events, want)
+	return h, nil
+}
+
+// eventsOf reads the events; want is how many there are, -1 where nobody has
+// said so. Numbers without a gap prove that no line was lost.
+func eventsOf(f *lineFile, want int64) iter.Seq2[*Event, error] {
+	return func(yield func(*Event, error) bool) {
+		var d Decoder
+		var e Event
+		var n uint64
+		for line, err := range f.all() {
+			if err == nil {
+				err = d.Decode(line, &e)
+			}
+			if n++; err == nil && e.Seq != n {
+				err = fmt.Errorf("event number %d where %d is due: lines are missing, doubled or moved", e.Seq, n)
+			}
+			if err != nil {
+				yield(nil, fmt.Errorf("evidence: %s line %d: %w", f.path, n, err))
+				return
+			}
+			if !yield(&e, nil) {
+				return
+			}
+		}
+		if want >= 0 && n != uint64(want) {
+			yield(nil, fmt.Errorf("evidence: %s has %d events and the manifest says %d: take the whole folder from where it was recorded", f.path, n, want))
+		}
+	}
+}
+
+// readSnapshots takes whole snapshots only. Where the writer died in the middle
+// of one, its rows prove nothing absent: it is left out.
+func readSnapshots(h *History, f *lineFile) error {
+	var due int // rows of the last snapshot that must follow
+	n := 0
+	for line, err := range f.all() {
+		n++
+		switch {
+		case err != nil:
+		case due > 0:
+			var row StoredRow
+			if err = json.Unmarshal(line, &row); err == nil && row.State == RowInvalid {
+				err = errors.New("a stored row is due, and it has no state")
+			}
+			last := &h.Snapshots[len(h.Snapshots)-1]
+			last.Rows = append(last.Rows, row)
+			due--
+		default:
+			var s Snapshot
+			if err = json.Unmarshal(line, &s); err == nil && s.Source == "" {
+				err = errors.New("a snapshot is due, and it has no source")
+			}
+			h.Snapshots = append(h.Snapshots, s)
+			if s.Trust != CountsOnly {
+				due = s.Count
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("evidence: %s line %d: %w", f.path, n, err)
+		}
+	}
+	if due > 0 {
+		if f.packed {
+			return fmt.Errorf("evidence: %s ends %d rows before its last snapshot does", f.path, due)
+		}
+		h.Snapshots = h.Snapshots[:len(h.Snapshots)-1]
+		h.Truncated = true
+	}
+	return nil
+}
+
+// lineFile is a file of lines, compressed or plain.
+type lineFile struct {
+	path   string
+	packed bool
+	size   int64 // plain: where the last complete line ends
+	torn   bool  // plain: something follows that
+}
+
+// lines finds a file of the run. A compressed one was put in place whole, so it
+// goes before the plain one, which a Close that was interrupted leaves beside it.
+func (r *Run) lines(name string) (*lineFile, error) {
+	path := filepath.Join(r.dir, name)
+	if _, err := os.Stat(path + packedSuffix); err == nil {
+		return &lineFile{path: path + packedSuffix, packed: true}, nil
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("evidence: the run has neither %s nor %s%s: %w", path, name, packedSuffix, err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("evidence: cannot read %s: %w", path, err)
+	}
+	from := max(0, info.Size()-maxLine)
+	tail := make([]byte, info.Size()-from)
+	if _, err := f.ReadAt(tail, from); err != nil {
+		return nil, fmt.Errorf("evidence: cannot read %s: %w", path, err)
+	}
+	end := bytes.LastIndexByte(tail, '\n')
+	if end < 0 && from > 0 {
+		return nil, fmt.Errorf("evidence: %s ends in a line longer than the bound of %d bytes", path, maxLine)
+	}
+	l := &lineFile{path: path, size: from + int64(end) + 1}
+	l.torn = l.size < info.Size()
+	return l, nil
+}
+
+// all gives each line; it is valid until the next. An error is the last.
+func (f *lineFile) all() iter.Seq2[[]byte, error] {
+	return func(yield func([]byte, error) bool) {
+		file, err := os.Open(f.path)
+		if err != nil {
+			yield(nil, err)
+			return
+		}
+		defer file.Close()
+		var in io.Reader = io.LimitReader(file, f.size)
+		if f.packed {
+			z, err := zstd.NewReader(file, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow))
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			defer z.Close()
+			in = z
+		}
+		lines := bufio.NewReaderSize(in, maxLine)
+		for {
+			line, err := lines.ReadSlice('\n')
+			switch {
+			case err == nil:
+			case errors.Is(err, io.EOF) && len(line) == 0:
+				return
+			case errors.Is(err, io.EOF):
+				err = errors.New("the file ends in the middle of it")
+			case errors.Is(err, bufio.ErrBufferFull):
+				err = fmt.Errorf("longer than the bound of %d bytes", maxLine)
+			}
+			if !yield(line, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// pack replaces the first size bytes of a plain file by a compressed one. The
+// plain file goes last, so that one of the two is always whole.
+func pack(dir, name string, size int64) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("evidence: cannot compress %s (is the disk full?): %w", name, err)
+		}
+	}()
+	plain, err := os.Open(filepath.Join(dir, name))
+	if err != nil {
+		return err
+	}
+	defer plain.Close()
+	err = replace(dir, name+packedSuffix, func(w io.Writer) error {
+		z, err := zstd.NewWriter(w, zstd.WithEncoderConcurrency(1))
+		if err != nil {
+			return err
+		}
+		n, err := io.Copy(z, io.LimitReader(plain, size))
+		if err == nil && n != size {
+			err = fmt.Errorf("it has %d bytes of the %d written: something else changed it", n, size)
+		}
+		return errors.Join(err, z.Close())
+	})
+	if err != nil {
+		return err
+	}
+	return os.Remove(filepath.Join(dir, name))
+}
+
+// replaceFile puts a file in place whole, or leaves what was there.
+func replaceFile(dir, name string, content []byte) error {
+	return replace(dir, name, func(w io.Writer) error {
+		_, err := w.Write(content)
+		return err
+	})
+}
+
+// replace writes beside the file, syncs, renames, and syncs the folder, so that
+// after a crash of the machine too there is the old file or the new one.
+func replace(dir, name string, write func(io.Writer) error) error {
+	temp := filepath.Join(dir, name+tempSuffix)
+	f, err := os.Create(temp)
+	if err != nil {
+		return fmt.Errorf("evidence: cannot write %s: %w", name, err)
+	}
+	err = write(f)
+	if err == nil {
+		err = f.Sync()
+	}
+	err = errors.Join(err, f.Close())
+	if err == nil {
+		err = os.Rename(temp, filepath.Join(dir, name))
+	}
+	if err == nil {
+		err = syncFolder(dir)
+	}
+	if err != nil {
+		_ = os.Remove(temp)
+		return fmt.Errorf("evidence: cannot write %s: %w", name, err)
+	}
+	return nil
+}
+
+func syncFolder(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+func readFile(path string, limit int64) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("evidence: cannot read %s: %w", path, err)
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err != nil {
+		return nil, fmt.Errorf("evidence: cannot read %s: %w", path, err)
+	}
+	if int64(len(b)) > limit {
+		return nil, fmt.Errorf("evidence: %s is longer than the bound of %d bytes", path, limit)
+	}
+	return b, nil
+}

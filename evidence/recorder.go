@@ -1,0 +1,453 @@
+package evidence
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Recorder writes the files of one run while it goes on. It is a Sink and safe
+// for concurrent use.
+//
+// Every event is one plain write(2) before Record returns: what was recorded
+// survives the SIGKILL of this process (a compressed stream would not). It is
+// not synced to the disk until Close: the harness's machine is not under test.
+//
+// The first error of any file is kept, closes Failed, and stops the recording:
+// a run whose evidence has a hole must end as a failure of the harness.
+type Recorder struct {
+	dir  string
+	base int64
+
+	mu        sync.Mutex // events, their order, and the observers
+	events    appendFile
+	seq       uint64
+	buf       []byte
+	observers []*observer
+	err       error
+	failed    chan struct{}
+	closed    bool
+
+	rowsMu sync.Mutex
+	rows   appendFile
+
+	manifestMu sync.Mutex
+	manifest   Manifest
+
+	logsMu sync.Mutex
+	logs   map[string]*runLog
+}
+
+type observer struct{ fn func(Event) }
+
+// The names of a run's files. While a run goes on its lines are plain; Close
+// compresses them.
+const (
+	manifestFile = "manifest.json"
+	scriptFile   = "script.custody"
+	eventsFile   = "events.jsonl"
+	rowsFile     = "rows.jsonl"
+	verdictFile  = "verdict.json"
+	logsFolder   = "logs"
+	packedSuffix = ".zst"
+	tempSuffix   = ".tmp"
+)
+
+// maxLine bounds one line of evidence, in bytes with its newline.
+const maxLine = 1 << 20
+
+// ErrClosed: something was recorded after the end of the run.
+var ErrClosed = errors.New("evidence: recorded after the run was closed")
+
+// Create makes the folder of a run and starts its clock. The folder may exist
+// but must be empty. Format and End of the manifest are set here, StartedAt
+// where it is zero.
+func Create(dir string, m Manifest, script []byte) (*Recorder, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("evidence: cannot make the run's folder: %w", err)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("evidence: cannot read the run's folder: %w", err)
+	}
+	if len(entries) > 0 {
+		return nil, fmt.Errorf("evidence: folder %s is not empty (it holds %s): give each run a folder of its own", dir, entries[0].Name())
+	}
+	base, err := monotonic()
+	if err != nil {
+		return nil, fmt.Errorf("evidence: this machine has no monotonic clock: %w", err)
+	}
+	m.Format, m.End, m.Versions = FormatVersion, nil, maps.Clone(m.Versions)
+	if m.Versions == nil {
+		m.Versions = map[string]string{}
+	}
+	if m.StartedAt.IsZero() {
+		m.StartedAt = time.Now().UTC()
+	}
+	r := &Recorder{dir: dir, base: base, manifest: m, failed: make(chan struct{}), logs: map[string]*runLog{}}
+	if err := r.create(script); err != nil {
+		r.events.close()
+		r.rows.close()
+		return nil, fmt.Errorf("evidence: cannot begin the run in %s (is the folder writable, the disk full?): %w", dir, err)
+	}
+	return r, nil
+}
+
+// create makes the manifest last: a folder with a manifest is complete. Making
+// the logs' folder fails for the second of two that create the same run.
+func (r *Recorder) create(script []byte) (err error) {
+	if err := os.Mkdir(filepath.Join(r.dir, logsFolder), 0o755); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil { // leave the folder empty, so that a second try can succeed
+			for _, name := range []string{manifestFile, rowsFile, eventsFile, scriptFile, logsFolder} {
+				_ = os.Remove(filepath.Join(r.dir, name))
+			}
+		}
+	}()
+	if err := replaceFile(r.dir, scriptFile, script); err != nil {
+		return err
+	}
+	if err := r.events.open(r.dir, eventsFile); err != nil {
+		return err
+	}
+	if err := r.rows.open(r.dir, rowsFile); err != nil {
+		return err
+	}
+	return r.writeManifest()
+}
+
+// Base is the run's zero on CLOCK_MONOTONIC, in nanoseconds: what a child
+// process needs to stamp its events with the same clock (see NewPipeSink).
+func (r *Recorder) Base() int64 { return r.base }
+
+// Dir is the run's folder.
+func (r *Recorder) Dir() string { return r.dir }
+
+// Err is the first error that the recording met; nil while all is on disk.
+func (r *Recorder) Err() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.err
+}
+
+// Failed is closed at the first error, so that the run can stop at once.
+func (r *Recorder) Failed() <-chan struct{} { return r.failed }
+
+func (r *Recorder) fail(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.failLocked(err)
+}
+
+func (r *Recorder) failLocked(err error) {
+	if r.err == nil {
+		r.err = err
+		close(r.failed)
+	}
+}
+
+// Record writes e and returns its number, from 1; At is stamped where it is
+// zero. It returns 0 and writes nothing once the recording has failed.
+func (r *Recorder) Record(e Event) uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		r.failLocked(fmt.Errorf("%w: %s of %q", ErrClosed, e.Kind, e.Actor))
+	}
+	if r.err != nil {
+		return 0
+	}
+	if err := e.named(); err != nil {
+		r.failLocked(err)
+		return 0
+	}
+	e.Seq = r.seq + 1
+	stamp(&e, r.base)
+	r.buf = append(AppendJSON(r.buf[:0], &e), '\n')
+	if err := r.events.write(r.buf); err != nil {
+		r.failLocked(err)
+		return 0
+	}
+	r.seq = e.Seq
+	for _, o := range r.observers {
+		o.fn(e)
+	}
+	return e.Seq
+}
+
+// Observe calls fn for every later event, in order of Seq, one at a time, when
+// the event is on disk. The recorder waits for fn: it must be quick, and call
+// nothing of the recorder nor wait for anybody who does. After cancel returns
+// fn is not running and will not be called; cancel must not be called by fn.
+func (r *Recorder) Observe(fn func(Event)) (cancel func()) {
+	o := &observer{fn}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.observers = append(r.observers, o)
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for i := range r.observers {
+			if r.observers[i] == o {
+				r.observers = append(r.observers[:i:i], r.observers[i+1:]...)
+				return
+			}
+		}
+	}
+}
+
+// WriteSnapshot writes stored rows: the snapshot's line, then one for each row.
+// Count is set from Rows, except where the source gives counts only.
+func (r *Recorder) WriteSnapshot(s Snapshot) error {
+	if s.Trust != CountsOnly {
+		s.Count = len(s.Rows)
+	} else if len(s.Rows) > 0 {
+		return fmt.Errorf("evidence: snapshot %q of %s has %d rows and the trust %q, which has none", s.Checkpoint, s.Source, len(s.Rows), s.Trust)
+	}
+	lines, err := appendLine(nil, s)
+	for i := 0; err == nil && i < len(s.Rows); i++ {
+		lines, err = appendLine(lines, s.Rows[i])
+	}
+	if err != nil {
+		return fmt.Errorf("evidence: snapshot %q of %s cannot be written: %w", s.Checkpoint, s.Source, err)
+	}
+	r.rowsMu.Lock()
+	defer r.rowsMu.Unlock()
+	if err := r.Err(); err != nil { // never behind what a failed write left
+		return err
+	}
+	if err := r.rows.writeAll(lines); err != nil {
+		r.fail(err)
+		return err
+	}
+	return nil
+}
+
+func appendLine(dst []byte, v any) ([]byte, error) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return dst, err
+	}
+	if len(b) >= maxLine {
+		return dst, fmt.Errorf("a line of %d bytes is longer than the bound of %d", len(b), maxLine)
+	}
+	return append(append(dst, b...), '\n'), nil
+}
+
+// UpdateManifest changes what was learned late, such as versions, and writes
+// the manifest anew.
+func (r *Recorder) UpdateManifest(change func(*Manifest)) error {
+	r.manifestMu.Lock()
+	defer r.manifestMu.Unlock()
+	change(&r.manifest)
+	err := r.writeManifest()
+	if err != nil {
+		r.fail(err)
+	}
+	return err
+}
+
+func (r *Recorder) writeManifest() error {
+	b, err := json.MarshalIndent(r.manifest, "", "  ")
+	if err != nil {
+		return fmt.Errorf("evidence: the manifest cannot be written: %w", err)
+	}
+	return replaceFile(r.dir, manifestFile, append(b, '\n'))
+}
+
+// Close ends the run: events and rows are compressed, and the manifest is
+// replaced by one with its End (Events is set here, After where it is zero).
+// If the recording failed, or fails now, the end is EndFailed with that reason
+// and the error is returned. Wherever Close is interrupted, the run can be read.
+// Only the first call does anything; every later one returns Err.
+func (r *Recorder) Close(end End) error {
+	r.mu.Lock()
+	if r.closed {
+		defer r.mu.Unlock()
+		return r.err
+	}
+	r.closed, r.observers = true, nil
+	end.Events = r.seq
+	r.mu.Unlock()
+
+	r.closeLogs()
+	r.rowsMu.Lock()
+	defer r.rowsMu.Unlock()
+	for _, f := range []*appendFile{&r.events, &r.rows} {
+		if err := errors.Join(f.close(), pack(r.dir, f.name, f.size)); err != nil {
+			r.fail(err)
+		}
+	}
+
+	if now, err := monotonic(); err == nil && end.After == 0 {
+		end.After = time.Duration(now - r.base)
+	}
+	if err := r.Err(); err != nil {
+		if end.How == EndFailed && end.Reason != "" {
+			end.Reason += "; "
+		} else {
+			end.Reason = ""
+		}
+		end.How, end.Reason = EndFailed, end.Reason+err.Error()
+	}
+	r.manifestMu.Lock()
+	defer r.manifestMu.Unlock()
+	r.manifest.End = &end
+	if err := r.writeManifest(); err != nil {
+		r.fail(err)
+	}
+	return r.Err()
+}
+
+// appendFile is a file of lines. size counts whole writes only: what a failing
+// write left behind it is no record.
+type appendFile struct {
+	name string
+	f    io.WriteCloser
+	size int64
+}
+
+func (a *appendFile) open(dir, name string) error {
+	f, err := os.OpenFile(filepath.Join(dir, name), os.O_WRONLY|os.O_APPEND|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return err
+	}
+	a.name, a.f = name, f
+	return nil
+}
+
+func (a *appendFile) write(line []byte) error {
+	if len(line) > maxLine {
+		return fmt.Errorf("evidence: %s: a line of %d bytes is longer than the bound of %d", a.name, len(line), maxLine)
+	}
+	return a.writeAll(line)
+}
+
+func (a *appendFile) writeAll(lines []byte) error {
+	if _, err := a.f.Write(lines); err != nil {
+		return fmt.Errorf("evidence: cannot write %s (is the disk full?): %w", a.name, err)
+	}
+	a.size += int64(len(lines))
+	return nil
+}
+
+func (a *appendFile) close() error {
+	if a.f == nil {
+		return nil
+	}
+	return a.f.Close()
+}
+
+// maxLog bounds one log of a part of the system.
+const maxLog = 8 << 20
+
+// Log opens logs/NAME.log for the output of a part: a broker that is started
+// again appends. After 8 MiB one line says that the log was cut, and the rest
+// is dropped. Write never fails: a part must not be struck by the harness's
+// disk; the recorder's Err tells instead. Safe for concurrent use; Close of the
+// recorder closes it.
+func (r *Recorder) Log(name string) (io.WriteCloser, error) {
+	if name == "" || name != filepath.Base(name) || strings.HasPrefix(name, ".") {
+		return nil, fmt.Errorf("evidence: %q cannot name a log: use the name of an actor", name)
+	}
+	r.logsMu.Lock()
+	defer r.logsMu.Unlock()
+	if r.logs == nil {
+		return nil, fmt.Errorf("%w: log %q", ErrClosed, name)
+	}
+	if r.logs[name] != nil {
+		return nil, fmt.Errorf("evidence: log %q is open already: close it before its part is started again", name)
+	}
+	f, err := os.OpenFile(filepath.Join(r.dir, logsFolder, name+logSuffix), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("evidence: cannot open log %q: %w", name, err)
+	}
+	info, err := f.Stat()
+	if err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("evidence: cannot open log %q: %w", name, err)
+	}
+	l := &runLog{r: r, name: name, f: f, left: max(0, maxLog-info.Size())}
+	r.logs[name] = l
+	return l, nil
+}
+
+func (r *Recorder) closeLogs() {
+	r.logsMu.Lock()
+	open := r.logs
+	r.logs = nil
+	r.logsMu.Unlock()
+	for _, l := range open {
+		_ = l.Close()
+	}
+}
+
+const logSuffix = ".log"
+
+type runLog struct {
+	r    *Recorder
+	name string
+
+	mu   sync.Mutex
+	f    *os.File
+	left int64 // bytes until the cut; 0 when it was made
+	done bool
+}
+
+func (l *runLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.left == 0 || l.done {
+		return len(p), nil
+	}
+	kept := p[:min(int64(len(p)), l.left)]
+	l.left -= int64(len(kept))
+	if l.left == 0 {
+		kept = fmt.Appendf(kept[:len(kept):len(kept)], "\n[custody: log cut here, at its bound of %d bytes]\n", maxLog)
+	}
+	if _, err := l.f.Write(kept); err != nil {
+		l.left = 0
+		l.r.fail(fmt.Errorf("evidence: cannot write log %q (is the disk full?): %w", l.name, err))
+	}
+	return len(p), nil
+}
+
+func (l *runLog) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.done {
+		return nil
+	}
+	l.done = true
+	l.r.logsMu.Lock()
+	delete(l.r.logs, l.name)
+	l.r.logsMu.Unlock()
+	return l.f.Close()
+}
+
+// stamp gives e its time, unless a child has done so.
+func stamp(e *Event, base int64) {
+	if e.At == 0 {
+		now, _ := monotonic() // it was there when the run began
+		e.At = time.Duration(now - base)
+	}
+}
+
+// monotonic reads the clock that all processes of a machine share. The one in
+// time.Now is the same on some platforms, but its origin is not to be had.
+func monotonic() (int64, error) {
+	var ts unix.Timespec
+	err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts)
+	return ts.Nano(), err
+}

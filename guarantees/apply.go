@@ -1,0 +1,625 @@
+package guarantees
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/custodymq/custody/evidence"
+)
+
+// observe is how the ledger tells the checkers of one thing that happened.
+type observe func(e *evidence.Event, m *message, r *receipt)
+
+// handlers bring the ledger up to date with one event and pass it on.
+var handlers = [...]func(*ledger, *evidence.Event, observe){
+	evidence.PublishCalled:     (*ledger).publishCalled,
+	evidence.PublishReturned:   (*ledger).publishReturned,
+	evidence.SubscribeCalled:   (*ledger).subscribeCalled,
+	evidence.SubscribeReturned: (*ledger).subscribeReturned,
+	evidence.SessionOpened:     (*ledger).sessionOpened,
+	evidence.SessionEnded:      (*ledger).sessionEnded,
+	evidence.Delivered:         (*ledger).delivered,
+	evidence.HandlerFailed:     (*ledger).handling,
+	evidence.EffectCalled:      (*ledger).handling,
+	evidence.EffectCommitted:   (*ledger).handling,
+	evidence.EffectAbsorbed:    (*ledger).handling,
+	evidence.EffectFailed:      (*ledger).handling,
+	evidence.AckCalled:         (*ledger).handling,
+	evidence.AckReturned:       (*ledger).handling,
+	evidence.NackCalled:        (*ledger).handling,
+	evidence.NackReturned:      (*ledger).handling,
+	evidence.LookupCalled:      (*ledger).lookupCalled,
+	evidence.LookupReturned:    (*ledger).lookupReturned,
+	evidence.FrameCarried:      (*ledger).frameCarried,
+	evidence.FaultFired:        (*ledger).faultFired,
+	evidence.FaultHealed:       (*ledger).faultHealed,
+	evidence.ProcessStarted:    (*ledger).processStarted,
+	evidence.ProcessExited:     (*ledger).processExited,
+	evidence.ProcessContinued:  (*ledger).recovered,
+	evidence.PhaseBegan:        (*ledger).phaseBegan,
+	evidence.DrainEnded:        (*ledger).drainEnded,
+	evidence.DeadLettered:      (*ledger).disposed,
+	evidence.Purged:            (*ledger).disposed,
+	evidence.ClockSet:          (*ledger).setClock,
+	evidence.Commanded:         (*ledger).commanded,
+	evidence.Noted:             nil,
+}
+
+func (l *ledger) apply(e *evidence.Event, tell observe) {
+	l.now = stampOf(e)
+	for len(l.deadlines) > 0 && l.deadlines[0].at <= l.now.at {
+		l.pastDeadline(l.popDeadline())
+	}
+	if int(e.Kind) < len(handlers) && handlers[e.Kind] != nil {
+		handlers[e.Kind](l, e, tell)
+		return
+	}
+	tell(e, nil, nil)
+}
+
+func (l *ledger) publishCalled(e *evidence.Event, tell observe) {
+	if e.PublishID == "" {
+		return
+	}
+	m := l.publish(e.PublishID, e.BusinessID)
+	m.called = l.now
+	m.actor, m.session, m.destination = l.symbol(e.Actor), l.symbol(e.Session), l.symbol(e.Destination)
+	m.key, m.ttl = hash(e.Key), e.TTL
+	if m.slot.digest == 0 {
+		m.slot.digest = hash(e.Digest)
+	}
+	if m.slot.try > 1 {
+		l.retried++
+	}
+	if l.tableSize < MaxMessages {
+		l.tableSize++
+		m.steps = make([]step, 0, 6)
+	}
+	l.step(m, partyClient)
+	tell(e, m, nil)
+}
+
+func (l *ledger) publishReturned(e *evidence.Event, tell observe) {
+	if e.PublishID == "" {
+		return
+	}
+	m := l.publish(e.PublishID, e.BusinessID)
+	m.returned, m.acceptance, m.heldBy, m.reason = l.now, e.Acceptance, e.HeldBy, e.Reason
+	m.toldOK, m.clock = e.Told == "ok", l.clock
+	if e.Reason == "duplicate" {
+		m.alias = true
+	} else if h := hash(e.MessageID); h != 0 && m.slot.nextOfBusiness != 0 {
+		for _, o := range l.group(m) {
+			m.alias = m.alias || o != m && o.slot.messageID == h
+		}
+	}
+	l.setMessageID(m, e.MessageID)
+	if e.Acceptance == evidence.Accepted || e.Acceptance == evidence.Unknown {
+		l.match(m)
+	}
+	if e.Acceptance == evidence.Accepted {
+		l.step(m, holder(e.HeldBy))
+		if m.ttl > 0 {
+			l.pushDeadline(due{m.deadline(), m.ref})
+		}
+	}
+	tell(e, m, nil)
+	l.done(m)
+}
+
+// match finds the logical subscribers that must get a publish: confirmed before
+// it was called and not ended before it returned. One that ends before it was
+// served is let off when all is known (see ledger.obliged).
+func (l *ledger) match(m *message) {
+	subs, known := l.matching[m.destination]
+	if !known {
+		for _, s := range l.subscribers {
+			if slices.ContainsFunc(s.destinations, func(d uint32) bool {
+				return topicMatches(l.name(d), l.name(m.destination))
+			}) {
+				subs = append(subs, s)
+			}
+		}
+		l.matching[m.destination] = subs
+	}
+	for _, s := range subs {
+		if s.durable && s.declared.before(m.called) || s.live > 0 && s.liveSince.before(m.called) {
+			m.receipt(s.name).must = true
+		}
+	}
+}
+
+// topicMatches follows MQTT: "+" is one level, "#" all that follow.
+func topicMatches(filter, topic string) bool {
+	if filter == topic {
+		return true
+	}
+	if !strings.ContainsAny(filter, "+#") {
+		return false
+	}
+	for {
+		f, restF, moreF := strings.Cut(filter, "/")
+		if f == "#" {
+			return true
+		}
+		t, restT, moreT := strings.Cut(topic, "/")
+		if f != "+" && f != t {
+			return false
+		}
+		if !moreF || !moreT {
+			return moreF == moreT || moreF && restF == "#" // "a/#" matches "a"
+		}
+		filter, topic = restF, restT
+	}
+}
+
+func (l *ledger) actorOf(name string) *actor {
+	id := l.symbol(name)
+	a := l.actors[id]
+	if a == nil {
+		a = &actor{name: id}
+		l.actors[id] = a
+	}
+	return a
+}
+
+func (l *ledger) sessionOf(e *evidence.Event) *session {
+	name := e.Session
+	if name == "" {
+		name = e.Actor
+	}
+	id := l.symbol(name)
+	s := l.sessions[id]
+	if s == nil {
+		a := l.actorOf(e.Actor)
+		s = &session{actor: a}
+		l.sessions[id] = s
+		a.sessions = append(a.sessions, s)
+	}
+	return s
+}
+
+func (l *ledger) subscriber(name string) *subscriber {
+	id := l.symbol(name)
+	s := l.bySymbol[id]
+	if s == nil {
+		s = &subscriber{name: id, freeSince: -1, position: len(l.subscribers)}
+		l.bySymbol[id] = s
+		l.subscribers = append(l.subscribers, s)
+	}
+	return s
+}
+
+func (l *ledger) subscribeCalled(e *evidence.Event, tell observe) {
+	s := l.sessionOf(e)
+	// Nothing can be caused by a subscription before it is asked for, unless
+	// the session was resumed and has been served already.
+	if s.openCalled.seq == 0 && !s.heard {
+		s.openCalled = l.now
+	}
+	tell(e, nil, nil)
+}
+
+func (l *ledger) subscribeReturned(e *evidence.Event, tell observe) {
+	if e.OK {
+		name := e.Subscription
+		if name == "" {
+			name = e.Actor
+		}
+		sub, s := l.subscriber(name), l.sessionOf(e)
+		s.sub, s.actor.sub = sub, sub
+		if d := l.symbol(e.Destination); !slices.Contains(sub.destinations, d) {
+			sub.destinations = append(sub.destinations, d)
+			clear(l.matching)
+		}
+		if sub.declared.seq == 0 {
+			sub.declared = l.now
+		}
+		sub.durable = sub.durable || e.HeldBy > evidence.HeldByClient
+		if !s.live && s.ended.seq == 0 {
+			s.live = true
+			if sub.live++; sub.live == 1 {
+				sub.liveSince, sub.inFlight, sub.freeSince = l.now, 0, l.now.at
+			}
+		}
+	}
+	tell(e, nil, nil)
+}
+
+func (l *ledger) sessionOpened(e *evidence.Event, tell observe) {
+	l.sessionOf(e)
+	tell(e, nil, nil)
+}
+
+func (l *ledger) sessionEnded(e *evidence.Event, tell observe) {
+	l.endSession(l.sessionOf(e))
+	tell(e, nil, nil)
+}
+
+func (l *ledger) endSession(s *session) {
+	if s.ended.seq == 0 {
+		s.ended = l.now
+	}
+	if !s.live {
+		return
+	}
+	s.live = false
+	s.sub.live--
+	if s.sub.live == 0 {
+		s.sub.died, s.sub.freeSince = l.now, -1
+	}
+}
+
+// subscriberOf is the logical subscriber that an event of a consumer is about.
+func (l *ledger) subscriberOf(e *evidence.Event) *subscriber {
+	if e.Subscription != "" {
+		return l.subscriber(e.Subscription)
+	}
+	if s := l.sessionOf(e); s.sub != nil {
+		return s.sub
+	}
+	if a := l.actorOf(e.Actor); a.sub != nil {
+		return a.sub
+	}
+	return l.subscriber(e.Actor)
+}
+
+func (l *ledger) delivered(e *evidence.Event, tell observe) {
+	s := l.sessionOf(e)
+	s.heard = true
+	if e.PublishID == "" {
+		tell(e, nil, nil)
+		return
+	}
+	m := l.publish(e.PublishID, "")
+	sub := l.subscriberOf(e)
+	r := m.receipt(sub.name)
+	if r.deliveries > 0 && m.forge(s.actor.name) {
+		return // our own copy: no guarantee ever sees it
+	}
+	if r.deliveries++; r.deliveries == 1 {
+		r.first, r.messageHash = l.now, hash(e.MessageID)
+		r.firstStruck = m.struck != nil
+	} else {
+		l.redelivered++
+	}
+	r.last, r.session = l.now, l.symbol(e.Session)
+	if e.Mark != evidence.MarkRedelivered && e.Attempt <= 1 {
+		r.unmarked++
+	}
+	r.attempt = max(r.attempt, e.Attempt)
+	l.setMessageID(m, e.MessageID)
+	if sub.inFlight++; sub.inFlight > 0 {
+		sub.freeSince = -1
+	}
+	l.step(m, partyConsumer)
+	tell(e, m, r)
+	if l.automatic {
+		l.settle(m, r, sub)
+	}
+}
+
+// settle notes that a subscriber is through with a message.
+func (l *ledger) settle(m *message, r *receipt, sub *subscriber) {
+	if sub.inFlight > 0 {
+		sub.inFlight--
+	}
+	if sub.inFlight == 0 && sub.live > 0 {
+		sub.freeSince = l.now.at
+	}
+	if l.acknowledged(r) {
+		l.step(m, partySettled)
+		l.done(m)
+	}
+}
+
+// handling is what a consumer does with a delivery.
+func (l *ledger) handling(e *evidence.Event, tell observe) {
+	m := l.resolve(e.PublishID, e.MessageID, e.BusinessID)
+	if m == nil {
+		return
+	}
+	sub := l.subscriberOf(e)
+	r := m.receipt(sub.name)
+	switch e.Kind {
+	case evidence.HandlerFailed, evidence.EffectFailed:
+		r.failed = l.now
+	case evidence.EffectCalled:
+		l.step(m, partyBusiness)
+	case evidence.EffectCommitted:
+		l.hasEffects = true
+		if r.committed.seq == 0 {
+			r.committed = l.now
+		}
+	case evidence.EffectAbsorbed:
+		r.absorbed++
+		l.absorbed++
+	case evidence.AckCalled:
+		if r.ackCalled.seq == 0 {
+			r.ackCalled = l.now
+		}
+	case evidence.AckReturned:
+		if e.Ack == evidence.AckConfirmed && r.confirm.seq == 0 {
+			r.confirm = l.now
+		}
+		if e.Ack.Settles() && r.acked.seq == 0 {
+			r.acked = l.now
+		}
+	case evidence.NackReturned:
+		r.nacked = l.now
+		if m.accepted() {
+			l.step(m, holder(m.heldBy))
+		}
+	}
+	tell(e, m, r)
+	if e.Kind == evidence.AckReturned || e.Kind == evidence.NackReturned {
+		l.settle(m, r, sub)
+	}
+}
+
+func (l *ledger) lookupCalled(e *evidence.Event, tell observe) {
+	if m := l.resolve(e.PublishID, "", e.BusinessID); m != nil {
+		m.lookups = append(m.lookups, lookup{called: l.now, byPublish: e.PublishID != ""})
+		tell(e, m, nil)
+	}
+}
+
+func (l *ledger) lookupReturned(e *evidence.Event, tell observe) {
+	m := l.resolve(e.PublishID, "", e.BusinessID)
+	if m == nil {
+		return
+	}
+	for i := range m.lookups {
+		if k := &m.lookups[i]; k.returned.seq == 0 {
+			k.returned, k.acceptance, k.reason = l.now, e.Acceptance, e.Reason
+			break
+		}
+	}
+	if strings.Contains(e.Reason, "expired") && m.expiredSaid.seq == 0 {
+		m.expiredSaid = l.now
+	}
+	tell(e, m, nil)
+}
+
+func (l *ledger) frameCarried(e *evidence.Event, tell observe) {
+	link := l.symbol(e.Link)
+	for i := range e.Items {
+		it := &e.Items[i]
+		m := l.resolve(it.PublishID, it.MessageID, it.BusinessID)
+		if m == nil {
+			continue
+		}
+		if e.Struck != "" {
+			l.strike(m, e, link)
+			tell(e, m, nil)
+			continue
+		}
+		var r *receipt
+		switch e.Frame {
+		case framePublish:
+			m.published = l.now
+		case frameDeliver:
+			l.deliverFrames = true
+			m.carried = l.now
+		case frameAckConfirm:
+			if a := l.actors[link]; a != nil && a.sub != nil {
+				if r = m.receipt(a.sub.name); r.confirmFrame == 0 {
+					r.confirmFrame, r.confirmLink, r.confirmConn = e.Seq, link, e.Conn
+				}
+			}
+		}
+		if e.Frame == frameDeliver {
+			if a := l.actors[link]; a != nil && a.sub != nil {
+				r = m.find(a.sub.name)
+			}
+		}
+		tell(e, m, r)
+	}
+	if len(e.Items) == 0 {
+		tell(e, nil, nil)
+	}
+}
+
+// strike notes what a fault of ours did to a message.
+func (l *ledger) strike(m *message, e *evidence.Event, link uint32) {
+	i := slices.IndexFunc(m.struck, func(s strike) bool {
+		return s.how == e.Struck && s.frame == e.Frame && s.link == link
+	})
+	if i < 0 {
+		i = len(m.struck)
+		m.struck = append(m.struck, strike{seq: e.Seq, how: e.Struck, frame: e.Frame, link: link})
+	}
+	if e.Struck == "duplicate" {
+		if e.Kind == evidence.FaultFired {
+			m.struck[i].fired++
+		} else {
+			m.struck[i].carried++
+		}
+	}
+	l.mark(m, e.Struck+" "+e.Frame)
+}
+
+// failing are the classes that can undo what a broker had not made durable.
+var failing = map[evidence.Class]bool{
+	evidence.BrokerCrash: true, evidence.BrokerRestart: true, evidence.PowerLoss: true,
+	evidence.Store: true, evidence.NodeLoss: true,
+}
+
+func (l *ledger) faultFired(e *evidence.Event, tell observe) {
+	l.active[e.Fault] = true
+	if failing[l.class[e.Fault]] {
+		l.brokerFailed = l.now
+	}
+	link := l.symbol(e.Link)
+	if e.Struck == "hold" || e.Struck == "delay" {
+		l.held[link] = append(l.held[link], window{e.Fault, e.At, -1})
+	}
+	for i := range e.Items {
+		it := &e.Items[i]
+		if m := l.resolve(it.PublishID, it.MessageID, it.BusinessID); m != nil {
+			l.strike(m, e, link)
+		}
+	}
+	tell(e, nil, nil)
+}
+
+func (l *ledger) faultHealed(e *evidence.Event, tell observe) {
+	delete(l.active, e.Fault)
+	for _, windows := range l.held {
+		for i := range windows {
+			if windows[i].label == e.Fault && windows[i].to < 0 {
+				windows[i].to = e.At
+			}
+		}
+	}
+	l.recovered(e, tell)
+}
+
+// delayedByUs reports whether a fault of ours may be why a frame that passed a
+// link now could not pass it by its deadline.
+func (l *ledger) delayedByUs(link uint32, deadline time.Duration) bool {
+	return slices.ContainsFunc(l.held[link], func(w window) bool {
+		return w.from <= l.now.at && (w.to < 0 || w.to+l.limits.InFlightBound >= deadline)
+	})
+}
+
+func (l *ledger) recovered(e *evidence.Event, tell observe) {
+	l.healed = l.now
+	tell(e, nil, nil)
+}
+
+func (l *ledger) phaseBegan(e *evidence.Event, tell observe) {
+	if e.Phase == evidence.Heal {
+		l.healed = l.now
+	}
+	tell(e, nil, nil)
+}
+
+func (l *ledger) processStarted(e *evidence.Event, tell observe) {
+	if e.Actor == actorBroker {
+		l.healed = l.now
+		var names []string
+		for _, word := range strings.Fields(e.Reason) {
+			for _, prefix := range []string{partitionWord, migratedWord} {
+				if name, ok := strings.CutPrefix(word, prefix); ok {
+					names = append(names, name)
+				}
+			}
+		}
+		if names != nil {
+			l.partitions = append(l.partitions, partitionStart{l.now, names})
+		}
+	}
+	tell(e, nil, nil)
+}
+
+func (l *ledger) processExited(e *evidence.Event, tell observe) {
+	if e.Actor == actorBroker {
+		l.brokerFailed = l.now
+	} else {
+		for _, s := range l.actorOf(e.Actor).sessions {
+			l.endSession(s)
+		}
+	}
+	tell(e, nil, nil)
+}
+
+func (l *ledger) drainEnded(e *evidence.Event, tell observe) {
+	l.drain, l.drainReason = l.now, e.Reason
+	tell(e, nil, nil)
+}
+
+func (l *ledger) disposed(e *evidence.Event, tell observe) {
+	m := l.resolve(e.PublishID, e.MessageID, e.BusinessID)
+	if m == nil {
+		return
+	}
+	if e.Kind == evidence.Purged {
+		m.purged = l.now
+		l.step(m, partyNobody)
+	} else {
+		m.deadLettered, m.deadReason = l.now, e.Reason
+		if strings.Contains(e.Reason, "expired") && m.expiredSaid.seq == 0 {
+			m.expiredSaid = l.now
+		}
+		l.step(m, partyDead)
+	}
+	tell(e, m, nil)
+}
+
+func (l *ledger) setClock(e *evidence.Event, tell observe) {
+	if e.Actor == actorBroker {
+		if d, err := time.ParseDuration(e.Reason); err == nil {
+			l.clock, l.clockSet = d, true
+		}
+	}
+	tell(e, nil, nil)
+}
+
+// commanded notes a redrive: what was dead-lettered gets its attempts anew.
+func (l *ledger) commanded(e *evidence.Event, tell observe) {
+	if strings.HasPrefix(e.Reason, redriveCommand) {
+		for _, m := range l.hot {
+			if m != nil && m.deadLettered.seq != 0 {
+				m.redriven++
+				m.deadLettered = stamp{}
+			}
+		}
+	}
+	tell(e, nil, nil)
+}
+
+// pushDeadline and popDeadline keep a heap: the earliest deadline first.
+func (l *ledger) pushDeadline(d due) {
+	h := append(l.deadlines, d)
+	for i := len(h) - 1; i > 0; {
+		up := (i - 1) / 2
+		if h[up].at <= h[i].at {
+			break
+		}
+		h[up], h[i] = h[i], h[up]
+		i = up
+	}
+	l.deadlines = h
+}
+
+func (l *ledger) popDeadline() due {
+	h := l.deadlines
+	top, last := h[0], len(h)-1
+	h[0] = h[last]
+	h = h[:last]
+	for i := 0; ; {
+		c := 2*i + 1
+		if c >= last {
+			break
+		}
+		if c+1 < last && h[c+1].at < h[c].at {
+			c++
+		}
+		if h[i].at <= h[c].at {
+			break
+		}
+		h[i], h[c] = h[c], h[i]
+		i = c
+	}
+	l.deadlines = h
+	return top
+}
+
+// pastDeadline looks whether an unserved message was deliverable, to a free and
+// ready consumer and with no fault of ours at work, for longer than the
+// tolerance: then its deadline excuses nothing.
+func (l *ledger) pastDeadline(d due) {
+	m := l.message(d.ref)
+	if len(l.active) > 0 {
+		return
+	}
+	for _, s := range l.matching[m.destination] {
+		if r := m.find(s.name); r != nil && r.deliveries > 0 || s.freeSince < 0 {
+			continue
+		}
+		from := max(s.freeSince, m.returned.at, l.healed.at)
+		m.owed = m.owed || d.at-from > l.limits.ExpiryTolerance
+	}
+}

@@ -1,0 +1,166 @@
+package guarantees
+
+import (
+	"fmt"
+
+	"github.com/custodymq/custody/evidence"
+)
+
+// Guarantee is one promise and how it is judged.
+type Guarantee struct {
+	Name  string // evidence.NoAcceptedLoss, …
+	Usual string // what the field calls it
+	Text  string // holds when, in one sentence
+	Rule  string // how it is judged, and what proves a violation
+
+	new func() checker
+}
+
+// checker judges one guarantee over one history. It may also be an observer (of
+// events, in order) and a closer (of publishes, when all events are read).
+type checker interface {
+	// conclude is called once, last.
+	conclude(*ledger, *ruling)
+}
+
+// observer sees an event after the ledger does. m and r are nil where the event
+// is about no publish or no logical subscriber; a frame comes once for each
+// message in it. Deliveries that our own faults forged are never shown.
+type observer interface {
+	on() []evidence.Kind
+	observe(l *ledger, e *evidence.Event, m *message, r *receipt, out *ruling)
+}
+
+// closer sees every publish once, when rows are known too. It must not keep m.
+type closer interface {
+	close(l *ledger, m *message, out *ruling)
+}
+
+// Guarantees is the list, in the order of reports.
+func Guarantees() []Guarantee {
+	return []Guarantee{
+		noAcceptedLoss,
+		noDuplicateDelivery,
+		singleEffect,
+		noPhantom,
+		declinedMeansAbsent,
+		stableRedeliveryID,
+		order,
+		expiryHonoured,
+		ackIsFinal,
+		persistedBeforeAccepted,
+		unknownResolved,
+		boundedRetry,
+		recoveryBounded,
+		rowsMatchClients,
+		partitionIsolation,
+		survives,
+	}
+}
+
+// proof says what a violation rests on. One that rests on absence needs a run
+// that came to its end; one shown by events stands in any.
+type proof uint8
+
+const (
+	byEvents proof = iota
+	byAbsence
+)
+
+// maxFindings of one verdict are shown; the rest are counted.
+const maxFindings = 20
+
+// ruling gathers what one checker finds.
+type ruling struct {
+	guarantee     string
+	unfinished    bool // the run did not come to its end: absence proves nothing
+	instances     int
+	broken        int
+	findings      []Finding
+	unconfirmed   []Finding
+	unconfirmedN  int
+	open          int // instances that could not be judged
+	openWhy       string
+	notApplicable string
+	layers        []Layer
+	measures      []Measure
+	held          string // why it is held, if more can be said than the count
+}
+
+// violate notes a violation.
+func (o *ruling) violate(p proof, f Finding) {
+	if p == byAbsence && o.unfinished {
+		o.undecided("the run did not come to its end, and absence proves nothing before it")
+		return
+	}
+	f.Guarantee = o.guarantee
+	o.broken++
+	if len(o.findings) < maxFindings {
+		o.findings = append(o.findings, f)
+	}
+}
+
+// show notes what breaks no claim and is shown.
+func (o *ruling) show(f Finding) {
+	f.Guarantee, f.Unconfirmed = o.guarantee, true
+	o.unconfirmedN++
+	if len(o.unconfirmed) < maxFindings {
+		o.unconfirmed = append(o.unconfirmed, f)
+	}
+}
+
+// undecided notes an instance that could not be judged; the first why is shown.
+func (o *ruling) undecided(why string) {
+	if o.open++; o.open == 1 {
+		o.openWhy = why
+	}
+}
+
+// verdict is what all of it comes to.
+func (o *ruling) verdict() Verdict {
+	v := Verdict{Guarantee: o.guarantee, Instances: o.instances, Layers: o.layers, Measures: o.measures,
+		Findings: append(o.findings, o.unconfirmed...)}
+	v.FindingsLeftOut = o.broken + o.unconfirmedN - len(v.Findings)
+	switch {
+	case o.broken > 0:
+		v.Outcome, v.Why = Violated, o.findings[0].Text
+		if o.broken > 1 {
+			v.Why = fmt.Sprintf("%s (and %d more)", v.Why, o.broken-1)
+		}
+	case o.notApplicable != "":
+		v.Outcome, v.Why = NotApplicable, o.notApplicable
+	case o.open > 0:
+		v.Outcome, v.Why = Inconclusive, o.openWhy
+		if o.open > 1 {
+			v.Why = fmt.Sprintf("%s (%d times)", o.openWhy, o.open)
+		}
+	case o.instances == 0:
+		v.Outcome, v.Why = Inconclusive, "nothing in this run put it to the test"
+	default:
+		v.Outcome, v.Why = Held, fmt.Sprintf("held %d times", o.instances)
+		if o.held != "" {
+			v.Why += ": " + o.held
+		}
+	}
+	return v
+}
+
+// finding of one publish at one logical subscriber (r may be nil).
+func (l *ledger) finding(m *message, r *receipt, kind string, seqs ...uint64) Finding {
+	f := Finding{Kind: kind, BusinessID: m.businessID, PublishID: m.publishID, MessageID: m.messageID}
+	if m.called.seq > 1 || !m.frozen {
+		seqs = append(seqs, m.called.seq)
+	}
+	if r != nil {
+		f.Subscription = l.name(r.sub)
+	}
+	f.Events = events(seqs...)
+	return f
+}
+
+func label(m *message) string {
+	if m.businessID != "" {
+		return fmt.Sprintf("%s (%s)", m.businessID, m.publishID)
+	}
+	return m.publishID
+}

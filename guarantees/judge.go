@@ -1,0 +1,292 @@
+package guarantees
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/custodymq/custody/evidence"
+)
+
+// JudgeVersion changes whenever the same evidence may be judged otherwise.
+const JudgeVersion = "1"
+
+// MaxMessages is how many publishes the table of a judgement shows.
+const MaxMessages = 1000
+
+// maxAnomalies bounds the two lists of findings of a run.
+const maxAnomalies = 200
+
+// Judge reads a history once and says what it proves. It depends on nothing
+// else: the same evidence gives the same judgement anywhere.
+//
+// An error means that it cannot be judged at all (a newer format, no events, a
+// guarantee that this version does not know). Evidence that ends early, or that
+// cannot be read to its end, is judged as far as it goes: nothing in it is
+// Held, Judgement.Error says why, and what its events prove to be broken stands.
+func Judge(h *evidence.History) (Judgement, error) {
+	m := &h.Manifest
+	if m.Format > evidence.FormatVersion {
+		return Judgement{}, fmt.Errorf("guarantees: run %s has evidence of format %d, this version reads up to %d: judge it with a newer custody", m.Run, m.Format, evidence.FormatVersion)
+	}
+	j := Judgement{Judge: JudgeVersion, Run: m.Run, System: m.System, Profile: m.Profile.Name, Scenario: m.Scenario}
+	if m.Inapplicable != "" {
+		j.Outcome, j.Why, j.Verdicts = NotApplicable, m.Inapplicable, []Verdict{}
+		j.Exit = ExitCode(j)
+		return j, nil
+	}
+	if h.Events == nil {
+		return Judgement{}, fmt.Errorf("guarantees: run %s has no events", m.Run)
+	}
+	all := Guarantees()
+	for _, name := range m.Expect {
+		if !slices.ContainsFunc(all, func(g Guarantee) bool { return g.Name == name }) {
+			return Judgement{}, fmt.Errorf("guarantees: run %s expects %q, which this version does not know", m.Run, name)
+		}
+	}
+	newJudge(h, all).judge(&j)
+	return j, nil
+}
+
+// judge is one judging of one run.
+type judge struct {
+	history    *evidence.History
+	ledger     *ledger
+	guarantees []Guarantee
+	checkers   []checker
+	rulings    []ruling
+	observers  [evidence.Noted + 1][]watching
+	conditions *evidence.Conditions
+	faults     []FaultResult
+	byLabel    map[string]int
+	unlisted   bool // a fault fired that the manifest does not list
+	failure    string
+	lastSeq    uint64
+	read       uint64
+	seen       int // snapshots shown to the conditions
+}
+
+type watching struct {
+	observer
+	*ruling
+}
+
+func newJudge(h *evidence.History, all []Guarantee) *judge {
+	j := &judge{
+		history: h, ledger: newLedger(h), guarantees: all,
+		checkers: make([]checker, len(all)), rulings: make([]ruling, len(all)),
+		conditions: evidence.NewConditions(h.Manifest.Reached),
+		byLabel:    make(map[string]int),
+	}
+	for i, g := range all {
+		j.checkers[i] = g.new()
+		j.rulings[i].guarantee = g.Name
+		if o, ok := j.checkers[i].(observer); ok {
+			for _, k := range o.on() {
+				j.observers[k] = append(j.observers[k], watching{o, &j.rulings[i]})
+			}
+		}
+	}
+	for i, f := range h.Manifest.Faults {
+		j.faults = append(j.faults, FaultResult{Label: f.Label, Class: f.Class, Line: f.Line})
+		j.byLabel[f.Label] = i
+	}
+	return j
+}
+
+func (j *judge) judge(out *Judgement) {
+	j.failure = j.ending()
+	if err := j.readEvents(); err != nil && j.failure == "" {
+		j.failure = err.Error()
+	}
+	if end := j.history.Manifest.End; j.failure == "" && end.Events != 0 && end.Events != j.read {
+		j.failure = fmt.Sprintf("the run recorded %d events, and %d are there: the evidence is not whole", end.Events, j.read)
+	}
+	for i := range j.rulings {
+		j.rulings[i].unfinished = j.failure != ""
+	}
+	j.close()
+	j.conclude(out)
+}
+
+// ending says why a run did not come to its end; empty if it did.
+func (j *judge) ending() string {
+	end := j.history.Manifest.End
+	switch {
+	case end == nil:
+		return "the run has no end: the harness died, or it is still going on"
+	case end.How != evidence.EndCompleted:
+		return strings.TrimSuffix(fmt.Sprintf("the run %s: %s", end.How, end.Reason), ": ")
+	case j.history.Truncated:
+		return "the record of events ends in the middle of one"
+	}
+	return ""
+}
+
+var errOrder = errors.New("events are not in order of their numbers: the evidence was altered or mixed up")
+
+func (j *judge) readEvents() error {
+	var observed []watching
+	tell := func(e *evidence.Event, m *message, r *receipt) {
+		for _, o := range observed {
+			o.observe(j.ledger, e, m, r, o.ruling)
+		}
+	}
+	watchConditions := j.conditions.Len() > 0
+	for e, err := range j.history.Events {
+		if err != nil {
+			return fmt.Errorf("event after number %d: %w", j.lastSeq, err)
+		}
+		if e.Seq <= j.lastSeq {
+			return fmt.Errorf("event %d after %d: %w", e.Seq, j.lastSeq, errOrder)
+		}
+		j.lastSeq = e.Seq
+		j.read++
+		if watchConditions {
+			j.conditions.Observe(e)
+			j.showSnapshots(e.Seq)
+		}
+		observed = nil
+		if int(e.Kind) < len(j.observers) {
+			observed = j.observers[e.Kind]
+		}
+		switch e.Kind {
+		case evidence.FaultFired:
+			j.fired(e)
+		case evidence.ProcessExited:
+			// Somebody outside killed it: that says nothing about the system.
+			if e.Actor == actorBroker && e.Exit != nil && !e.Exit.Ordered && e.Exit.Signal == "killed" && j.failure == "" {
+				j.failure = fmt.Sprintf("the broker was killed by something outside the run (event %d)", e.Seq)
+			}
+		}
+		j.ledger.apply(e, tell)
+	}
+	j.showSnapshots(^uint64(0))
+	return nil
+}
+
+// showSnapshots lets the conditions see the snapshots up to an event, in order.
+func (j *judge) showSnapshots(seq uint64) {
+	for ; j.seen < len(j.ledger.snapshots) && j.ledger.snapshots[j.seen].Seq <= seq; j.seen++ {
+		j.conditions.ObserveSnapshot(j.ledger.snapshots[j.seen])
+	}
+}
+
+// maxFaultEvents of one fault are listed; all are counted.
+const maxFaultEvents = 20
+
+func (j *judge) fired(e *evidence.Event) {
+	i, ok := j.byLabel[e.Fault]
+	if !ok {
+		j.unlisted = true
+		return
+	}
+	f := &j.faults[i]
+	if f.Fired++; len(f.Events) < maxFaultEvents {
+		f.Events = append(f.Events, e.Seq)
+	}
+}
+
+func (j *judge) close() {
+	j.ledger.readRows()
+	type closing struct {
+		closer
+		*ruling
+	}
+	var closers []closing
+	for i, c := range j.checkers {
+		if c, ok := c.(closer); ok {
+			closers = append(closers, closing{c, &j.rulings[i]})
+		}
+	}
+	j.ledger.each(func(m *message) {
+		for _, c := range closers {
+			c.close(j.ledger, m, c.ruling)
+		}
+	})
+	for i, c := range j.checkers {
+		c.conclude(j.ledger, &j.rulings[i])
+	}
+}
+
+func (j *judge) conclude(out *Judgement) {
+	m := &j.history.Manifest
+	out.Faults = j.faults
+	out.Reached = true
+	missing := ""
+	for i, c := range m.Reached {
+		r := ConditionResult{Line: c.Line, OK: j.conditions.Met(i), Missing: j.conditions.Missing(i)}
+		if !r.OK {
+			out.Reached = false
+			missing = fmt.Sprintf("the situation was not reached: %s: %s", c.Line, r.Missing)
+		}
+		out.Conditions = append(out.Conditions, r)
+	}
+	var classes []evidence.Class
+	for _, f := range j.faults {
+		if f.Fired == 0 {
+			missing = fmt.Sprintf("fault %s did not fire", f.Label)
+		} else if f.Class != "" && !slices.Contains(classes, f.Class) {
+			classes = append(classes, f.Class)
+		}
+	}
+	if j.unlisted {
+		classes = append(classes, "unlisted")
+	}
+	out.Verdicts = []Verdict{}
+	for i := range j.rulings {
+		v := j.rulings[i].verdict()
+		v.Claimed, v.Covered, v.Owner = coverage(m.Claims, v.Guarantee, classes)
+		expected := slices.Contains(m.Expect, v.Guarantee)
+		if !expected && v.Outcome != Violated {
+			continue
+		}
+		if v.Outcome == Held || v.Outcome == Inconclusive {
+			switch {
+			case j.failure != "":
+				v.Outcome, v.Why = Inconclusive, "could not be measured: "+j.failure
+			case missing != "":
+				v.Outcome, v.Why = Inconclusive, missing
+			}
+		}
+		out.Verdicts = append(out.Verdicts, v)
+		for _, f := range v.Findings {
+			if len(out.Anomalies) < maxAnomalies {
+				out.Anomalies = append(out.Anomalies, f)
+			}
+			if v.Claimed && v.Covered && !f.Unconfirmed && len(out.Broken) < maxAnomalies {
+				out.Broken = append(out.Broken, f)
+			}
+		}
+	}
+	out.Error = j.failure
+	out.Outcome = Combine(out.Verdicts)
+	out.Why = j.why(out, missing)
+	out.Exit = ExitCode(*out)
+	out.Messages, out.MessagesLeftOut = j.ledger.table(out.Anomalies)
+}
+
+// why is the run's outcome in one sentence.
+func (j *judge) why(out *Judgement, missing string) string {
+	var names []string
+	for _, v := range out.Verdicts {
+		if v.Claimed && v.Covered && v.Outcome == out.Outcome {
+			names = append(names, v.Guarantee)
+		}
+	}
+	list := strings.Join(names, ", ")
+	switch {
+	case out.Outcome == Violated:
+		return fmt.Sprintf("broken: %s. %s", list, out.Broken[0].Text)
+	case out.Error != "":
+		return "could not measure: " + out.Error
+	case out.Outcome == NotClaimed:
+		return "nothing that this run exercised is claimed for the faults that fired"
+	case missing != "":
+		return missing
+	case out.Outcome == Inconclusive:
+		return "could not be decided: " + list
+	}
+	return "held: " + list
+}

@@ -1,0 +1,35 @@
+package guarantees
+
+import (
+	"fmt"
+
+	"github.com/custodymq/custody/evidence"
+)
+
+var noDuplicateDelivery = Guarantee{
+	Name: evidence.NoDuplicateDelivery, Usual: "at-most-once",
+	Text: "No publish is handed to one logical subscriber more than once.",
+	Rule: "Counted per publish and logical subscriber, so fan-out is no duplicate; copies that our own faults forged are left out.",
+	new:  func() checker { return duplicate{} },
+}
+
+type duplicate struct{}
+
+func (duplicate) on() []evidence.Kind { return []evidence.Kind{evidence.Delivered} }
+
+func (duplicate) observe(l *ledger, e *evidence.Event, m *message, r *receipt, out *ruling) {
+	if m == nil {
+		return
+	}
+	if r.deliveries == 1 {
+		out.instances++
+		return
+	}
+	f := l.finding(m, r, "handed-twice", r.first.seq, e.Seq)
+	f.HandOver = BrokerToConsumer
+	f.Text = fmt.Sprintf("%s was handed to %s %d times", label(m), l.name(r.sub), r.deliveries)
+	f.Follows = []string{evidence.SingleEffect}
+	out.violate(byEvents, f)
+}
+
+func (duplicate) conclude(*ledger, *ruling) {}

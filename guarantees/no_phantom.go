@@ -1,0 +1,104 @@
+package guarantees
+
+import (
+	"fmt"
+
+	"github.com/custodymq/custody/evidence"
+)
+
+var noPhantom = Guarantee{
+	Name: evidence.NoPhantom, Usual: "integrity",
+	Text: "Nothing is delivered that was never published, and what is delivered is what was sent: payload, key and headers.",
+	Rule: "Joined on the publish ID in the payload and compared by digest; a payload without it was not ours or was altered. Deliveries that our own faults corrupted are left out.",
+	new:  func() checker { return &phantom{} },
+}
+
+type phantom struct {
+	corrupted int        // frames that we altered and whose deliveries are still expected without an envelope
+	early     []sighting // deliveries recorded before the call of their publish
+}
+
+// maxEarly deliveries wait for the call of their publish to be recorded.
+const maxEarly = 1 << 16
+
+type sighting struct {
+	ref              ref
+	seq              uint64
+	digest, business uint64
+	businessID       string
+	sub              uint32
+}
+
+func (c *phantom) on() []evidence.Kind {
+	return []evidence.Kind{evidence.Delivered, evidence.FaultFired}
+}
+
+func (c *phantom) observe(l *ledger, e *evidence.Event, m *message, r *receipt, out *ruling) {
+	if e.Kind == evidence.FaultFired {
+		if e.Struck == "corrupt" {
+			c.corrupted++
+		}
+		return
+	}
+	out.instances++
+	if m == nil {
+		if c.corrupted > 0 {
+			c.corrupted--
+			return
+		}
+		out.violate(byEvents, Finding{Kind: "no-envelope", MessageID: e.MessageID, HandOver: BrokerToConsumer, Events: []uint64{e.Seq},
+			Text: fmt.Sprintf("a delivery to %s is not what anybody published: %s", e.Actor, e.Reason)})
+		return
+	}
+	s := sighting{m.ref, e.Seq, hash(e.Digest), hash(e.BusinessID), e.BusinessID, r.sub}
+	if m.called.seq == 0 {
+		if len(c.early) < maxEarly {
+			c.early = append(c.early, s)
+		} else {
+			out.undecided("too many deliveries were recorded before their publish was called")
+		}
+		return
+	}
+	c.compare(l, m, s, out)
+}
+
+func (c *phantom) compare(l *ledger, m *message, s sighting, out *ruling) {
+	kind, what := "", ""
+	switch {
+	case s.digest != 0 && m.slot.digest != 0 && s.digest != m.slot.digest:
+		kind, what = "altered", "its payload, key or headers are not what was sent"
+	case s.business != 0 && m.slot.business != 0 && s.business != m.slot.business:
+		kind, what = "mixed-up", "it came with business ID "+s.businessID
+	}
+	if kind == "" || m.struckBy("corrupt") {
+		return
+	}
+	f := l.finding(m, nil, kind, s.seq)
+	f.Subscription, f.HandOver = l.name(s.sub), BrokerToConsumer
+	f.Text = fmt.Sprintf("%s was delivered altered: %s", label(m), what)
+	out.violate(byEvents, f)
+}
+
+func (c *phantom) conclude(l *ledger, out *ruling) {
+	for _, s := range c.early {
+		m := l.message(s.ref)
+		if m.called.seq != 0 {
+			c.compare(l, m, s, out)
+			continue
+		}
+		f := l.finding(m, nil, "never-published", s.seq)
+		f.BusinessID, f.Subscription, f.HandOver = s.businessID, l.name(s.sub), BrokerToConsumer
+		f.Text = fmt.Sprintf("%s was delivered, and nobody published it", m.publishID)
+		out.violate(byEvents, f)
+	}
+	if l.businessEnd < 0 {
+		return
+	}
+	for _, row := range l.snapshots[l.businessEnd].Rows {
+		if row.State == evidence.RowEffect && row.BusinessID != "" && l.ofBusiness(hash(row.BusinessID)) == 0 {
+			out.violate(byEvents, Finding{Kind: "effect-of-nothing", BusinessID: row.BusinessID, PublishID: row.PublishID,
+				Subscription: row.Subscription, HandOver: ConsumerToBusiness,
+				Text: fmt.Sprintf("%s has an effect, and nobody published it", row.BusinessID)})
+		}
+	}
+}

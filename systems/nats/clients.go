@@ -1,0 +1,77 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/custodymq/custody/systems"
+)
+
+// clients opens sessions with a server that may run anywhere: in a child of
+// this process, or in a child of its parent.
+type clients struct {
+	profile Profile
+	address string
+}
+
+// Credentials are the address of the server: it has no users.
+func (p Profile) Credentials(in systems.Instance) string {
+	if networked, ok := in.(systems.Networked); ok {
+		return networked.Address()
+	}
+	return ""
+}
+
+// Connect gives clients of a server that another process has started.
+func (p Profile) Connect(credentials string) (systems.Clients, error) {
+	if _, _, err := net.SplitHostPort(credentials); err != nil {
+		return nil, fmt.Errorf("nats: credentials %q are no address: %w", credentials, err)
+	}
+	return clients{profile: p, address: credentials}, nil
+}
+
+func (c clients) Producer(ctx context.Context, o systems.ProducerOptions) (systems.Producer, error) {
+	if err := c.accepts(o.Mode, o.Clock); err != nil {
+		return nil, err
+	}
+	o.Address = c.reached(o.Address)
+	producer, err := c.profile.producer(ctx, o.Address, o.Session)
+	if err != nil {
+		return nil, err // a nil *producer is no nil Producer
+	}
+	return producer, nil
+}
+
+func (c clients) Consumer(ctx context.Context, o systems.ConsumerOptions) (systems.Consumer, error) {
+	if err := c.accepts(o.Mode, o.Clock); err != nil {
+		return nil, err
+	}
+	o.Address = c.reached(o.Address)
+	consumer, err := c.profile.consumer(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	return consumer, nil
+}
+
+// accepts refuses what NATS has no counterpart for, rather than ignore it.
+func (c clients) accepts(mode systems.Mode, clock time.Duration) error {
+	switch {
+	case mode != systems.DefaultMode:
+		return fmt.Errorf("nats: no mode %q: a stream has one", mode)
+	case clock != 0:
+		return errors.New("nats: a client has no clock of its own")
+	}
+	return nil
+}
+
+// reached is the address of an actor's link, or the server's own without one.
+func (c clients) reached(address string) string {
+	if address == "" {
+		return c.address
+	}
+	return address
+}

@@ -1,0 +1,258 @@
+package nats
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	client "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/systems"
+)
+
+// consumer pulls one message at a time from the durable consumer of its
+// logical subscriber, and only while Receive is waiting: what a cancelled
+// Receive had asked for is kept for the next one. Safe for concurrent use; one
+// Receive at a time waits for the server.
+type consumer struct {
+	*session
+	window    int
+	ackWait   time.Duration
+	nakDelay  time.Duration
+	patience  time.Duration // until a pull without any answer counts as lost
+	pull      []byte        // the request for the next message
+	next      string        // …and where it goes
+	inbox     string
+	messages  chan *client.Msg
+	receiving chan struct{} // held by the one Receive that waits
+	settled   chan struct{} // something has left open
+	pullEnds  time.Time     // of the outstanding pull; zero is none. Guarded by receiving
+
+	mu   sync.Mutex
+	open map[*delivery]time.Time // unsettled, until the server takes it back
+}
+
+func (p Profile) consumer(ctx context.Context, o systems.ConsumerOptions) (*consumer, error) {
+	subject, err := subjectOf(o.Destination)
+	if err != nil {
+		return nil, err
+	}
+	s, err := p.dial(ctx, o.Address, o.Session)
+	if err != nil {
+		return nil, err
+	}
+	c, err := p.subscribe(ctx, s, subject, o)
+	if err != nil {
+		s.conn.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+func (p Profile) subscribe(ctx context.Context, s *session, subject string, o systems.ConsumerOptions) (*consumer, error) {
+	js, err := jetstream.New(s.conn)
+	if err != nil {
+		return nil, fmt.Errorf("nats: JetStream: %w", err)
+	}
+	durable := durableName(o.Subscription, o.Destination)
+	_, err = js.CreateOrUpdateConsumer(ctx, streamName, jetstream.ConsumerConfig{
+		Durable:       durable,
+		Description:   o.Subscription + " of " + o.Destination,
+		FilterSubject: subject,
+		DeliverPolicy: jetstream.DeliverAllPolicy,
+		AckPolicy:     jetstream.AckExplicitPolicy,
+		AckWait:       p.scaled(ackWait),
+		MaxDeliver:    -1,
+		MaxAckPending: -1, // the window is each session's own
+	})
+	switch {
+	case err == nil:
+	case unavailable(ctx, err):
+		return nil, fmt.Errorf("nats: subscribe %s to %s: %w: %w", o.Subscription, o.Destination, systems.ErrUnavailable, err)
+	default:
+		return nil, fmt.Errorf("nats: subscribe %s to %s (a work queue has one logical subscriber for each subject): %w", o.Subscription, o.Destination, err)
+	}
+	pull, err := json.Marshal(map[string]int64{"batch": 1, "expires": int64(p.scaled(pullExpires))})
+	if err != nil {
+		return nil, fmt.Errorf("nats: pull request: %w", err)
+	}
+	c := &consumer{
+		session:   s,
+		window:    max(o.Window, 1),
+		ackWait:   p.scaled(ackWait),
+		nakDelay:  p.scaled(nakDelay),
+		patience:  p.scaled(pullExpires + pullGrace),
+		pull:      pull,
+		next:      "$JS.API.CONSUMER.MSG.NEXT." + streamName + "." + durable,
+		inbox:     s.conn.NewInbox(),
+		messages:  make(chan *client.Msg, 64), // far more than one pull at a time can bring
+		receiving: make(chan struct{}, 1),
+		settled:   make(chan struct{}, 1),
+		open:      make(map[*delivery]time.Time),
+	}
+	if _, err := s.conn.ChanSubscribe(c.inbox, c.messages); err != nil {
+		return nil, fmt.Errorf("nats: subscribe to deliveries: %w: %w", systems.ErrUnavailable, err)
+	}
+	return c, nil
+}
+
+func (c *consumer) Receive(ctx context.Context) (systems.Delivery, error) {
+	select {
+	case c.receiving <- struct{}{}:
+		defer func() { <-c.receiving }()
+	case <-c.gone:
+		return nil, systems.ErrDisconnected
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		if c.ended() {
+			return nil, systems.ErrDisconnected
+		}
+		wake, err := c.ask(time.Now())
+		if err != nil {
+			return nil, err
+		}
+		timer.Reset(time.Until(wake))
+		select {
+		case msg := <-c.messages:
+			c.pullEnds = time.Time{}
+			d, err := c.take(msg)
+			if d != nil || err != nil {
+				return d, err
+			}
+		case <-timer.C:
+		case <-c.settled:
+		case <-c.gone:
+			return nil, systems.ErrDisconnected
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// ask sends a pull request if none is outstanding and the window has room. It
+// returns when to look again.
+func (c *consumer) ask(now time.Time) (time.Time, error) {
+	if now.Before(c.pullEnds) {
+		return c.pullEnds, nil
+	}
+	if full, until := c.full(now); full {
+		return until, nil
+	}
+	if err := c.conn.PublishRequest(c.next, c.inbox, c.pull); err != nil {
+		c.conn.Close()
+		return time.Time{}, fmt.Errorf("%w: pull: %w", systems.ErrDisconnected, err)
+	}
+	c.pullEnds = now.Add(c.patience)
+	return c.pullEnds, nil
+}
+
+// full reports whether the window is used up, and until when at the latest: a
+// delivery past AckWait is the server's again, settled or not.
+func (c *consumer) full(now time.Time) (bool, time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var first time.Time
+	for d, until := range c.open {
+		switch {
+		case !now.Before(until):
+			delete(c.open, d)
+		case first.IsZero() || until.Before(first):
+			first = until
+		}
+	}
+	return len(c.open) >= c.window, first
+}
+
+// take makes a delivery of what came for a pull; neither delivery nor error
+// when the pull merely expired.
+func (c *consumer) take(msg *client.Msg) (systems.Delivery, error) {
+	if status := msg.Header.Get("Status"); status != "" && len(msg.Data) == 0 {
+		if status == "404" || status == "408" { // no message, time-out: pull again
+			return nil, nil
+		}
+		c.conn.Close()
+		return nil, fmt.Errorf("%w: the server ended the pull: %s %s", systems.ErrDisconnected, status, msg.Header.Get("Description"))
+	}
+	meta, err := msg.Metadata()
+	if err != nil {
+		return nil, fmt.Errorf("nats: a delivery that is not from a stream: %w", err)
+	}
+	d := &delivery{
+		consumer: c,
+		reply:    msg.Reply,
+		message:  decode(messageID(meta.Stream, meta.Sequence.Stream), msg.Subject, msg.Header, msg.Data),
+		attempt:  int(meta.NumDelivered),
+	}
+	c.mu.Lock()
+	c.open[d] = time.Now().Add(c.ackWait)
+	c.mu.Unlock()
+	return d, nil
+}
+
+func (c *consumer) settle(d *delivery) {
+	c.mu.Lock()
+	delete(c.open, d)
+	c.mu.Unlock()
+	select {
+	case c.settled <- struct{}{}:
+	default:
+	}
+}
+
+// delivery is one message in the hands of the application.
+type delivery struct {
+	consumer *consumer
+	reply    string // where its acknowledgement goes
+	message  systems.Message
+	attempt  int
+}
+
+func (d *delivery) Message() systems.Message { return d.message }
+
+func (d *delivery) Attempt() (int, bool) { return d.attempt, true }
+
+func (d *delivery) Mark() evidence.Mark {
+	if d.attempt > 1 {
+		return evidence.MarkRedelivered
+	}
+	return evidence.MarkFirst
+}
+
+// Ack asks for the server's confirmation ("double ack"): a plain JetStream
+// acknowledgement succeeds for the client even when it is lost.
+func (d *delivery) Ack(ctx context.Context) (evidence.AckOutcome, error) {
+	return d.answer(ctx, []byte("+ACK"))
+}
+
+// Nack gives the message back for another attempt. JetStream keeps no reason.
+func (d *delivery) Nack(ctx context.Context, _ string) (evidence.AckOutcome, error) {
+	return d.answer(ctx, fmt.Appendf(nil, `-NAK {"delay": %d}`, d.consumer.nakDelay.Nanoseconds()))
+}
+
+func (d *delivery) answer(ctx context.Context, body []byte) (evidence.AckOutcome, error) {
+	// After AckWait the message is on its way again: no confirmation is worth
+	// waiting for, and the server does not confirm one that it forgot in a crash.
+	ctx, cancel := context.WithTimeout(ctx, d.consumer.ackWait)
+	defer cancel()
+	_, err := d.consumer.conn.RequestWithContext(ctx, d.reply, body)
+	switch {
+	case err == nil:
+		d.consumer.settle(d)
+		return evidence.AckConfirmed, nil
+	case errors.Is(err, client.ErrNoResponders):
+		d.consumer.settle(d)
+		return evidence.AckRefused, fmt.Errorf("nats: %s of %s: its consumer is gone: %w", body, d.message.MessageID, err)
+	case errors.Is(err, client.ErrConnectionClosed):
+		err = errors.Join(systems.ErrDisconnected, err)
+	}
+	return evidence.AckUnknown, fmt.Errorf("nats: %s of %s: %w", body, d.message.MessageID, err)
+}

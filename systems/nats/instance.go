@@ -1,0 +1,225 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/custodymq/custody/containers"
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/links"
+	natslink "github.com/custodymq/custody/links/nats"
+	"github.com/custodymq/custody/systems"
+)
+
+// instance is one nats-server in a process of its own. Safe for concurrent use.
+type instance struct {
+	clients
+	sink   evidence.Sink
+	config serverConfig
+	log    io.WriteCloser
+
+	mu    sync.Mutex // one order to the process at a time
+	child *containers.Child
+}
+
+var (
+	_ systems.System    = Profile{}
+	_ systems.Connector = Profile{}
+	_ systems.Networked = (*instance)(nil)
+	_ systems.Process   = (*instance)(nil)
+	_ systems.Inspector = (*instance)(nil)
+	_ systems.Rejecter  = (*delivery)(nil)
+)
+
+// serverName is the actor of the server's events and the name of its log.
+const serverName = "broker"
+
+// configText is the whole configuration of the server: address, store, and
+// when the store is synced.
+const configText = `listen: %q
+server_name: "custody"
+max_payload: 4MB
+jetstream {
+  store_dir: %q
+  sync_interval: %s
+  max_memory_store: 64MB
+  max_file_store: 4GB
+}
+`
+
+// Start runs a server on a free port of 127.0.0.1 with its store in env.Dir,
+// and makes its one stream.
+func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, error) {
+	if env.Defect != "" {
+		return nil, fmt.Errorf("nats: no seeded defect %q: this adapter has none", env.Defect)
+	}
+	address, err := containers.FreeAddress()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := filepath.Abs(env.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("nats: folder of the server: %w", err)
+	}
+	file := filepath.Join(dir, "nats-server.conf")
+	text := fmt.Sprintf(configText, address, filepath.Join(dir, "jetstream"), p.syncInterval)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		return nil, fmt.Errorf("nats: configuration of the server: %w", err)
+	}
+	log, err := env.Log(serverName)
+	if err != nil {
+		return nil, fmt.Errorf("nats: log of the server: %w", err)
+	}
+	in := &instance{clients: clients{profile: p, address: address}, sink: env.Sink, config: serverConfig{File: file}, log: log}
+	if err := in.Restart(ctx); err != nil {
+		return nil, errors.Join(err, log.Close())
+	}
+	if err := in.makeStream(ctx); err != nil {
+		return nil, errors.Join(err, in.Stop(context.WithoutCancel(ctx)))
+	}
+	return in, nil
+}
+
+func (in *instance) makeStream(ctx context.Context) error {
+	return in.administer(ctx, func(js jetstream.JetStream) error {
+		_, err := js.CreateStream(ctx, jetstream.StreamConfig{
+			Name:        streamName,
+			Subjects:    []string{subjectPrefix + ">"},
+			Storage:     jetstream.FileStorage,
+			Retention:   jetstream.WorkQueuePolicy,
+			AllowMsgTTL: true,
+		})
+		return err
+	})
+}
+
+// administer does something on a connection of its own, straight to the server
+// and never through a link.
+func (in *instance) administer(ctx context.Context, do func(jetstream.JetStream) error) error {
+	s, err := in.profile.dial(ctx, in.address, "administrator")
+	if err != nil {
+		return err
+	}
+	defer s.conn.Close()
+	js, err := jetstream.New(s.conn)
+	if err == nil {
+		err = do(js)
+	}
+	if err != nil {
+		return fmt.Errorf("nats: administer stream %s: %w", streamName, err)
+	}
+	return nil
+}
+
+func (in *instance) Address() string          { return in.address }
+func (in *instance) Protocol() links.Protocol { return natslink.Protocol{} }
+
+// Restart starts the server's process, which must have ended.
+func (in *instance) Restart(ctx context.Context) error {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.child != nil {
+		select {
+		case <-in.child.Exited():
+		default:
+			return errors.New("nats: restart: the server still runs: kill it or shut it down first")
+		}
+	}
+	child, err := containers.StartChild(ctx, containers.ChildOptions{
+		Role:   RoleName,
+		Config: in.config,
+		Log:    in.log,
+		Exited: func(e containers.Exit) {
+			in.sink.Record(evidence.Event{
+				Kind: evidence.ProcessExited, Actor: serverName,
+				Exit: &evidence.ExitInfo{Code: e.Code, Signal: e.Signal, Ordered: e.Ordered},
+			})
+		},
+	}, nil)
+	if err != nil {
+		return fmt.Errorf("nats: start the server on %s (main must give nats.Role to containers.RunRole): %w", in.address, err)
+	}
+	in.child = child
+	in.sink.Record(evidence.Event{Kind: evidence.ProcessStarted, Actor: serverName})
+	return nil
+}
+
+func (in *instance) Kill(ctx context.Context) error {
+	return in.order(ctx, (*containers.Child).Kill)
+}
+
+func (in *instance) Shutdown(ctx context.Context) error {
+	return in.order(ctx, (*containers.Child).Stop)
+}
+
+func (in *instance) Pause(ctx context.Context) error {
+	return in.order(ctx, (*containers.Child).Pause)
+}
+
+func (in *instance) Continue(ctx context.Context) error {
+	return in.order(ctx, (*containers.Child).Continue)
+}
+
+func (in *instance) order(ctx context.Context, do func(*containers.Child, context.Context) error) error {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return do(in.child, ctx)
+}
+
+func (in *instance) Stop(ctx context.Context) error {
+	return errors.Join(in.Shutdown(ctx), in.log.Close())
+}
+
+// Rows reads the stream message by message. In a work queue every stored
+// message is pending: the acknowledged are deleted before that is confirmed.
+func (in *instance) Rows(ctx context.Context) (evidence.Snapshot, error) {
+	snapshot := evidence.Snapshot{Source: evidence.SourceBroker, Trust: evidence.Exact}
+	err := in.administer(ctx, func(js jetstream.JetStream) error {
+		stream, err := js.Stream(ctx, streamName)
+		if err != nil {
+			return err
+		}
+		for sequence := uint64(1); ; sequence++ {
+			// With a subject the server gives the next message from there on,
+			// so that gaps cost nothing.
+			msg, err := stream.GetMsg(ctx, sequence, jetstream.WithGetMsgSubject(subjectPrefix+">"))
+			if errors.Is(err, jetstream.ErrMsgNotFound) {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			sequence = msg.Sequence
+			snapshot.Rows = append(snapshot.Rows, rowOf(msg, time.Now()))
+		}
+	})
+	if err != nil {
+		return evidence.Snapshot{}, err
+	}
+	snapshot.Count = len(snapshot.Rows)
+	return snapshot, nil
+}
+
+func rowOf(msg *jetstream.RawStreamMsg, now time.Time) evidence.StoredRow {
+	m := decode(messageID(streamName, msg.Sequence), msg.Subject, msg.Header, msg.Data)
+	row := evidence.StoredRow{
+		State:       evidence.RowPending,
+		MessageID:   m.MessageID,
+		Destination: m.Destination,
+		Digest:      evidence.Digest(m.Payload, m.Key, m.Headers),
+		Expired:     m.TTL > 0 && now.After(msg.Time.Add(m.TTL)),
+	}
+	// A payload that is not ours has a digest and no IDs.
+	if e, err := evidence.ParseEnvelope(m.Payload); err == nil {
+		row.BusinessID, row.PublishID = e.BusinessID, e.PublishID
+	}
+	return row
+}

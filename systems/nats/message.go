@@ -1,0 +1,108 @@
+package nats
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	client "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/custodymq/custody/systems"
+)
+
+// One stream holds every destination; the subject's first token keeps them
+// apart from the server's own subjects, which a stream must not take.
+const (
+	streamName    = "custody"
+	subjectPrefix = "custody."
+	keyHeader     = "Custody-Key"
+	serverHeaders = "Nats-" // a header with this prefix is between client and server
+)
+
+// messageID names a stored message: "custody:7".
+func messageID(stream string, sequence uint64) string {
+	return stream + ":" + strconv.FormatUint(sequence, 10)
+}
+
+// subjectOf a destination, which may hold NATS wildcards where a consumer
+// subscribes to it.
+func subjectOf(destination string) (string, error) {
+	for token := range strings.SplitSeq(destination, ".") {
+		if token == "" || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
+			return "", fmt.Errorf("nats: destination %q: each of its tokens, parted by dots, has at least one character and no blank", destination)
+		}
+	}
+	return subjectPrefix + destination, nil
+}
+
+// encode gives the NATS message of a publish. An error is a message that NATS
+// could not carry unaltered: a failure to measure.
+func encode(m systems.Message) (*client.Msg, error) {
+	subject, err := subjectOf(m.Destination)
+	if err != nil {
+		return nil, err
+	}
+	if strings.ContainsAny(m.Destination, "*>") {
+		return nil, fmt.Errorf("nats: publish to %q: a wildcard is for subscribing", m.Destination)
+	}
+	out := &client.Msg{Subject: subject, Data: m.Payload, Header: client.Header{}}
+	for name, value := range m.Headers {
+		if name == keyHeader || strings.HasPrefix(name, serverHeaders) {
+			return nil, fmt.Errorf("nats: header %q is reserved", name)
+		}
+		out.Header[name] = []string{value}
+	}
+	set := func(name, value string) {
+		if value != "" {
+			out.Header[name] = []string{value}
+		}
+	}
+	set(keyHeader, m.Key)
+	set(jetstream.MsgIDHeader, m.MessageID)
+	if m.TTL > 0 {
+		// As asked for: the server refuses less than a second, and says so.
+		set(jetstream.MsgTTLHeader, m.TTL.String())
+	}
+	return out, nil
+}
+
+// decode is the inverse of encode, for what the server hands out or shows.
+func decode(id, subject string, header client.Header, payload []byte) systems.Message {
+	m := systems.Message{
+		Destination: strings.TrimPrefix(subject, subjectPrefix),
+		MessageID:   id,
+		Key:         header.Get(keyHeader),
+		Payload:     payload,
+	}
+	for name := range header {
+		if name == keyHeader || strings.HasPrefix(name, serverHeaders) {
+			continue
+		}
+		if m.Headers == nil {
+			m.Headers = make(map[string]string)
+		}
+		m.Headers[name] = header.Get(name)
+	}
+	// The server has checked it: what does not parse was never stored.
+	m.TTL, _ = time.ParseDuration(header.Get(jetstream.MsgTTLHeader))
+	return m
+}
+
+// durableName of a logical subscriber. JetStream's names are narrower than
+// ours, and one subscriber may have several destinations: what a name cannot
+// hold is told apart by a hash.
+func durableName(subscription, destination string) string {
+	plain := strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '-':
+			return r
+		}
+		return '_'
+	}, subscription)
+	sum := sha256.Sum256([]byte(subscription + "\x00" + destination))
+	return plain[:min(len(plain), 64)] + "_" + hex.EncodeToString(sum[:4])
+}

@@ -1,0 +1,106 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+
+	client "github.com/nats-io/nats.go"
+
+	"github.com/custodymq/custody/systems"
+)
+
+// session is one connection that is never made again: reconnection and its
+// buffer are switched off, so that nothing happens behind the caller's back.
+type session struct {
+	conn *client.Conn
+	gone chan struct{} // closed when the connection is
+}
+
+func (p Profile) dial(ctx context.Context, address, name string) (*session, error) {
+	gone := make(chan struct{})
+	d := &dialer{ctx: ctx}
+	conn, err := client.Connect("nats://"+address,
+		client.Name(name),
+		client.NoReconnect(),
+		client.IgnoreDiscoveredServers(), // they are not behind this actor's link
+		client.SetCustomDialer(d),
+		client.Timeout(p.scaled(dialTimeout)),
+		client.PingInterval(p.scaled(pingInterval)),
+		client.MaxPingsOutstanding(2),
+		client.FlusherTimeout(p.scaled(writeTimeout)),
+		// By default nats.go prints these. One means that it has thrown a
+		// message away, which must not pass as silence; the others end the
+		// connection, which is told.
+		client.ErrorHandler(func(conn *client.Conn, _ *client.Subscription, err error) {
+			if errors.Is(err, client.ErrSlowConsumer) {
+				conn.Close()
+			}
+		}),
+		client.ClosedHandler(func(*client.Conn) { close(gone) }),
+	)
+	cancelled := !d.release()
+	switch {
+	case cancelled || ctx.Err() != nil:
+		if err == nil {
+			conn.Close()
+		}
+		return nil, fmt.Errorf("nats: connect to %s: %w", address, context.Cause(ctx))
+	case err != nil:
+		return nil, fmt.Errorf("nats: connect to %s: %w: %w", address, systems.ErrUnavailable, err)
+	}
+	return &session{conn: conn, gone: gone}, nil
+}
+
+// dialer lets a context end a connection attempt: nats.go takes none. Used by
+// one Connect, on its goroutine.
+type dialer struct {
+	ctx  context.Context
+	stop func() bool
+}
+
+func (d *dialer) Dial(network, address string) (net.Conn, error) {
+	conn, err := (&net.Dialer{}).DialContext(d.ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	d.stop = context.AfterFunc(d.ctx, func() { conn.Close() })
+	return conn, nil
+}
+
+// release ends the context's hold on the connection; false if it was used.
+func (d *dialer) release() bool { return d.stop == nil || d.stop() }
+
+// Close ends the session and returns when the connection is closed. Answers
+// still on their way are Unknown from then on.
+func (s *session) Close(ctx context.Context) error {
+	s.conn.Close()
+	select {
+	case <-s.gone:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("nats: close: %w", context.Cause(ctx))
+	}
+}
+
+// ended reports whether the session is over.
+func (s *session) ended() bool {
+	select {
+	case <-s.gone:
+		return true
+	default:
+		return s.conn.IsClosed()
+	}
+}
+
+// unavailable says whether a failed call of JetStream's API may work later: it
+// found no server, or had no answer though the caller still waits.
+func unavailable(ctx context.Context, err error) bool {
+	for _, passing := range []error{client.ErrNoResponders, client.ErrConnectionClosed, client.ErrTimeout, context.DeadlineExceeded} {
+		if errors.Is(err, passing) {
+			return ctx.Err() == nil
+		}
+	}
+	return false
+}

@@ -1,0 +1,381 @@
+package systemtest
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/links"
+	"github.com/custodymq/custody/systems"
+)
+
+// bench is one instance of the system with its sessions, for one subtest. Its
+// methods end the subtest when the system does not do what is asked.
+type bench struct {
+	t        *testing.T
+	ctx      context.Context // bounds everything the subtest waits for
+	system   systems.System
+	instance systems.Instance
+	sink     *sink
+	address  string // of the server, empty if not Networked
+
+	stopped  bool
+	cleanups []func() // run in reverse order by stop
+	sessions int
+	sent     int
+}
+
+// within bounds one subtest; only a broken adapter comes near it.
+const within = time.Minute
+
+const (
+	destination  = "orders"
+	subscription = "billing"
+)
+
+func start(t *testing.T, s systems.System) *bench {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	b := &bench{t: t, ctx: ctx, system: s, sink: &sink{}}
+	var pipes sync.WaitGroup // the event pipes of the instance's children
+	b.onStop(cancel)
+	b.onStop(pipes.Wait)
+	dir := t.TempDir()
+	instance, err := s.Start(ctx, systems.Env{
+		Dir: dir,
+		Log: func(name string) (io.WriteCloser, error) { return os.Create(filepath.Join(dir, name+".log")) },
+		// Evidence of children is the bench's to judge; here it is only drained.
+		Adopt: func(events io.Reader, _ string) { pipes.Go(func() { _, _ = io.Copy(io.Discard, events) }) },
+		Sink:  b.sink,
+		Scale: 1,
+		Seed:  1,
+	})
+	if err != nil {
+		cancel()
+		t.Fatalf("start: %v", err)
+	}
+	b.instance = instance
+	if networked, ok := instance.(systems.Networked); ok {
+		b.address = networked.Address()
+	}
+	b.onStop(func() {
+		stop, cancel := context.WithTimeout(context.Background(), within)
+		defer cancel()
+		if err := instance.Stop(stop); err != nil {
+			t.Errorf("stop: %v", err)
+		}
+	})
+	t.Cleanup(b.stop)
+	return b
+}
+
+func (b *bench) onStop(f func()) { b.cleanups = append(b.cleanups, f) }
+
+// stop closes the sessions and stops the instance, once.
+func (b *bench) stop() {
+	if b.stopped {
+		return
+	}
+	b.stopped = true
+	for i := len(b.cleanups) - 1; i >= 0; i-- {
+		b.cleanups[i]()
+	}
+}
+
+// needs skips the subtest if the system says that it lacks this.
+func (b *bench) needs(n systems.Need) {
+	b.t.Helper()
+	if reason, lacks := b.system.Describe().Lacks[n]; lacks {
+		b.t.Skipf("lacks %s: %s", n, reason)
+	}
+}
+
+// lacks skips the subtest; an ability that is absent without a reason fails it.
+func (b *bench) lacks(n systems.Need) {
+	b.t.Helper()
+	b.needs(n)
+	b.t.Fatalf("%s is not implemented, and Lacks does not say why", n)
+}
+
+func (b *bench) process() systems.Process {
+	b.t.Helper()
+	p, ok := b.instance.(systems.Process)
+	if !ok {
+		b.lacks(systems.NeedProcess)
+	}
+	return p
+}
+
+// link to the system, for the sessions of one subtest.
+func (b *bench) link() *links.Link {
+	b.t.Helper()
+	networked, ok := b.instance.(systems.Networked)
+	if !ok || networked.Protocol() == nil {
+		b.lacks(systems.NeedFrames)
+	}
+	link, err := links.Open(b.ctx, links.Options{
+		Name: "p1", Upstream: networked.Address(), Protocol: networked.Protocol(),
+		Index: links.NewIndex(), Sink: b.sink,
+	})
+	b.must("open a link", err)
+	b.onStop(func() {
+		if err := link.Close(); err != nil {
+			b.t.Errorf("close the link: %v", err)
+		}
+	})
+	return link
+}
+
+func (b *bench) claims(guarantee string, fired evidence.Class) bool {
+	for _, c := range b.system.Describe().Claims {
+		if c.Guarantee == guarantee && c.Covers([]evidence.Class{fired}) {
+			return true
+		}
+	}
+	return false
+}
+
+func (b *bench) must(what string, err error) {
+	b.t.Helper()
+	if err != nil {
+		b.t.Fatalf("%s: %v", what, err)
+	}
+}
+
+func (b *bench) session(actor string) string {
+	b.sessions++
+	return actor + "#" + strconv.Itoa(b.sessions)
+}
+
+func (b *bench) producer() systems.Producer {
+	b.t.Helper()
+	return b.producerAt(b.address)
+}
+
+func (b *bench) producerAt(address string) systems.Producer {
+	b.t.Helper()
+	p, err := b.instance.Producer(b.ctx, systems.ProducerOptions{Name: "p1", Session: b.session("p1"), Address: address})
+	b.must("open a producer's session", err)
+	b.onStop(func() { b.close(p) })
+	return p
+}
+
+func (b *bench) consumerOptions(session, address string, window int) systems.ConsumerOptions {
+	return systems.ConsumerOptions{
+		Name: "c1", Session: session, Address: address,
+		Destination: destination, Subscription: subscription, Window: window,
+	}
+}
+
+func (b *bench) consumer(window int) systems.Consumer {
+	b.t.Helper()
+	return b.consumerAt(b.address, window)
+}
+
+func (b *bench) consumerAt(address string, window int) systems.Consumer {
+	b.t.Helper()
+	c, err := b.instance.Consumer(b.ctx, b.consumerOptions(b.session("c1"), address, window))
+	b.must("open a consumer's session", err)
+	b.onStop(func() { b.close(c) })
+	return c
+}
+
+// close ends a session. Doing so twice is allowed.
+func (b *bench) close(s interface{ Close(context.Context) error }) {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	if err := s.Close(ctx); err != nil {
+		b.t.Errorf("close a session: %v", err)
+	}
+}
+
+// message is the next one of producer p1.
+func (b *bench) message(businessID, body string) systems.Message {
+	b.sent++
+	e := evidence.Envelope{PublishID: evidence.PublishID("p1", b.sent, 1), BusinessID: businessID, Body: []byte(body)}
+	return systems.Message{Destination: destination, Payload: e.Encode()}
+}
+
+func (b *bench) send(p systems.Producer, m systems.Message) systems.Pending {
+	b.t.Helper()
+	pending, err := p.Send(b.ctx, m)
+	b.must("send", err)
+	return pending
+}
+
+// accepted waits for the answer of a healthy system. One that does not promise
+// to keep messages may leave it Unknown, with "ok" told to the application.
+func (b *bench) accepted(p systems.Pending) systems.Receipt {
+	b.t.Helper()
+	r := p.Receipt(b.ctx)
+	forgets := true
+	for _, c := range b.system.Describe().Claims {
+		forgets = forgets && c.Guarantee != evidence.NoAcceptedLoss
+	}
+	switch {
+	case r.Told != "ok":
+		b.t.Fatalf("a healthy system answered %+v, want told ok", r)
+	case forgets && r.Acceptance == evidence.Unknown:
+	case r.Acceptance != evidence.Accepted || r.HeldBy == evidence.HeldByNobody:
+		b.t.Fatalf("a healthy system answered %+v, want accepted, and held by somebody", r)
+	}
+	return r
+}
+
+func (b *bench) receive(c systems.Consumer) systems.Delivery {
+	b.t.Helper()
+	d, err := c.Receive(b.ctx)
+	b.must("receive", err)
+	return d
+}
+
+// settle acknowledges a delivery, with the outcome that the profile announces.
+func (b *bench) settle(d systems.Delivery) {
+	b.t.Helper()
+	want := evidence.AckSent
+	if b.system.Describe().Profile.AckConfirms {
+		want = evidence.AckConfirmed
+	}
+	if outcome, err := d.Ack(b.ctx); outcome != want {
+		b.t.Fatalf("acknowledge: %v (%v), want %v", outcome, err, want)
+	}
+}
+
+// marked checks what a delivery says of itself; n is the least its count can be.
+func (b *bench) marked(d systems.Delivery, n int) {
+	b.t.Helper()
+	if attempt, known := d.Attempt(); known && attempt < n {
+		b.t.Errorf("delivery %d of a message counts itself as attempt %d", n, attempt)
+	}
+	want := evidence.MarkNone
+	if b.system.Describe().Profile.MarksAgain {
+		want = evidence.MarkFirst
+		if n > 1 {
+			want = evidence.MarkRedelivered
+		}
+	}
+	if d.Mark() != want {
+		b.t.Errorf("delivery %d of a message is marked %q, want %q", n, d.Mark(), want)
+	}
+}
+
+func (b *bench) sameAgain(first, second systems.Delivery) {
+	b.t.Helper()
+	b.marked(first, 1)
+	b.marked(second, 2)
+	one, two := first.Message(), second.Message()
+	if one.MessageID != two.MessageID {
+		b.t.Errorf("delivered as %q, then again as %q", one.MessageID, two.MessageID)
+	}
+	if digestOf(one) != digestOf(two) {
+		b.t.Error("the redelivery differs from the first delivery")
+	}
+}
+
+// unreachable publishes on a new session where nothing can be reached. The
+// session may fail to open, or open and refuse; it is one try either way.
+func (b *bench) unreachable(where, address string) {
+	b.t.Helper()
+	p, err := b.instance.Producer(b.ctx, systems.ProducerOptions{Name: "p9", Session: b.session("p9"), Address: address})
+	if err != nil {
+		if !errors.Is(err, systems.ErrUnavailable) {
+			b.t.Errorf("open a session to %s: %v, want ErrUnavailable", where, err)
+		}
+		return
+	}
+	defer b.close(p)
+	if r := b.send(p, b.message("order-9", "to nobody")).Receipt(b.ctx); r.Acceptance != evidence.Rejected {
+		b.t.Errorf("publish to %s: %+v, want rejected", where, r)
+	}
+}
+
+// onlySentinel publishes one message more and checks that it is all there is:
+// what was settled does not come again, and what was refused was never stored.
+func (b *bench) onlySentinel(p systems.Producer, c systems.Consumer) {
+	b.t.Helper()
+	b.accepted(b.send(p, b.message("sentinel", "")))
+	d := b.receive(c)
+	if id := businessOf(d.Message()); id != "sentinel" {
+		b.t.Errorf("received %s, which was settled or refused before", id)
+	}
+	b.settle(d)
+}
+
+func (b *bench) rows(i systems.Inspector) evidence.Snapshot {
+	b.t.Helper()
+	s, err := i.Rows(b.ctx)
+	b.must("read the stored rows", err)
+	if s.Trust != evidence.CountsOnly && s.Count != len(s.Rows) {
+		b.t.Fatalf("the snapshot counts %d rows and shows %d", s.Count, len(s.Rows))
+	}
+	return s
+}
+
+// await waits for an error that must be want.
+func (b *bench) await(what string, result <-chan error, want error) {
+	b.t.Helper()
+	select {
+	case err := <-result:
+		if !errors.Is(err, want) {
+			b.t.Errorf("%s: %v, want %v", what, err, want)
+		}
+	case <-b.ctx.Done():
+		b.t.Fatalf("%s: nothing within %v", what, within)
+	}
+}
+
+// eventually looks again and again: not every store tells when it has changed.
+func (b *bench) eventually(what string, holds func() bool) {
+	b.t.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for !holds() {
+		select {
+		case <-tick.C:
+		case <-b.ctx.Done():
+			b.t.Fatalf("not within %v: %s", within, what)
+		}
+	}
+}
+
+func businessOf(m systems.Message) string {
+	e, err := evidence.ParseEnvelope(m.Payload)
+	if err != nil {
+		return "a payload that is not ours"
+	}
+	return e.BusinessID
+}
+
+func digestOf(m systems.Message) string { return evidence.Digest(m.Payload, m.Key, m.Headers) }
+
+// sink counts what is recorded.
+type sink struct {
+	mu    sync.Mutex
+	seq   uint64
+	kinds map[evidence.Kind]int
+}
+
+func (s *sink) Record(e evidence.Event) uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.kinds == nil {
+		s.kinds = make(map[evidence.Kind]int)
+	}
+	s.kinds[e.Kind]++
+	s.seq++
+	return s.seq
+}
+
+func (s *sink) count(k evidence.Kind) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.kinds[k]
+}
