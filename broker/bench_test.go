@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -138,13 +139,27 @@ func bare(nc net.Conn, s store.Store) {
 	}
 	conn.Send(&wire.Message{Kind: wire.Welcome, Request: hello.Request})
 	conn.Flush()
-	commits := make(chan []wire.Message, 1)
-	written := make(chan struct{})
+	var (
+		mu       sync.Mutex
+		gathered []wire.Message
+		more     = make(chan struct{}, 1)
+		ended    = make(chan struct{})
+		written  = make(chan struct{})
+	)
 	go func() {
 		defer close(written)
 		n := 0
+		var batch []wire.Message
 		var operations []store.Operation
-		for batch := range commits {
+		for {
+			select {
+			case <-more:
+			case <-ended:
+				return
+			}
+			mu.Lock()
+			batch, gathered = gathered, batch[:0]
+			mu.Unlock()
 			operations = operations[:0]
 			for i := range batch {
 				n++
@@ -154,6 +169,7 @@ func bare(nc net.Conn, s store.Store) {
 				}})
 			}
 			if s.Apply(context.Background(), operations) != nil {
+				conn.Close()
 				return
 			}
 			for i := range batch {
@@ -162,22 +178,21 @@ func bare(nc net.Conn, s store.Store) {
 			conn.Flush()
 		}
 	}()
-	defer func() { close(commits); <-written }()
-	var batch []wire.Message
+	defer func() { close(ended); <-written }()
 	for {
 		m, err := conn.Receive()
 		if err != nil {
 			return
 		}
-		batch = append(batch, m)
+		mu.Lock()
+		gathered = append(gathered, m)
+		mu.Unlock()
 		if conn.Buffered() {
 			continue
 		}
 		select {
-		case commits <- batch:
-			batch = nil
-		case <-written:
-			return
+		case more <- struct{}{}:
+		default:
 		}
 	}
 }
@@ -242,4 +257,3 @@ func produce(ctx context.Context, c *client.Conn, m wire.Message, n, window int)
 	close(calls)
 	return <-answered
 }
-

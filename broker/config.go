@@ -39,9 +39,9 @@ type Config struct {
 	Heartbeat    time.Duration // both ways; a peer silent for three of them is gone; 5 s
 	Handshake    time.Duration // for a new connection to finish its handshake; 5 s
 	WriteTimeout time.Duration // for one write to a peer; 5 s
-	Outgoing     int           // bytes that may wait for a peer that does not read; 16 MiB
+	Outgoing     int           // bytes that may wait for a peer that does not read; 16 MiB, at least two payloads
 	Connections  int           // at once, with those that have not said Hello; 1024
-	Limits       core.Limits   // each field has a default; see limits
+	Limits       core.Limits   // each field has a default, see limits; InFlightBytes is half of Outgoing
 
 	Clock func() time.Time // the wall clock; time.Now
 	Log   *slog.Logger     // discarded if nil
@@ -101,6 +101,7 @@ func (c Config) withDefaults() (Config, error) {
 		standard int
 	}{
 		{&l.Sessions, limits.Sessions}, {&l.Subscriptions, limits.Subscriptions}, {&l.InFlight, limits.InFlight},
+		{&l.InFlightBytes, c.Outgoing / 2},
 		{&l.PublishWindow, limits.PublishWindow}, {&l.Messages, limits.Messages}, {&l.Topics, limits.Topics},
 		{&l.SettledIDs, limits.SettledIDs}, {&l.Errors, limits.Errors},
 	} {
@@ -136,8 +137,10 @@ func (c *Config) validate() error {
 		return fmt.Errorf("broker: config: MaxAttempts is %d, must be at least 1", c.MaxAttempts)
 	case c.DefaultTTL > maxTTL:
 		return fmt.Errorf("broker: config: DefaultTTL is %v, over the limit of %v", c.DefaultTTL, maxTTL)
-	case c.Outgoing < 0 || c.Connections < 0:
-		return errors.New("broker: config: Outgoing and Connections must be positive")
+	case c.Outgoing < 2*wire.MaxPayload:
+		return fmt.Errorf("broker: config: Outgoing is %d bytes, must be at least two payloads (%d)", c.Outgoing, 2*wire.MaxPayload)
+	case c.Connections < 0:
+		return errors.New("broker: config: Connections must be positive")
 	case c.Limits.PublishWindow > wire.MaxCredit || c.Limits.InFlight > wire.MaxCredit:
 		return fmt.Errorf("broker: config: PublishWindow and InFlight are at most %d", wire.MaxCredit)
 	case len(c.Name) > wire.MaxID || len(c.Token) > wire.MaxToken:

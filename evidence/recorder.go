@@ -439,8 +439,7 @@ func (l *runLog) Close() error {
 // stamp gives e its time, unless a child has done so.
 func stamp(e *Event, base int64) {
 	if e.At == 0 {
-		now, _ := monotonic() // it was there when the run began
-		e.At = time.Duration(now - base)
+		e.At = Now(base)
 	}
 }
 
@@ -450,4 +449,10 @@ func monotonic() (int64, error) {
 	var ts unix.Timespec
 	err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts)
 	return ts.Nano(), err
+}
+
+// Now is the time since base on the clock that stamps events; see Recorder.Base.
+func Now(base int64) time.Duration {
+	now, _ := monotonic() // it was there when the run began
+	return time.Duration(now - base)
 }

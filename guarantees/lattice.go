@@ -15,7 +15,7 @@ const ExitNone = -1
 // Inconclusive if any is; else Held; nothing left is NotClaimed. Never a plain
 // maximum: one guarantee that could not be judged is not made good by ten that held.
 func Combine(verdicts []Verdict) Outcome {
-	var n [len(outcomeNames)]int
+	var n [NotClaimed + 1]int
 	for _, v := range verdicts {
 		if v.Claimed && v.Covered {
 			n[v.Outcome]++

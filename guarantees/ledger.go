@@ -94,6 +94,7 @@ type keptReceipt struct {
 const (
 	keptMust = 1 << iota
 	keptConfirmed
+	keptUnmarked
 )
 
 type producer struct {
@@ -393,6 +394,9 @@ func (l *ledger) thaw(m *message) {
 		if k.flags&keptConfirmed != 0 {
 			r.confirm = k.acked
 		}
+		if k.flags&keptUnmarked != 0 {
+			r.unmarked = 1
+		}
 		m.receipts = append(m.receipts, r)
 	}
 }
@@ -458,6 +462,9 @@ func (l *ledger) freeze(m *message) {
 		}
 		if r.confirm.seq != 0 {
 			k.flags |= keptConfirmed
+		}
+		if r.unmarked > 0 {
+			k.flags |= keptUnmarked
 		}
 	}
 	l.hot[s.hot-1] = nil

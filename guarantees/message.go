@@ -73,17 +73,17 @@ type receipt struct {
 	committed stamp // effect
 	absorbed  int
 
-	confirmFrame          uint64 // seq of the frame that confirmed
-	confirmLink           uint32
-	confirmConn           int
+	confirmFrame uint64 // seq of the frame that confirmed
+	confirmLink  uint32
+	confirmConn  int
 }
 
 // strike is what a fault of ours did to one message.
 type strike struct {
-	seq    uint64
-	how    string
-	frame  string
-	link   uint32
+	seq   uint64
+	how   string
+	frame string
+	link  uint32
 	// Copies that we forged: the relay and the fault may both tell of one.
 	carried, fired, used int
 }

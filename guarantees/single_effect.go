@@ -23,7 +23,7 @@ func (c *single) close(l *ledger, m *message, out *ruling) {
 		return
 	}
 	group := l.group(m)
-	if group[0] != m { // once for each business ID
+	if group[0].ref != m.ref { // once for each business ID
 		return
 	}
 	for _, o := range group {

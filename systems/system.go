@@ -67,6 +67,7 @@ type Env struct {
 	Sink   evidence.Sink                             // for what only the system's starter sees: processes, store operations
 	Adopt  func(events io.Reader, actor string)      // a child's event pipe; returns at once, reads to its end
 	Scale  float64                                   // factor on every period and deadline
+	Base   int64                                     // zero of the run's clock, for the events of child processes: see evidence.NewPipeSink
 	Seed   uint64
 	Defect string // a seeded defect to switch on; refused by systems that have none of this name
 }
@@ -202,6 +203,7 @@ type Networked interface {
 // Process instances can be struck as a process. Each call returns when the
 // effect is certain: the exit status reaped, the server ready again.
 type Process interface {
+	Running() bool                      // not while it is dead; a paused one is running
 	Kill(ctx context.Context) error     // SIGKILL
 	Shutdown(ctx context.Context) error // orderly
 	Restart(ctx context.Context) error  // after Kill or Shutdown: same address, same data

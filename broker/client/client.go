@@ -279,8 +279,9 @@ func (c *Conn) call(m wire.Message, publish bool, before func(request uint64)) (
 }
 
 // Publish sends m (its Kind and Request are set here) and returns without
-// waiting for the answer. Publishes leave in the order of the calls. It waits
-// while the window is full. An error says that nothing was sent.
+// waiting for the answer. Publishes leave in the order of the calls of one
+// goroutine. It waits while the window, or the queue of bytes to the broker, is
+// full. An error says that nothing was sent.
 func (c *Conn) Publish(ctx context.Context, m wire.Message) (*Call, error) {
 	m.Kind = wire.Publish
 	if m.TTL == 0 {
@@ -293,12 +294,24 @@ func (c *Conn) Publish(ctx context.Context, m wire.Message) (*Call, error) {
 	case <-ctx.Done():
 		return nil, fmt.Errorf("client: publish: waiting for a place in the window: %w", ctx.Err())
 	}
-	call, err := c.call(m, true, nil)
-	if err != nil {
+	for {
+		call, err := c.call(m, true, nil)
+		if err == nil {
+			return call, nil
+		}
+		if errors.Is(err, transport.ErrFull) {
+			select {
+			case <-c.conn.Took():
+				continue
+			case <-c.done:
+				err = c.Err()
+			case <-ctx.Done():
+				err = fmt.Errorf("client: publish: waiting for the broker to read: %w", ctx.Err())
+			}
+		}
 		<-c.slots
 		return nil, err
 	}
-	return call, nil
 }
 
 // request sends m and waits for its answer.

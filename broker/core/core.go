@@ -129,6 +129,7 @@ type Limits struct {
 	Sessions      int
 	Subscriptions int // for each session
 	InFlight      int // for each subscription
+	InFlightBytes int // unanswered payload for each session; one message is always let through
 	PublishWindow int // unanswered publishes for each session
 	Messages      int // unsettled, over all topics
 	Topics        int // that are remembered

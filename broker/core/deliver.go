@@ -33,9 +33,19 @@ func (c *Core) feed(sub *subscription) {
 	}
 }
 
-func (c *Core) giveBack(sub *subscription) {
+// room: a session's unanswered bytes are bounded, so that a window of large
+// messages does not fill the queue of a peer that is only slow.
+func (c *Core) room(s *session, size int) bool {
+	return s.held == 0 || s.held+size <= c.cfg.Limits.InFlightBytes
+}
+
+// giveBack returns the credit and the room that a message took.
+func (c *Core) giveBack(sub *subscription, m *message) {
 	sub.credit = min(sub.credit+1, c.cfg.Limits.InFlight)
-	c.feed(sub)
+	sub.session.held -= m.size
+	for _, other := range sub.session.subs { // the room is all of theirs
+		c.feed(other)
+	}
 }
 
 // dispatch serves what this step made possible: after everything else, so that
@@ -62,7 +72,7 @@ func (c *Core) serve(t *topic) {
 		if m == nil {
 			return
 		}
-		sub := t.nextReady()
+		sub := c.nextReady(t, m.size)
 		if sub == nil {
 			return
 		}
@@ -71,10 +81,10 @@ func (c *Core) serve(t *topic) {
 	}
 }
 
-func (t *topic) nextReady() *subscription {
+func (c *Core) nextReady(t *topic, size int) *subscription {
 	for i := range t.least {
 		at := (t.turn + i) % len(t.least)
-		if sub := t.least[at]; sub.credit > 0 {
+		if sub := t.least[at]; sub.credit > 0 && c.room(sub.session, size) {
 			t.turn = at + 1
 			return sub
 		}
@@ -91,7 +101,7 @@ func (c *Core) fill(sub *subscription) {
 				oldest = m
 			}
 		}
-		if oldest == nil {
+		if oldest == nil || !c.room(sub.session, oldest.size) {
 			return
 		}
 		heap.Pop(&oldest.topic.queue)
@@ -121,6 +131,7 @@ func (c *Core) front(t *topic) *message {
 // durable, and never before what was assigned to the same competitor earlier.
 func (c *Core) assign(m *message, sub *subscription) {
 	sub.credit--
+	sub.session.held += m.size
 	m.state, m.sub = assigned, sub
 	sub.pipeline = append(sub.pipeline, m)
 	if attempt := m.attempts + 1; m.recorded < attempt && m.recording < attempt {
@@ -145,7 +156,7 @@ func (c *Core) flush(sub *subscription) {
 		sub.pipeline = slices.Delete(sub.pipeline, 0, 1)
 		if c.isExpired(m) {
 			c.expire(m)
-			c.giveBack(sub)
+			c.giveBack(sub, m)
 			continue
 		}
 		c.deliver(m, sub)
@@ -186,7 +197,7 @@ func (c *Core) attemptRecorded(t ticket, err error) {
 	// Without the store the attempt cannot be counted, so it is not made.
 	sub.pipeline = without(sub.pipeline, m)
 	c.delay(m, c.cfg.StoreRetry)
-	c.giveBack(sub)
+	c.giveBack(sub, m)
 	c.flush(sub)
 }
 
@@ -196,7 +207,7 @@ func (c *Core) end(m *message) {
 	c.timers.stop(m)
 	delete(sub.inFlight, m)
 	m.sub = nil
-	c.giveBack(sub)
+	c.giveBack(sub, m)
 }
 
 // release ends an attempt that was not acknowledged.

@@ -53,7 +53,7 @@ func (c *Core) purged(ids []string) {
 		switch m.state {
 		case assigned:
 			m.sub.pipeline = without(m.sub.pipeline, m)
-			c.giveBack(m.sub)
+			c.giveBack(m.sub, m)
 			c.flush(m.sub)
 			c.expirePurged(m)
 		case pending, delayed:
@@ -123,6 +123,7 @@ func (c *Core) found(in *Input) {
 		c.persist(ticket{kind: store.Discard, m: m, asker: to}, c.rowOf(m))
 	default:
 		m.key, m.headers, m.payload = in.Row.Key, in.Row.Headers, in.Row.Payload
+		m.size = len(in.Row.Payload)
 		m.expires = deadline(in.Row.ExpiresAt)
 		if c.isExpired(m) { // it would come back only to expire
 			m.expires = c.now.Wall.Add(c.cfg.DefaultTTL).UnixNano()

@@ -16,6 +16,7 @@ type message struct {
 	key        string
 	headers    map[string]string
 	payload    []byte // nil once finished
+	size       int    // of the payload
 	topic      *topic // nil once finished
 	rank       uint64 // order of arrival here
 	inserted   int64  // wall clock, ns
@@ -146,7 +147,7 @@ func (c *Core) forget(m *message) {
 // recover takes a row that was stored before this start.
 func (c *Core) recover(row *store.Row) {
 	m := &message{
-		id: row.MessageID, businessID: row.BusinessID, key: row.Key, headers: row.Headers, payload: row.Payload,
+		id: row.MessageID, businessID: row.BusinessID, key: row.Key, headers: row.Headers, payload: row.Payload, size: len(row.Payload),
 		inserted: row.InsertedAt.UnixNano(), expires: deadline(row.ExpiresAt),
 		attempts: row.Attempts, recorded: row.Attempts, recording: row.Attempts,
 		lastConsumer: row.LastConsumer, reason: row.Reason,

@@ -144,7 +144,7 @@ func (c *Core) accept(s *session, m *wire.Message) {
 		ttl = c.cfg.DefaultTTL
 	}
 	stored := &message{
-		state: persisting, id: c.messageID(m), businessID: m.BusinessID, key: m.Key, headers: m.Headers, payload: m.Payload,
+		state: persisting, id: c.messageID(m), businessID: m.BusinessID, key: m.Key, headers: m.Headers, payload: m.Payload, size: len(m.Payload),
 		topic: t, inserted: c.now.Wall.UnixNano(), expires: c.now.Wall.Add(ttl).UnixNano(),
 		publisher: caller{s.id, m.Request},
 	}

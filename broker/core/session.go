@@ -13,6 +13,7 @@ type session struct {
 	name       string
 	subs       []*subscription
 	unanswered int // publishes on their way to the store
+	held       int // bytes of payload assigned and in flight
 	errors     int
 }
 
@@ -146,6 +147,7 @@ func (c *Core) endSubscription(sub *subscription, why string) {
 		t.leave(sub)
 	}
 	for _, m := range sub.pipeline {
+		sub.session.held -= m.size
 		c.requeue(m) // never left the broker: no attempt was made
 	}
 	sub.pipeline = nil

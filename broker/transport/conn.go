@@ -51,7 +51,7 @@ type Options struct {
 	Silence   time.Duration // the peer is gone if nothing came for so long
 	Write     time.Duration // one write may take so long
 	Heartbeat time.Duration // a Ping is sent if nothing else was for so long
-	Queue     int           // bytes that may wait to be sent
+	Queue     int           // bytes waiting to be sent from which no more are taken: it is exceeded by one message
 }
 
 // Conn is one connection. Receive and Buffered are for one goroutine; the rest

@@ -15,6 +15,7 @@ type Outgoing struct {
 	nc   net.Conn
 	opts Options
 	wake chan struct{} // capacity 1
+	took chan struct{} // capacity 1
 	done chan struct{} // the writer has ended
 
 	mu      sync.Mutex
@@ -30,7 +31,7 @@ type Outgoing struct {
 }
 
 func newOutgoing(nc net.Conn, o Options) *Outgoing {
-	return &Outgoing{nc: nc, opts: o, wake: make(chan struct{}, 1), done: make(chan struct{})}
+	return &Outgoing{nc: nc, opts: o, wake: make(chan struct{}, 1), took: make(chan struct{}, 1), done: make(chan struct{})}
 }
 
 // Send appends a message. It does not block and does not write: Flush does.
@@ -44,7 +45,7 @@ func (q *Outgoing) Send(m *wire.Message) (start int64, err error) {
 		return 0, err
 	}
 	q.scratch = head
-	if err := q.roomFor(len(head) + len(m.Payload) + 18); err != nil {
+	if err := q.ready(); err != nil {
 		return 0, err
 	}
 	start = q.queued
@@ -59,7 +60,7 @@ func (q *Outgoing) Send(m *wire.Message) (start int64, err error) {
 func (q *Outgoing) sendCommand(body []byte) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if err := q.roomFor(len(body) + 9); err != nil {
+	if err := q.ready(); err != nil {
 		return err
 	}
 	before := len(q.queue)
@@ -68,13 +69,13 @@ func (q *Outgoing) sendCommand(body []byte) error {
 	return nil
 }
 
-func (q *Outgoing) roomFor(n int) error {
+func (q *Outgoing) ready() error {
 	switch {
 	case q.err != nil:
 		return q.err
 	case q.closing:
 		return ErrClosed
-	case len(q.queue) > 0 && len(q.queue)+n > q.opts.Queue:
+	case len(q.queue) >= q.opts.Queue:
 		return ErrFull
 	}
 	return nil
@@ -97,6 +98,10 @@ func (q *Outgoing) Flush() {
 	default:
 	}
 }
+
+// Took tells, now and then, that the writer has taken what was queued: the time
+// to try again after ErrFull, for one who waits.
+func (q *Outgoing) Took() <-chan struct{} { return q.took }
 
 // Written says whether a byte of the message that starts there may have reached
 // the socket. False is certain only once the connection has ended.
@@ -163,6 +168,10 @@ func (q *Outgoing) write(spare []byte) ([]byte, error) {
 	q.begun += int64(len(out))
 	closing := q.closing
 	q.mu.Unlock()
+	select {
+	case q.took <- struct{}{}:
+	default:
+	}
 
 	if len(out) > 0 {
 		err := q.nc.SetWriteDeadline(time.Now().Add(q.opts.Write))

@@ -223,3 +223,15 @@ func rowOf(msg *jetstream.RawStreamMsg, now time.Time) evidence.StoredRow {
 	}
 	return row
 }
+
+// Running says whether the server's process lives.
+func (in *instance) Running() bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	select {
+	case <-in.child.Exited():
+		return false
+	default:
+		return true
+	}
+}

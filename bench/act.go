@@ -1,0 +1,322 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/faults"
+	"github.com/custodymq/custody/links"
+	"github.com/custodymq/custody/script"
+	"github.com/custodymq/custody/systems"
+)
+
+// errActOver: an await's deadline passed. The rest of the act is left out;
+// healing, draining, watching and judging follow.
+var errActOver = errors.New("bench: the act phase is over")
+
+// act runs the script's steps in order.
+func (b *Bench) act(ctx context.Context) error {
+	for _, step := range b.o.Scenario.Steps {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		err := b.step(ctx, bare(step))
+		if errors.Is(err, errActOver) {
+			return nil
+		}
+		if err != nil {
+			if cause := context.Cause(ctx); cause != nil {
+				return cause
+			}
+			return fmt.Errorf("%q: %w", script.Line(step), err)
+		}
+	}
+	return nil
+}
+
+func (b *Bench) step(ctx context.Context, step script.Step) error {
+	switch s := step.(type) {
+	case script.Producer:
+		return b.addProducer(ctx, s)
+	case script.Consumer:
+		return b.addConsumer(ctx, s)
+	case script.Publish:
+		return b.publish(ctx, s)
+	case script.Retry:
+		return b.producers[s.By].retry(ctx, s)
+	case script.Resolve:
+		return b.producers[s.By].resolve(ctx, s)
+	case script.Settle:
+		return b.settle(ctx, s)
+	case script.Fault:
+		return b.arm(ctx, s)
+	case script.Heal:
+		return b.healOne(ctx, s.Label)
+	case script.Await:
+		return b.await(ctx, s)
+	case script.Provoke:
+		return b.provoke(ctx, s)
+	case script.Start:
+		return b.start(ctx, s.Actor)
+	case script.Stop:
+		return b.consumers[s.Actor].stop(ctx)
+	case script.Restart:
+		return b.restart(ctx)
+	case script.Snapshot:
+		return b.snapshot(ctx, s.Checkpoint)
+	case script.Set:
+		return b.instance.(systems.Configurable).Configure(ctx, s.Setting, s.Value)
+	case script.Plant:
+		return b.instance.(systems.Planter).PlantOld(ctx, s.BusinessID, s.Destination)
+	case script.Redrive:
+		return b.administer(ctx, "redrive", s.BusinessID, systems.Administrator.Redrive)
+	case script.Discard:
+		return b.administer(ctx, "discard", s.BusinessID, systems.Administrator.Discard)
+	case script.Elapse:
+		return b.elapse(ctx, s)
+	}
+	return fmt.Errorf("bench: no way to run a %T", step)
+}
+
+// link gives the actor's own link, if the system is reached over a network.
+func (b *Bench) link(ctx context.Context, actor string) error {
+	network, ok := b.instance.(systems.Networked)
+	if !ok {
+		return nil
+	}
+	o := links.Options{Name: actor, Upstream: network.Address(), Protocol: network.Protocol(), Index: b.index, Sink: b.rec}
+	for _, step := range b.o.Scenario.Steps {
+		if f, ok := bare(step).(script.Fault); ok && f.On == actor && (f.Verb == "latency" || f.Verb == "bandwidth") {
+			o.Toxics = true
+		}
+	}
+	l, err := links.Open(ctx, o)
+	if err != nil {
+		return err
+	}
+	b.links[actor] = l
+	return nil
+}
+
+func (b *Bench) addressOf(actor string) string {
+	if l, ok := b.links[actor]; ok {
+		return l.Addr()
+	}
+	return ""
+}
+
+func (b *Bench) addProducer(ctx context.Context, s script.Producer) error {
+	if err := b.link(ctx, s.Name); err != nil {
+		return err
+	}
+	p := newProducer(s, b.instance, b.addressOf(s.Name), b.rec, b.bounds, b.o.Seed)
+	b.producers[s.Name] = p
+	return p.open(ctx)
+}
+
+// addConsumer declares it and, unless it is offline, waits until its first
+// subscription is confirmed.
+func (b *Bench) addConsumer(ctx context.Context, s script.Consumer) error {
+	if err := b.link(ctx, s.Name); err != nil {
+		return err
+	}
+	b.consumers[s.Name] = &consumerActor{spec: s, b: b}
+	if s.Offline {
+		return nil
+	}
+	return b.start(ctx, s.Name)
+}
+
+// start brings up the broker, or a consumer and waits until it is subscribed.
+func (b *Bench) start(ctx context.Context, actor string) error {
+	if actor == faults.Broker {
+		return b.revive(ctx)
+	}
+	opened := make(chan struct{}, 1)
+	stop := b.rec.Observe(func(e evidence.Event) {
+		if e.Kind == evidence.SessionOpened && e.Actor == actor {
+			select {
+			case opened <- struct{}{}:
+			default:
+			}
+		}
+	})
+	defer stop()
+	if err := b.consumers[actor].start(ctx); err != nil {
+		return err
+	}
+	bounded, cancel := context.WithTimeout(ctx, scaled(startBound, b.o.Scale))
+	defer cancel()
+	select {
+	case <-opened:
+		return nil
+	case <-bounded.Done():
+		return fmt.Errorf("bench: consumer %s was not subscribed: %w", actor, context.Cause(bounded))
+	}
+}
+
+func (b *Bench) revive(ctx context.Context) error {
+	bounded, cancel := context.WithTimeout(ctx, scaled(startBound, b.o.Scale))
+	defer cancel()
+	return (&brokerProcess{b.instance.(systems.Process), b}).Revive(bounded)
+}
+
+func (b *Bench) restart(ctx context.Context) error {
+	process := b.instance.(systems.Process)
+	bounded, cancel := context.WithTimeout(ctx, scaled(startBound, b.o.Scale))
+	defer cancel()
+	b.rec.Record(evidence.Event{Kind: evidence.Commanded, Actor: faults.Broker, Reason: "restart"})
+	if err := process.Shutdown(bounded); err != nil {
+		return err
+	}
+	return process.Restart(bounded)
+}
+
+func (b *Bench) publish(ctx context.Context, s script.Publish) error {
+	p := b.producers[s.By]
+	var left func(context.Context, string) error
+	if s.Cancel {
+		left = func(ctx context.Context, publishID string) error { return b.frameLeft(ctx, s.By, publishID) }
+	}
+	if !s.Background {
+		if err := b.settle(ctx, script.Settle{By: s.By}); err != nil {
+			return err
+		}
+		return p.publish(ctx, s, left)
+	}
+	done := make(chan error, 1)
+	b.background[s.By] = append(b.background[s.By], done)
+	go func() {
+		defer close(done)
+		done <- p.publish(b.life, s, left)
+	}()
+	return nil
+}
+
+// frameLeft returns when the publish's frame has passed the link.
+func (b *Bench) frameLeft(ctx context.Context, actor, publishID string) error {
+	passed := make(chan struct{}, 1)
+	defer b.rec.Observe(func(e evidence.Event) {
+		if e.Kind == evidence.FrameCarried && e.Link == actor && e.Frame == links.FramePublish && len(e.Items) > 0 && e.Items[0].PublishID == publishID {
+			select {
+			case passed <- struct{}{}:
+			default:
+			}
+		}
+	})()
+	select {
+	case <-passed:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// settle waits for background publishes.
+func (b *Bench) settle(ctx context.Context, s script.Settle) error {
+	within := s.Within
+	if within == 0 {
+		within = 2 * publishBound
+	}
+	ctx, cancel := context.WithTimeout(ctx, scaled(within, b.o.Scale))
+	defer cancel()
+	for name, waiting := range b.background {
+		if s.By != "" && s.By != name {
+			continue
+		}
+		for _, done := range waiting {
+			select {
+			case err := <-done:
+				if err != nil {
+					return err
+				}
+			case <-ctx.Done():
+				return fmt.Errorf("bench: the publishes of %s had no answer: %w", name, context.Cause(ctx))
+			}
+		}
+		delete(b.background, name)
+	}
+	return nil
+}
+
+func (b *Bench) await(ctx context.Context, s script.Await) error {
+	within := s.Within
+	if within == 0 {
+		within = script.DefaultWithin
+	}
+	b.rec.Record(evidence.Event{Kind: evidence.AwaitBegan, Actor: "harness", Reason: s.Condition.Line})
+	bounded, cancel := context.WithTimeout(ctx, scaled(within, b.o.Scale))
+	defer cancel()
+	err := b.watch.await(bounded, s.Condition)
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	e := evidence.Event{Kind: evidence.AwaitEnded, Actor: "harness", OK: err == nil, Reason: s.Condition.Line}
+	if err != nil {
+		e.Reason = err.Error()
+	}
+	b.rec.Record(e)
+	if err != nil {
+		return errActOver
+	}
+	return nil
+}
+
+// provoke redelivery by the profile's own means. A timeout needs nothing but
+// time, and the script awaits the delivery.
+func (b *Bench) provoke(ctx context.Context, s script.Provoke) error {
+	b.rec.Record(evidence.Event{Kind: evidence.Commanded, Actor: "harness", BusinessID: s.BusinessID,
+		Reason: "provoke redelivery by " + string(b.desc.Profile.Redelivers)})
+	if b.desc.Profile.Redelivers != evidence.RedeliverReconnect {
+		return nil
+	}
+	for name, c := range b.consumers {
+		if c.isRunning() {
+			if err := c.stop(ctx); err != nil {
+				return err
+			}
+			if err := b.start(ctx, name); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (b *Bench) administer(ctx context.Context, command, businessID string, do func(systems.Administrator, context.Context, string) error) error {
+	ctx, cancel := context.WithTimeout(ctx, b.bounds.call)
+	defer cancel()
+	a := b.instance.(systems.Administrator)
+	dead, err := a.DeadLetters(ctx)
+	if err != nil {
+		return err
+	}
+	for _, row := range dead {
+		if row.BusinessID == businessID {
+			kind := evidence.Commanded
+			if command == "discard" {
+				kind = evidence.Purged
+			}
+			b.rec.Record(evidence.Event{Kind: kind, Actor: faults.Broker, BusinessID: businessID, PublishID: row.PublishID, MessageID: row.MessageID, Reason: command})
+			return do(a, ctx, row.MessageID)
+		}
+	}
+	b.note("%s %s: it is not in the dead-letter queue", command, businessID)
+	return nil
+}
+
+func (b *Bench) elapse(ctx context.Context, s script.Elapse) error {
+	for _, p := range b.producers {
+		if t, ok := p.tries[s.BusinessID]; ok {
+			ttl := t.step.TTL
+			if ttl == 0 {
+				ttl = p.spec.TTL
+			}
+			b.note("waiting until the time to live of %s (%s) is over by %s", s.BusinessID, ttl, s.Margin)
+			return pause(ctx, ttl+scaled(s.Margin, b.o.Scale))
+		}
+	}
+	return fmt.Errorf("bench: %s was never published", s.BusinessID)
+}

@@ -1,0 +1,260 @@
+package bench
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/faults"
+	"github.com/custodymq/custody/links"
+	"github.com/custodymq/custody/script"
+	"github.com/custodymq/custody/systems"
+)
+
+// UsageError is a script that asks for what does not exist: nothing was
+// started.
+type UsageError struct{ Text string }
+
+func (e *UsageError) Error() string { return e.Text }
+
+// resolution is what a scenario comes to on a system, before anything starts.
+type resolution struct {
+	labels       []evidence.FaultLabel
+	inapplicable string
+}
+
+// Check says what a script asks for that does not exist.
+func Check(s script.Scenario) error {
+	_, err := resolve(s, systems.Description{})
+	return err
+}
+
+// resolve looks up every fault, actor and guarantee that the script names.
+func resolve(s script.Scenario, desc systems.Description) (resolution, error) {
+	var r resolution
+	actors := map[string]string{faults.Broker: "broker", "store": "store"}
+	labels := map[string]bool{}
+	for _, step := range s.Steps {
+		line := script.Line(step)
+		usage := func(format string, args ...any) error {
+			return &UsageError{fmt.Sprintf("scenario %s: %q: %s", s.Name, line, fmt.Sprintf(format, args...))}
+		}
+		need := func(name, kind string) error {
+			if actors[name] != kind {
+				return usage("%s is no %s declared above this line", name, kind)
+			}
+			return nil
+		}
+		var err error
+		switch step := bare(step).(type) {
+		case script.Producer:
+			if actors[step.Name] != "" {
+				err = usage("the name %s is taken", step.Name)
+			}
+			actors[step.Name] = "producer"
+		case script.Consumer:
+			if actors[step.Name] != "" {
+				err = usage("the name %s is taken", step.Name)
+			}
+			actors[step.Name] = "consumer"
+		case script.Publish:
+			err = need(step.By, "producer")
+		case script.Retry:
+			err = need(step.By, "producer")
+		case script.Resolve:
+			err = need(step.By, "producer")
+		case script.Settle:
+			if step.By != "" {
+				err = need(step.By, "producer")
+			}
+		case script.Start:
+			if step.Actor != faults.Broker {
+				err = need(step.Actor, "consumer")
+			}
+		case script.Stop:
+			err = need(step.Actor, "consumer")
+		case script.Restart:
+			err = need(step.Actor, "broker")
+		case script.Heal:
+			if !labels[step.Label] {
+				err = usage("no fault %s stands above this line", step.Label)
+			}
+		case script.Fault:
+			f, ok := faults.Find(step.Verb)
+			if !ok {
+				return r, usage("word 3: %q is no fault%s", step.Verb, script.Suggest(step.Verb, verbs()))
+			}
+			spec := specOf(step)
+			if err := f.Check(spec); err != nil {
+				return r, usage("%v", err)
+			}
+			for _, name := range []string{step.On, step.Target} {
+				if name != "" && actors[name] == "" {
+					return r, usage("%s is not declared above this line", name)
+				}
+			}
+			labels[step.Label] = true
+			r.labels = append(r.labels, evidence.FaultLabel{Label: step.Label, Class: f.ClassOf(spec), Verb: step.Verb, Line: line})
+		}
+		if err != nil {
+			return r, err
+		}
+	}
+	for _, c := range s.Reached {
+		if (c.Verb == evidence.CondFired || c.Verb == evidence.CondInFlight) && !labels[c.Subject] {
+			return r, &UsageError{fmt.Sprintf("scenario %s: \"reached %s\": there is no fault %s", s.Name, c.Line, c.Subject)}
+		}
+	}
+	if desc.System != "" {
+		r.inapplicable = needed(s, desc)
+	}
+	return r, nil
+}
+
+func verbs() []string {
+	var names []string
+	for _, f := range faults.All() {
+		names = append(names, f.Verb)
+	}
+	return names
+}
+
+func specOf(f script.Fault) faults.Spec {
+	s := faults.Spec{Label: f.Label, Target: f.Target, Repeat: links.Repeat(f.Repeat), After: f.When == script.After,
+		N: f.N, Of: f.Of, On: f.On, By: f.By, Rate: f.Rate}
+	if kind, ok := strings.CutPrefix(f.Event, "frame "); ok {
+		s.Frame = kind
+	}
+	if op, ok := strings.CutPrefix(f.Event, "operation "); ok {
+		s.Operation = op
+	}
+	return s
+}
+
+// needs of a scenario: what it says, and what its steps imply.
+func needs(s script.Scenario) []systems.Need {
+	var all []systems.Need
+	seen := map[systems.Need]bool{}
+	add := func(n systems.Need) {
+		if !seen[n] {
+			seen[n] = true
+			all = append(all, n)
+		}
+	}
+	for _, n := range s.Needs {
+		add(systems.Need(n))
+	}
+	for _, step := range s.Steps {
+		switch step := bare(step).(type) {
+		case script.Consumer:
+			if step.Child {
+				add(systems.NeedConnector)
+			}
+		case script.Publish:
+			if step.Cancel {
+				add(systems.NeedFrames)
+			}
+			if step.TTL > 0 {
+				add(systems.NeedTTL)
+			}
+			if step.MessageID != "" || step.Until != "" {
+				add(systems.NeedMessageID)
+			}
+		case script.Resolve:
+			add(systems.NeedLookup)
+		case script.Restart, script.Set:
+			add(systems.NeedProcess)
+			add(systems.NeedIdentity)
+		case script.Plant:
+			add(systems.NeedPlanting)
+		case script.Redrive, script.Discard:
+			add(systems.NeedDeadLetters)
+		case script.Provoke:
+			add(systems.NeedRedelivery)
+		case script.Fault:
+			f, _ := faults.Find(step.Verb)
+			spec := specOf(step)
+			if spec.Frame != "" {
+				add(systems.NeedFrames)
+			}
+			if spec.Operation != "" {
+				add(systems.NeedStoreFaults)
+			}
+			switch f.Strikes {
+			case faults.StrikesLink:
+				add(systems.NeedLinks)
+			case faults.StrikesStore:
+				add(systems.NeedStoreFaults)
+			case faults.StrikesClock:
+				add(systems.NeedClock)
+			case faults.StrikesProcess:
+				if spec.Target == faults.Broker {
+					add(systems.NeedProcess)
+				}
+			}
+		}
+	}
+	return all
+}
+
+// needed gives why a scenario does not apply, as far as a description tells.
+func needed(s script.Scenario, desc systems.Description) string {
+	for _, n := range needs(s) {
+		if why, lacks := desc.Lacks[n]; lacks {
+			return why
+		}
+	}
+	return ""
+}
+
+// abilities are found on the running instance by type assertion.
+var abilities = map[systems.Need]func(systems.System, systems.Instance) bool{
+	systems.NeedLinks: has[systems.Networked],
+	systems.NeedFrames: func(_ systems.System, i systems.Instance) bool {
+		n, ok := i.(systems.Networked)
+		return ok && n.Protocol() != nil
+	},
+	systems.NeedProcess:     has[systems.Process],
+	systems.NeedRows:        has[systems.Inspector],
+	systems.NeedDeadLetters: has[systems.Administrator],
+	systems.NeedStoreFaults: has[systems.StoreFaulter],
+	systems.NeedClock:       has[systems.Clocked],
+	systems.NeedIdentity:    has[systems.Configurable],
+	systems.NeedPlanting:    has[systems.Planter],
+	systems.NeedConnector: func(s systems.System, _ systems.Instance) bool {
+		_, ok := s.(systems.Connector)
+		return ok
+	},
+}
+
+func has[T any](_ systems.System, i systems.Instance) bool {
+	_, ok := i.(T)
+	return ok
+}
+
+// lacking gives why the scenario does not apply to the instance that was
+// started: an ability that is not there, a frame that its protocol has not.
+func (b *Bench) lacking() string {
+	for _, n := range needs(b.o.Scenario) {
+		if found, ok := abilities[n]; ok && !found(b.o.System, b.instance) {
+			return fmt.Sprintf("%s has no %s", b.desc.System, n)
+		}
+	}
+	network, ok := b.instance.(systems.Networked)
+	if !ok || network.Protocol() == nil {
+		return ""
+	}
+	protocol := network.Protocol()
+	kinds := map[string]bool{}
+	for _, k := range protocol.Kinds() {
+		kinds[k.Name] = true
+	}
+	for _, step := range b.o.Scenario.Steps {
+		if f, ok := bare(step).(script.Fault); ok {
+			if frame := specOf(f).Frame; frame != "" && !kinds[frame] {
+				return fmt.Sprintf("%s has no %q frame", protocol.Name(), frame)
+			}
+		}
+	}
+	return ""
+}

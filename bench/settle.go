@@ -1,0 +1,151 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/script"
+	"github.com/custodymq/custody/systems"
+)
+
+// heal ends every fault, newest first, and joins what runs in the background.
+func (b *Bench) heal(ctx context.Context) error {
+	for len(b.injections) > 0 {
+		if err := b.healOne(ctx, b.injections[len(b.injections)-1].label); err != nil {
+			return fmt.Errorf("bench: heal: %w", err)
+		}
+	}
+	if err := b.settle(ctx, script.Settle{}); err != nil {
+		return err
+	}
+	return b.health(ctx)
+}
+
+// pollInterval is how often the stored rows are read while draining.
+const pollInterval = 20 * time.Millisecond
+
+// drain ends on positive evidence (the store exactly empty), on recorded
+// quiet where the system shows no rows, or at the deadline.
+func (b *Bench) drain(ctx context.Context) error {
+	deadline := b.desc.Profile.Limits.DrainDeadline
+	bounded, cancel := context.WithTimeout(ctx, deadline)
+	defer cancel()
+	reason, err := b.drained(bounded)
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	if err != nil {
+		return err
+	}
+	b.rec.Record(evidence.Event{Kind: evidence.DrainEnded, Actor: "harness", Reason: reason})
+	return nil
+}
+
+// The reasons for which a drain ends.
+const (
+	drainSettled    = "settled"
+	drainQuiet      = "quiet"
+	drainDeadline   = "deadline"
+	drainNoConsumer = "no-consumer"
+)
+
+func (b *Bench) drained(ctx context.Context) (string, error) {
+	running := false
+	for _, c := range b.consumers {
+		running = running || c.isRunning()
+	}
+	if !running {
+		return drainNoConsumer, nil
+	}
+	inspector, exact := b.instance.(systems.Inspector)
+	quiet := 2 * b.desc.Profile.Limits.RedeliveryPeriod
+	tick := time.NewTicker(pollInterval)
+	defer tick.Stop()
+	began := b.now()
+	for {
+		if exact {
+			s, err := inspector.Rows(ctx)
+			switch {
+			case ctx.Err() != nil:
+				return drainDeadline, nil
+			case err != nil:
+				b.note("the rows cannot be read: %v", err)
+				exact = false
+			case s.Trust != evidence.Exact:
+				exact = false
+			case unsettled(s) == 0:
+				return drainSettled, nil
+			}
+		} else if b.now()-max(began, b.watch.lastMove()) > quiet {
+			return drainQuiet, nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return drainDeadline, nil
+		}
+	}
+}
+
+func (b *Bench) now() time.Duration { return evidence.Now(b.rec.Base()) }
+
+// unsettled counts the rows of the instance's own partition that still wait.
+func unsettled(s evidence.Snapshot) int {
+	n := 0
+	for _, r := range s.Rows {
+		if r.State == evidence.RowPending && !r.Expired && r.Partition == s.Partition {
+			n++
+		}
+	}
+	return n
+}
+
+// watchOn waits one more redelivery period for what must not happen, and reads
+// the rows at the end.
+func (b *Bench) watchOn(ctx context.Context) error {
+	period := b.desc.Profile.Limits.RedeliveryPeriod
+	if err := pause(ctx, period+period/4); err != nil {
+		return err
+	}
+	b.rec.Record(evidence.Event{Kind: evidence.WatchEnded, Actor: "harness", Reason: period.String()})
+	bounded, cancel := context.WithTimeout(ctx, scaled(stopBound, b.o.Scale))
+	defer cancel()
+	for _, c := range b.consumers {
+		if err := c.stop(bounded); err != nil {
+			return err
+		}
+	}
+	return b.snapshot(ctx, "end")
+}
+
+// snapshot reads the stored rows, the system's and the application's.
+func (b *Bench) snapshot(ctx context.Context, checkpoint string) error {
+	ctx, cancel := context.WithTimeout(ctx, b.bounds.call)
+	defer cancel()
+	business, err := b.db.Rows(ctx)
+	if err != nil {
+		return err
+	}
+	taken := []evidence.Snapshot{business}
+	if inspector, ok := b.instance.(systems.Inspector); ok {
+		s, err := inspector.Rows(ctx)
+		if err != nil {
+			b.note("the rows of %s cannot be read at %s: %v", b.desc.System, checkpoint, err)
+		} else {
+			s.Source = evidence.SourceBroker
+			taken = append(taken, s)
+		}
+	}
+	for _, s := range taken {
+		s.Checkpoint = checkpoint
+		s.At = b.now()
+		s.Seq = b.rec.Record(evidence.Event{Kind: evidence.SnapshotTaken, Actor: s.Source, At: s.At, Reason: checkpoint})
+		if err := b.rec.WriteSnapshot(s); err != nil {
+			return err
+		}
+		b.watch.snapshot(s)
+	}
+	return nil
+}

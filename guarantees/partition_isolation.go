@@ -1,0 +1,108 @@
+package guarantees
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/custodymq/custody/evidence"
+)
+
+var partitionIsolation = Guarantee{
+	Name: evidence.PartitionIsolation, Usual: "tenant isolation",
+	Text: "No instance reads, delivers or purges another partition's rows.",
+	Rule: "A row of a partition that the broker never ran under between two exact snapshots is the same in both. A message accepted under one partition is not delivered, on a session opened since, while the broker runs under another (unless that one took it over by migration).",
+	new:  func() checker { return &isolation{home: make(map[ref]int)} },
+}
+
+type isolation struct {
+	home map[ref]int // accepted, not yet through: which start of the broker accepted it, from 1
+}
+
+func (c *isolation) on() []evidence.Kind {
+	return []evidence.Kind{evidence.PublishReturned, evidence.Delivered}
+}
+
+func (c *isolation) observe(l *ledger, e *evidence.Event, m *message, r *receipt, out *ruling) {
+	now := len(l.partitions)
+	if m == nil || now == 0 {
+		return
+	}
+	if e.Kind == evidence.PublishReturned {
+		if e.Acceptance == evidence.Accepted {
+			c.home[m.ref] = now
+		}
+		return
+	}
+	home, ok := c.home[m.ref]
+	if !ok || home == now || !l.partitions[now-1].before(l.sessionOf(e).openCalled) {
+		return
+	}
+	out.instances++
+	was, is := l.partitions[home-1].names[0], l.partitions[now-1].names
+	if slices.Contains(is, was) {
+		return
+	}
+	f := l.finding(m, r, "delivered-across", m.returned.seq, l.partitions[now-1].seq, e.Seq)
+	f.HandOver = StoreToConsumer
+	f.Text = fmt.Sprintf("%s was accepted in partition %s, and delivered while the broker ran under %s", label(m), was, is[0])
+	out.violate(byEvents, f)
+}
+
+// rowID names a row within the store.
+type rowID struct{ partition, publish, message, business, subscription string }
+
+func idOf(r *evidence.StoredRow) rowID {
+	return rowID{r.Partition, r.PublishID, r.MessageID, r.BusinessID, r.Subscription}
+}
+
+func (c *isolation) conclude(l *ledger, out *ruling) {
+	last := -1
+	for i := range l.snapshots {
+		s := &l.snapshots[i]
+		if s.Source != evidence.SourceBroker || s.Trust != evidence.Exact {
+			continue
+		}
+		if last >= 0 {
+			c.compare(l, &l.snapshots[last], s, out)
+		}
+		last = i
+	}
+}
+
+// compare looks whether rows of strangers stayed as they were between two snapshots.
+func (c *isolation) compare(l *ledger, from, to *evidence.Snapshot, out *ruling) {
+	own := []string{"", from.Partition, to.Partition}
+	for i, p := range l.partitions {
+		until := ^uint64(0)
+		if i+1 < len(l.partitions) {
+			until = l.partitions[i+1].seq
+		}
+		if p.seq < to.Seq && until > from.Seq {
+			own = append(own, p.names...)
+		}
+	}
+	later := make(map[rowID]*evidence.StoredRow)
+	for i := range to.Rows {
+		later[idOf(&to.Rows[i])] = &to.Rows[i]
+	}
+	for i := range from.Rows {
+		row := &from.Rows[i]
+		if slices.Contains(own, row.Partition) {
+			continue
+		}
+		out.instances++
+		kind, text := "", ""
+		switch now := later[idOf(row)]; {
+		case now == nil:
+			kind, text = "row-gone", "is gone"
+		case now.State != row.State || now.Digest != row.Digest || now.Attempts != row.Attempts:
+			kind, text = "row-changed", "was changed"
+		default:
+			continue
+		}
+		out.violate(byEvents, Finding{Kind: kind, BusinessID: row.BusinessID, PublishID: row.PublishID, MessageID: row.MessageID,
+			Subscription: row.Subscription, HandOver: StoreToConsumer, Events: events(from.Seq, to.Seq),
+			Text:    fmt.Sprintf("a row of partition %s %s between %q and %q, and the broker never ran under it", row.Partition, text, from.Checkpoint, to.Checkpoint),
+			Follows: []string{evidence.NoAcceptedLoss}})
+	}
+}

@@ -1,0 +1,99 @@
+package guarantees
+
+import (
+	"fmt"
+
+	"github.com/custodymq/custody/evidence"
+)
+
+var persistedBeforeAccepted = Guarantee{
+	Name: evidence.PersistedBeforeAccepted, Usual: "write-ahead",
+	Text: "Accepted is never answered before the message is persisted.",
+	Rule: "While the store's commit or sync is held, no answer Accepted passes the link for a publish whose write is held or whose frame came during the hold. Never judged from a snapshot: the row may be gone already.",
+	new:  func() checker { return &ahead{held: make(map[string]map[ref]bool), told: make(map[ref]bool)} },
+}
+
+// ahead follows the holds of the store.
+type ahead struct {
+	held     map[string]map[ref]bool // by fault: the publishes that cannot be persisted yet
+	answered []answer
+	told     map[ref]bool
+}
+
+type answer struct {
+	ref ref
+	seq uint64
+}
+
+func (c *ahead) on() []evidence.Kind {
+	return []evidence.Kind{evidence.FaultFired, evidence.FaultHealed, evidence.FrameCarried, evidence.PublishReturned}
+}
+
+func (c *ahead) observe(l *ledger, e *evidence.Event, m *message, _ *receipt, out *ruling) {
+	switch e.Kind {
+	case evidence.FaultFired:
+		if e.Struck == "hold" && (e.Frame == "commit" || e.Frame == "sync") && (e.Link == "" || l.class[e.Fault] == evidence.Store) {
+			if c.held[e.Fault] == nil {
+				c.held[e.Fault] = make(map[ref]bool)
+			}
+			for _, it := range e.Items {
+				if m := l.resolve(it.PublishID, it.MessageID, it.BusinessID); m != nil {
+					c.hold(e.Fault, m.ref, out)
+				}
+			}
+		}
+	case evidence.FaultHealed:
+		delete(c.held, e.Fault)
+	case evidence.PublishReturned:
+		if e.Acceptance == evidence.Accepted {
+			c.answer(m, e.Seq)
+		}
+	case evidence.FrameCarried:
+		if m == nil || e.Struck != "" {
+			return
+		}
+		switch e.Frame {
+		case framePublish:
+			for label := range c.held {
+				c.hold(label, m.ref, out)
+			}
+		case frameAccept:
+			c.answer(m, e.Seq)
+		}
+	}
+}
+
+func (c *ahead) hold(label string, r ref, out *ruling) {
+	if !c.held[label][r] {
+		c.held[label][r] = true
+		out.instances++
+	}
+}
+
+// answer notes an answer during a hold; whether it said Accepted is known later.
+func (c *ahead) answer(m *message, seq uint64) {
+	if m == nil || c.told[m.ref] {
+		return
+	}
+	for _, held := range c.held {
+		if held[m.ref] {
+			c.told[m.ref] = true
+			c.answered = append(c.answered, answer{m.ref, seq})
+			return
+		}
+	}
+}
+
+func (c *ahead) conclude(l *ledger, out *ruling) {
+	for _, a := range c.answered {
+		m := l.message(a.ref)
+		if !m.accepted() {
+			continue
+		}
+		f := l.finding(m, nil, "accepted-before-persisted", a.seq, m.returned.seq)
+		f.HandOver = BrokerToStore
+		f.Text = fmt.Sprintf("%s was accepted while its write was held", label(m))
+		f.Follows = []string{evidence.NoAcceptedLoss}
+		out.violate(byEvents, f)
+	}
+}

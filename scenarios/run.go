@@ -1,0 +1,60 @@
+package scenarios
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/custodymq/custody/bench"
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/guarantees"
+)
+
+// Run makes one run and judges it: the bench leaves evidence, the evidence is
+// closed and opened again from disk, and what is read there is judged. The
+// error, if any, is a failure to measure; the judgement says so too, as far as
+// there is evidence. A *bench.UsageError means that nothing was started.
+func Run(ctx context.Context, o bench.Options) (guarantees.Judgement, error) {
+	failed := bench.Run(ctx, o)
+	var usage *bench.UsageError
+	if errors.As(failed, &usage) {
+		return guarantees.Judgement{}, failed
+	}
+	j, err := Judge(o.Dir)
+	return j, errors.Join(failed, err)
+}
+
+// Judge judges the evidence in a folder and writes its verdict.
+func Judge(dir string) (guarantees.Judgement, error) {
+	run, err := evidence.Open(dir)
+	if err != nil {
+		return guarantees.Judgement{}, err
+	}
+	h, err := run.History()
+	if err != nil {
+		return guarantees.Judgement{}, err
+	}
+	j, err := guarantees.Judge(h)
+	if err != nil {
+		return j, fmt.Errorf("scenarios: judge %s: %w", dir, err)
+	}
+	b, err := Encode(j)
+	if err != nil {
+		return j, err
+	}
+	return j, run.WriteVerdict(b)
+}
+
+// Encode gives the bytes of verdict.json: the same for the same judgement.
+func Encode(j guarantees.Judgement) ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	if err := enc.Encode(j); err != nil {
+		return nil, fmt.Errorf("scenarios: encode a verdict: %w", err)
+	}
+	return b.Bytes(), nil
+}

@@ -1,0 +1,218 @@
+package zeromq
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/custodymq/custody/broker/store/faulty"
+	"github.com/custodymq/custody/containers"
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/systems"
+)
+
+// armory is the one hook of the broker's store and files: it reports every
+// operation of the store, and lets the faults that are armed strike.
+type armory struct {
+	sink   evidence.Sink
+	parent *containers.Parent
+
+	mu     sync.Mutex
+	faults []*armedFault
+}
+
+// armedFault is one fault with its trigger.
+type armedFault struct {
+	spec systems.StoreFault
+	hook faulty.Hook
+	free func()
+	seen int
+}
+
+// holdBound ends a hold that nobody heals, so that no store hangs for ever.
+const holdBound = 60 * time.Second
+
+// striking makes the hook of each verb.
+var striking = map[string]func(f systems.StoreFault, when func(faulty.Op) bool) (faulty.Hook, func()){
+	"unreachable": func(_ systems.StoreFault, when func(faulty.Op) bool) (faulty.Hook, func()) {
+		return released(faulty.Unreachable(when))
+	},
+	"full": func(_ systems.StoreFault, when func(faulty.Op) bool) (faulty.Hook, func()) {
+		return released(faulty.Full(when))
+	},
+	"fsync-error": func(_ systems.StoreFault, when func(faulty.Op) bool) (faulty.Hook, func()) {
+		return released(faulty.FsyncError(when))
+	},
+	"lose-reply": func(_ systems.StoreFault, when func(faulty.Op) bool) (faulty.Hook, func()) {
+		return released(faulty.ReplyLost(when))
+	},
+	"slow": func(f systems.StoreFault, when func(faulty.Op) bool) (faulty.Hook, func()) {
+		return released(faulty.Hold(when, f.Delay))
+	},
+	"hold": func(f systems.StoreFault, when func(faulty.Op) bool) (faulty.Hook, func()) {
+		if f.After {
+			h := &holdAfter{when: when, free: make(chan struct{})}
+			return h, h.release
+		}
+		return released(faulty.Hold(when, holdBound))
+	},
+}
+
+func released(f *faulty.Fault) (faulty.Hook, func()) { return f, f.Release }
+
+// natural is the operation that a verb strikes where the script names none.
+var natural = map[string]string{"unreachable": "apply", "full": "write", "fsync-error": "sync", "lose-reply": "apply", "slow": "apply", "hold": "apply"}
+
+// fileOperations are those below the database; all others are the store's.
+var fileOperations = []string{"open", "read", "write", "sync", "truncate"}
+
+func newArmory(sink evidence.Sink, p *containers.Parent) *armory {
+	return &armory{sink: sink, parent: p}
+}
+
+func (a *armory) arm(f systems.StoreFault) error {
+	strike, ok := striking[f.Verb]
+	if !ok {
+		return fmt.Errorf("zeromq: the store has no fault %q", f.Verb)
+	}
+	if f.Operation == "" {
+		f.Operation = natural[f.Verb]
+	}
+	layer := faulty.Contract
+	if slices.Contains(fileOperations, f.Operation) {
+		layer = faulty.Files
+	}
+	armed := &armedFault{spec: f}
+	armed.hook, armed.free = strike(f, func(op faulty.Op) bool {
+		if op.Layer != layer || !op.Named(f.Operation) || layer == faulty.Files && op.File != faulty.WAL {
+			return false
+		}
+		return a.due(armed, op)
+	})
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.faults = append(a.faults, armed)
+	return nil
+}
+
+// due counts the operation and tells the parent when it is struck, before it is.
+func (a *armory) due(f *armedFault, op faulty.Op) bool {
+	a.mu.Lock()
+	f.seen++
+	nth := max(f.spec.N, 1)
+	strikes := f.seen == nth || f.spec.Every && f.seen > nth
+	a.mu.Unlock()
+	if strikes {
+		// A parent that is gone hears nothing, and this process ends with it.
+		_ = a.parent.Notify("fired", storeFired{f.spec.Label, systems.StoreFired{Operation: f.spec.Operation, Items: itemsOf(op, f.spec.Operation)}})
+	}
+	return strikes
+}
+
+type storeFired struct {
+	Label string
+	Fired systems.StoreFired
+}
+
+func itemsOf(op faulty.Op, name string) []evidence.FrameItem {
+	var items []evidence.FrameItem
+	for _, it := range op.Items {
+		if name == op.Name || it.Name == name {
+			items = append(items, evidence.FrameItem{BusinessID: it.BusinessID, MessageID: it.MessageID})
+		}
+	}
+	return items
+}
+
+func (a *armory) heal(label string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.faults = slices.DeleteFunc(a.faults, func(f *armedFault) bool {
+		if f.spec.Label == label {
+			f.free()
+			return true
+		}
+		return false
+	})
+}
+
+func (a *armory) healAll() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, f := range a.faults {
+		f.free()
+	}
+	a.faults = nil
+}
+
+func (a *armory) armed() []*armedFault {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.faults)
+}
+
+// Before an operation.
+func (a *armory) Before(op faulty.Op) error {
+	a.report(evidence.StoreCalled, op, nil)
+	for _, f := range a.armed() {
+		if err := f.hook.Before(op); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// After it.
+func (a *armory) After(op faulty.Op, err error) error {
+	for _, f := range a.armed() {
+		err = f.hook.After(op, err)
+	}
+	a.report(evidence.StoreReturned, op, err)
+	return err
+}
+
+// report the operations of batches: what the store was asked for, and what it
+// answered. Reads and the work of files would drown them.
+func (a *armory) report(kind evidence.Kind, op faulty.Op, err error) {
+	if op.Layer != faulty.Contract || op.Name != "apply" {
+		return
+	}
+	names := make([]string, 0, 2)
+	for _, it := range op.Items {
+		if !slices.Contains(names, it.Name) {
+			names = append(names, it.Name)
+		}
+	}
+	for _, name := range names {
+		e := evidence.Event{Kind: kind, Actor: "broker", Frame: name, Items: itemsOf(op, name), OK: err == nil && kind == evidence.StoreReturned}
+		if err != nil {
+			e.Reason = err.Error()
+		}
+		a.sink.Record(e)
+	}
+}
+
+// holdAfter keeps the answer of an operation that is done until it is released.
+type holdAfter struct {
+	when func(faulty.Op) bool
+	once sync.Once
+	free chan struct{}
+}
+
+func (h *holdAfter) Before(faulty.Op) error { return nil }
+
+func (h *holdAfter) After(op faulty.Op, err error) error {
+	if !h.when(op) {
+		return err
+	}
+	t := time.NewTimer(holdBound)
+	defer t.Stop()
+	select {
+	case <-h.free:
+	case <-t.C:
+	}
+	return err
+}
+
+func (h *holdAfter) release() { h.once.Do(func() { close(h.free) }) }

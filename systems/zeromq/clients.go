@@ -1,0 +1,212 @@
+package zeromq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/custodymq/custody/broker/client"
+	"github.com/custodymq/custody/broker/wire"
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/systems"
+)
+
+// clients open sessions with the broker.
+type clients struct {
+	profile Profile
+	token   string
+	address string // where an actor has no link
+}
+
+func (c clients) dial(ctx context.Context, name, address string) (*client.Conn, error) {
+	if address == "" {
+		address = c.address
+	}
+	conn, err := client.Dial(ctx, address, client.Options{Name: name, Token: c.token, Heartbeat: c.profile.period(heartbeat)})
+	if errors.Is(err, client.ErrRefused) {
+		return nil, fmt.Errorf("zeromq: %w", err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("zeromq: %w: %w", systems.ErrUnavailable, err)
+	}
+	return conn, nil
+}
+
+func (c clients) mode(m systems.Mode) wire.Mode {
+	if m == systems.DefaultMode {
+		m = c.profile.mode
+	}
+	if m == systems.AtMostOnce {
+		return wire.AtMostOnce
+	}
+	return wire.AtLeastOnce
+}
+
+// Producer opens a session.
+func (c clients) Producer(ctx context.Context, o systems.ProducerOptions) (systems.Producer, error) {
+	conn, err := c.dial(ctx, o.Name, o.Address)
+	if err != nil {
+		return nil, err
+	}
+	return &producer{conn: conn, mode: c.mode(o.Mode), opened: time.Now()}, nil
+}
+
+type producer struct {
+	conn   *client.Conn
+	mode   wire.Mode
+	opened time.Time
+}
+
+func (p *producer) Send(ctx context.Context, m systems.Message) (systems.Pending, error) {
+	envelope, err := evidence.ParseEnvelope(m.Payload)
+	if err != nil {
+		return nil, fmt.Errorf("zeromq: send: %w", err)
+	}
+	call, err := p.conn.Publish(ctx, wire.Message{Topic: m.Destination, Mode: p.mode, BusinessID: envelope.BusinessID, MessageID: m.MessageID,
+		Key: m.Key, Headers: m.Headers, TTL: m.TTL, Payload: m.Payload})
+	return &pending{call: call, err: err, mode: p.mode}, nil
+}
+
+func (p *producer) Close(context.Context) error { return p.conn.Close() }
+
+// Lookup asks the broker what became of a business ID.
+func (p *producer) Lookup(ctx context.Context, businessID string) (systems.Resolution, error) {
+	m, err := p.conn.Lookup(ctx, businessID, time.Since(p.opened)+settledWindow/2)
+	if err != nil {
+		return systems.Resolution{}, fmt.Errorf("zeromq: lookup %s: %w", businessID, err)
+	}
+	r := resolutions[m.Answer]
+	r.MessageID = m.MessageID
+	return r, nil
+}
+
+var resolutions = map[wire.Answer]systems.Resolution{
+	wire.Stored:    {Acceptance: evidence.Accepted, Reason: "stored"},
+	wire.Settled:   {Acceptance: evidence.Accepted, Reason: "settled"},
+	wire.Dead:      {Acceptance: evidence.Accepted, Reason: "dead"},
+	wire.NotSeen:   {Acceptance: evidence.Rejected, Reason: "not-seen"},
+	wire.Forgotten: {Acceptance: evidence.Unknown, Reason: "forgotten"},
+	wire.Unknown:   {Acceptance: evidence.Unknown, Reason: "unknown"},
+}
+
+type pending struct {
+	call *client.Call
+	err  error
+	mode wire.Mode
+}
+
+var acceptances = map[wire.Answer]evidence.Acceptance{
+	wire.Accepted: evidence.Accepted, wire.Declined: evidence.Declined, wire.Rejected: evidence.Rejected, wire.Unknown: evidence.Unknown,
+}
+
+func (p *pending) Receipt(ctx context.Context) systems.Receipt {
+	if p.err != nil { // it never came to a frame
+		return systems.Receipt{Acceptance: evidence.Rejected, Told: p.err.Error(), Reason: p.err.Error()}
+	}
+	m, err := p.call.Wait(ctx)
+	switch {
+	case err == nil:
+		r := systems.Receipt{Acceptance: acceptances[m.Answer], MessageID: m.MessageID, Told: "ok", Reason: m.Reason}
+		if r.Acceptance != evidence.Accepted {
+			r.Told = r.Acceptance.String() + ": " + m.Reason
+			return r
+		}
+		r.HeldBy = evidence.HeldByStore
+		if p.mode == wire.AtMostOnce {
+			r.HeldBy = evidence.HeldByBrokerMemory
+		}
+		return r
+	case errors.Is(err, client.ErrRefused), errors.Is(err, client.ErrDisconnected) && !p.call.Written():
+		return systems.Receipt{Acceptance: evidence.Rejected, Told: err.Error(), Reason: err.Error()}
+	}
+	return systems.Receipt{Acceptance: evidence.Unknown, Told: err.Error(), Reason: err.Error()}
+}
+
+// Consumer opens a session and subscribes.
+func (c clients) Consumer(ctx context.Context, o systems.ConsumerOptions) (systems.Consumer, error) {
+	conn, err := c.dial(ctx, o.Name, o.Address)
+	if err != nil {
+		return nil, err
+	}
+	f := client.Filter{Topic: o.Destination, Group: o.Subscription, Mode: c.mode(o.Mode), Window: o.Window}
+	sub, err := conn.Subscribe(ctx, f)
+	if err != nil {
+		conn.Close()
+		if errors.Is(err, client.ErrRefused) {
+			return nil, fmt.Errorf("zeromq: subscribe to %s: %w", o.Destination, err)
+		}
+		return nil, fmt.Errorf("zeromq: subscribe to %s: %w: %w", o.Destination, systems.ErrUnavailable, err)
+	}
+	return &consumer{conn: conn, sub: sub, mode: f.Mode}, nil
+}
+
+type consumer struct {
+	conn *client.Conn
+	sub  *client.Subscription
+	mode wire.Mode
+}
+
+func (c *consumer) Receive(ctx context.Context) (systems.Delivery, error) {
+	d, err := c.sub.Receive(ctx)
+	if err != nil {
+		return nil, translate(err)
+	}
+	return &delivery{d, c.mode}, nil
+}
+
+func (c *consumer) Close(context.Context) error { return c.conn.Close() }
+
+func translate(err error) error {
+	if errors.Is(err, client.ErrDisconnected) {
+		return fmt.Errorf("zeromq: %w: %w", systems.ErrDisconnected, err)
+	}
+	return fmt.Errorf("zeromq: %w", err)
+}
+
+type delivery struct {
+	d    *client.Delivery
+	mode wire.Mode
+}
+
+func (d *delivery) Message() systems.Message {
+	return systems.Message{Destination: d.d.Topic, MessageID: d.d.MessageID, Key: d.d.Key, Headers: d.d.Headers, Payload: d.d.Payload}
+}
+
+func (d *delivery) Attempt() (int, bool) { return d.d.Attempt, d.mode == wire.AtLeastOnce }
+
+func (d *delivery) Mark() evidence.Mark {
+	switch {
+	case d.mode == wire.AtMostOnce:
+		return evidence.MarkNone
+	case d.d.Again:
+		return evidence.MarkRedelivered
+	}
+	return evidence.MarkFirst
+}
+
+// Ack settles the message. In at-most-once there is nothing to settle.
+func (d *delivery) Ack(ctx context.Context) (evidence.AckOutcome, error) {
+	if d.mode == wire.AtMostOnce {
+		return evidence.AckSent, nil
+	}
+	return outcome(d.d.Ack(ctx))
+}
+
+// Nack gives it back; the broker's own back-off says when it comes again.
+func (d *delivery) Nack(ctx context.Context, reason string) (evidence.AckOutcome, error) {
+	if d.mode == wire.AtMostOnce {
+		return evidence.AckRefused, errors.New("zeromq: at-most-once takes nothing back")
+	}
+	return outcome(d.d.Nack(ctx, client.Rejection{Reason: reason}))
+}
+
+func outcome(m wire.Message, err error) (evidence.AckOutcome, error) {
+	switch {
+	case err != nil:
+		return evidence.AckUnknown, translate(err)
+	case m.Answer == wire.Accepted:
+		return evidence.AckConfirmed, nil
+	}
+	return evidence.AckRefused, fmt.Errorf("zeromq: refused: %s", m.Reason)
+}

@@ -1,0 +1,252 @@
+package zeromq
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/custodymq/custody/broker/client"
+	"github.com/custodymq/custody/broker/store"
+	"github.com/custodymq/custody/broker/wire"
+	"github.com/custodymq/custody/containers"
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/links"
+	"github.com/custodymq/custody/links/zmtp"
+	"github.com/custodymq/custody/systems"
+)
+
+// instance is one broker in a process of its own. Safe for concurrent use.
+type instance struct {
+	clients
+	sink  evidence.Sink
+	adopt func(io.Reader, string)
+	log   io.WriteCloser
+	path  string // of the database
+
+	mu       sync.Mutex
+	config   brokerConfig
+	identity string // the environment variable; empty is unset
+	child    *containers.Child
+	fired    map[string]func(systems.StoreFired)
+}
+
+var (
+	_ systems.Connector     = Profile{}
+	_ systems.Networked     = (*instance)(nil)
+	_ systems.Process       = (*instance)(nil)
+	_ systems.Inspector     = (*instance)(nil)
+	_ systems.Administrator = (*instance)(nil)
+	_ systems.StoreFaulter  = (*instance)(nil)
+	_ systems.Clocked       = (*instance)(nil)
+	_ systems.Configurable  = (*instance)(nil)
+	_ systems.Planter       = (*instance)(nil)
+	_ systems.Resolver      = (*producer)(nil)
+	_ systems.Rejecter      = (*delivery)(nil)
+)
+
+// actor of the broker's events, and the name of its log.
+const actor = "broker"
+
+// Start runs a broker on a free port with its database in env.Dir.
+func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, error) {
+	address, err := containers.FreeAddress()
+	if err != nil {
+		return nil, err
+	}
+	log, err := env.Log(actor)
+	if err != nil {
+		return nil, fmt.Errorf("zeromq: the broker's log: %w", err)
+	}
+	token := rand.Text()
+	in := &instance{clients: clients{profile: p, token: token, address: address}, sink: env.Sink, adopt: env.Adopt, log: log,
+		path: filepath.Join(env.Dir, "broker.db"), identity: "identity-1", fired: map[string]func(systems.StoreFired){}}
+	in.config = brokerConfig{Name: "custody", Listen: address, Token: token, Hostname: "host-1", History: p.history, Scale: p.scale, Defect: env.Defect, Base: env.Base}
+	if err := in.Restart(ctx); err != nil {
+		return nil, errors.Join(err, log.Close())
+	}
+	return in, nil
+}
+
+// Stop ends the broker's process, whatever state it is in.
+func (in *instance) Stop(ctx context.Context) error {
+	var err error
+	if in.Running() {
+		err = in.Shutdown(ctx)
+	}
+	return errors.Join(err, in.log.Close())
+}
+
+func (in *instance) Address() string          { return in.address }
+func (in *instance) Protocol() links.Protocol { return zmtp.Protocol{} }
+
+// Running says whether the broker's process lives.
+func (in *instance) Running() bool {
+	child := in.process()
+	if child == nil {
+		return false
+	}
+	select {
+	case <-child.Exited():
+		return false
+	default:
+		return true
+	}
+}
+
+func (in *instance) process() *containers.Child {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.child
+}
+
+// Restart starts the broker's process, which must have ended.
+func (in *instance) Restart(ctx context.Context) error {
+	if in.Running() {
+		return errors.New("zeromq: restart: the broker still runs: kill it or shut it down first")
+	}
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.config.Connections = store.Connections{First: store.ConnectionList{Title: "run", Entries: []store.Connection{
+		{Name: in.config.Name, Driver: "sqlite", DSN: in.path}}}}
+	var env []string
+	if in.identity != "" {
+		env = []string{store.IdentityVariable + "=" + in.identity}
+	}
+	child, err := containers.StartChild(ctx, containers.ChildOptions{Role: RoleName, Config: in.config, Env: env, Log: in.log,
+		Events: func(r io.Reader) { in.adopt(r, actor) },
+		Exited: func(e containers.Exit) {
+			in.sink.Record(evidence.Event{Kind: evidence.ProcessExited, Actor: actor,
+				Exit: &evidence.ExitInfo{Code: e.Code, Signal: e.Signal, Ordered: e.Ordered}})
+		},
+	}, in.notified)
+	if err != nil {
+		return fmt.Errorf("zeromq: start the broker on %s: %w", in.address, err)
+	}
+	in.child = child
+	in.sink.Record(evidence.Event{Kind: evidence.ProcessStarted, Actor: actor, Reason: "partition=" + in.partition()})
+	return nil
+}
+
+func (in *instance) partition() string {
+	id := in.identity
+	if id == "" {
+		id = in.config.Hostname
+	}
+	return store.Partition{Connection: in.config.Name, Identity: id}.String()
+}
+
+func (in *instance) notified(note string, value json.RawMessage) {
+	var f storeFired
+	if note != "fired" || json.Unmarshal(value, &f) != nil {
+		return
+	}
+	in.mu.Lock()
+	fired := in.fired[f.Label]
+	in.mu.Unlock()
+	if fired != nil {
+		fired(f.Fired)
+	}
+}
+
+func (in *instance) Kill(ctx context.Context) error     { return in.process().Kill(ctx) }
+func (in *instance) Shutdown(ctx context.Context) error { return in.process().Stop(ctx) }
+func (in *instance) Pause(ctx context.Context) error    { return in.process().Pause(ctx) }
+func (in *instance) Continue(ctx context.Context) error { return in.process().Continue(ctx) }
+
+// ArmStore strikes the store inside the broker's process.
+func (in *instance) ArmStore(ctx context.Context, f systems.StoreFault, fired func(systems.StoreFired)) (func(context.Context) error, error) {
+	in.mu.Lock()
+	child := in.child
+	in.fired[f.Label] = fired
+	in.mu.Unlock()
+	if err := child.Call(ctx, "arm", f, nil); err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) error {
+		err := child.Call(ctx, "heal", f.Label, nil)
+		if errors.Is(err, containers.ErrExited) {
+			return nil // a fault dies with the process that it was armed in
+		}
+		return err
+	}, nil
+}
+
+// SetClock gives the broker a wrong clock, and keeps it over restarts.
+func (in *instance) SetClock(ctx context.Context, offset time.Duration) error {
+	in.mu.Lock()
+	in.config.Clock = offset
+	child := in.child
+	in.mu.Unlock()
+	return child.Call(ctx, "clock", offset, nil)
+}
+
+// Configure changes a setting for the next start: identity (the environment
+// variable; "unset" takes it away), hostname, name. identity-now changes the
+// variable of the process that runs.
+func (in *instance) Configure(ctx context.Context, setting, value string) error {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	switch setting {
+	case "identity":
+		in.identity = value
+		if value == "unset" {
+			in.identity = ""
+		}
+	case "hostname":
+		in.config.Hostname = value
+	case "name":
+		in.config.Name = value
+	case "identity-now":
+		return in.child.Call(ctx, "setenv", value, nil)
+	default:
+		return fmt.Errorf("zeromq: no setting %q; there are identity, identity-now, hostname, name", setting)
+	}
+	return nil
+}
+
+func (in *instance) admin(ctx context.Context, command, messageID string) (wire.Message, error) {
+	conn, err := in.dial(ctx, "administrator", in.address)
+	if err != nil {
+		return wire.Message{}, err
+	}
+	defer conn.Close()
+	m, err := conn.Admin(ctx, command, messageID)
+	if err == nil && m.Answer != wire.Accepted {
+		err = fmt.Errorf("%w: %s", client.ErrRefused, m.Reason)
+	}
+	if err != nil {
+		return m, fmt.Errorf("zeromq: %s %s: %w", command, messageID, err)
+	}
+	return m, nil
+}
+
+func (in *instance) Redrive(ctx context.Context, messageID string) error {
+	_, err := in.admin(ctx, "dlq.redrive", messageID)
+	return err
+}
+
+func (in *instance) Discard(ctx context.Context, messageID string) error {
+	_, err := in.admin(ctx, "dlq.discard", messageID)
+	return err
+}
+
+// DeadLetters are the dead rows of the broker's own partition.
+func (in *instance) DeadLetters(ctx context.Context) ([]evidence.StoredRow, error) {
+	s, err := in.Rows(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var dead []evidence.StoredRow
+	for _, r := range s.Rows {
+		if r.State == evidence.RowDead && r.Partition == s.Partition {
+			dead = append(dead, r)
+		}
+	}
+	return dead, nil
+}

@@ -1,0 +1,146 @@
+// Package zeromq puts the reference broker under test: our own protocol over
+// ZeroMQ, SQLite below it, in a process of its own that can be killed.
+package zeromq
+
+import (
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/custodymq/custody/broker/wire"
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/systems"
+)
+
+// Profile is one configuration of the reference broker.
+type Profile struct {
+	name, summary string
+	mode          systems.Mode
+	history       bool // settled rows are kept
+	claims        []evidence.Claim
+	scale         float64
+}
+
+// Profiles of the reference broker; the first is the default.
+func Profiles(scale float64) []systems.System {
+	return []systems.System{
+		Profile{name: "at-least-once", summary: "SQLite, WAL, synchronous FULL; Pending persisted before Accepted; explicit ACK; settled rows are deleted",
+			mode: systems.AtLeastOnce, claims: atLeastOnce, scale: scale},
+		Profile{name: "at-least-once-history", summary: "as at-least-once, but settled rows are kept, marked processed",
+			mode: systems.AtLeastOnce, history: true, claims: atLeastOnce, scale: scale},
+		Profile{name: "at-most-once", summary: "routed once to who is visible now; never stored, never sent again",
+			mode: systems.AtMostOnce, claims: atMostOnce, scale: scale},
+	}
+}
+
+var (
+	everywhere = []evidence.Class{evidence.ClientCrash, evidence.BrokerRestart, evidence.BrokerCrash, evidence.BrokerPause, evidence.Link, evidence.Store, evidence.Clock}
+	// A wrong clock ends a message's time to live, and that loses it lawfully.
+	butClock = everywhere[:len(everywhere)-1]
+	// Between the ACK and the delete a crash, or a store that fails, brings the
+	// message back.
+	butDelete = []evidence.Class{evidence.ClientCrash, evidence.BrokerRestart, evidence.BrokerPause, evidence.Link, evidence.Clock}
+)
+
+const source = "broker/PROTOCOL.md"
+
+func claim(guarantee string, under []evidence.Class) evidence.Claim {
+	return evidence.Claim{Guarantee: guarantee, Under: under, Owner: evidence.OwnerSystem, Source: source}
+}
+
+var atLeastOnce = []evidence.Claim{
+	claim(evidence.NoAcceptedLoss, butClock),
+	claim(evidence.NoPhantom, everywhere),
+	claim(evidence.DeclinedMeansAbsent, everywhere),
+	claim(evidence.StableRedeliveryID, everywhere),
+	claim(evidence.Order, butClock),
+	claim(evidence.ExpiryHonoured, everywhere),
+	claim(evidence.AckIsFinal, butDelete),
+	claim(evidence.PersistedBeforeAccepted, everywhere),
+	claim(evidence.PartitionIsolation, everywhere),
+	claim(evidence.BoundedRetry, everywhere),
+	claim(evidence.UnknownResolved, everywhere),
+	claim(evidence.RecoveryBounded, everywhere),
+	claim(evidence.Survives, everywhere),
+	claim(evidence.RowsMatchClients, everywhere),
+}
+
+var atMostOnce = []evidence.Claim{
+	claim(evidence.NoDuplicateDelivery, everywhere),
+	claim(evidence.NoPhantom, everywhere),
+	claim(evidence.DeclinedMeansAbsent, everywhere),
+	claim(evidence.Order, everywhere),
+	claim(evidence.Survives, everywhere),
+}
+
+// The periods of the broker, short for tests, before scaling.
+const (
+	visibility    = 500 * time.Millisecond
+	heartbeat     = 500 * time.Millisecond
+	backoffBase   = 50 * time.Millisecond
+	backoffMax    = 200 * time.Millisecond
+	expiryEvery   = 200 * time.Millisecond
+	maxAttempts   = 5
+	settledWindow = 10 * time.Minute
+)
+
+func (p Profile) period(d time.Duration) time.Duration { return time.Duration(float64(d) * p.scale) }
+
+// Describe gives the profile with its limits scaled.
+func (p Profile) Describe() systems.Description {
+	d := systems.Description{
+		System: "zeromq", Claims: p.claims, Versions: versions(),
+		Profile: evidence.Profile{
+			Name: p.name, Summary: p.summary, KeepsRows: p.history, MarksAgain: true, AckConfirms: p.mode == systems.AtLeastOnce,
+			Redelivers: evidence.RedeliverTimeout, AckCounting: "per-message",
+			Settings: []evidence.Setting{{Name: "store", Value: "sqlite"}, {Name: "synchronous", Value: "FULL"},
+				{Name: "visibilityTimeout", Value: p.period(visibility).String()}, {Name: "heartbeat", Value: p.period(heartbeat).String()},
+				{Name: "maxAttempts", Value: fmt.Sprint(maxAttempts)}, {Name: "keepHistory", Value: fmt.Sprint(p.history)}},
+			Limits: evidence.Limits{
+				MaxAttempts: maxAttempts, RedeliveryPeriod: p.period(visibility), RecoveryBound: p.period(8 * time.Second),
+				InFlightBound: p.period(time.Second), ExpiryTolerance: p.period(500 * time.Millisecond), DeleteBound: p.period(3 * time.Second),
+				DrainDeadline: p.period(12 * time.Second), OrderScope: "connection",
+			},
+		},
+	}
+	if p.mode == systems.AtMostOnce {
+		d.Profile.Redelivers, d.Profile.AckCounting = evidence.RedeliverNever, "automatic"
+		d.Profile.Limits.MaxAttempts = 1
+		const never = "at-most-once never stores and never sends again"
+		d.Lacks = map[systems.Need]string{systems.NeedRedelivery: never, systems.NeedNack: never, systems.NeedStoreFaults: never, systems.NeedDeadLetters: never,
+			systems.NeedTTL: never, systems.NeedLookup: never, systems.NeedPlanting: never, systems.NeedIdentity: never, systems.NeedMessageID: never}
+	}
+	return d
+}
+
+func versions() map[string]string {
+	v := map[string]string{"protocol": fmt.Sprint(wire.Version)}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, dep := range info.Deps {
+			switch dep.Path {
+			case "github.com/go-zeromq/zmq4":
+				v["zmq4"] = dep.Version
+			case "github.com/ncruces/go-sqlite3":
+				v["go-sqlite3"] = dep.Version
+			}
+		}
+	}
+	return v
+}
+
+// Credentials for clients in another process.
+func (p Profile) Credentials(i systems.Instance) string {
+	if in, ok := i.(*instance); ok {
+		return in.clients.token
+	}
+	return ""
+}
+
+// Connect gives clients for an instance that another process has started.
+func (p Profile) Connect(credentials string) (systems.Clients, error) {
+	if credentials == "" {
+		return nil, errors.New("zeromq: connect: no token; it comes from Credentials of the running instance")
+	}
+	return clients{profile: p, token: credentials}, nil
+}

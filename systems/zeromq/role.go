@@ -1,0 +1,162 @@
+package zeromq
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/custodymq/custody/broker"
+	"github.com/custodymq/custody/broker/core"
+	"github.com/custodymq/custody/broker/defects"
+	"github.com/custodymq/custody/broker/store"
+	"github.com/custodymq/custody/broker/store/faulty"
+	"github.com/custodymq/custody/broker/store/open"
+	"github.com/custodymq/custody/containers"
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/systems"
+)
+
+// RoleName of the broker's process.
+const RoleName = "broker"
+
+// brokerConfig is what that process is told.
+type brokerConfig struct {
+	Name        string
+	Listen      string
+	Token       string
+	Hostname    string // what the host is called; the real one is not asked
+	Connections store.Connections
+	History     bool
+	Scale       float64
+	Defect      string
+	Base        int64
+	Clock       time.Duration
+}
+
+// vfsName is the armed file system that the process' databases are opened with.
+const vfsName = "custody-faulty"
+
+// roleState is the process: a broker, its store, and what strikes them.
+type roleState struct {
+	server    *broker.Server
+	store     store.Store
+	neighbour store.Store
+	files     *faulty.VFS
+	armed     *armory
+}
+
+// Role is the broker in a process of its own, its store armed below and above
+// the database.
+func Role() containers.Role {
+	r := &roleState{}
+	return containers.Role{
+		Start: r.start,
+		Stop: func(ctx context.Context) error {
+			if r.server == nil {
+				return nil
+			}
+			r.armed.healAll()
+			ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+			defer cancel()
+			err := errors.Join(r.server.Close(ctx), r.store.Close())
+			if r.neighbour != nil {
+				err = errors.Join(err, r.neighbour.Close())
+			}
+			r.files.Close()
+			return err
+		},
+		Methods: map[string]func(context.Context, json.RawMessage) (any, error){
+			"clock": func(_ context.Context, params json.RawMessage) (any, error) {
+				var offset time.Duration
+				if err := json.Unmarshal(params, &offset); err != nil {
+					return nil, fmt.Errorf("zeromq: clock: %w", err)
+				}
+				r.server.SetClockOffset(offset)
+				return nil, nil
+			},
+			"setenv": func(_ context.Context, params json.RawMessage) (any, error) {
+				var value string
+				if err := json.Unmarshal(params, &value); err != nil {
+					return nil, fmt.Errorf("zeromq: setenv: %w", err)
+				}
+				return nil, os.Setenv(store.IdentityVariable, value)
+			},
+			"arm": func(_ context.Context, params json.RawMessage) (any, error) {
+				var f systems.StoreFault
+				if err := json.Unmarshal(params, &f); err != nil {
+					return nil, fmt.Errorf("zeromq: arm: %w", err)
+				}
+				return nil, r.armed.arm(f)
+			},
+			"heal": func(_ context.Context, params json.RawMessage) (any, error) {
+				var label string
+				if err := json.Unmarshal(params, &label); err != nil {
+					return nil, fmt.Errorf("zeromq: heal: %w", err)
+				}
+				r.armed.heal(label)
+				return nil, nil
+			},
+		},
+	}
+}
+
+func (r *roleState) start(ctx context.Context, config json.RawMessage, p *containers.Parent) error {
+	var c brokerConfig
+	if err := json.Unmarshal(config, &c); err != nil {
+		return fmt.Errorf("zeromq: the broker's configuration: %w", err)
+	}
+	sink := evidence.NewPipeSink(p.Events, c.Base)
+	r.armed = newArmory(sink, p)
+	r.files = faulty.New(vfsName)
+	r.files.Arm(r.armed)
+	identity := store.Identity(os.LookupEnv, func() (string, error) { return c.Hostname, nil })
+	options := open.Options{VFS: vfsName, KeepHistory: c.History, Reserve: 1 << 20}
+	opened, err := open.Open(ctx, c.Connections, c.Name, identity, options)
+	if err != nil {
+		return err
+	}
+	wrapped := faulty.Wrap(opened)
+	wrapped.Arm(r.armed)
+	r.store = wrapped
+	period := func(d time.Duration) time.Duration { return time.Duration(float64(d) * c.Scale) }
+	cfg := broker.Config{
+		Name: c.Name, Listen: c.Listen, Token: c.Token, Store: wrapped, MaxAttempts: maxAttempts, VisibilityTimeout: period(visibility),
+		Backoff: core.Backoff{Base: period(backoffBase), Max: period(backoffMax)}, ExpiryInterval: period(expiryEvery), SettledWindow: settledWindow,
+		StoreRetry: period(100 * time.Millisecond), KeepHistory: c.History, Heartbeat: period(heartbeat),
+		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+	}
+	if c.Defect != "" {
+		if err := r.seed(ctx, c, options, &cfg); err != nil {
+			return err
+		}
+	}
+	if r.server, err = broker.Open(ctx, cfg); err != nil {
+		return err
+	}
+	r.server.SetClockOffset(c.Clock)
+	return nil
+}
+
+// neighbourIdentity is the storage identity of another partition in the same
+// database, which a correct broker never touches.
+const neighbourIdentity = "neighbour"
+
+func (r *roleState) seed(ctx context.Context, c brokerConfig, options open.Options, cfg *broker.Config) error {
+	d, err := defects.Find(c.Defect)
+	if err != nil {
+		return err
+	}
+	var o defects.Options
+	if d.NeedsNeighbour {
+		other := func() (string, error) { return neighbourIdentity, nil }
+		if r.neighbour, err = open.Open(ctx, c.Connections, c.Name, other, options); err != nil {
+			return err
+		}
+		o.Neighbour = r.neighbour
+	}
+	return defects.Apply(c.Defect, cfg, o)
+}
