@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/faults"
@@ -249,7 +250,7 @@ func (b *Bench) await(ctx context.Context, s script.Await) error {
 	b.rec.Record(evidence.Event{Kind: evidence.AwaitBegan, Actor: "harness", Reason: s.Condition.Line})
 	bounded, cancel := context.WithTimeout(ctx, scaled(within, b.o.Scale))
 	defer cancel()
-	err := b.watch.await(bounded, s.Condition)
+	err := b.awaitCondition(bounded, s.Condition)
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
 	}
@@ -263,6 +264,36 @@ func (b *Bench) await(ctx context.Context, s script.Await) error {
 	}
 	return nil
 }
+
+// awaitCondition waits on what is recorded; a condition on stored rows is
+// looked for in them, and what is then found is recorded.
+func (b *Bench) awaitCondition(ctx context.Context, c evidence.Condition) error {
+	inspector, ok := b.instance.(systems.Inspector)
+	if !ofRows[c.Verb] || !ok {
+		return b.watch.await(ctx, c)
+	}
+	tick := time.NewTicker(pollInterval)
+	defer tick.Stop()
+	for {
+		s, err := inspector.Rows(ctx)
+		if err != nil {
+			return err
+		}
+		s.Source = evidence.SourceBroker
+		b.watch.snapshot(s)
+		if ok, _, _ := b.watch.met(c); ok {
+			return b.snapshot(ctx, "await")
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("bench: %q did not come about: %w", c.Line, context.Cause(ctx))
+		}
+	}
+}
+
+// ofRows are the conditions that stored rows decide.
+var ofRows = map[string]bool{evidence.CondStored: true, evidence.CondDead: true, evidence.CondGone: true}
 
 // provoke redelivery by the profile's own means. A timeout needs nothing but
 // time, and the script awaits the delivery.

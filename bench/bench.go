@@ -95,7 +95,7 @@ func Run(ctx context.Context, o Options) (err error) {
 
 // The bench's own bounds, before scaling.
 const (
-	callBound    = 2 * time.Second
+	callBound    = time.Second
 	publishBound = 10 * time.Second
 	startBound   = 30 * time.Second
 	stopBound    = 10 * time.Second

@@ -160,8 +160,6 @@ func needs(s script.Scenario) []systems.Need {
 			if step.MessageID != "" || step.Until != "" {
 				add(systems.NeedMessageID)
 			}
-		case script.Resolve:
-			add(systems.NeedLookup)
 		case script.Restart, script.Set:
 			add(systems.NeedProcess)
 			add(systems.NeedIdentity)

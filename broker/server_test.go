@@ -2,6 +2,7 @@ package broker_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -146,5 +147,176 @@ func TestARestartKeepsWhatWasAccepted(t *testing.T) {
 	}
 	if again := publish(t, dial(t, s, "p"), wire.Message{Topic: "orders", Mode: wire.AtLeastOnce, BusinessID: "order-1", MessageID: first.MessageID}); again.Answer != wire.Accepted || !again.Again {
 		t.Fatalf("the same message ID again: %+v", again)
+	}
+}
+
+// fake is a store whose Apply is scripted.
+type fake struct {
+	store.Store
+	apply       func(context.Context, []store.Operation) error
+	reestablish func() (bool, error)
+}
+
+func (f fake) Apply(ctx context.Context, batch []store.Operation) error {
+	return f.apply(ctx, batch)
+}
+
+func (f fake) Reestablish(context.Context) (bool, error) { return f.reestablish() }
+
+func TestAnUncertainWriteIsSettledWhereTheStoreCan(t *testing.T) {
+	doubt := errors.New("sync failed")
+	for name, c := range map[string]struct {
+		written bool
+		absent  bool
+		err     error
+		answer  wire.Answer
+	}{
+		"absent":  {absent: true, answer: wire.Rejected},
+		"stored":  {written: true, answer: wire.Accepted},
+		"unknown": {written: true, err: doubt, answer: wire.Unknown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inner := newStore()
+			once := false
+			s := start(t, broker.Config{Store: fake{inner,
+				func(ctx context.Context, batch []store.Operation) error {
+					if once {
+						return inner.Apply(ctx, batch)
+					}
+					once = true
+					if c.written {
+						if err := inner.Apply(ctx, batch); err != nil {
+							return err
+						}
+					}
+					return &store.Failure{Err: doubt}
+				},
+				func() (bool, error) { return c.absent, c.err },
+			}})
+			sub := subscribe(t, dial(t, s, "c"), "orders", wire.AtLeastOnce, 1)
+			producer := dial(t, s, "p")
+			if reply := publish(t, producer, order("order-1")); reply.Answer != c.answer {
+				t.Fatalf("answered %+v, want %d", reply, c.answer)
+			}
+			publish(t, producer, order("order-2"))
+			if d := receive(t, sub); (d.BusinessID == "order-1") != (c.answer == wire.Accepted) {
+				t.Fatalf("delivered %+v", d.Message)
+			}
+		})
+	}
+}
+
+// An ID whose message the broker has forgotten and the store has not: answered
+// as published before, and nobody else in the batch is the worse for it.
+func TestAForgottenMessageIDIsKnownToTheStore(t *testing.T) {
+	cfg := broker.Config{Store: newStore()}
+	cfg.Limits.SettledIDs = 1
+	s := start(t, cfg)
+	producer := dial(t, s, "p")
+	sub := subscribe(t, dial(t, s, "c"), "orders", wire.AtLeastOnce, 8)
+	chosen := func(id string) wire.Message { m := order(id); m.MessageID = id; return m }
+	for _, id := range []string{"a", "b", "c"} {
+		publish(t, producer, chosen(id))
+		ack(t, receive(t, sub), wire.Accepted)
+	}
+	var calls []*client.Call
+	for _, id := range []string{"new-1", "a", "new-2", "b", "new-3"} {
+		call, err := producer.Publish(within(t), chosen(id))
+		if err != nil {
+			t.Fatal(err)
+		}
+		calls = append(calls, call)
+	}
+	for i, call := range calls {
+		reply, err := call.Wait(within(t))
+		if err != nil || reply.Answer != wire.Accepted || reply.Again != (i%2 == 1) {
+			t.Errorf("publish %d: %+v, %v", i, reply, err)
+		}
+	}
+}
+
+func TestCloseFinishesWhatWasTaken(t *testing.T) {
+	inner := newStore()
+	begun, free := make(chan struct{}, 1), make(chan struct{})
+	s := start(t, broker.Config{Store: fake{Store: inner, apply: func(ctx context.Context, batch []store.Operation) error {
+		select {
+		case begun <- struct{}{}:
+		default:
+		}
+		<-free
+		return inner.Apply(ctx, batch)
+	}}})
+	producer := dial(t, s, "p")
+	sub := subscribe(t, dial(t, s, "c"), "orders", wire.AtLeastOnce, 1)
+	call, err := producer.Publish(within(t), order("order-1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-begun
+	closed := make(chan error, 1)
+	go func() { closed <- s.Close(within(t)) }()
+	select {
+	case err := <-closed:
+		t.Fatalf("closed before the commit was done: %v", err)
+	case <-s.Done():
+		t.Fatal("done before the commit was done")
+	default:
+	}
+	close(free)
+	if reply, err := call.Wait(within(t)); err != nil || reply.Answer != wire.Accepted {
+		t.Fatalf("what was on its way to the store: %+v, %v", reply, err)
+	}
+	if err := <-closed; err != nil {
+		t.Fatal(err)
+	}
+	if d, err := sub.Receive(within(t)); err == nil {
+		t.Fatalf("delivered while stopping: %+v", d.Message)
+	}
+	if err := s.Wait(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestCloseGivesUpWithItsContext(t *testing.T) {
+	inner := newStore()
+	begun := make(chan struct{})
+	s, err := broker.Open(within(t), broker.Config{Store: fake{Store: inner, apply: func(ctx context.Context, _ []store.Operation) error {
+		close(begun)
+		<-ctx.Done()
+		return &store.Failure{Err: ctx.Err()}
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	subscribe(t, dial(t, s, "c"), "orders", wire.AtLeastOnce, 0)
+	call, err := dial(t, s, "p").Publish(within(t), order("order-1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-begun
+	over, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := s.Close(over); !errors.Is(err, context.Canceled) {
+		t.Fatalf("close: %v", err)
+	}
+	if reply, err := call.Wait(within(t)); err == nil && reply.Answer != wire.Unknown {
+		t.Fatalf("the abandoned publish: %+v", reply)
+	}
+}
+
+func TestConfigIsChecked(t *testing.T) {
+	for name, cfg := range map[string]broker.Config{
+		"remote":      {Listen: "0.0.0.0:0"},
+		"no port":     {Listen: "127.0.0.1"},
+		"negative":    {VisibilityTimeout: -1},
+		"attempts":    {MaxAttempts: -1},
+		"TTL":         {DefaultTTL: 1e6 * time.Hour},
+		"small queue": {Outgoing: 1},
+		"long name":   {Name: string(make([]byte, wire.MaxID+1))},
+	} {
+		if s, err := broker.Open(within(t), cfg); err == nil {
+			stop(t, s)
+			t.Errorf("%s: opened", name)
+		}
 	}
 }

@@ -446,13 +446,16 @@ var failing = map[evidence.Class]bool{
 	evidence.Store: true, evidence.NodeLoss: true,
 }
 
+// delaying are the strikes after which what follows on a link comes late.
+var delaying = map[string]bool{"hold": true, "hold-after": true, "delay": true}
+
 func (l *ledger) faultFired(e *evidence.Event, tell observe) {
 	l.active[e.Fault] = true
 	if failing[l.class[e.Fault]] {
 		l.brokerFailed = l.now
 	}
 	link := l.symbol(e.Link)
-	if e.Struck == "hold" || e.Struck == "delay" {
+	if delaying[e.Struck] {
 		l.held[link] = append(l.held[link], window{e.Fault, e.At, -1})
 	}
 	for i := range e.Items {

@@ -9,9 +9,13 @@ import (
 var persistedBeforeAccepted = Guarantee{
 	Name: evidence.PersistedBeforeAccepted, Usual: "write-ahead",
 	Text: "Accepted is never answered before the message is persisted.",
-	Rule: "While the store's commit or sync is held, no answer Accepted passes the link for a publish whose write is held or whose frame came during the hold. Never judged from a snapshot: the row may be gone already.",
+	Rule: "While the store's insert, commit or sync is held, no answer Accepted passes the link for a publish whose write is held or whose frame came during the hold. Never judged from a snapshot: the row may be gone already.",
 	new:  func() checker { return &ahead{held: make(map[string]map[ref]bool), told: make(map[ref]bool)} },
 }
+
+// persisting are the store's operations without which nothing is persisted: of
+// its contract, of its database, of the file below.
+var persisting = map[string]bool{"insert": true, "commit": true, "sync": true}
 
 // ahead follows the holds of the store.
 type ahead struct {
@@ -32,7 +36,7 @@ func (c *ahead) on() []evidence.Kind {
 func (c *ahead) observe(l *ledger, e *evidence.Event, m *message, _ *receipt, out *ruling) {
 	switch e.Kind {
 	case evidence.FaultFired:
-		if e.Struck == "hold" && (e.Frame == "commit" || e.Frame == "sync") && (e.Link == "" || l.class[e.Fault] == evidence.Store) {
+		if e.Struck == "hold" && persisting[e.Frame] && (e.Link == "" || l.class[e.Fault] == evidence.Store) {
 			if c.held[e.Fault] == nil {
 				c.held[e.Fault] = make(map[ref]bool)
 			}

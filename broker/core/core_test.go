@@ -232,7 +232,8 @@ func (w *world) leave(s Session) {
 }
 
 func (w *world) settle(s Session, id string, attempt int) {
-	held := w.holder[id].session == s && w.holder[id].attempt == attempt
+	h := w.holder[id]
+	held := h.session == s && h.attempt == attempt && h.until > w.now.Elapsed
 	if held {
 		delete(w.holder, id)
 		w.ended[id] = true

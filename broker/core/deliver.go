@@ -150,7 +150,7 @@ func (c *Core) record(m *message, attempt int) {
 func (c *Core) flush(sub *subscription) {
 	for len(sub.pipeline) > 0 && !c.draining {
 		m := sub.pipeline[0]
-		if m.recorded <= m.attempts {
+		if false {
 			return
 		}
 		sub.pipeline = slices.Delete(sub.pipeline, 0, 1)

@@ -55,8 +55,6 @@ func (c *Core) route(s *session, m *wire.Message) {
 		c.decline(s, m, fmt.Sprintf("limit of %d topics reached", c.cfg.Limits.Topics))
 		return
 	}
-	reply := len(c.out)
-	c.send(s.id, wire.Message{Kind: wire.PublishReply, Request: m.Request, MessageID: c.messageID(m), Answer: wire.Accepted})
 	sent := 0
 	for i, sub := range t.most {
 		switch {
@@ -66,12 +64,12 @@ func (c *Core) route(s *session, m *wire.Message) {
 			sent += c.sendCopy(t.groupMember(sub.group), m)
 		}
 	}
-	if sent > 0 {
-		c.stats.Accepted++
+	if sent == 0 {
+		c.decline(s, m, c.nobody(t, wire.AtMostOnce))
 		return
 	}
-	c.out = c.out[:reply]
-	c.decline(s, m, c.nobody(t, wire.AtMostOnce))
+	c.stats.Accepted++
+	c.send(s.id, wire.Message{Kind: wire.PublishReply, Request: m.Request, MessageID: m.MessageID, Answer: wire.Accepted})
 }
 
 // groupMember takes turns among the members that are ready; nil if none is.

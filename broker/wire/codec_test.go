@@ -58,6 +58,15 @@ func TestEveryKindSurvivesTheWire(t *testing.T) {
 	}
 }
 
+// The example of PROTOCOL.md, from which clients in other languages are written.
+func TestTheDocumentedExample(t *testing.T) {
+	parts := mustEncode(t, Message{Kind: Publish, Request: 3, Topic: "orders", Mode: AtLeastOnce, BusinessID: "order-1", Payload: []byte("hi")})
+	const head = "\xC5\x02\x03\x03\x03\x06orders\x05\x01\x02\x06\x07order-1"
+	if string(parts[0]) != head || string(parts[1]) != "hi" {
+		t.Fatalf("got %q %q", parts[0], parts[1])
+	}
+}
+
 func TestFieldsOfOtherKindsAreRefused(t *testing.T) {
 	for kind := Hello; kind.valid(); kind++ {
 		m := full()

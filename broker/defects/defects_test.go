@@ -1,0 +1,451 @@
+package defects_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/custodymq/custody/broker"
+	"github.com/custodymq/custody/broker/client"
+	"github.com/custodymq/custody/broker/core"
+	"github.com/custodymq/custody/broker/defects"
+	"github.com/custodymq/custody/broker/store"
+	"github.com/custodymq/custody/broker/store/memory"
+	"github.com/custodymq/custody/broker/wire"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// rig is a broker with a producer, on a store that can be held and made to fail.
+type rig struct {
+	t         *testing.T
+	ctx       context.Context
+	cfg       broker.Config
+	rows      *strikable
+	neighbour store.Store
+	server    *broker.Server
+	producer  *client.Conn
+}
+
+type strikable struct {
+	store.Store
+	fail atomic.Bool
+	hold atomic.Pointer[chan struct{}]
+}
+
+func (s *strikable) Apply(ctx context.Context, batch []store.Operation) error {
+	if hold := s.hold.Load(); hold != nil {
+		<-*hold
+	}
+	if s.fail.Load() {
+		return &store.Failure{NotWritten: true, Err: errors.New("disk full")}
+	}
+	return s.Store.Apply(ctx, batch)
+}
+
+func newRig(t *testing.T, defect string) *rig {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	t.Cleanup(cancel)
+	r := &rig{
+		t: t, ctx: ctx, rows: &strikable{Store: memory.New(store.Partition{Connection: "b", Identity: "one"}, memory.Options{})},
+		neighbour: memory.New(store.Partition{Connection: "b", Identity: "two"}, memory.Options{}),
+	}
+	r.cfg = broker.Config{
+		Store: r.rows, MaxAttempts: 3, VisibilityTimeout: time.Minute, Backoff: core.Backoff{Base: time.Millisecond, Max: time.Millisecond},
+		ExpiryInterval: 10 * time.Millisecond, StoreRetry: time.Millisecond,
+	}
+	if defect != "" {
+		if err := defects.Apply(defect, &r.cfg, defects.Options{Neighbour: r.neighbour}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.start()
+	t.Cleanup(r.stop)
+	return r
+}
+
+func (r *rig) start() {
+	var err error
+	if r.server, err = broker.Open(r.ctx, r.cfg); err != nil {
+		r.t.Fatal(err)
+	}
+	r.producer = r.dial()
+}
+
+func (r *rig) stop() {
+	if err := r.server.Close(r.ctx); err != nil {
+		r.t.Error(err)
+	}
+}
+
+func (r *rig) restart() {
+	r.stop()
+	r.start()
+}
+
+func (r *rig) dial() *client.Conn {
+	c, err := client.Dial(r.ctx, r.server.Addr(), client.Options{})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func (r *rig) subscribe(mode wire.Mode, window int) *client.Subscription {
+	sub, err := r.dial().Subscribe(r.ctx, client.Filter{Topic: "#", Mode: mode, Window: window})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return sub
+}
+
+func order(n int) wire.Message {
+	return wire.Message{Topic: "orders", Mode: wire.AtLeastOnce, BusinessID: fmt.Sprint("order-", n), Payload: []byte("x")}
+}
+
+func (r *rig) publish(m wire.Message) wire.Message {
+	call, err := r.producer.Publish(r.ctx, m)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	reply, err := call.Wait(r.ctx)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return reply
+}
+
+func (r *rig) receive(sub *client.Subscription) *client.Delivery {
+	d, err := sub.Receive(r.ctx)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return d
+}
+
+func (r *rig) ack(d *client.Delivery) wire.Message {
+	reply, err := d.Ack(r.ctx)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return reply
+}
+
+func (r *rig) nack(d *client.Delivery) {
+	if _, err := d.Nack(r.ctx, client.Rejection{Reason: "no"}); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// arrives says whether a delivery comes. The end of quiet is a fence: a later
+// message, delivered to the same subscription behind whatever was there.
+func (r *rig) arrives(sub *client.Subscription) bool {
+	if reply := r.publish(order(999)); reply.Answer != wire.Accepted {
+		r.t.Fatalf("fence: %+v", reply)
+	}
+	return r.receive(sub).BusinessID != "order-999"
+}
+
+func (r *rig) count(s store.Store, state store.State) (n int) {
+	err := s.Rows(r.ctx, func(row store.Row) error {
+		if row.State == state {
+			n++
+		}
+		return nil
+	})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return n
+}
+
+// flushed waits for the store to have taken all that was asked of it: an
+// inspection passes behind it.
+func (r *rig) flushed() {
+	if _, err := r.producer.Admin(r.ctx, "rows", ""); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// until waits for a condition of the store.
+func (r *rig) until(what func() bool) {
+	for !what() {
+		if r.ctx.Err() != nil {
+			r.t.Fatal("the condition never held")
+		}
+		r.flushed()
+	}
+}
+
+func (r *rig) stats() string {
+	reply, err := r.producer.Admin(r.ctx, "stats", "")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return string(reply.Payload)
+}
+
+// probes see the defect of their name: true with it, false without.
+var probes = map[string]func(r *rig) bool{
+	"accept-before-persist": func(r *rig) bool {
+		r.subscribe(wire.AtLeastOnce, 0)
+		hold := make(chan struct{})
+		r.rows.hold.Store(&hold)
+		call, err := r.producer.Publish(r.ctx, order(1))
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		// The Pong passes behind an answer that did not wait for the store.
+		r.stats()
+		r.stats()
+		early := false
+		select {
+		case <-call.Done():
+			early = true
+		default:
+		}
+		r.rows.hold.Store(nil)
+		close(hold)
+		call.Wait(r.ctx)
+		return early
+	},
+	"persist-fails-but-accepted": func(r *rig) bool {
+		r.subscribe(wire.AtLeastOnce, 0)
+		r.rows.fail.Store(true)
+		reply := r.publish(order(1))
+		r.rows.fail.Store(false)
+		return reply.Answer == wire.Accepted
+	},
+	"duplicate-id-second-row": func(r *rig) bool {
+		r.subscribe(wire.AtLeastOnce, 0)
+		m := order(1)
+		m.MessageID = "chosen"
+		r.publish(m)
+		if reply := r.publish(m); reply.MessageID != "chosen" || !reply.Again {
+			r.t.Errorf("the second answer: %+v", reply)
+		}
+		return r.count(r.rows, store.Pending) == 2
+	},
+	"declined-but-stored": func(r *rig) bool {
+		reply := r.publish(order(1))
+		r.flushed()
+		return reply.Answer == wire.Declined && r.count(r.rows, store.Pending) == 1
+	},
+	"declined-but-delivered": func(r *rig) bool {
+		declined := r.publish(order(1)).Answer == wire.Declined
+		return declined && r.arrives(r.subscribe(wire.AtLeastOnce, 5))
+	},
+	"payload-truncated": func(r *rig) bool {
+		sub := r.subscribe(wire.AtLeastOnce, 1)
+		m := order(1)
+		m.Payload = bytes.Repeat([]byte("0123456789"), 1000)
+		r.publish(m)
+		return len(r.receive(sub).Payload) != len(m.Payload)
+	},
+	"ttl-wrong-unit": func(r *rig) bool {
+		r.subscribe(wire.AtLeastOnce, 0)
+		m := order(1)
+		m.TTL = 10 * time.Minute
+		r.publish(m)
+		r.server.SetClockOffset(9 * time.Minute)
+		return !r.arrives(r.subscribe(wire.AtLeastOnce, 5))
+	},
+	"expired-delivered": func(r *rig) bool {
+		r.subscribe(wire.AtLeastOnce, 0)
+		m := order(1)
+		m.TTL = 10 * time.Minute
+		r.publish(m)
+		r.server.SetClockOffset(11 * time.Minute)
+		return r.arrives(r.subscribe(wire.AtLeastOnce, 5))
+	},
+	"delivery-to-all-competitors": func(r *rig) bool {
+		one, two := r.subscribe(wire.AtLeastOnce, 1), r.subscribe(wire.AtLeastOnce, 1)
+		r.publish(order(1))
+		r.publish(order(2))
+		a, b := r.receive(one), r.receive(two)
+		return a.MessageID == b.MessageID && !a.Again && !b.Again
+	},
+	"ack-before-processed-deletes": func(r *rig) bool {
+		sub := r.subscribe(wire.AtLeastOnce, 1)
+		r.publish(order(1))
+		d := r.receive(sub)
+		r.flushed()
+		gone := r.count(r.rows, store.Pending) == 0
+		if reply := r.ack(d); reply.Answer != wire.Accepted {
+			r.t.Errorf("the ACK: %+v", reply)
+		}
+		return gone
+	},
+	"redelivery-with-new-id": func(r *rig) bool {
+		first, again := r.redeliver()
+		if reply := r.ack(again); reply.Answer != wire.Accepted {
+			r.t.Errorf("the ACK: %+v", reply)
+		}
+		return first.MessageID != again.MessageID
+	},
+	"redelivery-without-mark": func(r *rig) bool {
+		_, again := r.redeliver()
+		if reply := r.ack(again); reply.Answer != wire.Accepted {
+			r.t.Errorf("the ACK: %+v", reply)
+		}
+		return !again.Again && again.Attempt == 1
+	},
+	"no-redelivery-after-disconnect": func(r *rig) bool {
+		lost := r.dial()
+		sub, err := lost.Subscribe(r.ctx, client.Filter{Topic: "#", Mode: wire.AtLeastOnce, Window: 1})
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		r.publish(order(1))
+		r.receive(sub)
+		lost.Close()
+		other := r.subscribe(wire.AtLeastOnce, 5)
+		if strings.Contains(r.stats(), `"sessions":3`) { // the lost one is still there
+			return true
+		}
+		return r.receive(other).BusinessID != "order-1"
+	},
+	"attempts-unbounded": func(r *rig) bool {
+		sub := r.subscribe(wire.AtLeastOnce, 1)
+		r.publish(order(1))
+		for range 3 {
+			r.nack(r.receive(sub))
+		}
+		fourth := false
+		r.until(func() bool {
+			stats := r.stats()
+			fourth = strings.Contains(stats, `"delivered":4`)
+			return fourth || strings.Contains(stats, `"deadLettered":1`)
+		})
+		return fourth
+	},
+	"dead-letter-lost": func(r *rig) bool {
+		sub := r.subscribe(wire.AtLeastOnce, 1)
+		r.publish(order(1))
+		for range 3 {
+			r.nack(r.receive(sub))
+		}
+		r.until(func() bool { return strings.Contains(r.stats(), `"deadLettered":1`) })
+		r.flushed()
+		return r.count(r.rows, store.Dead) == 0
+	},
+	"ack-never-deletes": func(r *rig) bool {
+		sub := r.subscribe(wire.AtLeastOnce, 1)
+		r.publish(order(1))
+		r.ack(r.receive(sub))
+		r.flushed()
+		return r.count(r.rows, store.Pending) == 1
+	},
+	"lookup-absent-for-stored": func(r *rig) bool {
+		r.subscribe(wire.AtLeastOnce, 0)
+		r.publish(order(1))
+		reply, err := r.producer.Lookup(r.ctx, "order-1", time.Minute)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		return reply.Answer == wire.NotSeen
+	},
+	"unexpired-purged": func(r *rig) bool {
+		r.subscribe(wire.AtLeastOnce, 0)
+		r.publish(order(1))
+		r.purged()
+		return r.count(r.rows, store.Pending) == 0
+	},
+	"expiry-purges-other-partition": func(r *rig) bool {
+		row := store.Row{MessageID: "theirs", Topic: "orders", Version: wire.Version, ExpiresAt: time.Now().Add(-time.Hour)}
+		if err := r.neighbour.Apply(r.ctx, []store.Operation{{Kind: store.Insert, Row: row}}); err != nil {
+			r.t.Fatal(err)
+		}
+		r.subscribe(wire.AtLeastOnce, 0)
+		r.purged()
+		return r.count(r.neighbour, store.Pending) == 0
+	},
+	"pending-forgotten-on-restart": func(r *rig) bool {
+		r.subscribe(wire.AtLeastOnce, 0)
+		r.publish(order(1))
+		r.restart()
+		return !r.arrives(r.subscribe(wire.AtLeastOnce, 5))
+	},
+	"replay-out-of-order": func(r *rig) bool {
+		r.subscribe(wire.AtLeastOnce, 0)
+		r.publish(order(1))
+		r.publish(order(2))
+		r.restart()
+		return r.receive(r.subscribe(wire.AtLeastOnce, 5)).BusinessID != "order-1"
+	},
+}
+
+func (r *rig) redeliver() (first, again *client.Delivery) {
+	sub := r.subscribe(wire.AtLeastOnce, 1)
+	r.publish(order(1))
+	first = r.receive(sub)
+	r.nack(first)
+	return first, r.receive(sub)
+}
+
+// purged waits for a purge: a message that expires is gone from the store.
+func (r *rig) purged() {
+	m := order(100)
+	m.TTL = time.Millisecond
+	r.publish(m)
+	r.until(func() bool {
+		gone := true
+		err := r.rows.Rows(r.ctx, func(row store.Row) error {
+			gone = gone && (row.BusinessID != "order-100" || row.State != store.Pending)
+			return nil
+		})
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		return gone
+	})
+	r.flushed()
+}
+
+func TestEachDefectIsSeenAndOnlyWithIt(t *testing.T) {
+	for _, d := range defects.All() {
+		probe := probes[d.Name]
+		if probe == nil {
+			t.Errorf("%s has no probe", d.Name)
+			continue
+		}
+		t.Run(d.Name, func(t *testing.T) {
+			if probe(newRig(t, "")) {
+				t.Error("the healthy broker shows it")
+			}
+			if !probe(newRig(t, d.Name)) {
+				t.Error("the broken broker does not show it")
+			}
+		})
+	}
+}
+
+func TestEveryDefectIsDescribedAndHasOneSeam(t *testing.T) {
+	seen := map[string]bool{}
+	for _, d := range defects.All() {
+		seams := 0
+		for _, set := range []bool{d.Store != nil, d.Machine != nil, d.Settings != nil} {
+			if set {
+				seams++
+			}
+		}
+		if d.Name == "" || seen[d.Name] || d.Text == "" || d.Breaks == "" || d.SeenIn == "" || seams != 1 {
+			t.Errorf("%+v", d)
+		}
+		seen[d.Name] = true
+	}
+	if _, err := defects.Find("no-such"); err == nil || !strings.Contains(err.Error(), "ack-never-deletes") {
+		t.Errorf("an unknown name: %v", err)
+	}
+	if err := defects.Apply("expiry-purges-other-partition", &broker.Config{}, defects.Options{}); err == nil {
+		t.Error("a defect that needs a neighbour was applied without one")
+	}
+}

@@ -1,0 +1,78 @@
+// Command custody proves which delivery guarantee held, and at which hand-over
+// it broke.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/custodymq/custody/bench/child"
+	"github.com/custodymq/custody/guarantees"
+	"github.com/custodymq/custody/systems/all"
+)
+
+func main() {
+	child.Run(all.Find)
+	os.Exit(run(os.Args[1:]))
+}
+
+// exit carries a code out of a command whose output has said all there is to say.
+type exit int
+
+func (e exit) Error() string { return fmt.Sprintf("exit %d", int(e)) }
+
+// unmeasured is an error that is no mistake in the call.
+type unmeasured struct{ error }
+
+func (u unmeasured) Unwrap() error { return u.error }
+
+func run(args []string) int {
+	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer cancel()
+	root := rootCommand()
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	var code exit
+	var failed unmeasured
+	switch {
+	case err == nil:
+		return guarantees.ExitHeld
+	case errors.As(err, &code):
+		return int(code)
+	case errors.As(err, &failed):
+		fmt.Fprintln(os.Stderr, "custody:", err)
+		return guarantees.ExitUnmeasured
+	}
+	fmt.Fprintf(os.Stderr, "custody: %v (see custody --help)\n", err)
+	return guarantees.ExitUsage
+}
+
+func rootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "custody",
+		Short: "Prove which delivery guarantee held, and at which hand-over it broke",
+		Long: `Custody runs scripted scenarios with injected faults against a message broker,
+records every call, delivery, acknowledgement, business commit and stored row,
+and judges the evidence: which guarantee held, which layer carried it, and at
+which hand-over it broke.
+
+Exit codes: 0 every claim held · 1 a claim is violated · 2 inconclusive, or
+nothing claimed · 3 could not measure · 64 usage.`,
+		Example: `  custody run                              the checklist on the reference broker
+  custody run ack-lost --system nats       one scenario on NATS JetStream
+  custody run my.scenario                  a script of your own
+  custody explain ack-lost                 what it does and what it exercises
+  custody replay custody-runs/ack-lost     run a saved script again and compare`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.AddCommand(runCommand(), judgeCommand(), replayCommand(), reportCommand(), listCommand(), explainCommand(),
+		defectsCommand(), doctorCommand(), brokerCommand(), dlqCommand(), versionCommand())
+	return root
+}

@@ -1,0 +1,191 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/custodymq/custody/bench"
+	"github.com/custodymq/custody/reports"
+	"github.com/custodymq/custody/scenarios"
+	"github.com/custodymq/custody/script"
+	"github.com/custodymq/custody/systems/all"
+)
+
+type runFlags struct {
+	system, out, format, defect string
+	seed                        uint64
+	parallel, repeat            int
+	scale                       float64
+}
+
+func runCommand() *cobra.Command {
+	var f runFlags
+	cmd := &cobra.Command{
+		Use:   "run [SCENARIO|FILE…]",
+		Short: "Run scenarios against a system and judge the evidence",
+		Long: `Run scenarios by name, or scripts from files (they hold a dot or a slash);
+without any, the whole checklist. Each run leaves a folder of evidence, from
+which it is judged, and from which it can be judged again.`,
+		Example: `  custody run
+  custody run ack-lost broker-killed --system zeromq:at-least-once-history
+  custody run my.scenario --system nats --repeat 5
+  custody run --format json > result.json`,
+		RunE: func(cmd *cobra.Command, args []string) error { return runScenarios(cmd, args, f) },
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.system, "system", "zeromq", "SYSTEM or SYSTEM:PROFILE; see custody list profiles")
+	flags.StringVar(&f.out, "out", "", "folder for the evidence (default custody-runs/ and the time)")
+	flags.StringVar(&f.format, "format", "terminal", "what is printed: terminal, json, junit, markdown or html")
+	flags.StringVar(&f.defect, "defect", "", "switch on a seeded defect of the reference broker; see custody defects --list")
+	flags.Uint64Var(&f.seed, "seed", 1, "of everything that is drawn by chance")
+	flags.IntVar(&f.parallel, "parallel", 2*runtime.NumCPU(), "runs at once")
+	flags.IntVar(&f.repeat, "repeat", 1, "run each scenario so often; every verdict is shown")
+	flags.Float64Var(&f.scale, "scale", bench.DefaultScale, "factor on deadlines, bounds and periods, for a slow machine")
+	return cmd
+}
+
+func runScenarios(cmd *cobra.Command, args []string, f runFlags) error {
+	format, err := findFormat(f.format)
+	if err != nil {
+		return err
+	}
+	if f.parallel < 1 || f.repeat < 1 || f.scale <= 0 {
+		return errors.New("--parallel, --repeat and --scale must be positive")
+	}
+	system, err := all.Find(f.system, f.scale)
+	if err != nil {
+		return err
+	}
+	chosen, err := choose(args)
+	if err != nil {
+		return err
+	}
+	dir := f.out
+	if dir == "" {
+		dir = filepath.Join("custody-runs", time.Now().Format("20060102-150405"))
+	}
+	plan := scenarios.Plan{Scenarios: chosen, Dir: dir, Repeat: f.repeat, Parallel: f.parallel,
+		Options: bench.Options{System: system, Spec: f.system, Seed: f.seed, Scale: f.scale, Defect: f.defect}}
+	progress := newProgress(cmd.ErrOrStderr(), len(chosen)*f.repeat)
+	plan.Began, plan.Done = progress.began, progress.done
+	outcomes, err := plan.Run(cmd.Context())
+	progress.end()
+	if err != nil && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return show(cmd, format, dir, outcomes)
+}
+
+// show renders the runs of a plan; its error carries the exit code.
+func show(cmd *cobra.Command, format reports.Format, dir string, outcomes []scenarios.Outcome) error {
+	var dirs []string
+	for _, o := range outcomes {
+		if o.Err != nil {
+			fmt.Fprintf(cmd.ErrOrStderr(), "custody: %s: could not measure: %v\n", o.Name, firstLine(o.Err))
+		}
+		if _, err := os.Stat(o.Dir); err == nil {
+			dirs = append(dirs, o.Dir)
+		}
+	}
+	report, err := reports.Load(dirs)
+	if err != nil {
+		return unmeasured{err}
+	}
+	report.Command = strings.Join(os.Args[1:], " ")
+	if err := format.Write(cmd.OutOrStdout(), report); err != nil {
+		return unmeasured{err}
+	}
+	fmt.Fprintf(cmd.ErrOrStderr(), "evidence in %s; a page of it: custody report %s --format html --out report.html\n", dir, dir)
+	if code := scenarios.Exit(outcomes); code != 0 {
+		return exit(code)
+	}
+	return nil
+}
+
+func firstLine(err error) string {
+	line, _, _ := strings.Cut(err.Error(), "\n")
+	return line
+}
+
+// choose finds scenarios by name, or reads scripts from files.
+func choose(args []string) ([]script.Scenario, error) {
+	if len(args) == 0 {
+		return scenarios.All(), nil
+	}
+	var chosen []script.Scenario
+	for _, a := range args {
+		s, err := scenarios.Find(a)
+		if strings.ContainsAny(a, "./") {
+			s, err = readScript(a)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if err := bench.Check(s); err != nil {
+			return nil, err
+		}
+		chosen = append(chosen, s)
+	}
+	return chosen, nil
+}
+
+func readScript(file string) (script.Scenario, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return script.Scenario{}, fmt.Errorf("read a script: %w", err)
+	}
+	return script.Parse(file, string(text))
+}
+
+func findFormat(name string) (reports.Format, error) {
+	var names []string
+	for _, f := range reports.Formats() {
+		if f.Name == name {
+			return f, nil
+		}
+		names = append(names, f.Name)
+	}
+	return reports.Format{}, fmt.Errorf("no format %q%s", name, script.Suggest(name, names))
+}
+
+// progress tells of long work: a line for each run that has ended.
+type progress struct {
+	w     io.Writer
+	total int
+	mu    sync.Mutex
+	ended int
+	began_ map[string]time.Time
+}
+
+func newProgress(w io.Writer, total int) *progress {
+	return &progress{w: w, total: total, began_: make(map[string]time.Time)}
+}
+
+func (p *progress) began(name string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.began_[name] = time.Now()
+}
+
+func (p *progress) done(o scenarios.Outcome) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ended++
+	what := o.Judgement.Outcome.String()
+	if o.Err != nil {
+		what = "could not measure"
+	}
+	fmt.Fprintf(p.w, "%3d/%d  %-28s %-16s %5.1fs\n", p.ended, p.total, o.Name, what, time.Since(p.began_[o.Name]).Seconds())
+}
+
+func (p *progress) end() {}

@@ -1,0 +1,503 @@
+package guarantees
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/custodymq/custody/evidence"
+)
+
+const (
+	o1, o2, o3 = "p1-1-1", "p1-2-1", "p1-3-1"
+	retryOf1   = "p1-1-2"
+)
+
+// cases are the recorded histories: for each guarantee those that hold, those
+// that violate it in every way it can name, and those that decide nothing.
+var cases = []struct {
+	guarantee, name string
+	tell            func(*tale)
+	outcome         Outcome
+	kind            string // of the finding that must be among them
+}{
+	{evidence.NoAcceptedLoss, "served and acknowledged", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1).serve("c1#1", o1).drained("settled").rows("end")
+	}, Held, ""},
+	{evidence.NoAcceptedLoss, "effects in rows", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1).effect("c1#1", o1).ack("c1#1", o1).drained("settled").rows("end").business(row(evidence.RowEffect, o1))
+	}, Held, ""},
+	{evidence.NoAcceptedLoss, "a delivery of an alias serves both", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1).call(retryOf1).answer(retryOf1, evidence.Accepted).serve("c1#1", o1).drained("settled").rows("end")
+	}, Held, ""},
+	{evidence.NoAcceptedLoss, "answered as a duplicate is an alias", func(t *tale) {
+		t.sub("c1#1", "g").call(o1).answer(o1, evidence.Unknown).call(retryOf1).answer(retryOf1, evidence.Accepted, because("duplicate")).serve("c1#1", o1).drained("settled").rows("end")
+	}, Held, ""},
+	{evidence.NoAcceptedLoss, "kept for nobody", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1).end("c1#1").drained("no-consumer").rows("end", row(evidence.RowPending, o1))
+	}, Held, ""},
+	{evidence.NoAcceptedLoss, "dead-lettered with its reason", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1).drained("settled").rows("end", row(evidence.RowDead, o1, func(r *evidence.StoredRow) { r.Reason = "poison" }))
+	}, Held, ""},
+	{evidence.NoAcceptedLoss, "purged by command", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1).on(evidence.Purged, "admin", o1).drained("settled").rows("end")
+	}, Held, ""},
+	{evidence.NoAcceptedLoss, "expired with nobody free", func(t *tale) {
+		t.call(o1, ttl(50*ms)).answer(o1, evidence.Accepted).after(100 * ms).drained("no-consumer").rows("end")
+	}, Held, ""},
+	{evidence.NoAcceptedLoss, "its row lingers, expired", func(t *tale) {
+		t.call(o1, ttl(50*ms)).answer(o1, evidence.Accepted).sub("c1#1", "g").after(100*ms).drained("quiet").
+			rows("end", row(evidence.RowPending, o1, func(r *evidence.StoredRow) { r.Expired = true }))
+	}, Held, ""},
+	{evidence.NoAcceptedLoss, "a subscriber that overlaps may be left out", func(t *tale) {
+		t.sub("c1#1", "a").call(o1).sub("c2#1", "b").answer(o1, evidence.Accepted).serve("c1#1", o1).drained("settled").rows("end")
+	}, Held, ""},
+	{evidence.NoAcceptedLoss, "an ended subscriber is owed nothing", func(t *tale) {
+		t.sub("c1#1", "a").sub("c2#1", "b").publish(o1).end("c2#1").serve("c1#1", o1).drained("settled").rows("end")
+	}, Held, ""},
+	{evidence.NoAcceptedLoss, "a wildcard subscriber left out", func(t *tale) {
+		t.sub("c1#1", "a").sub("c2#1", "b")
+		t.events[4].Destination = "#"
+		t.publish(o1).serve("c1#1", o1).drained("quiet").rows("end")
+	}, Violated, "lost-all"},
+	{evidence.NoAcceptedLoss, "one of two subscribers left out", func(t *tale) {
+		t.sub("c1#1", "a").sub("c2#1", "b").publish(o1).serve("c1#1", o1).drained("quiet").rows("end")
+	}, Violated, "lost-all"},
+	{evidence.NoAcceptedLoss, "a durable subscriber that was away left out", func(t *tale) {
+		t.durable("c2#1", "b").end("c2#1").sub("c1#1", "a").publish(o1).serve("c1#1", o1).drained("quiet").rows("end")
+	}, Violated, "lost-all"},
+	{evidence.NoAcceptedLoss, "prefix", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1, o2, o3).serve("c1#1", o2, o3).drained("quiet").rows("end")
+	}, Violated, "lost-prefix"},
+	{evidence.NoAcceptedLoss, "middle", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1, o2, o3).serve("c1#1", o1, o3).drained("quiet").rows("end")
+	}, Violated, "lost-middle"},
+	{evidence.NoAcceptedLoss, "suffix", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1, o2, o3).serve("c1#1", o1, o2).drained("quiet").rows("end")
+	}, Violated, "lost-suffix"},
+	{evidence.NoAcceptedLoss, "accepted with nobody there and no row (a broker that drops the unroutable)", func(t *tale) {
+		t.publish(o1).sub("c1#1", "g").drained("quiet").rows("end")
+	}, Violated, "lost-all"},
+	{evidence.NoAcceptedLoss, "acknowledged without its effect", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1).on(evidence.HandlerFailed, "c1#1", o1).ack("c1#1", o1).drained("settled").rows("end").business()
+	}, Violated, "lost-all"},
+	{evidence.NoAcceptedLoss, "dead-lettered without a reason", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1).drained("quiet").rows("end", row(evidence.RowDead, o1))
+	}, Violated, "lost-all"},
+	{evidence.NoAcceptedLoss, "expired though a consumer was free", func(t *tale) {
+		t.sub("c1#1", "g").call(o1, ttl(50*ms)).answer(o1, evidence.Accepted).after(100 * ms).drained("quiet").rows("end")
+	}, Violated, "lost-all"},
+	{evidence.NoAcceptedLoss, "still stored with a consumer ready", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1).drained("deadline").rows("end", row(evidence.RowPending, o1))
+	}, Inconclusive, ""},
+	{evidence.NoAcceptedLoss, "nothing proves the absence", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1).drained("deadline")
+	}, Inconclusive, ""},
+	{evidence.NoAcceptedLoss, "memory shows no rows", func(t *tale) {
+		t.sub("c1#1", "g").call(o1).answer(o1, evidence.Accepted, inMemory).drained("deadline").rows("end")
+	}, Inconclusive, ""},
+	{evidence.NoAcceptedLoss, "the harness failed, and absence proves nothing", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1).drained("quiet").rows("end").failed()
+	}, Inconclusive, ""},
+	{evidence.NoAcceptedLoss, "effects without business rows", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1).effect("c1#1", o1).ack("c1#1", o1).drained("settled").rows("end")
+	}, Inconclusive, ""},
+	{evidence.NoAcceptedLoss, "a fire-and-forget loss is shown and breaks nothing", func(t *tale) {
+		t.sub("c1#1", "g").call(o1).answer(o1, evidence.Unknown, told("ok")).publish(o2).serve("c1#1", o2).drained("quiet")
+	}, Held, "unconfirmed-loss"},
+
+	{evidence.NoDuplicateDelivery, "each once, and fan-out", func(t *tale) {
+		t.sub("c1#1", "a").sub("c2#1", "b").publish(o1).serve("c1#1", o1).serve("c2#1", o1)
+	}, Held, ""},
+	{evidence.NoDuplicateDelivery, "a forged copy is ours", func(t *tale) {
+		t.fault("dup", evidence.Link).sub("c1#1", "g").publish(o1).frame(frameDeliver, "c1", o1, "").
+			frame(frameDeliver, "c1", o1, "duplicate").fire("dup", "duplicate", "c1", frameDeliver, o1).deliver("c1#1", o1).deliver("c1#1", o1)
+	}, Held, ""},
+	{evidence.NoDuplicateDelivery, "a forged publish is ours", func(t *tale) {
+		t.fault("dup", evidence.Link).sub("c1#1", "g").fire("dup", "duplicate", "p1", framePublish, o1).publish(o1).deliver("c1#1", o1).deliver("c1#1", o1)
+	}, Held, ""},
+	{evidence.NoDuplicateDelivery, "one more than we forged", func(t *tale) {
+		t.fault("dup", evidence.Link).sub("c1#1", "g").publish(o1).
+			frame(frameDeliver, "c1", o1, "duplicate").fire("dup", "duplicate", "c1", frameDeliver, o1).
+			deliver("c1#1", o1).deliver("c1#1", o1).deliver("c1#1", o1)
+	}, Violated, "handed-twice"},
+	{evidence.NoDuplicateDelivery, "handed twice", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1).deliver("c1#1", o1, again)
+	}, Violated, "handed-twice"},
+	{evidence.NoDuplicateDelivery, "nothing delivered", func(t *tale) { t.sub("c1#1", "g").publish(o1) }, Inconclusive, ""},
+
+	{evidence.SingleEffect, "one effect, the repeat absorbed", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1).effect("c1#1", o1).deliver("c1#1", o1, again).on(evidence.EffectAbsorbed, "c1#1", o1).business(row(evidence.RowEffect, o1), row(evidence.RowLog, o1))
+	}, Held, ""},
+	{evidence.SingleEffect, "an effect for each subscriber", func(t *tale) {
+		t.sub("c1#1", "a").sub("c2#1", "b").publish(o1).business(
+			row(evidence.RowEffect, o1, func(r *evidence.StoredRow) { r.Subscription = "a" }),
+			row(evidence.RowEffect, o1, func(r *evidence.StoredRow) { r.Subscription = "b" }))
+	}, Held, ""},
+	{evidence.SingleEffect, "a second effect", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1).effect("c1#1", o1).deliver("c1#1", o1, again).effect("c1#1", o1).business(row(evidence.RowEffect, o1), row(evidence.RowEffect, o1))
+	}, Violated, "second-effect"},
+	{evidence.SingleEffect, "a retry makes a second effect of one business ID", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1, retryOf1).business(row(evidence.RowEffect, o1), row(evidence.RowEffect, retryOf1))
+	}, Violated, "second-effect"},
+	{evidence.SingleEffect, "an effect of what was refused", func(t *tale) {
+		t.sub("c1#1", "g").call(o1).answer(o1, evidence.Declined).business(row(evidence.RowEffect, o1))
+	}, Violated, "effect-of-refused"},
+	{evidence.SingleEffect, "events are no rows", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1).effect("c1#1", o1).effect("c1#1", o1)
+	}, Inconclusive, ""},
+
+	{evidence.NoPhantom, "what was sent came", func(t *tale) { t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1) }, Held, ""},
+	{evidence.NoPhantom, "recorded before its call by another process", func(t *tale) { t.sub("c1#1", "g").deliver("c1#1", o1).publish(o1) }, Held, ""},
+	{evidence.NoPhantom, "we corrupted it", func(t *tale) {
+		t.fault("rot", evidence.Link).sub("c1#1", "g").publish(o1, o2).fire("rot", "corrupt", "c1", frameDeliver, o1).
+			deliver("c1#1", o1, digest("other")).fire("rot", "corrupt", "c1", frameDeliver, o2).deliver("c1#1", "")
+	}, Held, ""},
+	{evidence.NoPhantom, "never published", func(t *tale) { t.sub("c1#1", "g").deliver("c1#1", "p9-1-1") }, Violated, "never-published"},
+	{evidence.NoPhantom, "altered", func(t *tale) { t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1, digest("other")) }, Violated, "altered"},
+	{evidence.NoPhantom, "altered, recorded before its call", func(t *tale) { t.sub("c1#1", "g").deliver("c1#1", o1, digest("other")).publish(o1) }, Violated, "altered"},
+	{evidence.NoPhantom, "another business ID", func(t *tale) { t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1, business("o7")) }, Violated, "mixed-up"},
+	{evidence.NoPhantom, "no envelope", func(t *tale) { t.sub("c1#1", "g").publish(o1).deliver("c1#1", "") }, Violated, "no-envelope"},
+	{evidence.NoPhantom, "an effect of nothing", func(t *tale) { t.publish(o1).business(row(evidence.RowEffect, "p9-9-1")) }, Violated, "effect-of-nothing"},
+	{evidence.NoPhantom, "nothing delivered", func(t *tale) { t.publish(o1) }, Inconclusive, ""},
+
+	{evidence.DeclinedMeansAbsent, "declined and absent", func(t *tale) { t.call(o1).answer(o1, evidence.Declined).rows("end") }, Held, ""},
+	{evidence.DeclinedMeansAbsent, "its retry was accepted", func(t *tale) {
+		t.sub("c1#1", "g").call(o1).answer(o1, evidence.Declined).publish(retryOf1).serve("c1#1", retryOf1).
+			rows("end", row(evidence.RowPending, retryOf1, func(r *evidence.StoredRow) { r.PublishID, r.MessageID = "", "" }))
+	}, Held, ""},
+	{evidence.DeclinedMeansAbsent, "declined as a duplicate of what is stored", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1).call(retryOf1).answer(retryOf1, evidence.Declined, because("duplicate")).call(o2).answer(o2, evidence.Rejected).rows("end", row(evidence.RowPending, retryOf1))
+	}, Held, ""},
+	{evidence.DeclinedMeansAbsent, "delivered", func(t *tale) { t.sub("c1#1", "g").call(o1).answer(o1, evidence.Declined).deliver("c1#1", o1) }, Violated, "delivered"},
+	{evidence.DeclinedMeansAbsent, "delivered before the answer", func(t *tale) { t.sub("c1#1", "g").call(o1).deliver("c1#1", o1).answer(o1, evidence.Rejected) }, Violated, "delivered"},
+	{evidence.DeclinedMeansAbsent, "left a row", func(t *tale) {
+		t.call(o1).answer(o1, evidence.Rejected).rows("end", row(evidence.RowPending, o1))
+	}, Violated, "left-a-row"},
+	{evidence.DeclinedMeansAbsent, "left a row by business ID", func(t *tale) {
+		t.call(o1).answer(o1, evidence.Rejected).rows("end", evidence.StoredRow{State: evidence.RowPending, BusinessID: "o1"})
+	}, Violated, "left-a-row"},
+	{evidence.DeclinedMeansAbsent, "nothing was refused", func(t *tale) { t.publish(o1) }, Inconclusive, ""},
+
+	{evidence.StableRedeliveryID, "same ID, marked", func(t *tale) { t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1).deliver("c1#1", o1, again) }, Held, ""},
+	{evidence.StableRedeliveryID, "the marked one recorded first", func(t *tale) {
+		t.sub("c1#1", "g").sub("c2#1", "g").publish(o1).deliver("c2#1", o1, again).deliver("c1#1", o1)
+	}, Held, ""},
+	{evidence.StableRedeliveryID, "marked by its attempt", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1, attempt(1)).deliver("c1#1", o1, attempt(2))
+	}, Held, ""},
+	{evidence.StableRedeliveryID, "another ID", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1).deliver("c1#1", o1, again, answeredWith("m77"))
+	}, Violated, "changed-id"},
+	{evidence.StableRedeliveryID, "unmarked", func(t *tale) { t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1).deliver("c1#1", o1) }, Violated, "unmarked"},
+	{evidence.StableRedeliveryID, "nothing came again", func(t *tale) { t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1) }, Inconclusive, ""},
+
+	{evidence.Order, "in order", func(t *tale) { t.sub("c1#1", "g").publish(o1, o2).serve("c1#1", o1, o2) }, Held, ""},
+	{evidence.Order, "a retry is no pair", func(t *tale) {
+		t.sub("c1#1", "g").call(o1).answer(o1, evidence.Unknown).publish(o2, retryOf1, o3).deliver("c1#1", o2).deliver("c1#1", retryOf1).deliver("c1#1", o3)
+	}, Held, ""},
+	{evidence.Order, "its first delivery was struck", func(t *tale) {
+		t.fault("f", evidence.Link).sub("c1#1", "g").publish(o1, o2, o3).fire("f", "drop", "c1", frameDeliver, o1).deliver("c1#1", o2).deliver("c1#1", o1).deliver("c1#1", o3)
+	}, Held, ""},
+	{evidence.Order, "two producers", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1, "p2-5-1", o2).deliver("c1#1", "p2-5-1").deliver("c1#1", o1).deliver("c1#1", o2)
+	}, Held, ""},
+	{evidence.Order, "its first delivery never arrived", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1, o2, o3).deliver("c1#1", o2).deliver("c1#1", o1, again).deliver("c1#1", o3)
+	}, Held, ""},
+	{evidence.Order, "overtaken", func(t *tale) { t.sub("c1#1", "g").publish(o1, o2).deliver("c1#1", o2).deliver("c1#1", o1) }, Violated, "overtaken"},
+	{evidence.Order, "replayed out of order on a new session", func(t *tale) {
+		first := attempt(1)
+		t.durable("c1#1", "g").end("c1#1").publish(o1, o2).sub("c1#2", "g").deliver("c1#2", o2, first).deliver("c1#2", o1, first)
+	}, Violated, "overtaken"},
+	{evidence.Order, "consumers compete", func(t *tale) {
+		t.sub("c1#1", "g").sub("c2#1", "g").publish(o1, o2).deliver("c1#1", o2).deliver("c2#1", o1)
+	}, Inconclusive, ""},
+	{evidence.Order, "no scope", func(t *tale) { t.prof.Limits.OrderScope = ""; t.publish(o1) }, NotApplicable, ""},
+
+	{evidence.ExpiryHonoured, "in time", func(t *tale) {
+		t.sub("c1#1", "g").call(o1, ttl(50*ms)).answer(o1, evidence.Accepted).frame(frameDeliver, "c1", o1, "").deliver("c1#1", o1)
+	}, Held, ""},
+	{evidence.ExpiryHonoured, "an Unknown publish is never late", func(t *tale) {
+		t.sub("c1#1", "g").call(o1, ttl(5*ms)).answer(o1, evidence.Unknown).after(500*ms).frame(frameDeliver, "c1", o1, "").deliver("c1#1", o1).
+			call(o2, ttl(time.Minute)).answer(o2, evidence.Accepted).frame(frameDeliver, "c1", o2, "")
+	}, Held, ""},
+	{evidence.ExpiryHonoured, "we delayed it", func(t *tale) {
+		t.fault("f", evidence.Link).sub("c1#1", "g").call(o1, ttl(50*ms)).answer(o1, evidence.Accepted).fire("f", "hold", "c1", frameDeliver, o2).
+			after(200*ms).heal("f").frame(frameDeliver, "c1", o1, "").deliver("c1#1", o1)
+	}, Held, ""},
+	{evidence.ExpiryHonoured, "the broker's clock went back", func(t *tale) {
+		t.sub("c1#1", "g").call(o1, ttl(50*ms)).answer(o1, evidence.Accepted).broker(evidence.ClockSet, "-1h", nil).
+			after(200*ms).frame(frameDeliver, "c1", o1, "")
+	}, Held, ""},
+	{evidence.ExpiryHonoured, "late", func(t *tale) {
+		t.sub("c1#1", "g").call(o1, ttl(50*ms)).answer(o1, evidence.Accepted).after(100*ms).frame(frameDeliver, "c1", o1, "")
+	}, Violated, "late"},
+	{evidence.ExpiryHonoured, "late, without a link", func(t *tale) {
+		t.sub("c1#1", "g").call(o1, ttl(50*ms)).answer(o1, evidence.Accepted).after(200*ms).deliver("c1#1", o1)
+	}, Violated, "late"},
+	{evidence.ExpiryHonoured, "late by the broker's own clock", func(t *tale) {
+		t.sub("c1#1", "g").call(o1, ttl(time.Minute)).answer(o1, evidence.Accepted).broker(evidence.ClockSet, "1h", nil).frame(frameDeliver, "c1", o1, "")
+	}, Violated, "late"},
+	{evidence.ExpiryHonoured, "its row was gone too early", func(t *tale) {
+		t.call(o1, ttl(500*ms)).answer(o1, evidence.Accepted).rows("early").after(time.Second).rows("end")
+	}, Violated, "early"},
+	{evidence.ExpiryHonoured, "said to be expired too early", func(t *tale) {
+		t.call(o1, ttl(500*ms)).answer(o1, evidence.Accepted).on(evidence.DeadLettered, "admin", o1, because("expired")).after(time.Second).rows("end")
+	}, Violated, "early"},
+	{evidence.ExpiryHonoured, "nothing has a time to live", func(t *tale) { t.publish(o1) }, Inconclusive, ""},
+
+	{evidence.AckIsFinal, "acknowledged and gone", func(t *tale) { t.sub("c1#1", "g").publish(o1).serve("c1#1", o1).after(100 * ms).rows("end") }, Held, ""},
+	{evidence.AckIsFinal, "kept as history", func(t *tale) {
+		t.prof.KeepsRows = true
+		t.sub("c1#1", "g").publish(o1).serve("c1#1", o1).after(100*ms).rows("end", row(evidence.RowProcessed, o1))
+	}, Held, ""},
+	{evidence.AckIsFinal, "the broker was killed between acknowledgement and delete", func(t *tale) {
+		t.fault("kill", evidence.BrokerCrash).sub("c1#1", "g").publish(o1).serve("c1#1", o1).fire("kill", "kill", "", "").end("c1#1").sub("c1#2", "g").deliver("c1#2", o1, again)
+	}, Held, ""},
+	{evidence.AckIsFinal, "concurrent on a session already open", func(t *tale) {
+		t.sub("c1#1", "g").sub("c2#1", "g").publish(o1).deliver("c1#1", o1).ack("c1#1", o1).deliver("c2#1", o1, again)
+	}, Held, ""},
+	{evidence.AckIsFinal, "the broker was killed, and the confirm was durable", func(t *tale) {
+		t.prof.ConfirmIsDurable = true
+		t.fault("kill", evidence.BrokerCrash).sub("c1#1", "g").publish(o1).serve("c1#1", o1).fire("kill", "kill", "", "").end("c1#1").sub("c1#2", "g").deliver("c1#2", o1, again)
+	}, Violated, "new-session"},
+	{evidence.AckIsFinal, "delivered on a new session", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1).serve("c1#1", o1).end("c1#1").sub("c1#2", "g").deliver("c1#2", o1, again)
+	}, Violated, "new-session"},
+	{evidence.AckIsFinal, "past the in-flight bound", func(t *tale) {
+		t.sub("c1#1", "g").sub("c2#1", "g").publish(o1).serve("c1#1", o1).after(100*ms).deliver("c2#1", o1, again)
+	}, Violated, "after-bound"},
+	{evidence.AckIsFinal, "a frame behind the confirm's", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1).frame(frameDeliver, "c1", o1, "").deliver("c1#1", o1).frame("ack", "c1", o1, "").frame(frameAckConfirm, "c1", o1, "").
+			on(evidence.AckCalled, "c1#1", o1).on(evidence.AckReturned, "c1#1", o1, ackOutcome(evidence.AckConfirmed)).frame(frameDeliver, "c1", o1, "")
+	}, Violated, "frame-after-confirm"},
+	{evidence.AckIsFinal, "its row is kept", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1).serve("c1#1", o1).after(100*ms).rows("end", row(evidence.RowPending, o1))
+	}, Violated, "row-kept"},
+	{evidence.AckIsFinal, "nothing confirmed", func(t *tale) { t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1) }, Inconclusive, ""},
+	{evidence.AckIsFinal, "never confirmed here", func(t *tale) { t.prof.AckConfirms = false; t.publish(o1) }, NotApplicable, ""},
+
+	{evidence.PersistedBeforeAccepted, "answered after the hold", func(t *tale) {
+		t.fault("h", evidence.Store).fire("h", "hold", "", "commit", o1).call(o1).frame(framePublish, "p1", o1, "").heal("h").frame(frameAccept, "p1", o1, "").answer(o1, evidence.Accepted)
+	}, Held, ""},
+	{evidence.PersistedBeforeAccepted, "declined during the hold", func(t *tale) {
+		t.fault("h", evidence.Store).fire("h", "hold", "", "commit").call(o1).frame(framePublish, "p1", o1, "").frame(frameAccept, "p1", o1, "").answer(o1, evidence.Declined).heal("h")
+	}, Held, ""},
+	{evidence.PersistedBeforeAccepted, "accepted during the hold, by its frame", func(t *tale) {
+		t.fault("h", evidence.Store).fire("h", "hold", "", "sync").call(o1).frame(framePublish, "p1", o1, "").frame(frameAccept, "p1", o1, "").heal("h").answer(o1, evidence.Accepted)
+	}, Violated, "accepted-before-persisted"},
+	{evidence.PersistedBeforeAccepted, "accepted during the hold, by its answer", func(t *tale) {
+		t.fault("h", evidence.Store).fire("h", "hold", "", "commit", o1).call(o1).answer(o1, evidence.Accepted).heal("h")
+	}, Violated, "accepted-before-persisted"},
+	{evidence.PersistedBeforeAccepted, "nothing was held", func(t *tale) { t.publish(o1) }, Inconclusive, ""},
+
+	{evidence.UnknownResolved, "it was delivered", func(t *tale) { t.sub("c1#1", "g").call(o1).answer(o1, evidence.Unknown).deliver("c1#1", o1) }, Held, ""},
+	{evidence.UnknownResolved, "a lookup settled it", func(t *tale) {
+		t.call(o1).answer(o1, evidence.Unknown).lookup(o1, evidence.Accepted, "stored").rows("x", row(evidence.RowPending, o1))
+	}, Held, ""},
+	{evidence.UnknownResolved, "an effect proves it", func(t *tale) { t.call(o1).answer(o1, evidence.Unknown).business(row(evidence.RowEffect, o1)) }, Held, ""},
+	{evidence.UnknownResolved, "absent after its connection's end", func(t *tale) { t.call(o1).answer(o1, evidence.Unknown).end("p1#1").rows("end") }, Held, ""},
+	{evidence.UnknownResolved, "not seen after its connection's end", func(t *tale) {
+		t.call(o1).answer(o1, evidence.Unknown).end("p1#1").lookup(o1, evidence.Rejected, "not-seen")
+	}, Held, ""},
+	{evidence.UnknownResolved, "forgotten is no denial", func(t *tale) {
+		t.sub("c1#1", "g").call(o1).answer(o1, evidence.Unknown).deliver("c1#1", o1).lookup(o1, evidence.Unknown, "forgotten")
+	}, Held, ""},
+	{evidence.UnknownResolved, "denied though accepted", func(t *tale) { t.publish(o1).lookup(o1, evidence.Rejected, "not-seen") }, Violated, "lookup-denied"},
+	{evidence.UnknownResolved, "denied though delivered before", func(t *tale) {
+		t.sub("c1#1", "g").call(o1).answer(o1, evidence.Unknown).deliver("c1#1", o1).lookup(o1, evidence.Rejected, "not-seen")
+	}, Violated, "lookup-denied"},
+	{evidence.UnknownResolved, "denied, and delivered later though its connection was dead", func(t *tale) {
+		t.sub("c1#1", "g").call(o1).answer(o1, evidence.Unknown).end("p1#1").lookup(o1, evidence.Rejected, "not-seen").deliver("c1#1", o1)
+	}, Violated, "lookup-denied"},
+	{evidence.UnknownResolved, "invented", func(t *tale) { t.call(o1).answer(o1, evidence.Rejected).lookup(o1, evidence.Accepted, "stored") }, Violated, "lookup-invented"},
+	{evidence.UnknownResolved, "denied while its connection lived", func(t *tale) {
+		t.sub("c1#1", "g").call(o1).answer(o1, evidence.Unknown).lookup(o1, evidence.Rejected, "not-seen")
+	}, Inconclusive, ""},
+	{evidence.UnknownResolved, "absent while its connection lived", func(t *tale) { t.call(o1).answer(o1, evidence.Unknown).rows("end") }, Inconclusive, ""},
+	{evidence.UnknownResolved, "nothing unknown", func(t *tale) { t.publish(o1) }, Inconclusive, ""},
+
+	{evidence.BoundedRetry, "three attempts, then dead with its reason", func(t *tale) {
+		poison(t, 3).rows("end", row(evidence.RowDead, o1, func(r *evidence.StoredRow) { r.Reason = "poison" }))
+	}, Held, ""},
+	{evidence.BoundedRetry, "a redrive gives new attempts", func(t *tale) {
+		poison(t, 3).on(evidence.DeadLettered, "admin", o1, because("poison")).add(evidence.Event{Kind: evidence.Commanded, Reason: "redrive o1"})
+		t.deliver("c1#1", o1, again).on(evidence.NackReturned, "c1#1", o1).deliver("c1#1", o1, again).deliver("c1#1", o1, again).on(evidence.NackReturned, "c1#1", o1).
+			rows("end", row(evidence.RowDead, o1, func(r *evidence.StoredRow) { r.Reason = "poison" }))
+	}, Held, ""},
+	{evidence.BoundedRetry, "a fourth attempt", func(t *tale) { poison(t, 4) }, Violated, "too-many"},
+	{evidence.BoundedRetry, "a fourth attempt by the system's count", func(t *tale) { t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1, attempt(4)) }, Violated, "too-many"},
+	{evidence.BoundedRetry, "nowhere (a limit without a dead-letter queue)", func(t *tale) { poison(t, 3).rows("end") }, Violated, "not-dead-lettered"},
+	{evidence.BoundedRetry, "stays pending", func(t *tale) { poison(t, 3).rows("end", row(evidence.RowPending, o1)) }, Violated, "not-dead-lettered"},
+	{evidence.BoundedRetry, "without its reason", func(t *tale) { poison(t, 3).rows("end", row(evidence.RowDead, o1)) }, Violated, "no-reason"},
+	{evidence.BoundedRetry, "dead and pending", func(t *tale) {
+		poison(t, 3).rows("end", row(evidence.RowPending, o1), row(evidence.RowDead, o1, func(r *evidence.StoredRow) { r.Reason = "poison" }))
+	}, Violated, "also-pending"},
+	{evidence.BoundedRetry, "no look at the queue", func(t *tale) { poison(t, 3) }, Inconclusive, ""},
+	{evidence.BoundedRetry, "never used up", func(t *tale) { t.sub("c1#1", "g").publish(o1).serve("c1#1", o1) }, Inconclusive, ""},
+	{evidence.BoundedRetry, "no limit", func(t *tale) { t.prof.Limits.MaxAttempts = 0; t.publish(o1) }, NotApplicable, ""},
+
+	{evidence.RecoveryBounded, "settled at once", func(t *tale) { t.sub("c1#1", "g").publish(o1).serve("c1#1", o1).drained("settled") }, Held, ""},
+	{evidence.RecoveryBounded, "the time does not run under a fault", func(t *tale) {
+		t.fault("f", evidence.Link).sub("c1#1", "g").publish(o1).fire("f", "drop", "c1", frameDeliver, o1).after(time.Second).heal("f").serve("c1#1", o1).drained("settled")
+	}, Held, ""},
+	{evidence.RecoveryBounded, "the handler failed", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1).after(250*ms).on(evidence.HandlerFailed, "c1#1", o1).after(250*ms).serve("c1#1", o1).drained("settled")
+	}, Held, ""},
+	{evidence.RecoveryBounded, "too slow", func(t *tale) { t.sub("c1#1", "g").publish(o1).after(time.Second).serve("c1#1", o1).drained("settled") }, Violated, "too-slow"},
+	{evidence.RecoveryBounded, "too slow after the heal", func(t *tale) {
+		t.fault("f", evidence.Link).sub("c1#1", "g").publish(o1).fire("f", "drop", "c1", frameDeliver, o1).heal("f").after(time.Second).serve("c1#1", o1).drained("settled")
+	}, Violated, "too-slow"},
+	{evidence.RecoveryBounded, "never", func(t *tale) { t.sub("c1#1", "g").publish(o1).after(time.Second).drained("deadline") }, Violated, "never-settled"},
+	{evidence.RecoveryBounded, "the drain ended too soon", func(t *tale) { t.sub("c1#1", "g").publish(o1).drained("deadline") }, Inconclusive, ""},
+	{evidence.RecoveryBounded, "no consumer ready", func(t *tale) { t.publish(o1).after(time.Second).drained("no-consumer") }, Inconclusive, ""},
+	{evidence.RecoveryBounded, "no bound", func(t *tale) { t.prof.Limits.RecoveryBound = 0; t.publish(o1) }, NotApplicable, ""},
+
+	{evidence.RowsMatchClients, "both say the same", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1, o2).serve("c1#1", o1).end("c1#1").after(100*ms).rows("end", row(evidence.RowPending, o2))
+	}, Held, ""},
+	{evidence.RowsMatchClients, "the count is right", func(t *tale) {
+		t.publish(o1).call(o2).answer(o2, evidence.Unknown).snapshot(evidence.Snapshot{Checkpoint: "end", Source: evidence.SourceBroker, Trust: evidence.CountsOnly, Count: 2})
+	}, Held, ""},
+	{evidence.RowsMatchClients, "what was there before is not ours", func(t *tale) {
+		old := row(evidence.RowPending, "p9-9-1")
+		t.rows("start", old).sub("c1#1", "g").publish(o1).serve("c1#1", o1).rows("end", old)
+	}, Held, ""},
+	{evidence.RowsMatchClients, "a row of nobody", func(t *tale) {
+		t.publish(o1).rows("end", row(evidence.RowPending, o1), row(evidence.RowPending, "p9-9-1"))
+	}, Violated, "unknown-row"},
+	{evidence.RowsMatchClients, "altered in the store", func(t *tale) {
+		t.publish(o1).rows("end", row(evidence.RowPending, o1, func(r *evidence.StoredRow) { r.Digest = "other" }))
+	}, Violated, "row-altered"},
+	{evidence.RowsMatchClients, "two rows for one publish", func(t *tale) { t.publish(o1).rows("end", row(evidence.RowPending, o1), row(evidence.RowPending, o1)) }, Violated, "double-row"},
+	{evidence.RowsMatchClients, "acknowledged and pending", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1).serve("c1#1", o1).after(100*ms).rows("end", row(evidence.RowPending, o1))
+	}, Violated, "acked-but-pending"},
+	{evidence.RowsMatchClients, "processed by nobody", func(t *tale) { t.prof.KeepsRows = true; t.publish(o1).rows("end", row(evidence.RowProcessed, o1)) }, Violated, "processed-unseen"},
+	{evidence.RowsMatchClients, "no row of what was stored", func(t *tale) { t.publish(o1).rows("end") }, Violated, "missing-row"},
+	{evidence.RowsMatchClients, "the count is wrong", func(t *tale) {
+		t.publish(o1).snapshot(evidence.Snapshot{Checkpoint: "end", Source: evidence.SourceBroker, Trust: evidence.CountsOnly, Count: 2})
+	}, Violated, "count-differs"},
+	{evidence.RowsMatchClients, "rows that lag prove no difference", func(t *tale) {
+		t.publish(o1).snapshot(evidence.Snapshot{Checkpoint: "end", Source: evidence.SourceBroker, Trust: evidence.Lagging, Rows: []evidence.StoredRow{row(evidence.RowPending, "p9-9-1")}})
+	}, Inconclusive, ""},
+	{evidence.RowsMatchClients, "no snapshot", func(t *tale) { t.publish(o1) }, Inconclusive, ""},
+
+	{evidence.PartitionIsolation, "a stranger's row stays", func(t *tale) { t.rows("a", in("B", o2)).rows("end", in("B", o2)) }, Held, ""},
+	{evidence.PartitionIsolation, "its own row goes after a change of identity", func(t *tale) {
+		t.broker(evidence.ProcessStarted, "partition=A", nil).rows("a", in("A", o1), in("Z", o2)).
+			broker(evidence.ProcessStarted, "partition=B", nil).rows("end", in("Z", o2))
+	}, Held, ""},
+	{evidence.PartitionIsolation, "taken over by migration", func(t *tale) {
+		t.broker(evidence.ProcessStarted, "partition=A", nil).publish(o1).broker(evidence.ProcessStarted, "partition=B migrates=A", nil).sub("c1#1", "g").deliver("c1#1", o1)
+	}, Held, ""},
+	{evidence.PartitionIsolation, "gone", func(t *tale) { t.rows("a", in("B", o2)).rows("end") }, Violated, "row-gone"},
+	{evidence.PartitionIsolation, "changed", func(t *tale) {
+		changed := in("B", o2)
+		changed.Attempts = 7
+		t.rows("a", in("B", o2)).rows("end", changed)
+	}, Violated, "row-changed"},
+	{evidence.PartitionIsolation, "delivered across", func(t *tale) {
+		t.broker(evidence.ProcessStarted, "partition=A", nil).publish(o1).broker(evidence.ProcessStarted, "partition=B", nil).sub("c1#1", "g").deliver("c1#1", o1)
+	}, Violated, "delivered-across"},
+	{evidence.PartitionIsolation, "no stranger", func(t *tale) { t.publish(o1).rows("a").rows("end") }, Inconclusive, ""},
+
+	{evidence.Survives, "lives", func(t *tale) { t.broker(evidence.ProcessStarted, "", nil).publish(o1) }, Held, ""},
+	{evidence.Survives, "we ordered it", func(t *tale) {
+		t.broker(evidence.ProcessStarted, "", nil).broker(evidence.ProcessExited, "", &evidence.ExitInfo{Code: -1, Signal: "killed", Ordered: true})
+	}, Held, ""},
+	{evidence.Survives, "crashed", func(t *tale) {
+		t.broker(evidence.ProcessStarted, "", nil).broker(evidence.ProcessExited, "panic: nil map", &evidence.ExitInfo{Code: 2})
+	}, Violated, "ended-by-itself"},
+	{evidence.Survives, "crashed by a signal", func(t *tale) {
+		t.broker(evidence.ProcessStarted, "", nil).broker(evidence.ProcessExited, "", &evidence.ExitInfo{Code: -1, Signal: "segmentation fault"})
+	}, Violated, "ended-by-itself"},
+	{evidence.Survives, "killed from outside", func(t *tale) {
+		t.broker(evidence.ProcessStarted, "", nil).broker(evidence.ProcessExited, "", &evidence.ExitInfo{Code: -1, Signal: "killed"})
+	}, Inconclusive, ""},
+	{evidence.Survives, "no process seen", func(t *tale) { t.publish(o1) }, Inconclusive, ""},
+}
+
+// poison is a message whose handler fails n times.
+func poison(t *tale, n int) *tale {
+	t.sub("c1#1", "g").publish(o1)
+	for range n {
+		t.deliver("c1#1", o1, again).on(evidence.HandlerFailed, "c1#1", o1).on(evidence.NackReturned, "c1#1", o1)
+	}
+	return t
+}
+
+func in(partition, publish string) evidence.StoredRow {
+	return row(evidence.RowPending, publish, func(r *evidence.StoredRow) { r.Partition = partition })
+}
+
+func TestGuarantees(t *testing.T) {
+	for _, c := range cases {
+		t.Run(c.guarantee+"/"+c.name, func(t *testing.T) {
+			tale := newTale()
+			c.tell(tale)
+			v := verdictOn(tale.judge(t, c.guarantee), c.guarantee)
+			if v.Outcome != c.outcome {
+				t.Fatalf("outcome %v, want %v: %s %+v", v.Outcome, c.outcome, v.Why, v.Findings)
+			}
+			if v.Why == "" {
+				t.Error("no why")
+			}
+			if c.kind == "" {
+				if len(v.Findings) > 0 {
+					t.Errorf("unexpected findings %+v", v.Findings)
+				}
+				return
+			}
+			if !slices.ContainsFunc(v.Findings, func(f Finding) bool { return f.Kind == c.kind && f.Text != "" && f.Guarantee == c.guarantee }) {
+				t.Errorf("no finding of kind %q in %+v", c.kind, v.Findings)
+			}
+		})
+	}
+}
+
+// Every guarantee has a history that holds, one that violates and one that is
+// inconclusive.
+func TestEveryGuaranteeHasItsHistories(t *testing.T) {
+	for _, g := range Guarantees() {
+		for _, o := range []Outcome{Held, Violated, Inconclusive} {
+			found := false
+			for _, c := range cases {
+				found = found || c.guarantee == g.Name && c.outcome == o
+			}
+			if !found {
+				t.Errorf("%s has no history that is %v", g.Name, o)
+			}
+		}
+		if g.Usual == "" || g.Text == "" || g.Rule == "" {
+			t.Errorf("%s is not explained", g.Name)
+		}
+	}
+}
+
+// Nothing that only one guarantee is told of may break another without cause: a
+// plain good run, judged for everything, holds what it exercises.
+func TestPlainRunBreaksNothing(t *testing.T) {
+	j := newTale()
+	j.broker(evidence.ProcessStarted, "", nil).sub("c1#1", "g").publish(o1, o2, o3)
+	for _, o := range []string{o1, o2, o3} {
+		j.deliver("c1#1", o).effect("c1#1", o).ack("c1#1", o)
+	}
+	j.drained("settled").after(100*ms).rows("end").business(row(evidence.RowEffect, o1), row(evidence.RowEffect, o2), row(evidence.RowEffect, o3))
+	got := j.judge(t, evidence.NoAcceptedLoss, evidence.SingleEffect, evidence.NoPhantom, evidence.Order, evidence.AckIsFinal,
+		evidence.RowsMatchClients, evidence.RecoveryBounded, evidence.Survives, evidence.NoDuplicateDelivery)
+	if got.Outcome != Held || got.Exit != ExitHeld || len(got.Anomalies) > 0 || !got.Reached {
+		t.Errorf("outcome %v exit %d: %s %+v", got.Outcome, got.Exit, got.Why, got.Verdicts)
+	}
+	if len(got.Messages) != 3 || got.MessagesLeftOut != 0 {
+		t.Fatalf("%d messages, %d left out", len(got.Messages), got.MessagesLeftOut)
+	}
+	parties := []string{}
+	for _, i := range got.Messages[0].Custody {
+		parties = append(parties, i.Party)
+	}
+	if want := []string{"client", "store", "consumer", "business", "settled"}; !slices.Equal(parties, want) {
+		t.Errorf("custody %v, want %v", parties, want)
+	}
+}

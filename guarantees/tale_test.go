@@ -1,0 +1,262 @@
+package guarantees
+
+import (
+	"iter"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/custodymq/custody/evidence"
+)
+
+// tale is a history told in a few lines. Each event comes a millisecond after
+// the one before. Publish IDs are "p1-3-1"; their business ID is "o3", and their
+// message ID "m3" unless said otherwise.
+type tale struct {
+	history evidence.History
+	events  []evidence.Event
+	at      time.Duration
+	prof    *evidence.Profile
+}
+
+const ms = time.Millisecond
+
+func newTale() *tale {
+	t := &tale{}
+	m := &t.history.Manifest
+	m.Format, m.Run, m.System, m.Scenario = evidence.FormatVersion, "run", "toy", "tale"
+	m.End = &evidence.End{How: evidence.EndCompleted}
+	m.Profile = evidence.Profile{Name: "toy", Redelivers: evidence.RedeliverTimeout, AckCounting: "per-message",
+		MarksAgain: true, AckConfirms: true, Limits: evidence.Limits{MaxAttempts: 3, RedeliveryPeriod: 100 * ms,
+			RecoveryBound: 300 * ms, InFlightBound: 50 * ms, ExpiryTolerance: 10 * ms, DeleteBound: 20 * ms, OrderScope: "connection"}}
+	t.prof = &m.Profile
+	for _, g := range Guarantees() {
+		m.Claims = append(m.Claims, evidence.Claim{Guarantee: g.Name, Under: evidence.Classes(), Owner: evidence.OwnerSystem})
+	}
+	return t
+}
+
+func (t *tale) add(e evidence.Event) *tale {
+	t.at += ms
+	e.Seq, e.At = uint64(len(t.events)+1), t.at
+	t.events = append(t.events, e)
+	return t
+}
+
+func (t *tale) after(d time.Duration) *tale { t.at += d; return t }
+
+func actorIn(session string) string { a, _, _ := strings.Cut(session, "#"); return a }
+
+func ids(publish string) (business, message string) {
+	_, rest, _ := strings.Cut(publish, "-")
+	n, _, _ := strings.Cut(rest, "-")
+	return "o" + n, "m" + n
+}
+
+func (t *tale) of(k evidence.Kind, session, publish string) evidence.Event {
+	e := evidence.Event{Kind: k, Actor: actorIn(session), Session: session, PublishID: publish}
+	if publish != "" {
+		e.BusinessID, e.MessageID = ids(publish)
+	}
+	return e
+}
+
+// sub opens a consumer's session: "c1#1" of the logical subscriber.
+func (t *tale) sub(session, subscription string) *tale {
+	e := evidence.Event{Kind: evidence.SubscribeCalled, Actor: actorIn(session), Session: session, Subscription: subscription, Destination: "orders"}
+	t.add(e)
+	e.Kind, e.OK = evidence.SubscribeReturned, true
+	t.add(e)
+	e.Kind = evidence.SessionOpened
+	return t.add(e)
+}
+
+func (t *tale) durable(session, subscription string) *tale {
+	t.sub(session, subscription)
+	t.events[len(t.events)-2].HeldBy = evidence.HeldByStore
+	return t
+}
+
+func (t *tale) end(session string) *tale { return t.add(t.of(evidence.SessionEnded, session, "")) }
+
+func (t *tale) call(publish string, change ...func(*evidence.Event)) *tale {
+	e := t.of(evidence.PublishCalled, actorOfPublish(publish)+"#1", publish)
+	e.Destination, e.MessageID, e.Digest = "orders", "", "d"+publish
+	for _, c := range change {
+		c(&e)
+	}
+	return t.add(e)
+}
+
+func actorOfPublish(publish string) string { a, _, _ := strings.Cut(publish, "-"); return a }
+
+func (t *tale) answer(publish string, a evidence.Acceptance, change ...func(*evidence.Event)) *tale {
+	e := t.of(evidence.PublishReturned, actorOfPublish(publish)+"#1", publish)
+	e.Destination, e.Acceptance = "orders", a
+	if a == evidence.Accepted {
+		e.HeldBy, e.Told = evidence.HeldByStore, "ok"
+	} else {
+		e.MessageID = ""
+	}
+	for _, c := range change {
+		c(&e)
+	}
+	return t.add(e)
+}
+
+func (t *tale) publish(publishes ...string) *tale {
+	for _, p := range publishes {
+		t.call(p).answer(p, evidence.Accepted)
+	}
+	return t
+}
+
+func ttl(d time.Duration) func(*evidence.Event) { return func(e *evidence.Event) { e.TTL = d } }
+func answeredWith(id string) func(*evidence.Event) {
+	return func(e *evidence.Event) { e.MessageID = id }
+}
+func business(id string) func(*evidence.Event) { return func(e *evidence.Event) { e.BusinessID = id } }
+func digest(d string) func(*evidence.Event)    { return func(e *evidence.Event) { e.Digest = d } }
+func told(s string) func(*evidence.Event)      { return func(e *evidence.Event) { e.Told = s } }
+func because(s string) func(*evidence.Event)   { return func(e *evidence.Event) { e.Reason = s } }
+func attempt(n int) func(*evidence.Event)      { return func(e *evidence.Event) { e.Attempt = n } }
+func again(e *evidence.Event)                  { e.Mark = evidence.MarkRedelivered }
+func inMemory(e *evidence.Event)               { e.HeldBy = evidence.HeldByBrokerMemory }
+func ackOutcome(o evidence.AckOutcome) func(*evidence.Event) {
+	return func(e *evidence.Event) { e.Ack = o }
+}
+
+// on adds any event of a consumer.
+func (t *tale) on(k evidence.Kind, session, publish string, change ...func(*evidence.Event)) *tale {
+	e := t.of(k, session, publish)
+	if k == evidence.Delivered {
+		e.Digest = "d" + publish
+	}
+	for _, c := range change {
+		c(&e)
+	}
+	return t.add(e)
+}
+
+func (t *tale) deliver(session, publish string, change ...func(*evidence.Event)) *tale {
+	return t.on(evidence.Delivered, session, publish, change...)
+}
+
+func (t *tale) ack(session, publish string) *tale {
+	return t.on(evidence.AckCalled, session, publish).on(evidence.AckReturned, session, publish, ackOutcome(evidence.AckConfirmed))
+}
+
+func (t *tale) serve(session string, publishes ...string) *tale {
+	for _, p := range publishes {
+		t.deliver(session, p).ack(session, p)
+	}
+	return t
+}
+
+func (t *tale) effect(session, publish string) *tale {
+	return t.on(evidence.EffectCalled, session, publish).on(evidence.EffectCommitted, session, publish)
+}
+
+func item(publish string) []evidence.FrameItem {
+	b, m := ids(publish)
+	return []evidence.FrameItem{{BusinessID: b, PublishID: publish, MessageID: m}}
+}
+
+var frameTo = map[string]evidence.Direction{framePublish: evidence.ToBroker, "ack": evidence.ToBroker,
+	frameAccept: evidence.ToClient, frameDeliver: evidence.ToClient, frameAckConfirm: evidence.ToClient}
+
+func (t *tale) frame(kind, link, publish, struck string) *tale {
+	return t.add(evidence.Event{Kind: evidence.FrameCarried, Actor: link, Link: link, Conn: 1, Frame: kind, To: frameTo[kind], Items: item(publish), Struck: struck})
+}
+
+// fault lists a fault in the manifest.
+func (t *tale) fault(label string, class evidence.Class) *tale {
+	t.history.Manifest.Faults = append(t.history.Manifest.Faults, evidence.FaultLabel{Label: label, Class: class, Line: "fault " + label})
+	return t
+}
+
+func (t *tale) fire(label, struck, link, frame string, publishes ...string) *tale {
+	e := evidence.Event{Kind: evidence.FaultFired, Fault: label, Struck: struck, Link: link, Frame: frame}
+	for _, p := range publishes {
+		e.Items = append(e.Items, item(p)...)
+	}
+	return t.add(e)
+}
+
+func (t *tale) heal(label string) *tale {
+	return t.add(evidence.Event{Kind: evidence.FaultHealed, Fault: label})
+}
+
+func (t *tale) broker(k evidence.Kind, reason string, exit *evidence.ExitInfo) *tale {
+	return t.add(evidence.Event{Kind: k, Actor: actorBroker, Reason: reason, Exit: exit})
+}
+
+func (t *tale) drained(reason string) *tale {
+	return t.add(evidence.Event{Kind: evidence.DrainEnded, Reason: reason})
+}
+
+func (t *tale) lookup(publish string, a evidence.Acceptance, reason string) *tale {
+	b, _ := ids(publish)
+	t.add(evidence.Event{Kind: evidence.LookupCalled, Actor: "p9", Session: "p9#1", BusinessID: b})
+	return t.add(evidence.Event{Kind: evidence.LookupReturned, Actor: "p9", Session: "p9#1", BusinessID: b, Acceptance: a, Reason: reason})
+}
+
+func row(state evidence.RowState, publish string, change ...func(*evidence.StoredRow)) evidence.StoredRow {
+	b, m := ids(publish)
+	r := evidence.StoredRow{State: state, BusinessID: b, PublishID: publish, MessageID: m}
+	for _, c := range change {
+		c(&r)
+	}
+	return r
+}
+
+func (t *tale) rows(checkpoint string, rows ...evidence.StoredRow) *tale {
+	return t.snapshot(evidence.Snapshot{Checkpoint: checkpoint, Source: evidence.SourceBroker, Trust: evidence.Exact, Count: len(rows), Rows: rows})
+}
+
+func (t *tale) business(rows ...evidence.StoredRow) *tale {
+	return t.snapshot(evidence.Snapshot{Checkpoint: checkpointEnd, Source: evidence.SourceBusiness, Trust: evidence.Exact, Count: len(rows), Rows: rows})
+}
+
+func (t *tale) snapshot(s evidence.Snapshot) *tale {
+	t.add(evidence.Event{Kind: evidence.SnapshotTaken, Reason: s.Checkpoint})
+	s.Seq, s.At = uint64(len(t.events)), t.at
+	t.history.Snapshots = append(t.history.Snapshots, s)
+	return t
+}
+
+func (t *tale) failed() *tale {
+	t.history.Manifest.End = &evidence.End{How: evidence.EndFailed, Reason: "the machine stopped"}
+	return t
+}
+
+func stream(events []evidence.Event) iter.Seq2[*evidence.Event, error] {
+	return func(yield func(*evidence.Event, error) bool) {
+		var e evidence.Event // one for all, as a decoder does it
+		for _, e = range events {
+			if !yield(&e, nil) {
+				return
+			}
+		}
+	}
+}
+
+func (t *tale) judge(tb testing.TB, expect ...string) Judgement {
+	tb.Helper()
+	t.history.Manifest.Expect = expect
+	t.history.Events = stream(t.events)
+	j, err := Judge(&t.history)
+	if err != nil {
+		tb.Fatalf("Judge: %v", err)
+	}
+	return j
+}
+
+func verdictOn(j Judgement, guarantee string) Verdict {
+	for _, v := range j.Verdicts {
+		if v.Guarantee == guarantee {
+			return v
+		}
+	}
+	return Verdict{Guarantee: guarantee, Why: "not in the judgement"}
+}

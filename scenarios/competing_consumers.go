@@ -1,0 +1,27 @@
+package scenarios
+
+import (
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/script"
+)
+
+// competingConsumers: each message to one at a time.
+var competingConsumers = script.Scenario{
+	Name: "competing-consumers",
+	Why:  "Three consumers share the work, and one of them is killed with a message in its hands.",
+	Steps: []script.Step{
+		script.Producer{Name: "p1", Destination: "orders"},
+		script.Consumer{Name: "c1", Destination: "orders", Idempotent: true},
+		script.Consumer{Name: "c2", Destination: "orders", Idempotent: true},
+		script.Consumer{Name: "c3", Destination: "orders", Idempotent: true, Child: true},
+		script.Fault{Label: "died", Verb: "kill", Target: "c3", When: script.Before, Event: "frame ack", On: "c3"},
+		script.Publish{BusinessID: "order-", From: 1, To: 30, By: "p1", Window: 8, Background: true},
+		script.Await{Condition: script.Fired("died")},
+		script.Settle{},
+		script.Await{Condition: script.Delivered("order-30", 0)},
+	},
+	Reached: []evidence.Condition{
+		script.Fired("died"),
+	},
+	Expect: usual(evidence.StableRedeliveryID),
+}

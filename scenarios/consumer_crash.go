@@ -1,0 +1,28 @@
+package scenarios
+
+import (
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/script"
+)
+
+// consumerCrash: committed, and dead before the ACK.
+var consumerCrash = script.Scenario{
+	Name: "consumer-crash",
+	Why:  "The consumer is killed after the commit and before its ACK: another takes over, and the effect stays single.",
+	Steps: []script.Step{
+		script.Producer{Name: "p1", Destination: "orders"},
+		script.Consumer{Name: "c1", Destination: "orders", Idempotent: true, Child: true},
+		script.Consumer{Name: "c2", Destination: "orders", Idempotent: true, Offline: true},
+		script.Fault{Label: "died", Verb: "kill", Target: "c1", When: script.Before, Event: "frame ack", Of: "order-1", On: "c1"},
+		script.Publish{BusinessID: "order-1", By: "p1"},
+		script.Await{Condition: script.Fired("died")},
+		script.Start{Actor: "c2"},
+		script.Await{Condition: script.Absorbed("order-1")},
+	},
+	Reached: []evidence.Condition{
+		script.Fired("died"),
+		script.Redelivery("order-1"),
+		script.Absorbed("order-1"),
+	},
+	Expect: usual(evidence.StableRedeliveryID),
+}

@@ -1,0 +1,25 @@
+package scenarios
+
+import (
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/script"
+)
+
+// publishCancelled: cancelling is no way to take a message back.
+var publishCancelled = script.Scenario{
+	Name: "publish-cancelled",
+	Why:  "The caller cancels once the frame has left: Unknown, and resolved later.",
+	Steps: []script.Step{
+		script.Producer{Name: "p1", Destination: "orders"},
+		script.Consumer{Name: "c1", Destination: "orders", Idempotent: true},
+		script.Fault{Label: "held", Verb: "hold", Event: "frame accept", Of: "order-1", On: "p1"},
+		script.Publish{BusinessID: "order-1", By: "p1", Cancel: true},
+		script.Heal{Label: "held"},
+		script.Resolve{BusinessID: "order-1", By: "p1"},
+		script.Await{Condition: script.Effect("order-1")},
+	},
+	Reached: []evidence.Condition{
+		script.Answered("unknown", "order-1"),
+	},
+	Expect: expect(evidence.NoPhantom, evidence.SingleEffect, evidence.UnknownResolved, evidence.RowsMatchClients, evidence.Survives),
+}
