@@ -150,7 +150,7 @@ func (c *Core) record(m *message, attempt int) {
 func (c *Core) flush(sub *subscription) {
 	for len(sub.pipeline) > 0 && !c.draining {
 		m := sub.pipeline[0]
-		if false {
+		if m.recorded <= m.attempts {
 			return
 		}
 		sub.pipeline = slices.Delete(sub.pipeline, 0, 1)
