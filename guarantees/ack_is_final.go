@@ -77,7 +77,7 @@ func (c *final) again(l *ledger, e *evidence.Event, m *message, r *receipt, out 
 	}
 	f := l.finding(m, r, kind, r.ackCalled.seq, r.confirm.seq, r.confirmFrame, e.Seq)
 	f.HandOver = ConsumerToBroker
-	f.Text = fmt.Sprintf("%s %s", label(m), what)
+	f.Text = fmt.Sprintf("%s %s", l.label(m), what)
 	f.Follows = []string{evidence.SingleEffect, evidence.NoDuplicateDelivery}
 	out.violate(byEvents, f)
 }
@@ -115,7 +115,7 @@ func (c *final) close(l *ledger, m *message, out *ruling) {
 		}
 		f := l.finding(m, last, "row-kept", last.confirm.seq, snapshot.Seq)
 		f.HandOver = BrokerToDelete
-		f.Text = fmt.Sprintf("%s was acknowledged, and %s is still there %v later", label(m), l.rowText(s), snapshot.At-last.confirm.at)
+		f.Text = fmt.Sprintf("%s was acknowledged, and %s is still there %v later", l.label(m), l.rowText(s), snapshot.At-last.confirm.at)
 		f.Follows = []string{evidence.RowsMatchClients}
 		out.violate(byEvents, f)
 		return

@@ -27,7 +27,7 @@ func (c retry) close(l *ledger, m *message, out *ruling) {
 			out.instances++
 			f := l.finding(m, r, "too-many", r.first.seq, r.last.seq)
 			f.HandOver = BrokerToConsumer
-			f.Text = fmt.Sprintf("%s was attempted %d times, and the limit is %d", label(m), max(r.deliveries, r.attempt), allowed)
+			f.Text = fmt.Sprintf("%s was attempted %d times, and the limit is %d", l.label(m), max(r.deliveries, r.attempt), allowed)
 			out.violate(byEvents, f)
 			continue
 		}
@@ -48,7 +48,7 @@ func (c retry) buried(l *ledger, m *message, r *receipt, dead *evidence.StoredRo
 	violate := func(p proof, kind, text string) {
 		f := l.finding(m, r, kind, r.first.seq, r.last.seq, m.deadLettered.seq)
 		f.HandOver = BrokerToStore
-		f.Text = fmt.Sprintf("%s %s", label(m), text)
+		f.Text = fmt.Sprintf("%s %s", l.label(m), text)
 		out.violate(p, f)
 	}
 	switch {
@@ -58,9 +58,9 @@ func (c retry) buried(l *ledger, m *message, r *receipt, dead *evidence.StoredRo
 		violate(byEvents, "no-reason", "was dead-lettered without its reason")
 	case dead != nil || m.deadLettered.seq != 0 && !l.exactEnd():
 	case !l.exactEnd():
-		out.undecided(label(m) + " used up its attempts, and no exact look shows where it is")
+		out.undecided(l.label(m) + " used up its attempts, and no exact look shows where it is")
 	case r.nacked.seq < r.last.seq && l.now.at-r.last.at <= l.limits.RedeliveryPeriod:
-		out.undecided(label(m) + ": its last attempt had not ended when the run did")
+		out.undecided(l.label(m) + ": its last attempt had not ended when the run did")
 	case pending != nil:
 		violate(byAbsence, "not-dead-lettered", "used up its attempts and stays pending, in no dead-letter queue")
 	default:

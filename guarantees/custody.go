@@ -73,9 +73,11 @@ func (l *ledger) mark(m *message, what string) {
 // table gives the messages of the report: those that a finding names first,
 // then what never settled, then the rest in the order of their calls.
 func (l *ledger) table(found []Finding) (table []Message, leftOut int) {
-	named := make(map[string]bool, len(found))
+	named := make(map[ref]bool, len(found))
 	for _, f := range found {
-		named[f.PublishID] = true
+		if r := l.lookUp(f.PublishID); r != 0 {
+			named[r] = true
+		}
 	}
 	type row struct {
 		rank int
@@ -84,21 +86,26 @@ func (l *ledger) table(found []Finding) (table []Message, leftOut int) {
 	}
 	var rows []row
 	total := 0
-	l.each(func(m *message) {
+	for r := ref(1); r <= ref(l.slots.n); r++ {
+		s := l.slots.at(uint32(r))
+		if s.hot == 0 && !named[r] {
+			total++
+			continue
+		}
+		m := l.message(r)
 		if m.called.seq == 0 {
-			return
+			continue
 		}
 		total++
-		_, open := l.openReceipt(m)
 		switch {
-		case named[m.publishID]:
-			rows = append(rows, row{0, m.called.seq, m.ref})
-		case open && !m.frozen:
-			rows = append(rows, row{1, m.called.seq, m.ref})
+		case named[r]:
+			rows = append(rows, row{0, m.called.seq, r})
+		case l.open(m) && !m.frozen:
+			rows = append(rows, row{1, m.called.seq, r})
 		case m.steps != nil:
-			rows = append(rows, row{2, m.called.seq, m.ref})
+			rows = append(rows, row{2, m.called.seq, r})
 		}
-	})
+	}
 	slices.SortFunc(rows, func(a, b row) int {
 		return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.seq, b.seq))
 	})
@@ -110,14 +117,14 @@ func (l *ledger) table(found []Finding) (table []Message, leftOut int) {
 	return table, total - len(table)
 }
 
-// openReceipt finds a subscriber that is not through with an accepted message.
-func (l *ledger) openReceipt(m *message) (*receipt, bool) {
+// open reports whether an accepted message is not settled with every subscriber.
+func (l *ledger) open(m *message) bool {
 	for i := range m.receipts {
 		if !l.acknowledged(&m.receipts[i]) {
-			return &m.receipts[i], true
+			return true
 		}
 	}
-	return nil, m.accepted() && len(m.receipts) == 0
+	return m.accepted() && len(m.receipts) == 0
 }
 
 func (l *ledger) tableRow(m *message) Message {

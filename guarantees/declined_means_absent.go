@@ -24,7 +24,7 @@ func (refusal) close(l *ledger, m *message, out *ruling) {
 		if r := &m.receipts[i]; r.deliveries > 0 {
 			f := l.finding(m, r, "delivered", m.returned.seq, r.first.seq)
 			f.HandOver = BrokerToClient
-			f.Text = fmt.Sprintf("%s was %s, and was delivered to %s", label(m), m.acceptance, l.name(r.sub))
+			f.Text = fmt.Sprintf("%s was %s, and was delivered to %s", l.label(m), m.acceptance, l.name(r.sub))
 			out.violate(byEvents, f)
 			return
 		}
@@ -37,12 +37,12 @@ func (refusal) close(l *ledger, m *message, out *ruling) {
 		}
 		f := l.finding(m, nil, "left-a-row", m.returned.seq, at.Seq)
 		f.HandOver = BrokerToStore
-		f.Text = fmt.Sprintf("%s was %s, and left %s", label(m), m.acceptance, l.rowText(s))
+		f.Text = fmt.Sprintf("%s was %s, and left %s", l.label(m), m.acceptance, l.rowText(s))
 		out.violate(byEvents, f)
 		return
 	}
 	if l.brokerEnd >= 0 && l.snapshots[l.brokerEnd].Trust == evidence.Lagging {
-		out.undecided(label(m) + ": the rows may lag behind")
+		out.undecided(l.label(m) + ": the rows may lag behind")
 	}
 }
 

@@ -36,7 +36,7 @@ func (expiry) observe(l *ledger, e *evidence.Event, m *message, r *receipt, out 
 	}
 	f := l.finding(m, r, "late", m.returned.seq, e.Seq)
 	f.HandOver = BrokerToConsumer
-	f.Text = fmt.Sprintf("%s was sent out %v after its acceptance, with a time to live of %v", label(m), elapsed, m.ttl)
+	f.Text = fmt.Sprintf("%s was sent out %v after its acceptance, with a time to live of %v", l.label(m), elapsed, m.ttl)
 	out.violate(byEvents, f)
 }
 
@@ -75,7 +75,7 @@ func (c expiry) close(l *ledger, m *message, out *ruling) {
 func (expiry) early(l *ledger, m *message, out *ruling, at stamp, what string) {
 	f := l.finding(m, nil, "early", m.returned.seq, at.seq)
 	f.HandOver = StoreToConsumer
-	f.Text = fmt.Sprintf("%s, with a time to live of %v, was dropped early: %s after %v", label(m), m.ttl, what, at.at-m.called.at)
+	f.Text = fmt.Sprintf("%s, with a time to live of %v, was dropped early: %s after %v", l.label(m), m.ttl, what, at.at-m.called.at)
 	f.Follows = []string{evidence.NoAcceptedLoss, evidence.RowsMatchClients}
 	out.violate(byEvents, f)
 }

@@ -147,7 +147,7 @@ func (o *ruling) verdict() Verdict {
 
 // finding of one publish at one logical subscriber (r may be nil).
 func (l *ledger) finding(m *message, r *receipt, kind string, seqs ...uint64) Finding {
-	f := Finding{Kind: kind, BusinessID: m.businessID, PublishID: m.publishID, MessageID: m.messageID}
+	f := Finding{Kind: kind, BusinessID: m.businessID, PublishID: l.publishID(m), MessageID: m.messageID}
 	if m.called.seq > 1 || !m.frozen {
 		seqs = append(seqs, m.called.seq)
 	}
@@ -158,9 +158,17 @@ func (l *ledger) finding(m *message, r *receipt, kind string, seqs ...uint64) Fi
 	return f
 }
 
-func label(m *message) string {
-	if m.businessID != "" {
-		return fmt.Sprintf("%s (%s)", m.businessID, m.publishID)
+// publishID of a record; one thawed for a moment only has none until asked.
+func (l *ledger) publishID(m *message) string {
+	if m.publishID == "" {
+		m.publishID = l.publishIDOf(m.slot)
 	}
 	return m.publishID
+}
+
+func (l *ledger) label(m *message) string {
+	if m.businessID != "" {
+		return fmt.Sprintf("%s (%s)", m.businessID, l.publishID(m))
+	}
+	return l.publishID(m)
 }

@@ -357,6 +357,7 @@ func (l *ledger) message(r ref) *message {
 	}
 	m := l.heat(r, s)
 	l.thaw(m)
+	m.publishID = l.publishIDOf(s)
 	l.settled = append(l.settled, r)
 	return m
 }
@@ -383,7 +384,6 @@ func (l *ledger) heat(r ref, s *slot) *message {
 func (l *ledger) thaw(m *message) {
 	s := m.slot
 	m.frozen = true
-	m.publishID = l.publishIDOf(s)
 	m.acceptance, m.heldBy = evidence.Accepted, s.heldBy
 	m.called, m.returned = stamp{seq: 1}, stamp{seq: 1}
 	for i := range uint32(s.keptN) {

@@ -45,12 +45,12 @@ func (c *loss) close(l *ledger, m *message, out *ruling) {
 		case excused:
 			c.excuses++
 		case waiting, unproven:
-			out.undecided(fmt.Sprintf("%s: %s", label(m), o.why))
+			out.undecided(fmt.Sprintf("%s: %s", l.label(m), o.why))
 		case lost:
 			isLost = true
 			f := l.finding(m, r, "", m.returned.seq, r.last.seq, r.acked.seq, r.ackCalled.seq)
 			f.HandOver = o.handOver
-			f.Text = fmt.Sprintf("%s was lost at %s: %s", label(m), o.handOver, o.why)
+			f.Text = fmt.Sprintf("%s was lost at %s: %s", l.label(m), o.handOver, o.why)
 			f.Follows = []string{evidence.RecoveryBounded, evidence.RowsMatchClients}
 			c.lost = append(c.lost, lostOne{m.slot.producer, m.slot.count, f})
 		}
@@ -75,7 +75,7 @@ func (c *loss) unconfirmed(l *ledger, m *message, out *ruling) {
 		if r.must && r.deliveries == 0 && !l.reached(m, r) && l.quiet() && l.ready(m, r.sub) {
 			f := l.finding(m, r, "unconfirmed-loss", m.returned.seq)
 			f.HandOver = ClientToBroker
-			f.Text = fmt.Sprintf("%s was sent without confirmation, the application was told ok, and it never arrived", label(m))
+			f.Text = fmt.Sprintf("%s was sent without confirmation, the application was told ok, and it never arrived", l.label(m))
 			out.show(f)
 		}
 	}

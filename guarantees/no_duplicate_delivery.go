@@ -27,7 +27,7 @@ func (duplicate) observe(l *ledger, e *evidence.Event, m *message, r *receipt, o
 	}
 	f := l.finding(m, r, "handed-twice", r.first.seq, e.Seq)
 	f.HandOver = BrokerToConsumer
-	f.Text = fmt.Sprintf("%s was handed to %s %d times", label(m), l.name(r.sub), r.deliveries)
+	f.Text = fmt.Sprintf("%s was handed to %s %d times", l.label(m), l.name(r.sub), r.deliveries)
 	f.Follows = []string{evidence.SingleEffect}
 	out.violate(byEvents, f)
 }

@@ -75,7 +75,7 @@ func (c *phantom) compare(l *ledger, m *message, s sighting, out *ruling) {
 	}
 	f := l.finding(m, nil, kind, s.seq)
 	f.Subscription, f.HandOver = l.name(s.sub), BrokerToConsumer
-	f.Text = fmt.Sprintf("%s was delivered altered: %s", label(m), what)
+	f.Text = fmt.Sprintf("%s was delivered altered: %s", l.label(m), what)
 	out.violate(byEvents, f)
 }
 

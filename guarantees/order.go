@@ -93,7 +93,7 @@ func (c *ordered) conclude(l *ledger, out *ruling) {
 		}
 		f := l.finding(m, nil, "overtaken", p.before, p.seq)
 		f.Subscription, f.HandOver = l.name(p.sub), BrokerToConsumer
-		f.Text = fmt.Sprintf("%s was published before %s and delivered after it", label(m), label(later))
+		f.Text = fmt.Sprintf("%s was published before %s and delivered after it", l.label(m), l.label(later))
 		out.violate(byEvents, f)
 	}
 }

@@ -44,7 +44,7 @@ func (c *isolation) observe(l *ledger, e *evidence.Event, m *message, r *receipt
 	}
 	f := l.finding(m, r, "delivered-across", m.returned.seq, l.partitions[now-1].seq, e.Seq)
 	f.HandOver = StoreToConsumer
-	f.Text = fmt.Sprintf("%s was accepted in partition %s, and delivered while the broker ran under %s", label(m), was, is[0])
+	f.Text = fmt.Sprintf("%s was accepted in partition %s, and delivered while the broker ran under %s", l.label(m), was, is[0])
 	out.violate(byEvents, f)
 }
 

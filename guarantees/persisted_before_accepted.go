@@ -96,7 +96,7 @@ func (c *ahead) conclude(l *ledger, out *ruling) {
 		}
 		f := l.finding(m, nil, "accepted-before-persisted", a.seq, m.returned.seq)
 		f.HandOver = BrokerToStore
-		f.Text = fmt.Sprintf("%s was accepted while its write was held", label(m))
+		f.Text = fmt.Sprintf("%s was accepted while its write was held", l.label(m))
 		f.Follows = []string{evidence.NoAcceptedLoss}
 		out.violate(byEvents, f)
 	}

@@ -44,7 +44,7 @@ func (c *recovery) observe(l *ledger, e *evidence.Event, m *message, r *receipt,
 	if took > l.limits.RecoveryBound {
 		f := l.finding(m, r, "too-slow", m.returned.seq, l.healed.seq, e.Seq)
 		f.HandOver = BrokerToConsumer
-		f.Text = fmt.Sprintf("%s was settled %v after everything was ready for it; the bound is %v", label(m), took, l.limits.RecoveryBound)
+		f.Text = fmt.Sprintf("%s was settled %v after everything was ready for it; the bound is %v", l.label(m), took, l.limits.RecoveryBound)
 		out.violate(byEvents, f)
 	}
 }
@@ -74,13 +74,13 @@ func (c *recovery) close(l *ledger, m *message, out *ruling) {
 		start := l.recoveryStart(m, r)
 		switch {
 		case l.drain.seq == 0:
-			out.undecided(label(m) + ": the run has no end of its drain")
+			out.undecided(l.label(m) + ": the run has no end of its drain")
 		case l.drain.at-start <= l.limits.RecoveryBound:
-			out.undecided(label(m) + ": the drain ended before the bound had passed")
+			out.undecided(l.label(m) + ": the drain ended before the bound had passed")
 		default:
 			f := l.finding(m, r, "never-settled", m.returned.seq, l.healed.seq, r.last.seq, l.drain.seq)
 			f.HandOver = BrokerToConsumer
-			f.Text = fmt.Sprintf("%s was not settled %v after everything was ready for it; the bound is %v", label(m), l.drain.at-start, l.limits.RecoveryBound)
+			f.Text = fmt.Sprintf("%s was not settled %v after everything was ready for it; the bound is %v", l.label(m), l.drain.at-start, l.limits.RecoveryBound)
 			out.violate(byAbsence, f)
 		}
 	}

@@ -72,17 +72,17 @@ func (c *reconciliation) rows(l *ledger, m *message, out *ruling) {
 		}
 		switch {
 		case row.Digest != "" && m.slot.digest != 0 && hash(row.Digest) != m.slot.digest && s.certain && !m.struckBy("corrupt"):
-			c.differ(l, m, nil, out, "row-altered", fmt.Sprintf("%s is stored with another payload than was sent", label(m)))
+			c.differ(l, m, nil, out, "row-altered", fmt.Sprintf("%s is stored with another payload than was sent", l.label(m)))
 		case row.State == evidence.RowPending:
 			if !s.certain {
 				break
 			}
 			if pending[row.Subscription]++; pending[row.Subscription] == 2 && !m.struckBy("duplicate") {
-				c.differ(l, m, nil, out, "double-row", fmt.Sprintf("%s has two pending rows", label(m)))
+				c.differ(l, m, nil, out, "double-row", fmt.Sprintf("%s has two pending rows", l.label(m)))
 			}
 			c.acknowledged(l, m, row, out)
 		case row.State == evidence.RowProcessed && s.certain && !l.automatic && !asked(m):
-			c.differ(l, m, nil, out, "processed-unseen", fmt.Sprintf("%s is marked processed, and no client acknowledged it", label(m)))
+			c.differ(l, m, nil, out, "processed-unseen", fmt.Sprintf("%s is marked processed, and no client acknowledged it", l.label(m)))
 		}
 	}
 }
@@ -102,7 +102,7 @@ func (c *reconciliation) acknowledged(l *ledger, m *message, row *evidence.Store
 		last = r
 	}
 	if last != nil && !m.struckBy("duplicate") && l.limits.DeleteBound > 0 {
-		c.differ(l, m, last, out, "acked-but-pending", fmt.Sprintf("%s was acknowledged and confirmed, and is still pending", label(m)))
+		c.differ(l, m, last, out, "acked-but-pending", fmt.Sprintf("%s was acknowledged and confirmed, and is still pending", l.label(m)))
 	}
 }
 
@@ -123,7 +123,7 @@ func (c *reconciliation) missing(l *ledger, m *message, out *ruling) {
 	}
 	for _, r := range l.obliged(m) {
 		if l.fateOf(m, r).fate == lost && r.deliveries == 0 {
-			c.differ(l, m, r, out, "missing-row", fmt.Sprintf("%s was accepted as stored, nobody was served, and it has no row", label(m)))
+			c.differ(l, m, r, out, "missing-row", fmt.Sprintf("%s was accepted as stored, nobody was served, and it has no row", l.label(m)))
 			return
 		}
 	}

@@ -36,7 +36,7 @@ func (c *single) close(l *ledger, m *message, out *ruling) {
 			f := l.finding(m, nil, "effect-of-refused", m.returned.seq)
 			f.Subscription = l.name(sub)
 			f.HandOver = ClientToBroker
-			f.Text = fmt.Sprintf("%s was refused at every publish, and has %d effect(s)", label(m), n)
+			f.Text = fmt.Sprintf("%s was refused at every publish, and has %d effect(s)", l.label(m), n)
 			f.Follows = []string{evidence.DeclinedMeansAbsent}
 			out.violate(byEvents, f)
 		}

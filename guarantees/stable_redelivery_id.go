@@ -25,7 +25,7 @@ func (stable) observe(l *ledger, e *evidence.Event, m *message, r *receipt, out 
 	if h := hash(e.MessageID); r.messageHash != h {
 		f := l.finding(m, r, "changed-id", r.first.seq, e.Seq)
 		f.MessageID, f.HandOver = e.MessageID, BrokerToConsumer
-		f.Text = fmt.Sprintf("%s came again as %q: its first delivery had another message ID", label(m), e.MessageID)
+		f.Text = fmt.Sprintf("%s came again as %q: its first delivery had another message ID", l.label(m), e.MessageID)
 		f.Follows = []string{evidence.SingleEffect}
 		out.violate(byEvents, f)
 		return
@@ -33,7 +33,7 @@ func (stable) observe(l *ledger, e *evidence.Event, m *message, r *receipt, out 
 	if l.manifest.Profile.MarksAgain && r.unmarked > 1 && e.Mark != evidence.MarkRedelivered && e.Attempt <= 1 {
 		f := l.finding(m, r, "unmarked", r.first.seq, e.Seq)
 		f.HandOver = BrokerToConsumer
-		f.Text = fmt.Sprintf("%s came again without saying so", label(m))
+		f.Text = fmt.Sprintf("%s came again without saying so", l.label(m))
 		out.violate(byEvents, f)
 	}
 }

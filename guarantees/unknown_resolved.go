@@ -16,9 +16,6 @@ var unknownResolved = Guarantee{
 type resolution struct{}
 
 func (c resolution) close(l *ledger, m *message, out *ruling) {
-	if m.frozen {
-		return
-	}
 	for i := range m.lookups {
 		c.contradiction(l, m, &m.lookups[i], out)
 	}
@@ -33,7 +30,7 @@ func (c resolution) close(l *ledger, m *message, out *ruling) {
 	if l.exactEnd() && dead.seq != 0 && dead.seq < l.snapshots[l.brokerEnd].Seq {
 		return // an exact look after its connection's end shows nothing: not stored
 	}
-	out.undecided(label(m) + " is still in doubt")
+	out.undecided(l.label(m) + " is still in doubt")
 }
 
 // settledByGroup looks at the other publishes of the business ID and at lookups.
@@ -74,7 +71,7 @@ func (resolution) contradiction(l *ledger, m *message, k *lookup, out *ruling) {
 			if by := l.storedWhenAsked(o, k); by.seq != 0 {
 				f := l.finding(o, nil, "lookup-denied", by.seq, k.called.seq, k.returned.seq)
 				f.HandOver = BrokerToClient
-				f.Text = fmt.Sprintf("%s is stored, and the system answered that it is not", label(o))
+				f.Text = fmt.Sprintf("%s is stored, and the system answered that it is not", l.label(o))
 				out.violate(byEvents, f)
 				return
 			}
@@ -94,7 +91,7 @@ func (resolution) contradiction(l *ledger, m *message, k *lookup, out *ruling) {
 		}
 		f := l.finding(m, nil, "lookup-invented", k.called.seq, k.returned.seq)
 		f.HandOver = BrokerToClient
-		f.Text = fmt.Sprintf("the system answered that %s is stored, and it is nowhere", label(m))
+		f.Text = fmt.Sprintf("the system answered that %s is stored, and it is nowhere", l.label(m))
 		out.violate(p, f)
 	}
 }

@@ -647,6 +647,81 @@ func TestFirstDeliveriesKeepTheOrderOfPublishing(t *testing.T) {
 	}
 }
 
+func (w *world) delivered(s Session) (ids []string) {
+	for _, m := range w.sent[s] {
+		if m.Kind == wire.Deliver {
+			ids = append(ids, m.BusinessID)
+		}
+	}
+	return ids
+}
+
+func TestADisconnectRedeliversAtOnceAndInOrder(t *testing.T) {
+	w := scene(t, config(), 30)
+	var want []string
+	for i := range 30 {
+		want = append(want, fmt.Sprint(i))
+		w.say(1, offer(want[i]))
+	}
+	w.commitAll()
+	w.enter(3)
+	w.say(3, wire.Message{Kind: wire.Subscribe, Request: 1, Topic: "orders", Mode: wire.AtLeastOnce, Credit: 30})
+	w.leave(2)
+	w.commitAll() // no time has passed
+	if got := w.delivered(3); !slices.Equal(got, want) {
+		t.Fatalf("redelivered %v", got)
+	}
+}
+
+func TestEachDelayEndsAtItsTime(t *testing.T) {
+	w := scene(t, config(), 3)
+	for _, id := range []string{"9s", "3s", "6s"} {
+		w.say(1, offer(id))
+	}
+	w.commitAll()
+	for _, d := range w.sent[2] {
+		if d.Kind == wire.Deliver {
+			delay, _ := time.ParseDuration(d.BusinessID)
+			delete(w.holder, d.MessageID)
+			w.say(2, wire.Message{Kind: wire.Nack, Request: 1, MessageID: d.MessageID, Attempt: 1, Delay: delay})
+		}
+	}
+	w.sent[2] = nil
+	for i, want := range []string{"3s", "6s", "9s"} {
+		w.pass(2 * time.Second)
+		w.commitAll()
+		if got := w.delivered(2); len(got) != i {
+			t.Fatalf("before %s: %v", want, got)
+		}
+		w.pass(time.Second)
+		w.commitAll()
+		if got := w.delivered(2); len(got) != i+1 || got[i] != want {
+			t.Fatalf("at %s: %v", want, got)
+		}
+	}
+}
+
+func TestASessionIsGivenNoMoreBytesThanItMayHold(t *testing.T) {
+	cfg := config()
+	cfg.Limits.InFlightBytes = 100
+	w := scene(t, cfg, 10)
+	for i, size := range []int{60, 40, 60, 1000} {
+		m := offer(fmt.Sprint(i))
+		m.Payload = make([]byte, size)
+		w.say(1, m)
+	}
+	w.commitAll()
+	for _, want := range [][]string{{"0", "1"}, {"0", "1", "2"}, {"0", "1", "2", "3"}} {
+		if got := w.delivered(2); !slices.Equal(got, want) {
+			t.Fatalf("delivered %v, want %v", got, want)
+		}
+		for _, id := range slices.Sorted(maps.Keys(w.holder)) {
+			w.settle(2, id, 1)
+		}
+		w.commitAll()
+	}
+}
+
 func TestGroupsShareAndOthersGetACopy(t *testing.T) {
 	w := scene(t, config(), -1)
 	for s, group := range map[Session]string{2: "", 3: "g", 4: "g"} {

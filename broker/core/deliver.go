@@ -3,7 +3,6 @@ package core
 import (
 	"container/heap"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/custodymq/custody/broker/store"
@@ -153,7 +152,8 @@ func (c *Core) flush(sub *subscription) {
 		if m.recorded <= m.attempts {
 			return
 		}
-		sub.pipeline = slices.Delete(sub.pipeline, 0, 1)
+		sub.pipeline[0] = nil
+		sub.pipeline = sub.pipeline[1:]
 		if c.isExpired(m) {
 			c.expire(m)
 			c.giveBack(sub, m)
