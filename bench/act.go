@@ -326,6 +326,8 @@ func (b *Bench) administer(ctx context.Context, command, businessID string, do f
 	}
 	for _, row := range dead {
 		if row.BusinessID == businessID {
+			b.rec.Record(evidence.Event{Kind: evidence.DeadLettered, Actor: faults.Broker, BusinessID: businessID, PublishID: row.PublishID,
+				MessageID: row.MessageID, Reason: row.Reason})
 			kind := evidence.Commanded
 			if command == "discard" {
 				kind = evidence.Purged

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
-	"sync"
 	"time"
 
 	"github.com/custodymq/custody/business"
@@ -47,7 +46,6 @@ type Bench struct {
 
 	life   context.Context // of everything that runs beside the script
 	cancel context.CancelCauseFunc
-	adopts sync.WaitGroup
 
 	links      map[string]*links.Link
 	producers  map[string]*producer
@@ -209,13 +207,7 @@ func (b *Bench) prepare(ctx context.Context) (inapplicable string, err error) {
 	starting, cancel := context.WithTimeout(ctx, scaled(startBound, b.o.Scale))
 	defer cancel()
 	b.instance, err = b.o.System.Start(starting, systems.Env{Dir: data, Log: b.rec.Log, Sink: b.rec, Scale: b.o.Scale, Seed: b.o.Seed, Base: b.rec.Base(), Defect: b.o.Defect,
-		Adopt: func(events io.Reader, actor string) {
-			b.adopts.Go(func() {
-				if err := b.rec.Adopt(context.WithoutCancel(ctx), events, actor); err != nil {
-					b.fail(err)
-				}
-			})
-		}})
+		Adopt: b.adopt})
 	if err != nil {
 		return "", fmt.Errorf("bench: start %s: %w", b.desc.System, err)
 	}
@@ -223,6 +215,14 @@ func (b *Bench) prepare(ctx context.Context) (inapplicable string, err error) {
 		return why, nil
 	}
 	return "", b.health(ctx)
+}
+
+// adopt records what a child process reports, until its pipe ends: whatever
+// becomes of the run, what a dead child has written is evidence.
+func (b *Bench) adopt(events io.Reader, actor string) {
+	if err := b.rec.Adopt(context.Background(), events, actor); err != nil {
+		b.fail(err)
+	}
 }
 
 // health opens a session past all links: a run that begins or ends with a
@@ -279,7 +279,6 @@ func (b *Bench) close(ctx context.Context, failed error) error {
 	for _, l := range b.links {
 		errs = append(errs, l.Close())
 	}
-	b.adopts.Wait()
 	if b.db != nil {
 		errs = append(errs, b.db.Close())
 	}

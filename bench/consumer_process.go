@@ -146,11 +146,7 @@ func (a *consumerActor) startChild(ctx context.Context) error {
 	child, err := containers.StartChild(ctx, containers.ChildOptions{Role: ConsumerRole, Log: log,
 		Config: remoteConsumer{System: a.b.o.Spec, Credentials: connector.Credentials(a.b.instance), Scale: a.b.o.Scale, Spec: a.spec,
 			Address: a.b.addressOf(a.spec.Name), Dir: a.b.work, Base: a.b.rec.Base(), Sessions: a.sessions, Call: a.b.bounds.call},
-		Events: func(r io.Reader) {
-			if err := a.b.rec.Adopt(a.b.life, r, a.spec.Name); err != nil {
-				a.b.fail(err)
-			}
-		},
+		Events: func(r io.Reader) { a.b.adopt(r, a.spec.Name) },
 		Exited: func(x containers.Exit) {
 			a.b.rec.Record(evidence.Event{Kind: evidence.ProcessExited, Actor: a.spec.Name,
 				Exit: &evidence.ExitInfo{Code: x.Code, Signal: x.Signal, Ordered: x.Ordered}})

@@ -131,8 +131,8 @@ func specOf(f script.Fault) faults.Spec {
 	return s
 }
 
-// needs of a scenario: what it says, and what its steps imply.
-func needs(s script.Scenario) []systems.Need {
+// Needs of a scenario: what it says, and what its steps imply.
+func Needs(s script.Scenario) []systems.Need {
 	var all []systems.Need
 	seen := map[systems.Need]bool{}
 	add := func(n systems.Need) {
@@ -197,7 +197,7 @@ func needs(s script.Scenario) []systems.Need {
 
 // needed gives why a scenario does not apply, as far as a description tells.
 func needed(s script.Scenario, desc systems.Description) string {
-	for _, n := range needs(s) {
+	for _, n := range Needs(s) {
 		if why, lacks := desc.Lacks[n]; lacks {
 			return why
 		}
@@ -233,7 +233,7 @@ func has[T any](_ systems.System, i systems.Instance) bool {
 // lacking gives why the scenario does not apply to the instance that was
 // started: an ability that is not there, a frame that its protocol has not.
 func (b *Bench) lacking() string {
-	for _, n := range needs(b.o.Scenario) {
+	for _, n := range Needs(b.o.Scenario) {
 		if found, ok := abilities[n]; ok && !found(b.o.System, b.instance) {
 			return fmt.Sprintf("%s has no %s", b.desc.System, n)
 		}

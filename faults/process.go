@@ -71,9 +71,9 @@ func (p *processStroke) arm(ctx context.Context, t Targets) error {
 		if p.spec.After {
 			action = links.HoldAfter
 		}
-		// The gate's own label is none of the script's: it is the kill that
-		// counts as fired, when the exit is certain.
-		gate, err := strike(p.spec, t, p.spec.Label+"/gate", action, links.Once)
+		// The gate has no label: it is the kill that counts as fired, when the
+		// exit is certain.
+		gate, err := strike(p.spec, t, "", action, links.Once)
 		if err != nil {
 			return err
 		}

@@ -69,6 +69,7 @@ func (l *ledger) publishCalled(e *evidence.Event, tell observe) {
 	if m.slot.digest == 0 {
 		m.slot.digest = hash(e.Digest)
 	}
+	l.setMessageID(m, e.MessageID) // where the publisher chooses it
 	if m.slot.try > 1 {
 		l.retried++
 	}
@@ -94,11 +95,19 @@ func (l *ledger) publishReturned(e *evidence.Event, tell observe) {
 			m.alias = m.alias || o != m && o.slot.messageID == h
 		}
 	}
+	if e.MessageID != "" {
+		m.messageID = "" // the system's word counts, not the one asked for
+	}
 	l.setMessageID(m, e.MessageID)
 	if e.Acceptance == evidence.Accepted || e.Acceptance == evidence.Unknown {
 		l.match(m)
 	}
 	if e.Acceptance == evidence.Accepted {
+		// A frame is recorded before it is forwarded, so an answer without one
+		// came past the link, and so may have what a fault should have struck.
+		if l.observes[m.actor] && m.published.seq == 0 && m.struck == nil && e.HeldBy != evidence.HeldByClient && l.escaped == "" {
+			l.escaped = l.label(m)
+		}
 		l.step(m, holder(e.HeldBy))
 		if m.ttl > 0 {
 			l.pushDeadline(due{m.deadline(), m.ref})
@@ -399,10 +408,14 @@ func (l *ledger) frameCarried(e *evidence.Event, tell observe) {
 		switch e.Frame {
 		case framePublish:
 			m.published = l.now
+			l.observes[link] = true
 		case frameDeliver:
 			l.deliverFrames = true
 			m.carried = l.now
 		case frameAckConfirm:
+			if !affirms(e) {
+				break
+			}
 			if a := l.actors[link]; a != nil && a.sub != nil {
 				if r = m.receipt(a.sub.name); r.confirmFrame == 0 {
 					r.confirmFrame, r.confirmLink, r.confirmConn = e.Seq, link, e.Conn
@@ -559,6 +572,10 @@ func (l *ledger) setClock(e *evidence.Event, tell observe) {
 	}
 	tell(e, nil, nil)
 }
+
+// affirms says whether an answer's frame took responsibility or confirmed: one
+// that refused is an answer too.
+func affirms(e *evidence.Event) bool { return e.Reason == "" || e.Reason == "accepted" }
 
 // commanded notes a redrive: what was dead-lettered gets its attempts anew.
 func (l *ledger) commanded(e *evidence.Event, tell observe) {

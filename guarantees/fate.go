@@ -47,7 +47,8 @@ func (l *ledger) placeRow(snapshot int, row *evidence.StoredRow) {
 		l.strayRows = append(l.strayRows, stray{snapshot, row})
 		return
 	}
-	named := row.PublishID != "" || row.MessageID != "" && m.slot.messageID == hash(row.MessageID)
+	// Publishes of one chosen message ID share it: then it names none of them.
+	named := row.PublishID != "" || row.MessageID != "" && m.slot.messageID == hash(row.MessageID) && len(l.aliases(m)) == 1
 	if named || m.slot.nextOfBusiness == 0 {
 		m.rows = append(m.rows, rowSeen{snapshot, row, true})
 		return

@@ -124,6 +124,9 @@ var cases = []struct {
 	{evidence.NoDuplicateDelivery, "handed twice", func(t *tale) {
 		t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1).deliver("c1#1", o1, again)
 	}, Violated, "handed-twice"},
+	{evidence.NoDuplicateDelivery, "both of two publishes that the system called one", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1, retryOf1).deliver("c1#1", o1).deliver("c1#1", retryOf1)
+	}, Violated, "alias-handed-too"},
 	{evidence.NoDuplicateDelivery, "nothing delivered", func(t *tale) { t.sub("c1#1", "g").publish(o1) }, Inconclusive, ""},
 
 	{evidence.SingleEffect, "one effect, the repeat absorbed", func(t *tale) {
@@ -168,6 +171,10 @@ var cases = []struct {
 	}, Held, ""},
 	{evidence.DeclinedMeansAbsent, "declined as a duplicate of what is stored", func(t *tale) {
 		t.sub("c1#1", "g").publish(o1).call(retryOf1).answer(retryOf1, evidence.Declined, because("duplicate")).call(o2).answer(o2, evidence.Rejected).rows("end", row(evidence.RowPending, retryOf1))
+	}, Held, ""},
+	{evidence.DeclinedMeansAbsent, "the retry chose the same message ID", func(t *tale) {
+		t.call(o1, answeredWith("m1")).answer(o1, evidence.Rejected).call(retryOf1, answeredWith("m1")).answer(retryOf1, evidence.Accepted).
+			rows("end", evidence.StoredRow{State: evidence.RowPending, BusinessID: "o1", MessageID: "m1"})
 	}, Held, ""},
 	{evidence.DeclinedMeansAbsent, "delivered", func(t *tale) { t.sub("c1#1", "g").call(o1).answer(o1, evidence.Declined).deliver("c1#1", o1) }, Violated, "delivered"},
 	{evidence.DeclinedMeansAbsent, "delivered before the answer", func(t *tale) { t.sub("c1#1", "g").call(o1).deliver("c1#1", o1).answer(o1, evidence.Rejected) }, Violated, "delivered"},
@@ -371,6 +378,9 @@ var cases = []struct {
 		t.publish(o1).rows("end", row(evidence.RowPending, o1, func(r *evidence.StoredRow) { r.Digest = "other" }))
 	}, Violated, "row-altered"},
 	{evidence.RowsMatchClients, "two rows for one publish", func(t *tale) { t.publish(o1).rows("end", row(evidence.RowPending, o1), row(evidence.RowPending, o1)) }, Violated, "double-row"},
+	{evidence.RowsMatchClients, "a second row for a repeated message ID", func(t *tale) {
+		t.publish(o1, retryOf1).rows("end", row(evidence.RowPending, o1), row(evidence.RowPending, retryOf1))
+	}, Violated, "double-row"},
 	{evidence.RowsMatchClients, "acknowledged and pending", func(t *tale) {
 		t.sub("c1#1", "g").publish(o1).serve("c1#1", o1).after(100*ms).rows("end", row(evidence.RowPending, o1))
 	}, Violated, "acked-but-pending"},

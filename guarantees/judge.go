@@ -103,6 +103,9 @@ func (j *judge) judge(out *Judgement) {
 	if end := j.history.Manifest.End; j.failure == "" && end.Events != 0 && end.Events != j.read {
 		j.failure = fmt.Sprintf("the run recorded %d events, and %d are there: the evidence is not whole", end.Events, j.read)
 	}
+	if who := j.ledger.escaped; who != "" && j.failure == "" {
+		j.failure = fmt.Sprintf("%s was accepted, and no frame of it passed the link of its producer: it escaped observation", who)
+	}
 	for i := range j.rulings {
 		j.rulings[i].unfinished = j.failure != ""
 	}

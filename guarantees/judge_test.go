@@ -52,6 +52,8 @@ func TestJudgeRuns(t *testing.T) {
 		{"truncated", good(), func(t *tale) { t.history.Truncated = true }, Inconclusive, ExitUnmeasured, "in the middle"},
 		{"events missing", good(), func(t *tale) { t.history.Manifest.End.Events = 99 }, Inconclusive, ExitUnmeasured, "not whole"},
 		{"events out of order", good(), func(t *tale) { t.events[1], t.events[2] = t.events[2], t.events[1] }, Inconclusive, ExitUnmeasured, "not in order"},
+		{"a publish escaped its link", good().call(o2).frame(framePublish, "p1", o2, "").answer(o2, evidence.Accepted).publish(o3), nil, Inconclusive, ExitUnmeasured, "escaped"},
+		{"a link that shows no publish frames", good().frame("ack", "p1", o1, "").publish(o2), nil, Held, ExitHeld, ""},
 		{"not applicable", good(), func(t *tale) { t.history.Manifest.Inapplicable = "no storage inspection" }, NotApplicable, ExitNone, "no storage inspection"},
 	}
 	for _, c := range cases {

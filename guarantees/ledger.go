@@ -58,7 +58,9 @@ type ledger struct {
 	drainReason   string
 	deliverFrames bool // some deliver frame was seen: links observe
 	hasEffects    bool
-	tableSize     int // publishes whose custody is kept for the table
+	observes      map[uint32]bool // links that have shown the publish frames of their actor
+	escaped       string          // the first publish that got past a link unseen
+	tableSize     int             // publishes whose custody is kept for the table
 	redelivered   int
 	absorbed      int
 	retried       int
@@ -182,7 +184,7 @@ func newLedger(h *evidence.History) *ledger {
 		producer: make(map[string]*producer), odd: make(map[string]ref),
 		sessions: make(map[uint32]*session), actors: make(map[uint32]*actor),
 		bySymbol: make(map[uint32]*subscriber), matching: make(map[uint32][]*subscriber),
-		active: make(map[string]bool), held: make(map[uint32][]window),
+		observes: make(map[uint32]bool), active: make(map[string]bool), held: make(map[uint32][]window),
 		brokerEnd: -1, businessEnd: -1,
 	}
 	slices.SortStableFunc(l.snapshots, func(a, b evidence.Snapshot) int { return cmp.Compare(a.Seq, b.Seq) })

@@ -96,7 +96,7 @@ type lookup struct {
 }
 
 // rowSeen is a stored row of a message. It is certain unless the row carries
-// only the business ID and that has several publishes.
+// no publish ID and others share the IDs that it carries.
 type rowSeen struct {
 	snapshot int
 	row      *evidence.StoredRow

@@ -23,6 +23,16 @@ func (duplicate) observe(l *ledger, e *evidence.Event, m *message, r *receipt, o
 	}
 	if r.deliveries == 1 {
 		out.instances++
+		for _, o := range l.aliases(m) {
+			// The system said that the two are one message.
+			if or := o.find(r.sub); o.ref != m.ref && or != nil && or.deliveries > 0 && m.struck == nil && o.struck == nil {
+				f := l.finding(m, r, "alias-handed-too", or.first.seq, e.Seq)
+				f.HandOver = BrokerToConsumer
+				f.Text = fmt.Sprintf("%s was handed to %s, and so was %s, which the system called the same message", l.label(m), l.name(r.sub), l.publishID(o))
+				out.violate(byEvents, f)
+				return
+			}
+		}
 		return
 	}
 	f := l.finding(m, r, "handed-twice", r.first.seq, e.Seq)

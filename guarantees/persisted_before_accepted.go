@@ -50,7 +50,9 @@ func (c *ahead) observe(l *ledger, e *evidence.Event, m *message, _ *receipt, ou
 		delete(c.held, e.Fault)
 	case evidence.PublishReturned:
 		if e.Acceptance == evidence.Accepted {
-			c.answer(m, e.Seq)
+			if affirms(e) {
+				c.answer(m, e.Seq)
+			}
 		}
 	case evidence.FrameCarried:
 		if m == nil || e.Struck != "" {

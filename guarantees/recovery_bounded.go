@@ -67,7 +67,10 @@ func (c *recovery) close(l *ledger, m *message, out *ruling) {
 			continue
 		}
 		switch l.fateOf(m, r).fate {
-		case fulfilled, excused, kept:
+		case fulfilled: // its acknowledgement had no answer, and the rows say that it was heard
+			out.instances++
+			continue
+		case excused, kept:
 			continue
 		}
 		out.instances++

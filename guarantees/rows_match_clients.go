@@ -61,6 +61,16 @@ func (c *reconciliation) count(l *ledger, m *message) {
 // rows judges the rows of one publish.
 func (c *reconciliation) rows(l *ledger, m *message, out *ruling) {
 	pending := make(map[string]int) // by subscription
+	for _, o := range l.aliases(m) {
+		if o.ref >= m.ref {
+			continue
+		}
+		for _, s := range o.rows { // one stored message answers for both
+			if s.snapshot == l.brokerEnd && s.certain && s.row.State == evidence.RowPending {
+				pending[s.row.Subscription] = 1
+			}
+		}
+	}
 	for _, s := range m.rows {
 		if s.snapshot != l.brokerEnd {
 			continue

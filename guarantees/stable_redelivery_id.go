@@ -30,7 +30,7 @@ func (stable) observe(l *ledger, e *evidence.Event, m *message, r *receipt, out 
 		out.violate(byEvents, f)
 		return
 	}
-	if l.manifest.Profile.MarksAgain && r.unmarked > 1 && e.Mark != evidence.MarkRedelivered && e.Attempt <= 1 {
+	if l.manifest.Profile.MarksAgain && r.unmarked > 1+m.redriven && e.Mark != evidence.MarkRedelivered && e.Attempt <= 1 {
 		f := l.finding(m, r, "unmarked", r.first.seq, e.Seq)
 		f.HandOver = BrokerToConsumer
 		f.Text = fmt.Sprintf("%s came again without saying so", l.label(m))

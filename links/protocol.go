@@ -59,8 +59,12 @@ type Framer interface {
 type Frame struct {
 	Kind  string               // "" for handshakes, heartbeats and what a script cannot name
 	Items []evidence.FrameItem // the messages carried, 0 to n
+	Says  string               // of an answer: Yes, or in one word what else; "" where the protocol's frame can only mean yes
 	Raw   []byte
 }
+
+// Yes is what a frame says that takes responsibility or confirms.
+const Yes = "accepted"
 
 // Action on a frame.
 type Action string

@@ -12,7 +12,7 @@ import (
 
 // Strike says which frame is to be hit, and what is done to it.
 type Strike struct {
-	Label  string // the fault's label, in FaultFired
+	Label  string // the fault's label, in FaultFired; empty for a gate, which is no fault of its own and records none
 	Action Action
 	Kind   string             // of the frame, as the Protocol names it
 	To     evidence.Direction // NoDirection: whichever way that kind goes
@@ -243,7 +243,9 @@ func (a *Armed) fire(c *conn, to evidence.Direction, f Frame) {
 	if c != nil {
 		e.Conn = c.number
 	}
-	a.link.opts.Sink.Record(e)
+	if a.label != "" {
+		a.link.opts.Sink.Record(e)
+	}
 	a.link.mu.Lock()
 	defer a.link.mu.Unlock()
 	a.hits++

@@ -22,5 +22,5 @@ var processingFailure = script.Scenario{
 		script.Redelivery("order-1"),
 		script.Effect("order-1"),
 	},
-	Expect: usual(evidence.StableRedeliveryID, evidence.BoundedRetry),
+	Expect: usual(evidence.StableRedeliveryID),
 }

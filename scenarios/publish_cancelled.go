@@ -14,6 +14,7 @@ var publishCancelled = script.Scenario{
 		script.Consumer{Name: "c1", Destination: "orders", Idempotent: true},
 		script.Fault{Label: "held", Verb: "hold", Event: "frame accept", Of: "order-1", On: "p1"},
 		script.Publish{BusinessID: "order-1", By: "p1", Cancel: true},
+		script.Await{Condition: script.Fired("held")},
 		script.Heal{Label: "held"},
 		script.Resolve{BusinessID: "order-1", By: "p1"},
 		script.Await{Condition: script.Effect("order-1")},

@@ -6,16 +6,21 @@ import "strings"
 func Suggest(word string, known []string) string { return suggest(word, known) }
 
 func suggest(word string, known []string) string {
+	if best := Nearest(word, known); best != "" {
+		return "; did you mean " + best + "?"
+	}
+	return "; known: " + strings.Join(known, ", ")
+}
+
+// Nearest is the known word that is at most two slips away, or empty.
+func Nearest(word string, known []string) string {
 	best, distance := "", 3
 	for _, k := range known {
 		if d := editDistance(word, k); d < distance {
 			best, distance = k, d
 		}
 	}
-	if best != "" {
-		return "; did you mean " + best + "?"
-	}
-	return "; known: " + strings.Join(known, ", ")
+	return best
 }
 
 // editDistance is Levenshtein's, on bytes.

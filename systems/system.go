@@ -65,7 +65,7 @@ type Env struct {
 	Dir    string                                    // private folder, exists, removed after the run
 	Log    func(name string) (io.WriteCloser, error) // a bounded file in the run's logs/
 	Sink   evidence.Sink                             // for what only the system's starter sees: processes, store operations
-	Adopt  func(events io.Reader, actor string)      // a child's event pipe; returns at once, reads to its end
+	Adopt  func(events io.Reader, actor string)      // records a child's event pipe; returns when the pipe ends
 	Scale  float64                                   // factor on every period and deadline
 	Base   int64                                     // zero of the run's clock, for the events of child processes: see evidence.NewPipeSink
 	Seed   uint64

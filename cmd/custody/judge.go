@@ -1,5 +1,67 @@
 package main
 
-import "github.com/spf13/cobra"
+import (
+	"fmt"
 
-func judgeCommand() *cobra.Command { return &cobra.Command{Use: "judge"} }
+	"github.com/spf13/cobra"
+
+	"github.com/custodymq/custody/guarantees"
+	"github.com/custodymq/custody/reports"
+	"github.com/custodymq/custody/scenarios"
+)
+
+func judgeCommand() *cobra.Command {
+	var format string
+	cmd := &cobra.Command{
+		Use:   "judge RUN…",
+		Short: "Judge saved evidence again, without any broker",
+		Long: `Judge saved evidence again and write its verdict.json anew. RUN is the folder of
+a run, or a folder that holds several; it may have been moved, and made on
+another machine or by an older Custody. No broker is needed: the verdict is
+computed from the files alone, and is the same bytes for the same judge version.
+
+The exit code is that of all verdicts together; see custody --help.`,
+		Example: `  custody judge custody-runs/20260102-150405/ack-lost
+  custody judge custody-runs/20260102-150405 --format junit > junit.xml`,
+		Args: atLeastOneRun,
+		RunE: func(cmd *cobra.Command, args []string) error { return judge(cmd, args, format) },
+	}
+	cmd.Flags().StringVar(&format, "format", "terminal", "what is printed: terminal, json, junit, markdown or html")
+	return cmd
+}
+
+func judge(cmd *cobra.Command, args []string, format string) error {
+	f, err := findFormat(format)
+	if err != nil {
+		return err
+	}
+	dirs, err := runFolders(args)
+	if err != nil {
+		return err
+	}
+	var judged []string
+	var codes []int
+	for _, dir := range dirs {
+		j, err := scenarios.Judge(dir)
+		if err != nil {
+			// The others are judged all the same: a violation in one of them counts.
+			fmt.Fprintf(cmd.ErrOrStderr(), "custody: judge %s: %s\n", dir, firstLine(err))
+			codes = append(codes, guarantees.ExitUnmeasured)
+			continue
+		}
+		judged, codes = append(judged, dir), append(codes, j.Exit)
+	}
+	if len(judged) > 0 {
+		report, err := reports.Load(judged)
+		if err == nil {
+			err = f.Write(cmd.OutOrStdout(), report)
+		}
+		if err != nil {
+			return unmeasured{err}
+		}
+	}
+	if code := guarantees.CombineExits(codes); code != guarantees.ExitHeld {
+		return exit(code)
+	}
+	return nil
+}

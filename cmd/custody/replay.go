@@ -1,5 +1,148 @@
 package main
 
-import "github.com/spf13/cobra"
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 
-func replayCommand() *cobra.Command { return &cobra.Command{Use: "replay"} }
+	"github.com/spf13/cobra"
+
+	"github.com/custodymq/custody/bench"
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/guarantees"
+	"github.com/custodymq/custody/reports"
+	"github.com/custodymq/custody/scenarios"
+	"github.com/custodymq/custody/script"
+	"github.com/custodymq/custody/systems/all"
+)
+
+func replayCommand() *cobra.Command {
+	var out string
+	cmd := &cobra.Command{
+		Use:   "replay RUN",
+		Short: "Run a saved script again and compare the verdicts",
+		Long: `Run the script of a saved run again, with its system, profile, seed, scale and
+seeded defect, and compare the verdicts. Nothing is overwritten: the new run goes
+to RUN-replay-1, RUN-replay-2 and so on.
+
+On a real system a seed fixes the workload and the faults, not the scheduling:
+verdicts are compared, not counts, times or event numbers.
+
+Exit codes: 1 where the verdicts differ, otherwise that of the new run.`,
+		Example: `  custody replay custody-runs/20260102-150405/ack-lost
+  custody replay ack-lost --out ack-lost-again`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return fmt.Errorf("replay takes the folder of one run, not %d", len(args))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error { return replay(cmd, args[0], out) },
+	}
+	cmd.Flags().StringVar(&out, "out", "", "folder for the new evidence (default RUN-replay-N)")
+	return cmd
+}
+
+func replay(cmd *cobra.Command, dir, out string) error {
+	options, err := saved(dir)
+	if err != nil {
+		return unmeasured{fmt.Errorf("replay: %w", err)}
+	}
+	if out == "" {
+		if out, err = freshFolder(filepath.Clean(dir) + "-replay-"); err != nil {
+			return unmeasured{fmt.Errorf("replay: make a folder for the new run (choose one with --out): %w", err)}
+		}
+	}
+	options.Dir = out
+	fmt.Fprintf(cmd.ErrOrStderr(), "replaying %s on %s, seed %d, into %s\n", options.Scenario.Name, options.Spec, options.Seed, out)
+	judgement, err := scenarios.Run(cmd.Context(), options)
+	var usage *bench.UsageError
+	if errors.As(err, &usage) || errors.Is(err, context.Canceled) {
+		return unmeasured{fmt.Errorf("replay: %w", err)}
+	}
+	outcome := scenarios.Outcome{Name: options.Scenario.Name, Dir: out, Judgement: judgement, Err: err}
+	if err != nil {
+		fmt.Fprintf(cmd.ErrOrStderr(), "custody: %s: could not measure: %s\n", outcome.Name, firstLine(err))
+	}
+	differences, err := compare(dir, out)
+	if err != nil {
+		return unmeasured{fmt.Errorf("replay: compare: %w", err)}
+	}
+	w := cmd.OutOrStdout()
+	fmt.Fprintf(w, "%s on %s: %s: %s\n", outcome.Name, options.Spec, judgement.Outcome, judgement.Why)
+	if len(differences) > 0 {
+		fmt.Fprintf(w, "%d differences in verdicts:\n", len(differences))
+		for _, d := range differences {
+			fmt.Fprintf(w, "  %s\n", d)
+		}
+		return exit(guarantees.ExitViolated)
+	}
+	fmt.Fprintln(w, "no difference in verdicts")
+	if code := scenarios.Exit([]scenarios.Outcome{outcome}); code != guarantees.ExitHeld {
+		return exit(code)
+	}
+	return nil
+}
+
+// saved gives the options of the run in dir, and judges it if nobody has.
+func saved(dir string) (bench.Options, error) {
+	run, err := evidence.Open(dir)
+	if err != nil {
+		return bench.Options{}, err
+	}
+	text, err := run.Script()
+	if err != nil {
+		return bench.Options{}, err
+	}
+	scenario, err := script.Parse(filepath.Join(dir, "script"), string(text))
+	if err != nil {
+		return bench.Options{}, err
+	}
+	m := run.Manifest()
+	spec := m.System + ":" + m.Profile.Name
+	system, err := all.Find(spec, m.Scale)
+	if err != nil {
+		return bench.Options{}, err
+	}
+	if _, err := run.Verdict(); errors.Is(err, fs.ErrNotExist) {
+		_, err = scenarios.Judge(dir)
+		if err != nil {
+			return bench.Options{}, err
+		}
+	}
+	return bench.Options{System: system, Spec: spec, Scenario: scenario, Seed: m.Seed, Scale: m.Scale, Defect: m.Defect}, nil
+}
+
+// maxReplays of one run that stand beside it.
+const maxReplays = 10_000
+
+// freshFolder makes the first folder of these that does not exist; making it is
+// what reserves it.
+func freshFolder(prefix string) (string, error) {
+	for n := 1; n <= maxReplays; n++ {
+		dir := fmt.Sprintf("%s%d", prefix, n)
+		err := os.Mkdir(dir, 0o755)
+		if err == nil {
+			return dir, nil
+		}
+		if !errors.Is(err, fs.ErrExist) {
+			return "", err
+		}
+	}
+	return "", fmt.Errorf("%s1 to %d exist", prefix, maxReplays)
+}
+
+func compare(a, b string) ([]reports.Difference, error) {
+	left, err := reports.Load([]string{a})
+	if err != nil {
+		return nil, err
+	}
+	right, err := reports.Load([]string{b})
+	if err != nil {
+		return nil, err
+	}
+	return reports.Compare(left, right), nil
+}

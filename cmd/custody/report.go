@@ -1,5 +1,134 @@
 package main
 
-import "github.com/spf13/cobra"
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
 
-func reportCommand() *cobra.Command { return &cobra.Command{Use: "report"} }
+	"github.com/spf13/cobra"
+
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/reports"
+)
+
+func reportCommand() *cobra.Command {
+	var format, out string
+	cmd := &cobra.Command{
+		Use:   "report RUN…",
+		Short: "Render finished runs for people or programs",
+		Long: `Render finished runs. RUN is the folder of a run, or a folder that holds several.
+Nothing is judged again, and the same evidence gives the same bytes.
+
+A file is written whole or not at all. The exit code says whether the report was
+written, not what it says: custody judge gives the code of the verdicts.`,
+		Example: `  custody report custody-runs/20260102-150405
+  custody report custody-runs/20260102-150405 --format html --out report.html
+  custody report ack-lost broker-killed --format junit --out junit.xml`,
+		Args: atLeastOneRun,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f, err := findFormat(format)
+			if err != nil {
+				return err
+			}
+			dirs, err := runFolders(args)
+			if err != nil {
+				return err
+			}
+			report, err := reports.Load(dirs)
+			if err != nil {
+				return unmeasured{err}
+			}
+			write := func(w io.Writer) error { return f.Write(w, report) }
+			if out == "" || out == "-" {
+				err = write(cmd.OutOrStdout())
+			} else {
+				err = writeWhole(out, write)
+			}
+			if err != nil {
+				return unmeasured{fmt.Errorf("write the report: %w", err)}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&format, "format", "terminal", "terminal, json, junit, markdown or html")
+	cmd.Flags().StringVar(&out, "out", "-", "file to write; - is standard output")
+	return cmd
+}
+
+func atLeastOneRun(_ *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return errors.New("say which run: the folder of a run, or one that holds several, as in custody-runs/20260102-150405")
+	}
+	return nil
+}
+
+// runDepth is how far below a folder that was named runs are looked for:
+// custody-runs/, a time, a scenario.
+const runDepth = 2
+
+// runFolders gives the folders of runs that are meant by args, in their order,
+// and in the order of names below each.
+func runFolders(args []string) ([]string, error) {
+	var dirs []string
+	for _, arg := range args {
+		found, err := runsBelow(filepath.Clean(arg), runDepth)
+		if err != nil {
+			return nil, unmeasured{err}
+		}
+		if len(found) == 0 {
+			_, err := evidence.Open(arg)
+			return nil, unmeasured{err}
+		}
+		dirs = append(dirs, found...)
+	}
+	return dirs, nil
+}
+
+// runsBelow gives dir if it is a run, or the runs below it. A run that cannot
+// be read is one: leaving it out would make the rest look better.
+func runsBelow(dir string, depth int) ([]string, error) {
+	if _, err := evidence.Open(dir); !errors.Is(err, fs.ErrNotExist) {
+		return []string{dir}, nil
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("look for runs: %w", err)
+	}
+	var dirs []string
+	for _, e := range entries {
+		if depth == 0 || !e.IsDir() {
+			continue
+		}
+		below, err := runsBelow(filepath.Join(dir, e.Name()), depth-1)
+		if err != nil {
+			return nil, err
+		}
+		dirs = append(dirs, below...)
+	}
+	return dirs, nil
+}
+
+// writeWhole writes a file beside its place and moves it there, so that nobody
+// ever reads half of it.
+func writeWhole(name string, write func(io.Writer) error) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+"-")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(f.Name()))
+		}
+	}()
+	err = write(f)
+	if err == nil {
+		err = f.Chmod(0o644) // a temporary file is for its owner only
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), name)
+}

@@ -1,5 +1,107 @@
 package main
 
-import "github.com/spf13/cobra"
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"runtime"
+	"runtime/debug"
+	"text/tabwriter"
 
-func versionCommand() *cobra.Command { return &cobra.Command{Use: "version"} }
+	"github.com/spf13/cobra"
+
+	"github.com/custodymq/custody/broker/wire"
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/guarantees"
+)
+
+// versions are what a report of a problem must name.
+type versions struct {
+	Custody  string `json:"custody"` // of the module
+	Revision string `json:"revision,omitempty"`
+	Modified bool   `json:"modified,omitempty"` // built from files that no revision holds
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
+	Judge    string `json:"judge"`
+	Evidence int    `json:"evidenceFormat"`
+	Protocol int    `json:"protocol"` // of the reference broker
+}
+
+func versionCommand() *cobra.Command {
+	var format string
+	cmd := &cobra.Command{
+		Use:   "version",
+		Short: "Tell the versions of the command, the judge, the evidence and the protocol",
+		Long: `Tell the versions that decide what a verdict means: the same evidence judged by
+the same judge version gives the same bytes on every machine. Evidence of an
+older format is read, of a newer one refused.`,
+		Example: `  custody version
+  custody version --format json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			v := thisVersion()
+			return printAs(cmd.OutOrStdout(), format, v, func(w io.Writer) {
+				t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+				fmt.Fprintf(t, "custody\t%s\n", v.Custody)
+				if v.Revision != "" {
+					modified := ""
+					if v.Modified {
+						modified = ", with changes"
+					}
+					fmt.Fprintf(t, "revision\t%s%s\n", v.Revision, modified)
+				}
+				fmt.Fprintf(t, "go\t%s %s\n", v.Go, v.Platform)
+				fmt.Fprintf(t, "judge\t%s\n", v.Judge)
+				fmt.Fprintf(t, "evidence format\t%d\n", v.Evidence)
+				fmt.Fprintf(t, "broker protocol\t%d\n", v.Protocol)
+				t.Flush()
+			})
+		},
+	}
+	textOrJSON(cmd, &format)
+	return cmd
+}
+
+func thisVersion() versions {
+	v := versions{Custody: "(devel)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
+		Judge: guarantees.JudgeVersion, Evidence: evidence.FormatVersion, Protocol: wire.Version}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return v
+	}
+	if info.Main.Version != "" {
+		v.Custody = info.Main.Version
+	}
+	for _, s := range info.Settings {
+		switch s.Key {
+		case "vcs.revision":
+			v.Revision = s.Value
+		case "vcs.modified":
+			v.Modified = s.Value == "true"
+		}
+	}
+	return v
+}
+
+// textOrJSON adds --format to a command whose output is no report of runs.
+func textOrJSON(cmd *cobra.Command, format *string) {
+	cmd.PersistentFlags().StringVar(format, "format", "text", "what is printed: text or json")
+}
+
+// printAs writes a value as JSON, or as its text.
+func printAs(w io.Writer, format string, value any, text func(io.Writer)) error {
+	switch format {
+	case "text":
+		text(w)
+		return nil
+	case "json":
+		enc := json.NewEncoder(w)
+		enc.SetEscapeHTML(false)
+		enc.SetIndent("", "  ")
+		if err := enc.Encode(value); err != nil {
+			return unmeasured{fmt.Errorf("write the output: %w", err)}
+		}
+		return nil
+	}
+	return fmt.Errorf("no format %q; there are text and json", format)
+}

@@ -121,9 +121,16 @@ func (f *framer) Next(buf []byte) (links.Frame, int, error) {
 		if msg, err := wire.Decode(m.parts); err == nil && kinds[msg.Kind].To == f.to {
 			frame.Kind = kinds[msg.Kind].Name
 			frame.Items = f.items(&msg)
+			frame.Says = answers[msg.Answer]
 		}
 	}
 	return frame, m.size, nil
+}
+
+// answers in a word.
+var answers = map[wire.Answer]string{
+	wire.Accepted: links.Yes, wire.Declined: "declined", wire.Rejected: "rejected", wire.Unknown: "unknown", wire.Refused: "refused",
+	wire.Stored: "stored", wire.Settled: "settled", wire.Dead: "dead", wire.NotSeen: "not-seen", wire.Forgotten: "forgotten",
 }
 
 func (f *framer) greeting(buf []byte) (links.Frame, int, error) {
