@@ -250,8 +250,8 @@ func (l *ledger) endSession(s *session) {
 	if s.ended.seq == 0 {
 		s.ended = l.now
 	}
-	if !s.live {
-		return
+	if !s.live || l.drain.seq != 0 {
+		return // who was ready at the end of the drain is what counts; the bench stops everybody after it
 	}
 	s.live = false
 	s.sub.live--

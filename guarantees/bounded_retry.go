@@ -31,6 +31,9 @@ func (c retry) close(l *ledger, m *message, out *ruling) {
 			out.violate(byEvents, f)
 			continue
 		}
+		if m.redriven > 0 {
+			out.instances++ // its attempts were used up once, and it was found dead-lettered
+		}
 		if r.acked.seq != 0 || l.automatic {
 			continue
 		}

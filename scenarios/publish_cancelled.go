@@ -22,5 +22,5 @@ var publishCancelled = script.Scenario{
 	Reached: []evidence.Condition{
 		script.Answered("unknown", "order-1"),
 	},
-	Expect: expect(evidence.NoPhantom, evidence.SingleEffect, evidence.UnknownResolved, evidence.RowsMatchClients, evidence.Survives),
+	Expect: expect(evidence.NoPhantom, evidence.SingleEffect, evidence.UnknownResolved, evidence.Survives),
 }

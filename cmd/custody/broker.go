@@ -1,5 +1,198 @@
 package main
 
-import "github.com/spf13/cobra"
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"time"
 
-func brokerCommand() *cobra.Command { return &cobra.Command{Use: "broker"} }
+	"github.com/spf13/cobra"
+
+	"github.com/custodymq/custody/broker"
+	"github.com/custodymq/custody/broker/store"
+	"github.com/custodymq/custody/broker/store/open"
+)
+
+type brokerFlags struct {
+	config      broker.Config
+	tokenEnv    string
+	store, data string
+	connections []string
+}
+
+const (
+	defaultAddress = "127.0.0.1:5577"
+	// closeBound is how long the broker has to finish its commits when it is told to stop.
+	closeBound = 10 * time.Second
+)
+
+func brokerCommand() *cobra.Command {
+	var f brokerFlags
+	cmd := &cobra.Command{
+		Use:   "broker",
+		Short: "Run the reference broker alone until it is interrupted",
+		Long: `Run the reference broker alone, to try a client or a deployment against it. It
+prints its address when it is ready, and stops in order at SIGINT or SIGTERM:
+commits under way are finished and answered.
+
+Its rows stand in the partition of its name and its storage identity
+(` + store.IdentityVariable + `, otherwise the host's name). A connections
+file says where the rows of which broker are, and is a JSON list:
+
+  [{"name": "custody", "driver": "sqlite", "dsn": "/var/lib/custody/rows.db"}]
+
+The name must be matched exactly. Two such lists may be given; the first wins.
+--store with --data is a list of one, and stands before the file's.`,
+		Example: `  custody broker
+  custody broker --listen 127.0.0.1:0 --store memory
+  custody broker --name orders --connections connections.json
+  CUSTODY_TOKEN=… custody broker --listen 0.0.0.0:5577 --allow-remote --token-env CUSTODY_TOKEN`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return serve(cmd, f) },
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.config.Listen, "listen", defaultAddress, "address; port 0 takes a free one")
+	flags.BoolVar(&f.config.AllowRemote, "allow-remote", false, "listen on another address than loopback; needs --token-env")
+	flags.StringVar(&f.tokenEnv, "token-env", "", "environment variable with the token that clients must show")
+	flags.StringVar(&f.config.Name, "name", "custody", "of the broker, by which its connection is found")
+	flags.StringVar(&f.store, "store", "sqlite", "where rows are kept: "+strings.Join(open.Drivers(), " or "))
+	flags.StringVar(&f.data, "data", "custody.db", "file of the sqlite store")
+	flags.StringArrayVar(&f.connections, "connections", nil, "file with a list of connections, instead of --store and --data or after them")
+	flags.IntVar(&f.config.MaxAttempts, "max-attempts", 5, "deliveries of one message before it is dead-lettered")
+	flags.DurationVar(&f.config.VisibilityTimeout, "visibility-timeout", 30*time.Second, "how long a delivery may stay unanswered before it comes again")
+	flags.DurationVar(&f.config.DefaultTTL, "default-ttl", 24*time.Hour, "time to live of a message that names none")
+	flags.BoolVar(&f.config.KeepHistory, "keep-history", false, "mark settled rows processed instead of deleting them")
+	flags.BoolVar(&f.config.ConfirmAfterDelete, "confirm-after-delete", false, "confirm an acknowledgement only when the delete is durable")
+	return cmd
+}
+
+func serve(cmd *cobra.Command, f brokerFlags) (err error) {
+	config := f.config
+	if err := checkBroker(f); err != nil {
+		return err
+	}
+	if config.Token, err = tokenFrom(f.tokenEnv); err != nil {
+		return err
+	}
+	connections, err := f.lists(cmd.Flags().Changed("store") || cmd.Flags().Changed("data"))
+	if err != nil {
+		return err
+	}
+	rows, err := open.Open(cmd.Context(), connections, config.Name, store.ProcessIdentity, open.Options{KeepHistory: config.KeepHistory})
+	if err != nil {
+		return unmeasured{err}
+	}
+	defer func() {
+		if closing := rows.Close(); err == nil && closing != nil {
+			err = unmeasured{closing}
+		}
+	}()
+	config.Store = rows
+	config.Log = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn}))
+	server, err := broker.Open(cmd.Context(), config)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return unmeasured{fmt.Errorf("broker: %s is in use: stop what listens there, or choose another with --listen", config.Listen)}
+	}
+	if err != nil {
+		return unmeasured{err}
+	}
+	fmt.Fprintf(cmd.OutOrStdout(), "broker %s is ready on %s\n", config.Name, server.Addr())
+	select {
+	case <-cmd.Context().Done():
+	case <-server.Done():
+	}
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(cmd.Context()), closeBound)
+	defer cancel()
+	if err := errors.Join(server.Close(bounded), server.Wait()); err != nil {
+		return unmeasured{err}
+	}
+	fmt.Fprintf(cmd.OutOrStdout(), "broker %s has stopped\n", config.Name)
+	return nil
+}
+
+// checkBroker finds mistakes in the call before anything is opened.
+func checkBroker(f brokerFlags) error {
+	host, _, err := net.SplitHostPort(f.config.Listen)
+	if err != nil {
+		return fmt.Errorf("--listen takes HOST:PORT, as in %s: %w", defaultAddress, err)
+	}
+	ip := net.ParseIP(host)
+	switch remote := host != "localhost" && (ip == nil || !ip.IsLoopback()); {
+	case remote && !f.config.AllowRemote:
+		return fmt.Errorf("--listen %s can be reached from other machines: add --allow-remote if that is meant", f.config.Listen)
+	case remote && f.tokenEnv == "":
+		return errors.New("--allow-remote needs --token-env, so that not everybody can read and purge")
+	case f.config.MaxAttempts < 1 || f.config.VisibilityTimeout <= 0 || f.config.DefaultTTL <= 0:
+		return errors.New("--max-attempts, --visibility-timeout and --default-ttl must be positive")
+	}
+	return nil
+}
+
+// tokenFrom reads the token out of the environment: on the command line every
+// user of the machine could see it.
+func tokenFrom(variable string) (string, error) {
+	if variable == "" {
+		return "", nil
+	}
+	token := os.Getenv(variable)
+	if token == "" {
+		return "", fmt.Errorf("--token-env: the environment variable %s is not set", variable)
+	}
+	return token, nil
+}
+
+// lists of connections: the flags' own, then the files'. A broker looks in two.
+func (f brokerFlags) lists(own bool) (store.Connections, error) {
+	var lists []store.ConnectionList
+	if own || len(f.connections) == 0 {
+		entry := store.Connection{Name: f.config.Name, Driver: f.store, DSN: f.data}
+		if f.store == "memory" {
+			entry.DSN = ""
+		}
+		lists = append(lists, store.ConnectionList{Title: "the command line", Entries: []store.Connection{entry}})
+	}
+	for _, file := range f.connections {
+		entries, err := readConnections(file)
+		if err != nil {
+			return store.Connections{}, unmeasured{err}
+		}
+		lists = append(lists, store.ConnectionList{Title: file, Entries: entries})
+	}
+	if len(lists) > 2 {
+		return store.Connections{}, errors.New("at most two lists of connections: two --connections, or one with --store")
+	}
+	lists = append(lists, store.ConnectionList{Title: "the second list"})
+	return store.Connections{First: lists[0], Second: lists[1]}, nil
+}
+
+const maxConnections = 1 << 20 // bytes of such a file
+
+func readConnections(file string) ([]store.Connection, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, fmt.Errorf("read the connections: %w", err)
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxConnections+1))
+	if err == nil && len(text) > maxConnections {
+		err = fmt.Errorf("longer than %d bytes", maxConnections)
+	}
+	var entries []store.Connection
+	if err == nil {
+		dec := json.NewDecoder(bytes.NewReader(text))
+		dec.DisallowUnknownFields()
+		err = dec.Decode(&entries)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the connections in %s (a list of objects with name, driver and dsn): %w", file, err)
+	}
+	return entries, nil
+}

@@ -1,5 +1,210 @@
 package main
 
-import "github.com/spf13/cobra"
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"time"
 
-func doctorCommand() *cobra.Command { return &cobra.Command{Use: "doctor"} }
+	"github.com/spf13/cobra"
+
+	"github.com/custodymq/custody/containers"
+	"github.com/custodymq/custody/guarantees"
+)
+
+// check is one thing that a run depends on. Its error says how to mend it.
+type check struct {
+	name     string
+	optional bool
+	look     func() (found string, err error)
+}
+
+const (
+	enoughSpace = 512 << 20 // bytes for the evidence and the stores of a checklist
+	// leftoverAge is when a run's private folder must be an orphan: no run
+	// takes as long.
+	leftoverAge    = time.Hour
+	leftoverPrefix = "custody-run-"
+)
+
+func doctorCommand() *cobra.Command {
+	var clean bool
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Check this machine, and find what dead runs have left behind",
+		Long: `Check what runs need of this machine, and say how to get what is missing. The
+brokers under test are built in: no Docker, no server and no C compiler is needed.
+
+Runs that were killed leave a private folder in the temporary folder; --clean
+removes those older than an hour.
+
+Exit codes: 0 all that is needed is there · 3 something is missing.`,
+		Example: `  custody doctor
+  custody doctor --clean`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return examine(cmd, clean) },
+	}
+	cmd.Flags().BoolVar(&clean, "clean", false, "remove what dead runs have left in the temporary folder")
+	return cmd
+}
+
+// checks is the list.
+func checks() []check {
+	return []check{
+		{"build", false, func() (string, error) {
+			v := thisVersion()
+			return fmt.Sprintf("custody %s, %s %s, %d cores", v.Custody, v.Go, v.Platform, runtime.NumCPU()), nil
+		}},
+		{"systems", false, func() (string, error) {
+			text := ""
+			for _, e := range systemEntries() {
+				text += "; " + e.Name + " (" + e.Text + ")"
+			}
+			return "built in" + text, nil
+		}},
+		{"this program", false, func() (string, error) {
+			path, err := os.Executable()
+			if err == nil {
+				_, err = os.Stat(path)
+			}
+			if err != nil {
+				return "", fmt.Errorf("its file cannot be found, so it cannot be started again as a broker or consumer; install it anew: %w", err)
+			}
+			return path, nil
+		}},
+		{"process faults", false, func() (string, error) {
+			if runtime.GOOS == "windows" {
+				return "", errors.New("kill, pause and shutdown need POSIX signals; run Custody on Linux or macOS, or in WSL")
+			}
+			return "kill, pause and shutdown", nil
+		}},
+		{"temporary folder", false, func() (string, error) { return writable(os.TempDir(), "set TMPDIR to a folder of yours") }},
+		{"this folder", false, func() (string, error) { return writable(".", "change to a folder of yours, or use --out") }},
+		{"free disk", false, func() (string, error) {
+			free, err := freeDisk(os.TempDir())
+			switch {
+			case err != nil:
+				return "", fmt.Errorf("cannot be read: %w", err)
+			case free == math.MaxUint64:
+				return "not known on this system", nil
+			case free < enoughSpace:
+				return "", fmt.Errorf("%d MiB, less than the %d MiB that a checklist may take; free some, or set TMPDIR to another disk", free>>20, enoughSpace>>20)
+			}
+			return fmt.Sprintf("%d MiB", free>>20), nil
+		}},
+		{"loopback", false, func() (string, error) {
+			address, err := containers.FreeAddress()
+			if err != nil {
+				return "", fmt.Errorf("no port can be taken on 127.0.0.1; allow it in the sandbox or container: %w", err)
+			}
+			return address + " can be taken", nil
+		}},
+		{"browser", true, func() (string, error) {
+			for _, name := range []string{"chromium", "chromium-browser", "google-chrome", "firefox", "xdg-open", "open"} {
+				if path, err := exec.LookPath(name); err == nil {
+					return path, nil
+				}
+			}
+			return "", errors.New("none found; only to look at reports in HTML, which can be opened on any machine")
+		}},
+	}
+}
+
+func examine(cmd *cobra.Command, clean bool) error {
+	w := cmd.OutOrStdout()
+	missing := 0
+	for _, c := range checks() {
+		found, err := c.look()
+		state := "ok"
+		switch {
+		case err != nil && c.optional:
+			state, found = "note", err.Error()
+		case err != nil:
+			state, found = "MISSING", err.Error()
+			missing++
+		}
+		fmt.Fprintf(w, "%-8s %-17s %s\n", state, c.name, found)
+	}
+	left, err := leftovers(os.TempDir(), time.Now().Add(-leftoverAge))
+	if err != nil {
+		return unmeasured{err}
+	}
+	switch {
+	case len(left) == 0:
+		fmt.Fprintf(w, "%-8s %-17s nothing\n", "ok", "left behind")
+	case !clean:
+		fmt.Fprintf(w, "%-8s %-17s %d folders of dead runs, such as %s; custody doctor --clean removes them\n", "note", "left behind", len(left), left[0])
+	}
+	for _, dir := range left {
+		if !clean {
+			break
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			return unmeasured{fmt.Errorf("remove what a dead run has left: %w", err)}
+		}
+		fmt.Fprintf(w, "%-8s %-17s %s\n", "removed", "left behind", dir)
+	}
+	if missing > 0 {
+		return exit(guarantees.ExitUnmeasured)
+	}
+	return nil
+}
+
+func writable(dir, mend string) (string, error) {
+	f, err := os.CreateTemp(dir, "custody-doctor-")
+	if err == nil {
+		err = errors.Join(f.Close(), os.Remove(f.Name()))
+	}
+	if err != nil {
+		return "", fmt.Errorf("cannot be written; %s: %w", mend, err)
+	}
+	path, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	return path + " can be written", nil
+}
+
+// leftovers are private folders of runs below temp that nothing in them has
+// touched since before.
+func leftovers(temp string, before time.Time) ([]string, error) {
+	candidates, err := filepath.Glob(filepath.Join(temp, leftoverPrefix+"*"))
+	if err != nil {
+		return nil, fmt.Errorf("look for what dead runs have left: %w", err)
+	}
+	var old []string
+	for _, dir := range candidates {
+		newest, err := newestIn(dir)
+		switch {
+		case errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission):
+			continue // gone meanwhile, or somebody else's
+		case err != nil:
+			return nil, fmt.Errorf("look for what dead runs have left: %w", err)
+		case newest.Before(before):
+			old = append(old, dir)
+		}
+	}
+	return old, nil
+}
+
+// newestIn is the latest change in the folder: a store that is written to
+// changes its files, not the folder itself.
+func newestIn(dir string) (time.Time, error) {
+	var newest time.Time
+	err := filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := e.Info()
+		if err == nil && info.ModTime().After(newest) {
+			newest = info.ModTime()
+		}
+		return err
+	})
+	return newest, err
+}

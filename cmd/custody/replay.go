@@ -52,9 +52,12 @@ func replay(cmd *cobra.Command, dir, out string) error {
 		return unmeasured{fmt.Errorf("replay: %w", err)}
 	}
 	if out == "" {
-		if out, err = freshFolder(filepath.Clean(dir) + "-replay-"); err != nil {
-			return unmeasured{fmt.Errorf("replay: make a folder for the new run (choose one with --out): %w", err)}
-		}
+		out, err = freshFolder(filepath.Clean(dir) + "-replay-")
+	} else {
+		err = mustBeEmpty(out)
+	}
+	if err != nil {
+		return unmeasured{fmt.Errorf("replay: a folder for the new run (choose one with --out): %w", err)}
 	}
 	options.Dir = out
 	fmt.Fprintf(cmd.ErrOrStderr(), "replaying %s on %s, seed %d, into %s\n", options.Scenario.Name, options.Spec, options.Seed, out)
@@ -72,9 +75,9 @@ func replay(cmd *cobra.Command, dir, out string) error {
 		return unmeasured{fmt.Errorf("replay: compare: %w", err)}
 	}
 	w := cmd.OutOrStdout()
-	fmt.Fprintf(w, "%s on %s: %s: %s\n", outcome.Name, options.Spec, judgement.Outcome, judgement.Why)
+	fmt.Fprintf(w, "%s on %s: %s\n", outcome.Name, options.Spec, reports.Visible(judgement.Why))
 	if len(differences) > 0 {
-		fmt.Fprintf(w, "%d differences in verdicts:\n", len(differences))
+		fmt.Fprintf(w, "differences in verdicts: %d\n", len(differences))
 		for _, d := range differences {
 			fmt.Fprintf(w, "  %s\n", d)
 		}
@@ -133,6 +136,18 @@ func freshFolder(prefix string) (string, error) {
 		}
 	}
 	return "", fmt.Errorf("%s1 to %d exist", prefix, maxReplays)
+}
+
+// mustBeEmpty keeps a replay from taking another run for its own.
+func mustBeEmpty(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil && len(entries) > 0 {
+		err = fmt.Errorf("%s is not empty: it holds %s", dir, entries[0].Name())
+	}
+	return err
 }
 
 func compare(a, b string) ([]reports.Difference, error) {

@@ -79,8 +79,7 @@ func runFolders(args []string) ([]string, error) {
 			return nil, unmeasured{err}
 		}
 		if len(found) == 0 {
-			_, err := evidence.Open(arg)
-			return nil, unmeasured{err}
+			return nil, unmeasured{fmt.Errorf("%s is not the folder of a run (it has no manifest.json) and holds none, down to %d folders below", arg, runDepth)}
 		}
 		dirs = append(dirs, found...)
 	}
