@@ -175,6 +175,9 @@ func Needs(s script.Scenario) []systems.Need {
 			if spec.Frame != "" {
 				add(systems.NeedFrames)
 			}
+			if spec.Frame == links.FrameAck || spec.Frame == links.FrameAckConfirm {
+				add(systems.NeedAcks)
+			}
 			if spec.Operation != "" {
 				add(systems.NeedStoreFaults)
 			}

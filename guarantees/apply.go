@@ -88,7 +88,7 @@ func (l *ledger) publishReturned(e *evidence.Event, tell observe) {
 	m := l.publish(e.PublishID, e.BusinessID)
 	m.returned, m.acceptance, m.heldBy, m.reason = l.now, e.Acceptance, e.HeldBy, e.Reason
 	m.toldOK, m.clock = e.Told == "ok", l.clock
-	if e.Reason == "duplicate" {
+	if strings.HasPrefix(e.Reason, "duplicate") {
 		m.alias = true
 	} else if h := hash(e.MessageID); h != 0 && m.slot.nextOfBusiness != 0 {
 		for _, o := range l.group(m) {

@@ -3,12 +3,14 @@ package scenarios
 import (
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/script"
+	"github.com/custodymq/custody/systems"
 )
 
 // partitionConsumer: delivered into the void.
 var partitionConsumer = script.Scenario{
-	Name: "partition-consumer",
-	Why:  "The consumer is cut off without any connection ending; what was sent to it comes again.",
+	Name:  "partition-consumer",
+	Why:   "The consumer is cut off without any connection ending; what was sent to it comes again.",
+	Needs: []string{string(systems.NeedRedelivery)},
 	Steps: []script.Step{
 		script.Producer{Name: "p1", Destination: "orders"},
 		script.Consumer{Name: "c1", Destination: "orders", Idempotent: true},

@@ -85,7 +85,7 @@ func (a *armory) arm(f systems.StoreFault) error {
 	}
 	armed := &armedFault{spec: f}
 	armed.hook, armed.free = strike(f, func(op faulty.Op) bool {
-		if op.Layer != layer || !op.Named(f.Operation) || layer == faulty.Files && op.File != faulty.WAL {
+		if op.Layer != layer || !named(op, f.Operation) || layer == faulty.Files && op.File != faulty.WAL {
 			return false
 		}
 		return a.due(armed, op)
@@ -94,6 +94,13 @@ func (a *armory) arm(f systems.StoreFault) error {
 	defer a.mu.Unlock()
 	a.faults = append(a.faults, armed)
 	return nil
+}
+
+// named says whether op is the operation that a script means. Where history is
+// kept, the end of a row is a mark and not a delete; a script says "delete" for
+// both.
+func named(op faulty.Op, operation string) bool {
+	return op.Named(operation) || operation == "delete" && op.Named("settle")
 }
 
 // due counts the operation and tells the parent when it is struck, before it is.

@@ -108,7 +108,7 @@ func (p Profile) Describe() systems.Description {
 		d.Profile.Redelivers, d.Profile.AckCounting = evidence.RedeliverNever, "automatic"
 		d.Profile.Limits.MaxAttempts = 1
 		const never = "at-most-once never stores and never sends again"
-		d.Lacks = map[systems.Need]string{systems.NeedRedelivery: never, systems.NeedNack: never, systems.NeedStoreFaults: never, systems.NeedDeadLetters: never,
+		d.Lacks = map[systems.Need]string{systems.NeedRedelivery: never, systems.NeedNack: never, systems.NeedAcks: never, systems.NeedStoreFaults: never, systems.NeedDeadLetters: never,
 			systems.NeedTTL: never, systems.NeedLookup: never, systems.NeedPlanting: never, systems.NeedIdentity: never, systems.NeedMessageID: never}
 	}
 	return d
