@@ -95,10 +95,7 @@ func (l *ledger) publishReturned(e *evidence.Event, tell observe) {
 			m.alias = m.alias || o != m && o.slot.messageID == h
 		}
 	}
-	if e.MessageID != "" {
-		m.messageID = "" // the system's word counts, not the one asked for
-	}
-	l.setMessageID(m, e.MessageID)
+	l.systemNames(m, e.MessageID)
 	if e.Acceptance == evidence.Accepted || e.Acceptance == evidence.Unknown {
 		l.match(m)
 	}
@@ -298,7 +295,7 @@ func (l *ledger) delivered(e *evidence.Event, tell observe) {
 		r.unmarked++
 	}
 	r.attempt = max(r.attempt, e.Attempt)
-	l.setMessageID(m, e.MessageID)
+	l.systemNames(m, e.MessageID)
 	if sub.inFlight++; sub.inFlight > 0 {
 		sub.freeSince = -1
 	}

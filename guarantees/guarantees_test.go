@@ -33,6 +33,11 @@ var cases = []struct {
 	{evidence.NoAcceptedLoss, "answered as a duplicate is an alias", func(t *tale) {
 		t.sub("c1#1", "g").call(o1).answer(o1, evidence.Unknown).call(retryOf1).answer(retryOf1, evidence.Accepted, because("duplicate")).serve("c1#1", o1).drained("settled").rows("end")
 	}, Held, ""},
+	{evidence.NoAcceptedLoss, "the system's name counts, not the one asked for", func(t *tale) {
+		t.sub("c1#1", "g").call(o1, called("asked")).answer(o1, evidence.Unknown, called("")).call(retryOf1, called("asked")).
+			answer(retryOf1, evidence.Accepted, called("s:1"), because("duplicate: the earlier publish")).deliver("c1#1", o1, called("s:1")).
+			ack("c1#1", o1).drained("settled").rows("end")
+	}, Held, ""},
 	{evidence.NoAcceptedLoss, "kept for nobody", func(t *tale) {
 		t.sub("c1#1", "g").publish(o1).end("c1#1").drained("no-consumer").rows("end", row(evidence.RowPending, o1))
 	}, Held, ""},

@@ -311,6 +311,15 @@ func (l *ledger) setMessageID(m *message, id string) {
 	}
 }
 
+// systemNames notes what the system calls a message: its word counts, and not
+// the ID that the publisher asked for.
+func (l *ledger) systemNames(m *message, id string) {
+	if id != "" && !m.named {
+		m.named, m.messageID = true, ""
+	}
+	l.setMessageID(m, id)
+}
+
 func (l *ledger) indexMessage(r ref) {
 	h := l.slots.at(uint32(r)).messageID
 	if h != 0 && l.findMessage(h) == 0 {

@@ -34,6 +34,7 @@ type message struct {
 	acceptance                       evidence.Acceptance
 	heldBy                           evidence.HeldBy
 	toldOK, alias, frozen            bool
+	named                            bool          // the system has said what it calls it; until then the ID is the one asked for
 	reason                           string        // of the answer
 	clock                            time.Duration // the broker's offset when it answered
 

@@ -91,7 +91,7 @@ func (c *reconciliation) rows(l *ledger, m *message, out *ruling) {
 				c.differ(l, m, nil, out, "double-row", fmt.Sprintf("%s has two pending rows", l.label(m)))
 			}
 			c.acknowledged(l, m, row, out)
-		case row.State == evidence.RowProcessed && !row.Expired && s.certain && !l.automatic && !asked(m):
+		case row.State == evidence.RowProcessed && !row.Expired && !(l.clockSet && m.ttl > 0) && s.certain && !l.automatic && !asked(m):
 			c.differ(l, m, nil, out, "processed-unseen", fmt.Sprintf("%s is marked processed, and no client acknowledged it", l.label(m)))
 		}
 	}

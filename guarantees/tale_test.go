@@ -119,6 +119,7 @@ func business(id string) func(*evidence.Event) { return func(e *evidence.Event) 
 func digest(d string) func(*evidence.Event)    { return func(e *evidence.Event) { e.Digest = d } }
 func told(s string) func(*evidence.Event)      { return func(e *evidence.Event) { e.Told = s } }
 func because(s string) func(*evidence.Event)   { return func(e *evidence.Event) { e.Reason = s } }
+func called(id string) func(*evidence.Event)   { return func(e *evidence.Event) { e.MessageID = id } }
 func attempt(n int) func(*evidence.Event)      { return func(e *evidence.Event) { e.Attempt = n } }
 func again(e *evidence.Event)                  { e.Mark = evidence.MarkRedelivered }
 func inMemory(e *evidence.Event)               { e.HeldBy = evidence.HeldByBrokerMemory }
