@@ -503,8 +503,11 @@ func (l *ledger) recovered(e *evidence.Event, tell observe) {
 }
 
 func (l *ledger) phaseBegan(e *evidence.Event, tell observe) {
-	if e.Phase == evidence.Heal {
+	switch e.Phase {
+	case evidence.Heal:
 		l.healed = l.now
+	case evidence.Ended:
+		l.over = true
 	}
 	tell(e, nil, nil)
 }
@@ -529,7 +532,9 @@ func (l *ledger) processStarted(e *evidence.Event, tell observe) {
 
 func (l *ledger) processExited(e *evidence.Event, tell observe) {
 	if e.Actor == actorBroker {
-		l.brokerFailed = l.now
+		if !l.over { // the bench stops it when all has been seen
+			l.brokerFailed = l.now
+		}
 	} else {
 		for _, s := range l.actorOf(e.Actor).sessions {
 			l.endSession(s)

@@ -49,6 +49,7 @@ type ledger struct {
 	clock         time.Duration // the broker's offset
 	clockSet      bool
 	healed        stamp
+	over          bool  // the run's last phase has begun
 	brokerFailed  stamp // its latest crash, restart or store failure
 	active        map[string]bool
 	held          map[uint32][]window // by link: when we held or delayed what passes

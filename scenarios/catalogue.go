@@ -45,6 +45,9 @@ func All() []script.Scenario {
 		partitionProducer,
 		partitionConsumer,
 		commitHeld,
+		storageDownCrash,
+		publisherRetries,
+		restartReplay,
 	}
 }
 

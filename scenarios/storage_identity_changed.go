@@ -1,6 +1,8 @@
 package scenarios
 
 import (
+	"time"
+
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/script"
 )
@@ -14,15 +16,18 @@ var storageIdentityChanged = script.Scenario{
 		script.Consumer{Name: "c0", Destination: "orders", Silent: true},
 		script.Consumer{Name: "c1", Destination: "orders", Idempotent: true, Offline: true},
 		script.Publish{BusinessID: "order-1", By: "p1"},
+		script.Publish{BusinessID: "brief-1", By: "p1", TTL: 2 * time.Second},
 		script.Await{Condition: script.Delivered("order-1", 0)},
 		script.Stop{Actor: "c0"},
 		script.Set{Setting: "identity-now", Value: "identity-9"},
 		script.Snapshot{Checkpoint: "first"},
 		script.Set{Setting: "identity", Value: "identity-2"},
 		script.Restart{Actor: "broker"},
+		script.Snapshot{Checkpoint: "changed"},
 		script.Start{Actor: "c1"},
 		script.Publish{BusinessID: "order-2", By: "p1", Until: "accepted"},
 		script.Await{Condition: script.Effect("order-2")},
+		script.Elapse{BusinessID: "brief-1", Margin: 600 * time.Millisecond},
 		script.Stop{Actor: "c1"},
 		script.Snapshot{Checkpoint: "second"},
 		script.Set{Setting: "identity", Value: "identity-1"},

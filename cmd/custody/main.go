@@ -46,10 +46,10 @@ func run(args []string) int {
 	case errors.As(err, &code):
 		return int(code)
 	case errors.As(err, &failed):
-		fmt.Fprintln(os.Stderr, "custody:", err)
+		fmt.Fprintln(os.Stderr, "custody:", firstLine(err))
 		return guarantees.ExitUnmeasured
 	}
-	fmt.Fprintf(os.Stderr, "custody: %v (see custody --help)\n", err)
+	fmt.Fprintf(os.Stderr, "custody: %s (see custody --help)\n", firstLine(err))
 	return guarantees.ExitUsage
 }
 
@@ -69,8 +69,9 @@ nothing claimed · 3 could not measure · 64 usage.`,
   custody run my.scenario                  a script of your own
   custody explain ack-lost                 what it does and what it exercises
   custody replay custody-runs/ack-lost     run a saved script again and compare`,
-		SilenceUsage:  true,
-		SilenceErrors: true,
+		SilenceUsage:       true,
+		SilenceErrors:      true,
+		DisableSuggestions: true, // one line says what is wrong
 	}
 	root.AddCommand(runCommand(), judgeCommand(), replayCommand(), reportCommand(), listCommand(), explainCommand(),
 		defectsCommand(), doctorCommand(), brokerCommand(), dlqCommand(), versionCommand())

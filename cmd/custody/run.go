@@ -79,7 +79,6 @@ func runScenarios(cmd *cobra.Command, args []string, f runFlags) error {
 	progress := newProgress(cmd.ErrOrStderr(), len(chosen)*f.repeat)
 	plan.Began, plan.Done = progress.began, progress.done
 	outcomes, err := plan.Run(cmd.Context())
-	progress.end()
 	if err != nil && !errors.Is(err, context.Canceled) {
 		return err
 	}
@@ -160,21 +159,21 @@ func findFormat(name string) (reports.Format, error) {
 
 // progress tells of long work: a line for each run that has ended.
 type progress struct {
-	w     io.Writer
-	total int
-	mu    sync.Mutex
-	ended int
-	began_ map[string]time.Time
+	w       io.Writer
+	total   int
+	mu      sync.Mutex
+	ended   int
+	started map[string]time.Time
 }
 
 func newProgress(w io.Writer, total int) *progress {
-	return &progress{w: w, total: total, began_: make(map[string]time.Time)}
+	return &progress{w: w, total: total, started: make(map[string]time.Time)}
 }
 
 func (p *progress) began(name string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.began_[name] = time.Now()
+	p.started[name] = time.Now()
 }
 
 func (p *progress) done(o scenarios.Outcome) {
@@ -185,7 +184,5 @@ func (p *progress) done(o scenarios.Outcome) {
 	if o.Err != nil {
 		what = "could not measure"
 	}
-	fmt.Fprintf(p.w, "%3d/%d  %-28s %-16s %5.1fs\n", p.ended, p.total, o.Name, what, time.Since(p.began_[o.Name]).Seconds())
+	fmt.Fprintf(p.w, "%3d/%d  %-28s %-16s %5.1fs\n", p.ended, p.total, o.Name, what, time.Since(p.started[o.Name]).Seconds())
 }
-
-func (p *progress) end() {}

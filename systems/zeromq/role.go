@@ -141,9 +141,9 @@ func (r *roleState) start(ctx context.Context, config json.RawMessage, p *contai
 	return nil
 }
 
-// neighbourIdentity is the storage identity of another partition in the same
-// database, which a correct broker never touches.
-const neighbourIdentity = "neighbour"
+// neighbours are the storage identities that scenarios use. A defect that
+// reaches into another partition reaches into the other of the two.
+var neighbours = map[string]string{"identity-1": "identity-2", "identity-2": "identity-1"}
 
 func (r *roleState) seed(ctx context.Context, c brokerConfig, options open.Options, cfg *broker.Config) error {
 	d, err := defects.Find(c.Defect)
@@ -152,7 +152,7 @@ func (r *roleState) seed(ctx context.Context, c brokerConfig, options open.Optio
 	}
 	var o defects.Options
 	if d.NeedsNeighbour {
-		other := func() (string, error) { return neighbourIdentity, nil }
+		other := func() (string, error) { return neighbours[r.store.Partition().Identity], nil }
 		if r.neighbour, err = open.Open(ctx, c.Connections, c.Name, other, options); err != nil {
 			return err
 		}

@@ -1,0 +1,82 @@
+# Two targets do everything: `make accept` and `make test`. Both need Go and
+# nothing else. Make reports a failure as its own exit code 2 and prints the
+# command's code; run the command itself where the code matters.
+
+SYSTEM   ?= zeromq
+N        ?= 20
+FUZZTIME ?= 10s
+BENCH    ?= .
+GOLANGCI := v2.15.0
+
+REPORT   := $(CURDIR)/report
+CUSTODY  := bin/custody
+
+# No C compiler is needed; only the race detector has to have one.
+export CGO_ENABLED := 0
+
+.PHONY: build accept test race bench defects docs lint fuzz soak clean
+
+## build: bin/custody
+build:
+	@go build -o $(CUSTODY) ./cmd/custody
+
+## accept: run the checklist on SYSTEM, and leave report/report.html and report/junit.xml
+accept: build
+	@rm -rf "$(REPORT)/accept" && mkdir -p "$(REPORT)"
+	@code=0; $(CUSTODY) run --system "$(SYSTEM)" --out report/accept || code=$$?; \
+	$(CUSTODY) report report/accept --format html --out report/report.html && \
+	$(CUSTODY) report report/accept --format junit --out report/junit.xml && \
+	echo "report:   report/report.html" && \
+	echo "junit:    report/junit.xml" && \
+	echo "evidence: report/accept"; \
+	made=$$?; [ $$code -ne 0 ] && exit $$code; exit $$made
+
+## test: go vet and every test; the suite's evidence and its page go to report/test
+test: build
+	@rm -rf "$(REPORT)/test" && mkdir -p "$(REPORT)/test"
+	go vet ./...
+	@code=0; CUSTODY_OUT="$(REPORT)/test" go test -count=1 ./... || code=$$?; \
+	if $(CUSTODY) report report/test --format html --out report/test/report.html; then \
+		echo "report:   report/test/report.html"; fi; \
+	echo "evidence: report/test"; exit $$code
+
+## race: every test under the race detector (needs a C compiler)
+race:
+	CGO_ENABLED=1 go test -race -count=1 ./...
+
+## bench: every benchmark, or those that match BENCH
+bench:
+	go test -run '^$$' -bench '$(BENCH)' -benchmem ./...
+
+## defects: switch on each seeded defect of the reference broker; all must be caught
+defects: build
+	$(CUSTODY) defects
+
+## docs: write the generated parts of the documentation anew
+docs:
+	go test -count=1 ./docs -update
+
+## lint: golangci-lint, at the version that this file names
+lint: bin/golangci-lint-$(GOLANGCI)
+	bin/golangci-lint-$(GOLANGCI) run ./...
+
+bin/golangci-lint-$(GOLANGCI):
+	@mkdir -p bin
+	GOFLAGS= GOBIN="$(CURDIR)/bin" go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI)
+	@mv bin/golangci-lint $@
+
+## fuzz: every fuzz target, each for FUZZTIME
+fuzz:
+	@grep -rn --include='*_test.go' -oE '^func Fuzz[A-Za-z0-9_]+' . | sort | while IFS=: read -r file line func; do \
+		dir=$$(dirname "$$file"); name=$${func#func }; \
+		echo "$$dir $$name"; \
+		go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) "$$dir" || exit 1; \
+	done
+
+## soak: the checklist N times over
+soak: build
+	@rm -rf "$(REPORT)/soak" && mkdir -p "$(REPORT)"
+	$(CUSTODY) run --system "$(SYSTEM)" --repeat $(N) --out report/soak
+
+clean:
+	rm -rf bin report

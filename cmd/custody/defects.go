@@ -1,0 +1,167 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+
+	"github.com/spf13/cobra"
+
+	"github.com/custodymq/custody/bench"
+	"github.com/custodymq/custody/broker/defects"
+	"github.com/custodymq/custody/guarantees"
+	"github.com/custodymq/custody/scenarios"
+	"github.com/custodymq/custody/systems/all"
+)
+
+type defectFlags struct {
+	format, out, system string
+	parallel            int
+	list                bool
+	scale               float64
+}
+
+func defectsCommand() *cobra.Command {
+	var f defectFlags
+	cmd := &cobra.Command{
+		Use:   "defects [DEFECT…]",
+		Short: "Show that the harness catches each seeded defect of the reference broker",
+		Long: `Switch on the reference broker's seeded defects, one at a time, and run the
+scenarios that exercise the guarantee which it must break, until one shows it
+broken. Exit 0 only if every defect is caught by the right guarantee.`,
+		Example: `  custody defects
+  custody defects --list
+  custody defects accept-before-persist --format json`,
+		RunE: func(cmd *cobra.Command, args []string) error { return huntDefects(cmd, args, f) },
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.format, "format", "text", "text, or json: one list of objects")
+	flags.StringVar(&f.out, "out", "", "folder for the evidence (default: a temporary one, removed when all are caught)")
+	flags.StringVar(&f.system, "system", "zeromq", "profile of the reference broker")
+	flags.IntVar(&f.parallel, "parallel", 2*runtime.NumCPU(), "defects at once")
+	flags.BoolVar(&f.list, "list", false, "only list them")
+	flags.Float64Var(&f.scale, "scale", bench.DefaultScale, "factor on deadlines, bounds and periods")
+	return cmd
+}
+
+func huntDefects(cmd *cobra.Command, args []string, f defectFlags) error {
+	chosen, err := chooseDefects(args)
+	if err != nil {
+		return err
+	}
+	if f.list {
+		return printAs(cmd.OutOrStdout(), f.format, defectViews(chosen), func(w io.Writer) {
+			for _, d := range chosen {
+				fmt.Fprintf(w, "%-32s breaks %-26s %s\n", d.Name, d.Breaks, d.Text)
+			}
+		})
+	}
+	if f.parallel < 1 || f.scale <= 0 {
+		return errors.New("--parallel and --scale must be positive")
+	}
+	system, err := all.Find(f.system, f.scale)
+	if err != nil {
+		return err
+	}
+	dir := f.out
+	if dir == "" {
+		if dir, err = os.MkdirTemp("", "custody-defects-"); err != nil {
+			return unmeasured{fmt.Errorf("a folder for the evidence: %w", err)}
+		}
+	}
+	catches := make([]scenarios.Catch, len(chosen))
+	errs := make([]error, len(chosen))
+	slots := make(chan struct{}, f.parallel)
+	var group sync.WaitGroup
+	for i, d := range chosen {
+		slots <- struct{}{}
+		group.Go(func() {
+			defer func() { <-slots }()
+			q := scenarios.Quarry{Name: d.Name, Breaks: d.Breaks, Follows: d.Follows}
+			catches[i], errs[i] = scenarios.Hunt(cmd.Context(), q, bench.Options{System: system, Spec: f.system, Seed: 1, Scale: f.scale}, dir)
+			fmt.Fprintf(cmd.ErrOrStderr(), "%-32s %s\n", d.Name, verdictOf(catches[i]))
+		})
+	}
+	group.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return unmeasured{err}
+	}
+	return showCatches(cmd, f, dir, catches)
+}
+
+func showCatches(cmd *cobra.Command, f defectFlags, dir string, catches []scenarios.Catch) error {
+	missed := 0
+	for _, c := range catches {
+		if !c.Caught || len(c.Wrong) > 0 {
+			missed++
+		}
+	}
+	err := printAs(cmd.OutOrStdout(), f.format, catches, func(w io.Writer) {
+		for _, c := range catches {
+			fmt.Fprintf(w, "%-32s %-22s %5.1fs  %s\n", c.Defect, verdictOf(c), c.Took.Seconds(), c.Finding)
+		}
+		fmt.Fprintf(w, "%d of %d caught by the right guarantee\n", len(catches)-missed, len(catches))
+	})
+	if err != nil {
+		return err
+	}
+	if missed > 0 {
+		fmt.Fprintln(cmd.ErrOrStderr(), "evidence in", dir)
+		return exit(guarantees.ExitViolated)
+	}
+	if f.out == "" {
+		if err := os.RemoveAll(filepath.Clean(dir)); err != nil {
+			return unmeasured{fmt.Errorf("remove the evidence: %w", err)}
+		}
+	}
+	return nil
+}
+
+func verdictOf(c scenarios.Catch) string {
+	switch {
+	case c.Caught && len(c.Wrong) > 0:
+		return "caught, but wrongly broken too: " + strings.Join(c.Wrong, ", ")
+	case c.Caught:
+		return "caught by " + c.Breaks + " in " + c.Scenario
+	case len(c.By) > 0:
+		return "caught by the wrong guarantee: " + strings.Join(c.By, ", ")
+	}
+	return "missed " + c.Error
+}
+
+func chooseDefects(names []string) ([]defects.Defect, error) {
+	if len(names) == 0 {
+		return defects.All(), nil
+	}
+	var chosen []defects.Defect
+	for _, name := range names {
+		d, err := defects.Find(name)
+		if err != nil {
+			return nil, err
+		}
+		chosen = append(chosen, d)
+	}
+	return chosen, nil
+}
+
+// defectView is a defect as JSON shows it.
+type defectView struct {
+	Name    string   `json:"name"`
+	Text    string   `json:"text"`
+	Breaks  string   `json:"breaks"`
+	Follows []string `json:"follows,omitempty"`
+	SeenIn  string   `json:"seenIn"`
+}
+
+func defectViews(all []defects.Defect) []defectView {
+	views := make([]defectView, len(all))
+	for i, d := range all {
+		views[i] = defectView{d.Name, d.Text, d.Breaks, d.Follows, d.SeenIn}
+	}
+	return views
+}

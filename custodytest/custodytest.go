@@ -1,0 +1,147 @@
+// Package custodytest puts a message system to the test from an ordinary Go
+// test: write an adapter against package systems, then
+//
+//	func TestBroker(t *testing.T) { custodytest.Accept(t, mySystem{}) }
+//
+// Each scenario is a subtest, so that go test's own -run, -v and -json serve.
+package custodytest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/custodymq/custody/bench"
+	"github.com/custodymq/custody/containers"
+	"github.com/custodymq/custody/scenarios"
+	"github.com/custodymq/custody/script"
+	"github.com/custodymq/custody/systems"
+)
+
+// Accept runs the catalogue against s, a few scenarios at once, each as a
+// subtest of SYSTEM:PROFILE, and has returned only when all have ended:
+//
+//   - held passes;
+//   - violated fails, with what broke and at which hand-over;
+//   - inconclusive fails, for nothing was proven;
+//   - a failure to measure is fatal to its subtest;
+//   - not applicable is skipped, with the reason;
+//   - not claimed passes, with a log line.
+//
+// A scenario applies if the running instance has the optional interfaces of
+// package systems that it needs and Description.Lacks names none of them. One
+// that is not Networked, for instance, has no links to cut.
+//
+// It takes a *testing.T and no testing.TB: only that has subtests.
+func Accept(t *testing.T, s systems.System, opts ...Option) {
+	t.Helper()
+	o := options{seed: 1, parallel: 2 * runtime.NumCPU(), scale: bench.DefaultScale, out: os.Getenv("CUSTODY_OUT")}
+	for _, set := range opts {
+		set(&o)
+	}
+	chosen, err := o.choose()
+	if err != nil {
+		t.Fatalf("custodytest: %v", err)
+	}
+	if _, ok := s.(systems.Connector); ok && !hasRoles.Load() {
+		// Such a process would run these same tests instead, and start more of them.
+		t.Fatal("custodytest: this system can be consumed from a process of its own, which this test binary cannot become; let TestMain call custodytest.Main(m, system)")
+	}
+	slots := make(chan struct{}, o.parallel)
+	t.Run(specOf(s), func(t *testing.T) {
+		for _, scenario := range chosen {
+			t.Run(scenario.Name, func(t *testing.T) {
+				// A run waits more than it works: it begins here, rather than in
+				// its turn among -parallel tests, and its result is waited for there.
+				ended := make(chan scenarios.Outcome, 1)
+				go func() {
+					slots <- struct{}{}
+					defer func() { <-slots }()
+					ended <- o.run(t, s, scenario)
+				}()
+				t.Parallel()
+				report(t, <-ended, o.seed)
+			})
+		}
+	})
+}
+
+// limit of one run, before scaling; only a system that hangs comes near it.
+const limit = time.Minute
+
+func (o options) run(t *testing.T, s systems.System, scenario script.Scenario) scenarios.Outcome {
+	outcome := scenarios.Outcome{Name: scenario.Name}
+	if outcome.Dir, outcome.Err = o.folder(t, scenario.Name); outcome.Err != nil {
+		return outcome
+	}
+	ctx, cancel := context.WithTimeoutCause(t.Context(), time.Duration(float64(limit)*o.scale), errors.New("custodytest: the run takes too long; on a slow machine use custodytest.Scale"))
+	defer cancel()
+	outcome.Judgement, outcome.Err = scenarios.Run(ctx, bench.Options{System: s, Spec: specOf(s), Scenario: scenario, Dir: outcome.Dir, Seed: o.seed, Scale: o.scale})
+	return outcome
+}
+
+// maxRuns of one scenario whose evidence stands side by side.
+const maxRuns = 10_000
+
+// folder makes one for a run. Evidence of earlier runs is never overwritten.
+func (o options) folder(t *testing.T, scenario string) (string, error) {
+	if o.out == "" {
+		return filepath.Join(t.ArtifactDir(), scenario), nil
+	}
+	dir := filepath.Join(o.out, filepath.FromSlash(t.Name()))
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return "", fmt.Errorf("custodytest: a folder for the evidence: %w", err)
+	}
+	for n := 1; n <= maxRuns; n++ {
+		fresh := dir
+		if n > 1 {
+			fresh = fmt.Sprintf("%s-%d", dir, n)
+		}
+		err := os.Mkdir(fresh, 0o755)
+		if err == nil {
+			return fresh, nil
+		}
+		if !errors.Is(err, fs.ErrExist) {
+			return "", fmt.Errorf("custodytest: a folder for the evidence: %w", err)
+		}
+	}
+	return "", fmt.Errorf("custodytest: %s to %[1]s-%d exist: remove old evidence", dir, maxRuns)
+}
+
+// specOf is how a system and its profile are named together.
+func specOf(s systems.System) string {
+	d := s.Describe()
+	return d.System + ":" + d.Profile.Name
+}
+
+// hasRoles: this binary can become a consumer.
+var hasRoles atomic.Bool
+
+// Main is for the TestMain of a package whose systems are Connectors: scenarios
+// that kill a consumer execute the test binary again, and Main turns that
+// process into the consumer. Otherwise it runs the tests; it never returns.
+// Systems without Connector, such as one in memory, need no Main: scenarios
+// that need such a process do not apply to them.
+func Main(m *testing.M, known ...systems.System) {
+	containers.RunRole(map[string]func() containers.Role{
+		bench.ConsumerRole: func() containers.Role {
+			return bench.NewConsumerRole(func(spec string, _ float64) (systems.System, error) {
+				for _, s := range known {
+					if specOf(s) == spec {
+						return s, nil
+					}
+				}
+				return nil, fmt.Errorf("custodytest: %s was not given to Main", spec)
+			})
+		},
+	})
+	hasRoles.Store(true)
+	os.Exit(m.Run())
+}

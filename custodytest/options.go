@@ -1,0 +1,57 @@
+package custodytest
+
+import (
+	"errors"
+
+	"github.com/custodymq/custody/scenarios"
+	"github.com/custodymq/custody/script"
+)
+
+// Option of Accept.
+type Option func(*options)
+
+type options struct {
+	names    []string
+	out      string
+	seed     uint64
+	parallel int
+	scale    float64
+}
+
+// Scenarios are those to run, by name, instead of the whole catalogue.
+func Scenarios(names ...string) Option { return func(o *options) { o.names = names } }
+
+// Out is the folder that keeps the evidence, by the test's name. Without it,
+// it is that of the environment's CUSTODY_OUT; without that, the test's
+// artifact folder, which only go test -artifacts keeps.
+func Out(dir string) Option { return func(o *options) { o.out = dir } }
+
+// Seed of everything that is drawn by chance. The default is 1.
+func Seed(n uint64) Option { return func(o *options) { o.seed = n } }
+
+// Parallel is how many scenarios run at once. The default is two for each core.
+func Parallel(n int) Option { return func(o *options) { o.parallel = n } }
+
+// Scale is a factor on the harness's deadlines and bounds, for a slow machine;
+// the limits that the system describes are the adapter's to scale. The default
+// is 1, and more under the race detector.
+func Scale(factor float64) Option { return func(o *options) { o.scale = factor } }
+
+// choose checks the options and finds the scenarios.
+func (o options) choose() ([]script.Scenario, error) {
+	if o.parallel < 1 || o.scale <= 0 {
+		return nil, errors.New("Parallel and Scale must be positive")
+	}
+	if o.names == nil {
+		return scenarios.All(), nil
+	}
+	var chosen []script.Scenario
+	for _, name := range o.names {
+		s, err := scenarios.Find(name)
+		if err != nil {
+			return nil, err
+		}
+		chosen = append(chosen, s)
+	}
+	return chosen, nil
+}

@@ -1,0 +1,223 @@
+// Package docs_test keeps the documentation true: its commands are run, its
+// scripts are parsed, its links are followed, and what can be told from the
+// code is generated from it.
+//
+//	go test ./docs -update    writes the generated parts anew
+package docs_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/custodymq/custody/bench"
+	"github.com/custodymq/custody/script"
+)
+
+var update = flag.Bool("update", false, "write the generated parts of the documentation anew")
+
+const root = ".."
+
+// documents are every page of the project, by its path from the root.
+func documents(t *testing.T) []string {
+	t.Helper()
+	var found []string
+	for _, pattern := range []string{"*.md", "docs/*.md", "broker/*.md", "examples/*/*.md"} {
+		paths, err := filepath.Glob(filepath.Join(root, pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range paths {
+			name, err := filepath.Rel(root, p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			found = append(found, filepath.ToSlash(name))
+		}
+	}
+	for _, must := range []string{"README.md", "CONTRIBUTING.md", "docs/script.md", "docs/guarantees.md"} {
+		if !slices.Contains(found, must) {
+			t.Fatalf("%s was not found among %q", must, found)
+		}
+	}
+	return found
+}
+
+func read(t *testing.T, name string) string {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(name)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// block is one fenced piece of a page.
+type block struct {
+	language string
+	line     int // of its first line
+	text     string
+}
+
+// blocks reads the fenced pieces of a page. A fence that is not closed ends
+// with the page, as renderers have it.
+func blocks(page string) []block {
+	var found []block
+	var open *block
+	for i, line := range strings.Split(page, "\n") {
+		language, fence := strings.CutPrefix(line, "```")
+		switch {
+		case fence && open == nil:
+			found = append(found, block{language: language, line: i + 2})
+			open = &found[len(found)-1]
+		case fence:
+			open = nil
+		case open != nil:
+			open.text += line + "\n"
+		}
+	}
+	return found
+}
+
+func TestScriptsParse(t *testing.T) {
+	parsed := 0
+	for _, page := range documents(t) {
+		for _, b := range blocks(read(t, page)) {
+			if b.language != "custody" {
+				continue
+			}
+			parsed++
+			text, whole := b.text, strings.HasPrefix(b.text, "scenario ")
+			if !whole {
+				text = "scenario fragment\n" + text
+			}
+			s, err := script.Parse(fmt.Sprintf("%s, block at line %d", page, b.line), text)
+			if err != nil {
+				t.Error(err)
+				continue
+			}
+			if again := script.Print(s); whole && again != text {
+				t.Errorf("%s, block at line %d is not written as Custody prints it:\n%s", page, b.line, again)
+			}
+			if whole {
+				if err := bench.Check(s); err != nil {
+					t.Errorf("%s, block at line %d: %v", page, b.line, err)
+				}
+			}
+		}
+	}
+	if parsed < 10 {
+		t.Errorf("only %d scripts were found", parsed)
+	}
+}
+
+// TestNotationIsComplete takes the vocabulary from what the parser says of a
+// word that it does not know.
+func TestNotationIsComplete(t *testing.T) {
+	page := read(t, "docs/script.md")
+	for _, unknown := range []string{
+		"%", "await %", "producer p to q, %", "consumer c on q, %", "publish m by p, %", "retry m by p, %", "fault f: drop broker %",
+	} {
+		_, err := script.Parse("", "scenario s\n"+unknown+"\n")
+		var wrong *script.Error
+		if !errors.As(err, &wrong) {
+			t.Fatalf("%q was parsed: %v", unknown, err)
+		}
+		_, known, ok := strings.Cut(wrong.Text, "; known: ")
+		if !ok {
+			t.Fatalf("%q: the error names no known words: %v", unknown, err)
+		}
+		for _, word := range strings.Split(known, ", ") {
+			if !regexp.MustCompile("`" + regexp.QuoteMeta(word) + "[ `,]").MatchString(page) {
+				t.Errorf("docs/script.md does not tell of %q (%s)", word, unknown)
+			}
+		}
+	}
+}
+
+var link = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+
+func TestLinksLead(t *testing.T) {
+	for _, page := range documents(t) {
+		for _, m := range link.FindAllStringSubmatch(read(t, page), -1) {
+			path, anchor, _ := strings.Cut(m[1], "#")
+			if strings.Contains(path, "://") {
+				continue
+			}
+			target := page
+			if path != "" {
+				target = filepath.ToSlash(filepath.Join(filepath.Dir(page), path))
+				if _, err := os.Stat(filepath.Join(root, target)); err != nil {
+					t.Errorf("%s: the link %q leads nowhere", page, m[1])
+					continue
+				}
+			}
+			if anchor != "" && !slices.Contains(anchors(read(t, target)), anchor) {
+				t.Errorf("%s: %s has no heading %q", page, target, anchor)
+			}
+		}
+	}
+}
+
+var unanchored = regexp.MustCompile(`[^a-z0-9 _-]`)
+
+// anchors are the headings of a page as links name them.
+func anchors(page string) []string {
+	var found []string
+	for _, line := range strings.Split(page, "\n") {
+		if title, ok := strings.CutPrefix(strings.TrimLeft(line, "#"), " "); ok && strings.HasPrefix(line, "#") {
+			found = append(found, strings.ReplaceAll(unanchored.ReplaceAllString(strings.ToLower(title), ""), " ", "-"))
+		}
+	}
+	return found
+}
+
+// commandBound is for one command of the documentation: each makes a run or
+// two at most, on a machine that does other work too.
+const commandBound = 2 * time.Minute
+
+// programs are what a `sh` block may call.
+var programs = map[string]func(t *testing.T, shell *shell, args []string){
+	"custody": (*shell).custody,
+	"make":    (*shell).make,
+	"go":      (*shell).packages,
+	"cd":      func(*testing.T, *shell, []string) {},
+	"git":     func(*testing.T, *shell, []string) {},
+	"export":  func(*testing.T, *shell, []string) {},
+}
+
+func init() {
+	// A map of methods, so that a shell's receiver comes first.
+	_ = programs
+}
+
+func TestCommandsWork(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it builds the command and makes runs")
+	}
+	binary := filepath.Join(t.TempDir(), "custody")
+	if out, err := exec.Command("go", "build", "-o", binary, "../cmd/custody").CombinedOutput(); err != nil {
+		t.Fatalf("build: %v\n%s", err, out)
+	}
+	for _, page := range documents(t) {
+		t.Run(page, func(t *testing.T) {
+			text := read(t, page)
+			s := &shell{binary: binary, dir: t.TempDir()}
+			s.save(t, text)
+			for _, b := range blocks(text) {
+				if b.language == "sh" {
+					s.run(t, page, b)
+				}
+			}
+		})
+	}
+}

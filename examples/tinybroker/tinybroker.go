@@ -1,0 +1,175 @@
+// Package tinybroker is about the smallest broker that delivers at least once:
+// a queue in memory for each topic, and a visibility timeout after which an
+// unacknowledged message is delivered again. Its test shows how a system of
+// your own is put under test.
+package tinybroker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// Broker keeps messages until they are acknowledged. Its methods may be called
+// from several goroutines.
+type Broker struct {
+	visibility  time.Duration
+	maxAttempts int
+
+	mu      sync.Mutex
+	topics  map[string][]*message // in publish order
+	dead    map[string][]Delivery
+	lastID  int
+	changed chan struct{} // closed and replaced whenever a message may have become deliverable
+}
+
+type message struct {
+	Delivery
+	visible time.Time // deliverable from then on
+	holder  *Subscription
+}
+
+// Delivery is one message in the hands of a subscriber.
+type Delivery struct {
+	ID      string
+	Topic   string
+	Body    []byte
+	Attempt int // from 1
+}
+
+// ErrLate: the visibility timeout has passed, and the message is another's or
+// settled.
+var ErrLate = errors.New("tinybroker: the delivery is no longer held")
+
+// New makes a broker that delivers a message again when it was not acknowledged
+// within visibility, and sets it aside after maxAttempts.
+func New(visibility time.Duration, maxAttempts int) *Broker {
+	return &Broker{visibility: visibility, maxAttempts: maxAttempts, topics: make(map[string][]*message),
+		dead: make(map[string][]Delivery), changed: make(chan struct{})}
+}
+
+// Publish stores a message and gives its ID.
+func (b *Broker) Publish(topic string, body []byte) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.lastID++
+	m := &message{Delivery: Delivery{ID: fmt.Sprint(b.lastID), Topic: topic, Body: body}}
+	b.topics[topic] = append(b.topics[topic], m)
+	b.wake()
+	return m.ID
+}
+
+// Dead are the messages of a topic that were set aside.
+func (b *Broker) Dead(topic string) []Delivery {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return append([]Delivery(nil), b.dead[topic]...)
+}
+
+func (b *Broker) wake() {
+	close(b.changed)
+	b.changed = make(chan struct{})
+}
+
+// Subscription competes with the others for the messages of a topic.
+type Subscription struct {
+	broker *Broker
+	topic  string
+	window int
+}
+
+// Subscribe to a topic; window is the most deliveries unacknowledged at once.
+func (b *Broker) Subscribe(topic string, window int) *Subscription {
+	return &Subscription{broker: b, topic: topic, window: window}
+}
+
+// Receive waits for the next delivery.
+func (s *Subscription) Receive(ctx context.Context) (Delivery, error) {
+	for {
+		d, ok, changed, wait := s.next(time.Now())
+		if ok {
+			return d, nil
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-changed:
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return Delivery{}, ctx.Err()
+		}
+		timer.Stop()
+	}
+}
+
+// next takes the first deliverable message. If there is none, it says what to
+// wait for: a change, or the time until a visibility timeout may have passed.
+func (s *Subscription) next(now time.Time) (d Delivery, ok bool, changed <-chan struct{}, wait time.Duration) {
+	b := s.broker
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.setAside(s.topic, now)
+	wait, held := b.visibility, 0
+	for _, m := range b.topics[s.topic] {
+		if left := m.visible.Sub(now); left > 0 {
+			wait = min(wait, left)
+			if m.holder == s {
+				held++
+			}
+		}
+	}
+	if held >= s.window {
+		return d, false, b.changed, wait
+	}
+	for _, m := range b.topics[s.topic] {
+		if !m.visible.After(now) {
+			m.Attempt++
+			m.visible, m.holder = now.Add(b.visibility), s
+			return m.Delivery, true, nil, 0
+		}
+	}
+	return d, false, b.changed, wait
+}
+
+// setAside what has had its last attempt.
+func (b *Broker) setAside(topic string, now time.Time) {
+	kept := b.topics[topic][:0]
+	for _, m := range b.topics[topic] {
+		if m.Attempt >= b.maxAttempts && !m.visible.After(now) {
+			b.dead[topic] = append(b.dead[topic], m.Delivery)
+			continue
+		}
+		kept = append(kept, m)
+	}
+	clear(b.topics[topic][len(kept):])
+	b.topics[topic] = kept
+}
+
+// Ack settles a delivery: it never comes again.
+func (s *Subscription) Ack(d Delivery) error {
+	return s.settle(d, func(i int) {
+		queue := s.broker.topics[s.topic]
+		s.broker.topics[s.topic] = append(queue[:i:i], queue[i+1:]...)
+	})
+}
+
+// Nack gives a delivery back: it may come again at once.
+func (s *Subscription) Nack(d Delivery) error {
+	return s.settle(d, func(i int) { s.broker.topics[s.topic][i].visible = time.Time{} })
+}
+
+func (s *Subscription) settle(d Delivery, how func(i int)) error {
+	b := s.broker
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for i, m := range b.topics[s.topic] {
+		if m.ID == d.ID && m.holder == s && m.Attempt == d.Attempt && m.visible.After(time.Now()) {
+			how(i)
+			b.wake()
+			return nil
+		}
+	}
+	return fmt.Errorf("message %s of %s, attempt %d: %w", d.ID, s.topic, d.Attempt, ErrLate)
+}

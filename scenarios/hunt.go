@@ -1,0 +1,86 @@
+package scenarios
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/custodymq/custody/bench"
+	"github.com/custodymq/custody/guarantees"
+	"github.com/custodymq/custody/script"
+)
+
+// Quarry is a seeded defect that the catalogue must catch.
+type Quarry struct {
+	Name    string
+	Breaks  string   // the guarantee that must be seen broken
+	Follows []string // others that may lawfully break with it
+}
+
+// Catch is what became of the hunt for one defect.
+type Catch struct {
+	Quarry   `json:"-"`
+	Defect   string        `json:"defect"`
+	Breaks   string        `json:"breaks"`
+	Caught   bool          `json:"caught"`             // by the guarantee that it breaks
+	By       []string      `json:"by,omitempty"`       // every claimed guarantee seen broken, over the scenarios that were run
+	Wrong    []string      `json:"wrong,omitempty"`    // …of these, those that may not break from it
+	Scenario string        `json:"scenario,omitempty"` // the one that caught it
+	Finding  string        `json:"finding,omitempty"`
+	Ran      []string      `json:"ran"`
+	Took     time.Duration `json:"took"`
+	Error    string        `json:"error,omitempty"` // a run that could not be measured
+}
+
+// Hunt runs, for one defect, the scenarios that exercise the guarantee which it
+// breaks, until one of them shows it broken.
+func Hunt(ctx context.Context, q Quarry, o bench.Options, dir string) (Catch, error) {
+	began := time.Now()
+	c := Catch{Quarry: q, Defect: q.Name, Breaks: q.Breaks}
+	o.Defect = q.Name
+	for _, s := range exercising(q.Breaks) {
+		if ctx.Err() != nil {
+			return c, context.Cause(ctx)
+		}
+		o.Scenario, o.Dir = s, filepath.Join(dir, q.Name, s.Name)
+		j, err := Run(ctx, o)
+		c.Ran = append(c.Ran, s.Name)
+		if err != nil {
+			c.Error = fmt.Sprintf("%s: %v", s.Name, err)
+		}
+		c.note(j)
+		if c.Caught {
+			break
+		}
+	}
+	c.Took = time.Since(began)
+	return c, nil
+}
+
+// note what one run has shown.
+func (c *Catch) note(j guarantees.Judgement) {
+	for _, f := range j.Broken {
+		if !slices.Contains(c.By, f.Guarantee) {
+			c.By = append(c.By, f.Guarantee)
+			if f.Guarantee != c.Breaks && !slices.Contains(c.Follows, f.Guarantee) {
+				c.Wrong = append(c.Wrong, f.Guarantee)
+			}
+		}
+		if f.Guarantee == c.Breaks && !c.Caught {
+			c.Caught, c.Scenario, c.Finding = true, j.Scenario, f.Text
+		}
+	}
+}
+
+// exercising are the scenarios that put a guarantee to the test.
+func exercising(guarantee string) []script.Scenario {
+	var found []script.Scenario
+	for _, s := range All() {
+		if slices.Contains(s.Expect, guarantee) {
+			found = append(found, s)
+		}
+	}
+	return found
+}
