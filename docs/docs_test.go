@@ -185,20 +185,17 @@ func anchors(page string) []string {
 // two at most, on a machine that does other work too.
 const commandBound = 2 * time.Minute
 
-// programs are what a `sh` block may call.
-var programs = map[string]func(t *testing.T, shell *shell, args []string){
+// programs are what a `sh` block may call, and how each is checked.
+var programs = map[string]func(s *shell, t *testing.T, where string, args []string){
 	"custody": (*shell).custody,
-	"make":    (*shell).make,
+	"make":    (*shell).target,
 	"go":      (*shell).packages,
-	"cd":      func(*testing.T, *shell, []string) {},
-	"git":     func(*testing.T, *shell, []string) {},
-	"export":  func(*testing.T, *shell, []string) {},
+	"cd":      unchecked,
+	"export":  unchecked,
+	"git":     unchecked,
 }
 
-func init() {
-	// A map of methods, so that a shell's receiver comes first.
-	_ = programs
-}
+func unchecked(*shell, *testing.T, string, []string) {}
 
 func TestCommandsWork(t *testing.T) {
 	if testing.Short() {
@@ -212,12 +209,89 @@ func TestCommandsWork(t *testing.T) {
 		t.Run(page, func(t *testing.T) {
 			text := read(t, page)
 			s := &shell{binary: binary, dir: t.TempDir()}
-			s.save(t, text)
 			for _, b := range blocks(text) {
-				if b.language == "sh" {
-					s.run(t, page, b)
+				switch b.language {
+				case "custody":
+					// The page tells to save the scenario under this name.
+					if err := os.WriteFile(filepath.Join(s.dir, "my.scenario"), []byte(b.text), 0o644); err != nil {
+						t.Fatal(err)
+					}
+				case "sh":
+					for i, line := range strings.Split(strings.TrimSpace(b.text), "\n") {
+						s.line(t, fmt.Sprintf("%s:%d", page, b.line+i), line)
+					}
 				}
 			}
 		})
+	}
+}
+
+// shell runs the lines of one page, in order, in a folder of its own.
+type shell struct{ binary, dir string }
+
+func (s *shell) line(t *testing.T, where, line string) {
+	line, _, _ = strings.Cut(line, " #")
+	words := strings.Fields(line)
+	for len(words) > 0 && strings.Contains(words[0], "=") {
+		words = words[1:] // a variable of the environment
+	}
+	if len(words) == 0 || words[0] == "#" {
+		return
+	}
+	check, ok := programs[filepath.Base(words[0])]
+	if !ok {
+		t.Errorf("%s: %q is not checked by this test; add it to programs", where, words[0])
+		return
+	}
+	check(s, t, where, words[1:])
+}
+
+// endless are the commands that run for long, or until they are interrupted, or
+// need a broker that runs: their words are checked, and they are not run.
+func endless(args []string) bool {
+	switch args[0] {
+	case "broker", "dlq":
+		return true
+	case "defects":
+		return !slices.Contains(args, "--list")
+	case "run": // the whole checklist
+		return len(args) == 1 || strings.HasPrefix(args[1], "-") || slices.Contains(args, "--repeat")
+	}
+	return false
+}
+
+func (s *shell) custody(t *testing.T, where string, args []string) {
+	if len(args) > 0 && endless(args) {
+		args = append(slices.Clone(args), "--help") // parses every flag first
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), commandBound)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, s.binary, args...)
+	cmd.Dir = s.dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%s: custody %s: %v\n%s", where, strings.Join(args, " "), err, out)
+	}
+}
+
+// target checks that the Makefile has it.
+func (s *shell) target(t *testing.T, where string, args []string) {
+	for _, a := range args {
+		if !strings.Contains(a, "=") && !strings.Contains(read(t, "Makefile"), "\n"+a+":") {
+			t.Errorf("%s: the Makefile has no target %q", where, a)
+		}
+	}
+}
+
+// packages checks that the folders that a go command names are there.
+func (s *shell) packages(t *testing.T, where string, args []string) {
+	for _, a := range args {
+		path, _, _ := strings.Cut(a, "@")
+		path, ours := strings.CutPrefix(path, "github.com/custodymq/custody")
+		if !ours && !strings.HasPrefix(path, "./") {
+			continue
+		}
+		if _, err := os.Stat(filepath.Join(root, strings.TrimSuffix(path, "..."))); err != nil {
+			t.Errorf("%s: %q names no package: %v", where, a, err)
+		}
 	}
 }

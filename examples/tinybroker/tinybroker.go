@@ -5,6 +5,7 @@
 package tinybroker
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -55,7 +56,7 @@ func (b *Broker) Publish(topic string, body []byte) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.lastID++
-	m := &message{Delivery: Delivery{ID: fmt.Sprint(b.lastID), Topic: topic, Body: body}}
+	m := &message{Delivery: Delivery{ID: fmt.Sprint(b.lastID), Topic: topic, Body: bytes.Clone(body)}}
 	b.topics[topic] = append(b.topics[topic], m)
 	b.wake()
 	return m.ID
@@ -65,6 +66,7 @@ func (b *Broker) Publish(topic string, body []byte) string {
 func (b *Broker) Dead(topic string) []Delivery {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.setAside(topic, time.Now())
 	return append([]Delivery(nil), b.dead[topic]...)
 }
 

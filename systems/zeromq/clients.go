@@ -72,6 +72,9 @@ func (p *producer) Close(context.Context) error { return p.conn.Close() }
 
 // Lookup asks the broker what became of a business ID.
 func (p *producer) Lookup(ctx context.Context, businessID string) (systems.Resolution, error) {
+	if p.mode == wire.AtMostOnce {
+		return systems.Resolution{Reason: "at-most-once keeps nothing to look up"}, nil
+	}
 	m, err := p.conn.Lookup(ctx, businessID, time.Since(p.opened)+settledWindow/2)
 	if err != nil {
 		return systems.Resolution{}, fmt.Errorf("zeromq: lookup %s: %w", businessID, err)

@@ -107,6 +107,7 @@ func (p Profile) Describe() systems.Description {
 	if p.mode == systems.AtMostOnce {
 		d.Profile.Redelivers, d.Profile.AckCounting = evidence.RedeliverNever, "automatic"
 		d.Profile.Limits.MaxAttempts = 1
+		d.Profile.Settings = []evidence.Setting{{Name: "mode", Value: "at-most-once"}, {Name: "heartbeat", Value: p.period(heartbeat).String()}}
 		const never = "at-most-once never stores and never sends again"
 		d.Lacks = map[systems.Need]string{systems.NeedRedelivery: never, systems.NeedNack: never, systems.NeedAcks: never, systems.NeedStoreFaults: never, systems.NeedDeadLetters: never,
 			systems.NeedTTL: never, systems.NeedLookup: never, systems.NeedPlanting: never, systems.NeedIdentity: never, systems.NeedMessageID: never}

@@ -1,0 +1,185 @@
+package docs_test
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/faults"
+	"github.com/custodymq/custody/guarantees"
+	"github.com/custodymq/custody/links"
+	"github.com/custodymq/custody/links/nats"
+	"github.com/custodymq/custody/links/zmtp"
+	"github.com/custodymq/custody/scenarios"
+	"github.com/custodymq/custody/systems"
+	"github.com/custodymq/custody/systems/all"
+)
+
+// generated are the parts of pages that are told by the code. In a page each
+// stands between "<!-- generated: NAME -->" and "<!-- end -->".
+var generated = map[string]func() string{
+	"guarantees": guaranteeSections,
+	"claims":     claimsTable,
+	"profiles":   profilesTable,
+	"faults":     faultsTable,
+	"frames":     framesTable,
+	"scenarios":  scenariosTable,
+	"classes":    classesList,
+}
+
+var part = regexp.MustCompile(`(?s)(<!-- generated: ([a-z]+) -->\n).*?(<!-- end -->)`)
+
+func TestGeneratedPartsAreUpToDate(t *testing.T) {
+	used := map[string]bool{}
+	for _, page := range documents(t) {
+		had := read(t, page)
+		has := part.ReplaceAllStringFunc(had, func(whole string) string {
+			m := part.FindStringSubmatch(whole)
+			generate, ok := generated[m[2]]
+			if !ok {
+				t.Errorf("%s: nothing generates %q", page, m[2])
+				return whole
+			}
+			used[m[2]] = true
+			return m[1] + "\n" + strings.TrimSpace(generate()) + "\n\n" + m[3]
+		})
+		switch {
+		case has == had:
+		case *update:
+			if err := os.WriteFile(filepath.Join(root, page), []byte(has), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		default:
+			t.Errorf("%s is behind the code: run go test ./docs -update", page)
+		}
+	}
+	for name := range generated {
+		if !used[name] {
+			t.Errorf("no page holds the generated part %q", name)
+		}
+	}
+}
+
+func guaranteeSections() string {
+	var b strings.Builder
+	for _, g := range guarantees.Guarantees() {
+		fmt.Fprintf(&b, "## %s\n\n%s\n\n*Also known as:* %s.\n\n*How it is judged.* %s\n\n", g.Name, g.Text, g.Usual, g.Rule)
+		var in []string
+		for _, s := range scenarios.All() {
+			if slices.Contains(s.Expect, g.Name) {
+				in = append(in, "`"+s.Name+"`")
+			}
+		}
+		fmt.Fprintf(&b, "*Put to the test in* %s.\n\n", cmp.Or(strings.Join(in, ", "), "no scenario of the catalogue"))
+	}
+	return b.String()
+}
+
+func profiles() []systems.Description {
+	var found []systems.Description
+	for _, s := range all.Systems(1) {
+		found = append(found, s.Describe())
+	}
+	return found
+}
+
+func profileName(d systems.Description) string { return "`" + d.System + ":" + d.Profile.Name + "`" }
+
+func profilesTable() string {
+	var rows [][]string
+	for _, d := range profiles() {
+		rows = append(rows, []string{profileName(d), d.Profile.Summary})
+	}
+	return table([]string{"profile", "what it is"}, rows)
+}
+
+func claimsTable() string {
+	heads := []string{"guarantee"}
+	for _, d := range profiles() {
+		heads = append(heads, profileName(d))
+	}
+	var rows [][]string
+	for _, g := range guarantees.Guarantees() {
+		row := []string{g.Name}
+		for _, d := range profiles() {
+			row = append(row, claimed(d, g.Name))
+		}
+		rows = append(rows, row)
+	}
+	return table(heads, rows)
+}
+
+// claimed tells a profile's claim on a guarantee.
+func claimed(d systems.Description, guarantee string) string {
+	for _, c := range d.Claims {
+		if c.Guarantee != guarantee {
+			continue
+		}
+		if len(c.Under) == 0 {
+			return "without faults"
+		}
+		var under []string
+		for _, class := range c.Under {
+			under = append(under, string(class))
+		}
+		return strings.Join(under, ", ")
+	}
+	return "–"
+}
+
+func faultsTable() string {
+	var rows [][]string
+	for _, f := range faults.All() {
+		rows = append(rows, []string{"`" + f.Verb + "`", string(f.Strikes), string(f.Class), f.Text, "`" + f.Example + "`"})
+	}
+	return table([]string{"fault", "strikes", "class", "what it does", "as in"}, rows)
+}
+
+func framesTable() string {
+	var rows [][]string
+	for _, p := range []links.Protocol{zmtp.Protocol{}, nats.Protocol{}} {
+		for _, k := range p.Kinds() {
+			rows = append(rows, []string{p.Name(), "`" + k.Name + "`", "to the " + k.To.String(), k.Text})
+		}
+	}
+	return table([]string{"protocol", "frame", "way", "what it is"}, rows)
+}
+
+func scenariosTable() string {
+	var rows [][]string
+	for _, s := range scenarios.All() {
+		rows = append(rows, []string{"`" + s.Name + "`", s.Why})
+	}
+	return table([]string{"scenario", "what happens in it"}, rows)
+}
+
+func classesList() string {
+	var b strings.Builder
+	for _, c := range evidence.Classes() {
+		fmt.Fprintf(&b, "- `%s`\n", c)
+	}
+	return b.String()
+}
+
+func table(heads []string, rows [][]string) string {
+	var b strings.Builder
+	line := func(cells []string) {
+		b.WriteString("|")
+		for _, c := range cells {
+			b.WriteString(" " + strings.ReplaceAll(c, "|", `\|`) + " |")
+		}
+		b.WriteString("\n")
+	}
+	line(heads)
+	b.WriteString("|" + strings.Repeat("---|", len(heads)) + "\n")
+	for _, r := range rows {
+		line(r)
+	}
+	return b.String()
+}
