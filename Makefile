@@ -36,7 +36,7 @@ test: build
 	@rm -rf "$(REPORT)/test" && mkdir -p "$(REPORT)/test"
 	go vet ./...
 	@code=0; CUSTODY_OUT="$(REPORT)/test" go test -count=1 ./... || code=$$?; \
-	if $(CUSTODY) report report/test --format html --out report/test/report.html; then \
+	if $(CUSTODY) report report/test/*/ --format html --out report/test/report.html; then \
 		echo "report:   report/test/report.html"; fi; \
 	echo "evidence: report/test"; exit $$code
 

@@ -12,14 +12,17 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/custodymq/custody/bench"
 	"github.com/custodymq/custody/containers"
+	"github.com/custodymq/custody/guarantees"
 	"github.com/custodymq/custody/scenarios"
 	"github.com/custodymq/custody/script"
 	"github.com/custodymq/custody/systems"
@@ -33,7 +36,8 @@ import (
 //   - inconclusive fails, for nothing was proven;
 //   - a failure to measure is fatal to its subtest;
 //   - not applicable is skipped, with the reason;
-//   - not claimed passes, with a log line.
+//   - not claimed passes, with a log line; yet it fails if no scenario put any
+//     claim to the test.
 //
 // A scenario applies if the running instance has the optional interfaces of
 // package systems that it needs and Description.Lacks names none of them. One
@@ -55,47 +59,64 @@ func Accept(t *testing.T, s systems.System, opts ...Option) {
 		t.Fatal("custodytest: this system can be consumed from a process of its own, which this test binary cannot become; let TestMain call custodytest.Main(m, system)")
 	}
 	slots := make(chan struct{}, o.parallel)
+	ran, judged := 0, 0
 	t.Run(specOf(s), func(t *testing.T) {
+		var mu sync.Mutex
 		for _, scenario := range chosen {
 			t.Run(scenario.Name, func(t *testing.T) {
-				// A run waits more than it works: it begins here, rather than in
-				// its turn among -parallel tests, and its result is waited for there.
-				ended := make(chan scenarios.Outcome, 1)
+				dir, err := o.folder(t)
+				if err != nil {
+					t.Fatal(err)
+				}
+				// A run waits more than it works: it begins here, not in its turn
+				// among -parallel tests. In its turn its end is awaited.
+				ctx, ended := t.Context(), make(chan scenarios.Outcome, 1)
 				go func() {
 					slots <- struct{}{}
 					defer func() { <-slots }()
-					ended <- o.run(t, s, scenario)
+					ended <- o.run(ctx, s, scenario, dir)
 				}()
 				t.Parallel()
-				report(t, <-ended, o.seed)
+				outcome := <-ended
+				mu.Lock()
+				ran++
+				if outcome.Exit() != guarantees.ExitNone {
+					judged++
+				}
+				mu.Unlock()
+				report(t, outcome, o.seed)
 			})
 		}
 	})
+	if ran == len(chosen) && judged == 0 { // with -run, a part may well be skipped
+		t.Error("custodytest: no claim was put to the test: every scenario is not applicable or not claimed")
+	}
 }
 
 // limit of one run, before scaling; only a system that hangs comes near it.
 const limit = time.Minute
 
-func (o options) run(t *testing.T, s systems.System, scenario script.Scenario) scenarios.Outcome {
-	outcome := scenarios.Outcome{Name: scenario.Name}
-	if outcome.Dir, outcome.Err = o.folder(t, scenario.Name); outcome.Err != nil {
-		return outcome
-	}
-	ctx, cancel := context.WithTimeoutCause(t.Context(), time.Duration(float64(limit)*o.scale), errors.New("custodytest: the run takes too long; on a slow machine use custodytest.Scale"))
+func (o options) run(ctx context.Context, s systems.System, scenario script.Scenario, dir string) scenarios.Outcome {
+	within := time.Duration(float64(limit) * o.scale)
+	ctx, cancel := context.WithTimeoutCause(ctx, within, fmt.Errorf("custodytest: it did not end within %v; on a slow machine use custodytest.Scale", within))
 	defer cancel()
-	outcome.Judgement, outcome.Err = scenarios.Run(ctx, bench.Options{System: s, Spec: specOf(s), Scenario: scenario, Dir: outcome.Dir, Seed: o.seed, Scale: o.scale})
-	return outcome
+	j, err := scenarios.Run(ctx, bench.Options{System: s, Spec: specOf(s), Scenario: scenario, Dir: dir, Seed: o.seed, Scale: o.scale})
+	return scenarios.Outcome{Name: scenario.Name, Dir: dir, Judgement: j, Err: err}
 }
 
 // maxRuns of one scenario whose evidence stands side by side.
 const maxRuns = 10_000
 
 // folder makes one for a run. Evidence of earlier runs is never overwritten.
-func (o options) folder(t *testing.T, scenario string) (string, error) {
+func (o options) folder(t *testing.T) (string, error) {
 	if o.out == "" {
-		return filepath.Join(t.ArtifactDir(), scenario), nil
+		return filepath.Join(t.ArtifactDir(), path.Base(t.Name())), nil
 	}
-	dir := filepath.Join(o.out, filepath.FromSlash(t.Name()))
+	out, err := filepath.Abs(o.out) // go test runs in the package's folder, and its reader may not
+	if err != nil {
+		return "", fmt.Errorf("custodytest: a folder for the evidence: %w", err)
+	}
+	dir := filepath.Join(out, filepath.FromSlash(t.Name()))
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return "", fmt.Errorf("custodytest: a folder for the evidence: %w", err)
 	}

@@ -95,6 +95,7 @@ func (l *ledger) publishReturned(e *evidence.Event, tell observe) {
 			m.alias = m.alias || o != m && o.slot.messageID == h
 		}
 	}
+	m.named = false // the answer's word counts more than a delivery's
 	l.systemNames(m, e.MessageID)
 	if e.Acceptance == evidence.Accepted || e.Acceptance == evidence.Unknown {
 		l.match(m)
