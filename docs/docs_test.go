@@ -115,7 +115,7 @@ func TestScriptsParse(t *testing.T) {
 			}
 		}
 	}
-	if parsed < 10 {
+	if parsed < 7 {
 		t.Errorf("only %d scripts were found", parsed)
 	}
 }
@@ -127,6 +127,7 @@ func TestNotationIsComplete(t *testing.T) {
 	for _, unknown := range []string{
 		"%", "await %", "producer p to q, %", "consumer c on q, %", "publish m by p, %", "retry m by p, %", "fault f: drop broker %",
 	} {
+		unknown = strings.ReplaceAll(unknown, "%", "unheard-of")
 		_, err := script.Parse("", "scenario s\n"+unknown+"\n")
 		var wrong *script.Error
 		if !errors.As(err, &wrong) {
@@ -207,6 +208,7 @@ func TestCommandsWork(t *testing.T) {
 	}
 	for _, page := range documents(t) {
 		t.Run(page, func(t *testing.T) {
+			t.Parallel()
 			text := read(t, page)
 			s := &shell{binary: binary, dir: t.TempDir()}
 			for _, b := range blocks(text) {

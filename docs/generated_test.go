@@ -99,38 +99,34 @@ func profilesTable() string {
 	return table([]string{"profile", "what it is"}, rows)
 }
 
+// claimsTable tells, profile by profile, under which classes each guarantee is
+// claimed. Classes that nobody claims anything under are left out.
 func claimsTable() string {
-	heads := []string{"guarantee"}
+	var classes []evidence.Class
+	for _, class := range evidence.Classes() {
+		if slices.ContainsFunc(profiles(), func(d systems.Description) bool {
+			return slices.ContainsFunc(d.Claims, func(c evidence.Claim) bool { return slices.Contains(c.Under, class) })
+		}) {
+			classes = append(classes, class)
+		}
+	}
+	heads := []string{"guarantee", "no fault"}
+	for _, class := range classes {
+		heads = append(heads, string(class))
+	}
+	var b strings.Builder
 	for _, d := range profiles() {
-		heads = append(heads, profileName(d))
+		var rows [][]string
+		for _, c := range d.Claims {
+			row := []string{c.Guarantee, "✓"}
+			for _, class := range classes {
+				row = append(row, map[bool]string{true: "✓"}[slices.Contains(c.Under, class)])
+			}
+			rows = append(rows, row)
+		}
+		fmt.Fprintf(&b, "### %s\n\n%s\n", profileName(d), table(heads, rows))
 	}
-	var rows [][]string
-	for _, g := range guarantees.Guarantees() {
-		row := []string{g.Name}
-		for _, d := range profiles() {
-			row = append(row, claimed(d, g.Name))
-		}
-		rows = append(rows, row)
-	}
-	return table(heads, rows)
-}
-
-// claimed tells a profile's claim on a guarantee.
-func claimed(d systems.Description, guarantee string) string {
-	for _, c := range d.Claims {
-		if c.Guarantee != guarantee {
-			continue
-		}
-		if len(c.Under) == 0 {
-			return "without faults"
-		}
-		var under []string
-		for _, class := range c.Under {
-			under = append(under, string(class))
-		}
-		return strings.Join(under, ", ")
-	}
-	return "–"
+	return b.String()
 }
 
 func faultsTable() string {

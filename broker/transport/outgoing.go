@@ -206,7 +206,7 @@ func (q *Outgoing) fail(err error) error {
 
 // Close ends the connection at once: both Receive and Run return.
 func (q *Outgoing) Close() error {
-	q.fail(ErrClosed)
+	_ = q.fail(ErrClosed)
 	err := q.nc.Close()
 	q.Flush()
 	return err

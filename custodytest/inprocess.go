@@ -1,0 +1,159 @@
+package custodytest
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/systems"
+)
+
+// InProcess is a System that lives in the test's own process, from no more than
+// what it must be able to do. It has no links, process or store to strike; a
+// system that has is adapted to package systems itself.
+type InProcess struct {
+	Description systems.Description
+	HeldBy      evidence.HeldBy // who holds an accepted message; zero is the broker's memory
+	Open        func() (Broker, error)
+}
+
+// Broker is one instance. Its methods are called from several goroutines.
+type Broker interface {
+	// Publish returns when the broker has answered, with the message ID if there
+	// is one. No error is an acceptance; one that wraps ErrDeclined says that a
+	// healthy broker refused it and stored nothing; any other leaves unknown
+	// whether it did. One producer's calls are made one after another.
+	Publish(ctx context.Context, m systems.Message) (messageID string, err error)
+	Subscribe(ctx context.Context, o systems.ConsumerOptions) (Subscription, error)
+	Close() error
+}
+
+// ErrDeclined is wrapped by the error of a Publish that was refused by policy.
+var ErrDeclined = errors.New("custodytest: declined")
+
+// Subscription is one consumer, used by one goroutine.
+type Subscription interface {
+	// Receive waits for the next delivery, until ctx ends.
+	Receive(ctx context.Context) (Received, error)
+	Close() error
+}
+
+// Received is one delivery.
+type Received struct {
+	Message systems.Message
+	Attempt int // counted from 1; 0 where the system does not count
+	// Ack settles the message; no error is a confirmation, an error a refusal.
+	Ack func(context.Context) error
+	// Nack gives it back; nil where there is no such thing.
+	Nack func(context.Context) error
+}
+
+// Describe gives the description; claims without an owner are the system's.
+func (p InProcess) Describe() systems.Description {
+	d := p.Description
+	d.Claims = slices.Clone(d.Claims)
+	for i := range d.Claims {
+		d.Claims[i].Owner = cmp.Or(d.Claims[i].Owner, evidence.OwnerSystem)
+	}
+	return d
+}
+
+func (p InProcess) Start(context.Context, systems.Env) (systems.Instance, error) {
+	b, err := p.Open()
+	if err != nil {
+		return nil, err
+	}
+	return instance{b, cmp.Or(p.HeldBy, evidence.HeldByBrokerMemory)}, nil
+}
+
+type instance struct {
+	broker Broker
+	heldBy evidence.HeldBy
+}
+
+func (i instance) Stop(context.Context) error { return i.broker.Close() }
+
+func (i instance) Producer(context.Context, systems.ProducerOptions) (systems.Producer, error) {
+	return producer{i}, nil
+}
+
+func (i instance) Consumer(ctx context.Context, o systems.ConsumerOptions) (systems.Consumer, error) {
+	s, err := i.broker.Subscribe(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	return consumer{s}, nil
+}
+
+type producer struct{ instance }
+
+func (producer) Close(context.Context) error { return nil }
+
+func (p producer) Send(ctx context.Context, m systems.Message) (systems.Pending, error) {
+	id, err := p.broker.Publish(ctx, m)
+	switch {
+	case err == nil:
+		return answer{Acceptance: evidence.Accepted, HeldBy: p.heldBy, MessageID: id, Told: "ok"}, nil
+	case errors.Is(err, ErrDeclined):
+		return answer{Acceptance: evidence.Declined, Told: err.Error(), Reason: err.Error()}, nil
+	}
+	return answer{Acceptance: evidence.Unknown, Told: err.Error(), Reason: err.Error()}, nil
+}
+
+// answer is there as soon as Send has returned.
+type answer systems.Receipt
+
+func (a answer) Receipt(context.Context) systems.Receipt { return systems.Receipt(a) }
+
+type consumer struct{ subscription Subscription }
+
+func (c consumer) Close(context.Context) error { return c.subscription.Close() }
+
+func (c consumer) Receive(ctx context.Context) (systems.Delivery, error) {
+	r, err := c.subscription.Receive(ctx)
+	switch {
+	case err != nil:
+		return nil, err
+	case r.Nack != nil:
+		return rejectable{delivery{r}}, nil
+	}
+	return delivery{r}, nil
+}
+
+type delivery struct{ r Received }
+
+func (d delivery) Message() systems.Message { return d.r.Message }
+
+func (d delivery) Attempt() (int, bool) { return d.r.Attempt, d.r.Attempt > 0 }
+
+func (d delivery) Mark() evidence.Mark {
+	switch d.r.Attempt {
+	case 0:
+		return evidence.MarkNone
+	case 1:
+		return evidence.MarkFirst
+	}
+	return evidence.MarkRedelivered
+}
+
+func (d delivery) Ack(ctx context.Context) (evidence.AckOutcome, error) {
+	return outcome(ctx, d.r.Ack(ctx))
+}
+
+type rejectable struct{ delivery }
+
+func (d rejectable) Nack(ctx context.Context, _ string) (evidence.AckOutcome, error) {
+	return outcome(ctx, d.r.Nack(ctx))
+}
+
+func outcome(ctx context.Context, err error) (evidence.AckOutcome, error) {
+	switch {
+	case err == nil:
+		return evidence.AckConfirmed, nil
+	case ctx.Err() != nil: // it was given up, not refused
+		return evidence.AckUnknown, err
+	}
+	return evidence.AckRefused, err
+}
