@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/custodymq/custody/evidence"
@@ -25,7 +26,7 @@ type producer struct {
 
 	sessions int
 	session  systems.Producer
-	suspect  bool // an answer was Unknown or a refusal: the connection may be gone
+	suspect  atomic.Int64 // the session that gave an answer which is no acceptance: its connection may be gone
 	calls    uint64
 	count    int
 	tries    map[string]*tries // by business ID
@@ -54,7 +55,7 @@ func (p *producer) sessionName() string { return fmt.Sprintf("%s#%d", p.spec.Nam
 
 // open makes sure that there is a session; an error says why there is none now.
 func (p *producer) open(ctx context.Context) error {
-	if p.suspect {
+	if p.doubtful() {
 		p.endSession(ctx, "an answer was not an acceptance: a new session")
 	}
 	if p.session != nil {
@@ -72,8 +73,12 @@ func (p *producer) open(ctx context.Context) error {
 	return nil
 }
 
+// doubtful says whether the session that there is now should be replaced.
+func (p *producer) doubtful() bool {
+	return p.session != nil && p.suspect.Load() == int64(p.sessions)
+}
+
 func (p *producer) endSession(ctx context.Context, why string) {
-	p.suspect = false
 	if p.session == nil {
 		return
 	}
@@ -101,7 +106,7 @@ func (p *producer) publish(ctx context.Context, step script.Publish, left func(c
 	var waiting sync.WaitGroup
 	for _, id := range ids {
 		t := p.firstTry(id, step)
-		if p.suspect { // one bad answer puts the session's others in doubt: hear them out first
+		if p.doubtful() { // one bad answer puts the session's others in doubt: hear them out first
 			waiting.Wait()
 		}
 		select {
@@ -210,13 +215,14 @@ func (p *producer) call(ctx context.Context, id string, t *tries, left func(cont
 		m.TTL = p.spec.TTL
 	}
 	opening := p.open(ctx)
+	session := int64(p.sessions)
 	e := evidence.Event{Kind: evidence.PublishCalled, Actor: p.spec.Name, Session: p.sessionName(), Destination: m.Destination,
 		BusinessID: id, PublishID: publishID, MessageID: m.MessageID, Key: m.Key, TTL: m.TTL, Size: len(m.Payload), Call: p.calls,
 		Digest: evidence.Digest(m.Payload, m.Key, m.Headers)}
 	p.sink.Record(e)
 	returned := func(r systems.Receipt) systems.Receipt {
 		if refused(r) {
-			p.suspect = true
+			p.suspect.Store(session)
 		}
 		e.Kind, e.MessageID, e.Acceptance, e.HeldBy, e.Told, e.Reason = evidence.PublishReturned, r.MessageID, r.Acceptance, r.HeldBy, r.Told, r.Reason
 		e.At = 0
