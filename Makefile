@@ -22,7 +22,7 @@ build:
 
 ## accept: run the checklist on SYSTEM, and leave report/report.html and report/junit.xml
 accept: build
-	@rm -rf "$(REPORT)/accept" && mkdir -p "$(REPORT)"
+	@rm -rf "$(REPORT)/accept" "$(REPORT)/report.html" "$(REPORT)/junit.xml" && mkdir -p "$(REPORT)"
 	@code=0; $(CUSTODY) run --system "$(SYSTEM)" --out report/accept || code=$$?; \
 	$(CUSTODY) report report/accept --format html --out report/report.html && \
 	$(CUSTODY) report report/accept --format junit --out report/junit.xml && \

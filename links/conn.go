@@ -68,7 +68,8 @@ func (c *conn) connect() error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.cut {
+	if c.cut { // while it was dialled: the other side has been told, and so is this one
+		broker.SetLinger(0)
 		broker.Close()
 		return context.Canceled
 	}

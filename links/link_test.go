@@ -121,6 +121,7 @@ func TestResetFiresForEachConnection(t *testing.T) {
 	notFired(t, r.link.Reset("none open"))
 	client, broker := r.connect()
 	r.connect()
+	r.sink.await(t, evidence.LinkConnected, 2) // the link knows too that it has reached the system
 	a := r.link.Reset("r")
 	fired(t, a)
 	if a.Count() != 2 {
