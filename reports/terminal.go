@@ -104,7 +104,9 @@ func (t *terminal) row(run Run) {
 	}
 	var layers []string
 	for _, l := range carriers(run.Judgement) {
-		layers = append(layers, Visible(layer(l)))
+		if l.Count > 0 { // one that was not exercised is told in the run's own report
+			layers = append(layers, Visible(layer(l)))
+		}
 	}
 	if len(layers) > 0 {
 		lines = append(lines, pack(layers, ", ", guaranteesWidth)...)

@@ -12,10 +12,10 @@ var brokerPaused = script.Scenario{
 	Steps: []script.Step{
 		script.Producer{Name: "p1", Destination: "orders"},
 		script.Consumer{Name: "c1", Destination: "orders", Idempotent: true},
-		script.Fault{Label: "frozen", Verb: "pause", Target: "broker", When: script.Before, Event: "frame accept", Of: "order-3", On: "p1"},
+		script.Fault{Label: "frozen", Verb: "pause", Target: "broker", When: script.Before, Event: "frame publish", Of: "order-5", On: "p1"},
 		script.Publish{BusinessID: "order-", From: 1, To: 10, By: "p1", Window: 4, Until: "accepted", Background: true},
 		script.Await{Condition: script.Fired("frozen")},
-		script.Await{Condition: script.Answered("unknown", "order-3")},
+		script.Await{Condition: script.Answered("unknown", "order-5")},
 		script.Heal{Label: "frozen"},
 		script.Settle{},
 		script.Await{Condition: script.Effect("order-10")},
