@@ -1,0 +1,104 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/guarantees"
+)
+
+// A harness that is killed leaves evidence that can be read, is never held,
+// and takes its processes with it.
+func TestKilledHarness(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	harness := exec.CommandContext(ctx, "custody", "run", "expiry", "--out", dir)
+	if err := harness.Start(); err != nil {
+		t.Fatal(err)
+	}
+	events := filepath.Join(dir, "expiry", "events.jsonl")
+	until(t, ctx, "a message is delivered", func() bool {
+		b, err := os.ReadFile(events)
+		return err == nil && bytes.Contains(b, []byte(`"kind":"delivered"`))
+	})
+	children := childrenOf(t, harness.Process.Pid)
+	if len(children) == 0 {
+		t.Fatal("the run has no process of the system under test")
+	}
+	if err := harness.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = harness.Wait() // it was killed
+	until(t, ctx, "its processes are gone", func() bool {
+		for _, pid := range children {
+			if syscall.Kill(pid, 0) == nil {
+				return false
+			}
+		}
+		return true
+	})
+
+	run, err := evidence.Open(filepath.Join(dir, "expiry"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if run.Manifest().End != nil {
+		t.Error("the manifest says that the run ended")
+	}
+	out, err := exec.CommandContext(ctx, "custody", "judge", filepath.Join(dir, "expiry")).CombinedOutput()
+	var ended *exec.ExitError
+	if !errors.As(err, &ended) || ended.ExitCode() != guarantees.ExitUnmeasured {
+		t.Errorf("judging it: %v, want exit %d\n%s", err, guarantees.ExitUnmeasured, out)
+	}
+	if bytes.Contains(out, []byte("✓ held")) {
+		t.Errorf("it is held:\n%s", out)
+	}
+}
+
+// childrenOf lists the processes that a process has started.
+func childrenOf(t *testing.T, pid int) []int {
+	t.Helper()
+	lists, err := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/children")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var children []int
+	for _, list := range lists {
+		b, err := os.ReadFile(list)
+		if err != nil {
+			continue // a thread that has ended
+		}
+		for _, word := range strings.Fields(string(b)) {
+			child, err := strconv.Atoi(word)
+			if err != nil {
+				t.Fatal(err)
+			}
+			children = append(children, child)
+		}
+	}
+	return children
+}
+
+func until(t *testing.T, ctx context.Context, what string, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatalf("%s: not in time", what)
+		}
+	}
+}
