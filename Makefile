@@ -50,7 +50,8 @@ bench:
 
 ## defects: switch on each seeded defect of the reference broker; all must be caught
 defects: build
-	$(CUSTODY) defects
+	@rm -rf "$(REPORT)/defects" && mkdir -p "$(REPORT)"
+	$(CUSTODY) defects --out report/defects
 
 ## docs: write the generated parts of the documentation anew
 docs:

@@ -220,9 +220,8 @@ func (c *Child) Call(ctx context.Context, method string, params, result any) err
 	if err == nil {
 		// A command is far below the pipe's capacity unless the child is
 		// stopped; the deadline keeps even that bounded.
-		if deadline, ok := ctx.Deadline(); ok {
-			_ = c.commands.SetWriteDeadline(deadline)
-		}
+		deadline, _ := ctx.Deadline() // none is the zero time, which means the same to the pipe
+		_ = c.commands.SetWriteDeadline(deadline)
 		_, err = c.commands.Write(append(line, '\n'))
 	}
 	if err != nil {

@@ -1,0 +1,215 @@
+package faults_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/custodymq/custody/bench"
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/faults"
+	"github.com/custodymq/custody/links"
+	"github.com/custodymq/custody/script"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// rig is everything that a fault can strike, without any network.
+type rig struct {
+	mu    sync.Mutex
+	did   []string
+	fired func(string, []evidence.FrameItem)
+	fails error
+	log   []evidence.Event
+}
+
+func (r *rig) note(what string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.did = append(r.did, what)
+	return r.fails
+}
+
+func (r *rig) Kill(context.Context) error     { return r.note("kill") }
+func (r *rig) Shutdown(context.Context) error { return r.note("shutdown") }
+func (r *rig) Pause(context.Context) error    { return r.note("pause") }
+func (r *rig) Continue(context.Context) error { return r.note("continue") }
+func (r *rig) Revive(context.Context) error   { return r.note("revive") }
+func (r *rig) SetClock(_ context.Context, d time.Duration) error {
+	return r.note("clock " + d.String())
+}
+func (r *rig) Arm(_ context.Context, f faults.StoreFault, fired func(string, []evidence.FrameItem)) (func(context.Context) error, error) {
+	r.fired = fired
+	return func(context.Context) error { return r.note("heal " + f.Verb) }, r.note("arm " + f.Verb + " " + f.Operation)
+}
+
+func (r *rig) Link(string) (*links.Link, error)       { return nil, errors.New("no link here") }
+func (r *rig) Process(string) (faults.Process, error) { return r, nil }
+func (r *rig) Store() (faults.Store, error)           { return r, nil }
+func (r *rig) Clock(string) (faults.Clock, error)     { return r, nil }
+func (r *rig) Sink() evidence.Sink                    { return r }
+func (r *rig) Record(e evidence.Event) uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.log = append(r.log, e)
+	return uint64(len(r.log))
+}
+
+func (r *rig) kinds() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var kinds []string
+	for _, e := range r.log {
+		kinds = append(kinds, e.Kind.String())
+	}
+	return kinds
+}
+
+// Every example is a line of script whose fault can be armed as it stands.
+func TestExamples(t *testing.T) {
+	seen := map[string]bool{}
+	for _, f := range faults.All() {
+		if seen[f.Verb] {
+			t.Errorf("two faults are called %s", f.Verb)
+		}
+		seen[f.Verb] = true
+		s, err := script.Parse(f.Verb, "scenario x\nproducer p1 to orders\nconsumer c1 on orders\n"+f.Example)
+		if err == nil {
+			err = bench.Check(s)
+		}
+		if err != nil {
+			t.Errorf("%s: %v", f.Verb, err)
+		}
+		if f.Text == "" || f.Class == "" {
+			t.Errorf("%s says nothing of itself", f.Verb)
+		}
+	}
+}
+
+func TestAtOnce(t *testing.T) {
+	for _, c := range []struct {
+		verb   string
+		spec   faults.Spec
+		did    []string
+		events []string
+	}{
+		{"kill", faults.Spec{Target: "broker"}, []string{"kill", "revive"}, []string{"fault-armed", "fault-fired", "fault-healed"}},
+		{"shutdown", faults.Spec{Target: "broker"}, []string{"shutdown", "revive"}, []string{"fault-armed", "fault-fired", "fault-healed"}},
+		{"pause", faults.Spec{Target: "broker"}, []string{"pause", "continue"}, []string{"fault-armed", "fault-fired", "fault-healed"}},
+		{"clock", faults.Spec{Target: "broker", By: time.Hour}, []string{"clock 1h0m0s", "clock 0s"},
+			[]string{"fault-armed", "clock-set", "fault-fired", "clock-set", "fault-healed"}},
+	} {
+		t.Run(c.verb, func(t *testing.T) {
+			r := &rig{}
+			in := arm(t, r, c.verb, c.spec)
+			select {
+			case <-in.Fired():
+			default:
+				t.Error("it has not fired")
+			}
+			for range 2 { // the second does nothing
+				if err := in.Heal(t.Context()); err != nil {
+					t.Error(err)
+				}
+			}
+			if !slices.Equal(r.did, c.did) || !slices.Equal(r.kinds(), c.events) {
+				t.Errorf("did %q, recorded %q", r.did, r.kinds())
+			}
+		})
+	}
+}
+
+func TestStoreFaultFiresWhenItsEffectIsSeen(t *testing.T) {
+	r := &rig{}
+	in := arm(t, r, "block", faults.Spec{Target: "store", Operation: "insert"})
+	select {
+	case <-in.Fired():
+		t.Fatal("it fired before the store said so")
+	default:
+	}
+	r.fired("insert", []evidence.FrameItem{{BusinessID: "order-1"}})
+	<-in.Fired()
+	if err := in.Heal(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if want := []string{"arm hold insert", "heal hold"}; !slices.Equal(r.did, want) {
+		t.Errorf("did %q, want %q", r.did, want)
+	}
+	if e := r.log[1]; e.Kind != evidence.FaultFired || e.Struck != "hold" || len(e.Items) != 1 {
+		t.Errorf("recorded %+v", e)
+	}
+}
+
+// A kill at a store's operation happens while the operation is held.
+func TestKillAtAnOperation(t *testing.T) {
+	r := &rig{}
+	in := arm(t, r, "kill", faults.Spec{Target: "broker", Operation: "delete"})
+	r.fired("delete", []evidence.FrameItem{{BusinessID: "order-1"}})
+	select {
+	case <-in.Fired():
+	case <-time.After(10 * time.Second):
+		t.Fatal("it did not fire")
+	}
+	if err := in.Heal(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if want := []string{"arm hold delete", "kill", "revive"}; !slices.Equal(r.did, want) {
+		t.Errorf("did %q, want %q", r.did, want)
+	}
+}
+
+// A fault that never fired is taken away, and strikes nobody.
+func TestNeverFired(t *testing.T) {
+	r := &rig{}
+	in := arm(t, r, "kill", faults.Spec{Target: "broker", Operation: "delete"})
+	if err := in.Heal(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if want := []string{"arm hold delete", "heal hold"}; !slices.Equal(r.did, want) {
+		t.Errorf("did %q, want %q", r.did, want)
+	}
+	if slices.Contains(r.kinds(), "fault-fired") {
+		t.Error("it is recorded as fired")
+	}
+}
+
+func TestFailedStroke(t *testing.T) {
+	r := &rig{fails: errors.New("no such process")}
+	f, _ := faults.Find("kill")
+	if _, err := f.Arm(t.Context(), faults.Spec{Label: "f", Target: "broker"}, r); err == nil || !strings.Contains(err.Error(), "no such process") {
+		t.Errorf("arming says %v", err)
+	}
+	if slices.Contains(r.kinds(), "fault-fired") {
+		t.Error("it is recorded as fired")
+	}
+}
+
+func TestClassOfAProcess(t *testing.T) {
+	f, _ := faults.Find("kill")
+	if c := f.ClassOf(faults.Spec{Target: "c1"}); c != evidence.ClientCrash {
+		t.Errorf("killing a consumer is %s", c)
+	}
+	if c := f.ClassOf(faults.Spec{Target: faults.Broker}); c != evidence.BrokerCrash {
+		t.Errorf("killing the broker is %s", c)
+	}
+}
+
+func arm(t *testing.T, r *rig, verb string, s faults.Spec) faults.Injection {
+	t.Helper()
+	f, ok := faults.Find(verb)
+	if !ok {
+		t.Fatalf("no fault %s", verb)
+	}
+	s.Label = "f"
+	in, err := f.Arm(t.Context(), s, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return in
+}
