@@ -1,18 +1,45 @@
 package containers
 
 import (
+	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
+	"strconv"
+	"sync"
 )
 
-// FreeAddress picks a free port on 127.0.0.1, for a server that must keep its
-// address over a restart. The port is free when this returns; another process
-// could still take it first, and then the server's start says so.
+// The ports that servers get lie below those that Linux gives to outgoing
+// connections (from 32768): otherwise any connection could take a server's
+// port while it is being started, or started again.
+const (
+	firstPort = 20000
+	ports     = 12000
+)
+
+// given are the ports that this process has handed out, so that no two servers
+// of it get the same one between the choice and the start.
+var given sync.Map
+
+// FreeAddress chooses a port on 127.0.0.1 for a server that must keep its
+// address over a restart. Another process could still take it before the
+// server does; then the server's start says so.
 func FreeAddress() (string, error) {
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		return "", fmt.Errorf("containers: find a free port: %w", err)
+	var last error
+	for range 100 {
+		port := firstPort + rand.IntN(ports)
+		if _, taken := given.LoadOrStore(port, true); taken {
+			continue
+		}
+		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+		l, err := net.Listen("tcp4", address)
+		if err == nil {
+			return address, l.Close()
+		}
+		last = err
+		given.Delete(port)
 	}
-	defer l.Close()
-	return l.Addr().String(), nil
+	return "", fmt.Errorf("containers: no free port between %d and %d: %w", firstPort, firstPort+ports-1, errors.Join(last, errTaken))
 }
+
+var errTaken = errors.New("all that were tried are taken")
