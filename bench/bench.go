@@ -59,6 +59,10 @@ type labelled struct {
 	faults.Injection
 }
 
+// ErrNoEvidence: the run's folder could not be begun, so nothing was started
+// and what lies there, if anything, is another run's.
+var ErrNoEvidence = errors.New("no evidence can be kept")
+
 // Run makes one run. Its folder holds the evidence, whatever happens; an error
 // is a failure of the harness or the machine, and the manifest says so too.
 func Run(ctx context.Context, o Options) (err error) {
@@ -72,7 +76,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	rec, err := evidence.Create(o.Dir, manifest(o, desc, resolved), []byte(script.Print(o.Scenario)))
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: %w", ErrNoEvidence, err)
 	}
 	b := &Bench{o: o, rec: rec, watch: newWatch(o.Scenario), desc: desc, index: links.NewIndex(),
 		bounds: bounds{call: scaled(callBound, o.Scale), publish: scaled(publishBound, o.Scale)},

@@ -19,7 +19,7 @@ import (
 func Run(ctx context.Context, o bench.Options) (guarantees.Judgement, error) {
 	failed := bench.Run(ctx, o)
 	var usage *bench.UsageError
-	if errors.As(failed, &usage) {
+	if errors.As(failed, &usage) || errors.Is(failed, bench.ErrNoEvidence) {
 		return guarantees.Judgement{}, failed
 	}
 	j, err := Judge(o.Dir)

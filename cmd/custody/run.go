@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/custodymq/custody/bench"
+	"github.com/custodymq/custody/guarantees"
 	"github.com/custodymq/custody/reports"
 	"github.com/custodymq/custody/scenarios"
 	"github.com/custodymq/custody/script"
@@ -92,9 +93,12 @@ func show(cmd *cobra.Command, format reports.Format, dir string, outcomes []scen
 		if o.Err != nil {
 			fmt.Fprintf(cmd.ErrOrStderr(), "custody: %s: could not measure: %v\n", o.Name, firstLine(o.Err))
 		}
-		if _, err := os.Stat(o.Dir); err == nil {
+		if !errors.Is(o.Err, bench.ErrNoEvidence) {
 			dirs = append(dirs, o.Dir)
 		}
+	}
+	if len(dirs) == 0 && len(outcomes) > 0 {
+		return exit(guarantees.ExitUnmeasured) // each has said why
 	}
 	report, err := reports.Load(dirs)
 	if err != nil {

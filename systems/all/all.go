@@ -3,6 +3,7 @@ package all
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/custodymq/custody/script"
@@ -23,7 +24,9 @@ func Find(spec string, scale float64) (systems.System, error) {
 	for _, s := range Systems(scale) {
 		d := s.Describe()
 		if d.System != name {
-			names = append(names, d.System)
+			if !slices.Contains(names, d.System) {
+				names = append(names, d.System)
+			}
 			continue
 		}
 		if profile == "" || profile == d.Profile.Name {
