@@ -89,8 +89,6 @@ func Run(ctx context.Context, o Options) (err error) {
 		err = errors.Join(err, b.close(ctx, err))
 	}()
 	b.life, b.cancel = context.WithCancelCause(ctx)
-	stopped := context.AfterFunc(b.life, func() {})
-	defer stopped()
 	go b.failWithRecorder()
 	return b.phases(b.life)
 }

@@ -160,8 +160,9 @@ func Needs(s script.Scenario) []systems.Need {
 			if step.MessageID != "" || step.Until != "" {
 				add(systems.NeedMessageID)
 			}
-		case script.Restart, script.Set:
+		case script.Restart:
 			add(systems.NeedProcess)
+		case script.Set:
 			add(systems.NeedIdentity)
 		case script.Plant:
 			add(systems.NeedPlanting)

@@ -235,7 +235,6 @@ func parseFault(p *parser) Step {
 		string(After):       func() { s.When = After },
 		"frame":             func() { s.Event = "frame " + p.name("a kind of frame") },
 		"operation":         func() { s.Event = "operation " + p.name("a store operation") },
-		"effect":            func() { s.Event = "effect" },
 		"of":                func() { s.Of = p.name("a business ID") },
 		"on":                func() { s.On = p.name("an actor") },
 		"by":                func() { s.By = p.offset("a duration") },

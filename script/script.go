@@ -86,7 +86,7 @@ type Fault struct {
 	Target string        // struck: "broker", "store", or an actor; empty for what strikes a frame
 	Repeat Repeat        //
 	When   When          // relative to the event
-	Event  string        // "frame ack", "store insert", "effect"; empty: at once
+	Event  string        // "frame ack", "operation insert"; empty: at once
 	N      int           // the N-th message of the event since arming; 0 is the first
 	Of     string        // the one that carries this business ID
 	On     string        // the actor on whose link it happens

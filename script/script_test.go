@@ -170,7 +170,7 @@ var steps = map[string]func(*rapid.T) Step{
 		f := Fault{Label: drawName.Draw(t, "label"), Verb: drawName.Draw(t, "verb"), Target: drawMaybeName.Draw(t, "target"),
 			Repeat: rapid.SampledFrom([]Repeat{Once, Every, UntilHealed}).Draw(t, "repeat"),
 			When:   rapid.SampledFrom([]When{At, Before, After}).Draw(t, "when"),
-			Event:  rapid.SampledFrom([]string{"", "frame ack", "operation insert", "effect"}).Draw(t, "event"),
+			Event:  rapid.SampledFrom([]string{"", "frame ack", "operation insert"}).Draw(t, "event"),
 			Of:     drawMaybeName.Draw(t, "of"), On: drawMaybeName.Draw(t, "on"), By: drawMaybeDuration.Draw(t, "by"), Rate: drawCount.Draw(t, "rate")}
 		if f.Event != "" {
 			f.N = drawCount.Draw(t, "n")
