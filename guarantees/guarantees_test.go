@@ -287,12 +287,26 @@ var cases = []struct {
 	{evidence.AckIsFinal, "its row is kept", func(t *tale) {
 		t.sub("c1#1", "g").publish(o1).serve("c1#1", o1).after(100*ms).rows("end", row(evidence.RowPending, o1))
 	}, Violated, "row-kept"},
+	{evidence.AckIsFinal, "its row is kept, and the bench stopped the broker", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1).serve("c1#1", o1).after(100*ms).rows("end", row(evidence.RowPending, o1)).
+			add(evidence.Event{Kind: evidence.PhaseBegan, Phase: evidence.Ended}).
+			add(evidence.Event{Kind: evidence.ProcessExited, Actor: actorBroker, Exit: &evidence.ExitInfo{Ordered: true}})
+	}, Violated, "row-kept"},
+	{evidence.AckIsFinal, "the answer to the late ACK was a refusal", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1).frame(frameDeliver, "c1", o1, "").deliver("c1#1", o1).frame("ack", "c1", o1, "")
+		t.frame(frameAckConfirm, "c1", o1, "")
+		t.events[len(t.events)-1].Reason = "refused"
+		t.on(evidence.AckCalled, "c1#1", o1).on(evidence.AckReturned, "c1#1", o1, ackOutcome(evidence.AckRefused)).frame(frameDeliver, "c1", o1, "").serve("c1#1", o1)
+	}, Held, ""},
 	{evidence.AckIsFinal, "nothing confirmed", func(t *tale) { t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1) }, Inconclusive, ""},
 	{evidence.AckIsFinal, "never confirmed here", func(t *tale) { t.prof.AckConfirms = false; t.publish(o1) }, NotApplicable, ""},
 
 	{evidence.PersistedBeforeAccepted, "answered after the hold", func(t *tale) {
 		t.fault("h", evidence.Store).fire("h", "hold", "", "commit", o1).call(o1).frame(framePublish, "p1", o1, "").heal("h").frame(frameAccept, "p1", o1, "").answer(o1, evidence.Accepted)
 	}, Held, ""},
+	{evidence.PersistedBeforeAccepted, "accepted before the store could answer", func(t *tale) {
+		t.fault("h", evidence.Store).call(o1).frame(framePublish, "p1", o1, "").frame(frameAccept, "p1", o1, "").answer(o1, evidence.Accepted).fire("h", "hold", "", "insert", o1).heal("h")
+	}, Violated, "accepted-before-persisted"},
 	{evidence.PersistedBeforeAccepted, "declined during the hold", func(t *tale) {
 		t.fault("h", evidence.Store).fire("h", "hold", "", "commit").call(o1).frame(framePublish, "p1", o1, "").frame(frameAccept, "p1", o1, "").answer(o1, evidence.Declined).heal("h")
 	}, Held, ""},

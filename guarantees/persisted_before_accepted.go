@@ -43,6 +43,12 @@ func (c *ahead) observe(l *ledger, e *evidence.Event, m *message, _ *receipt, ou
 			for _, it := range e.Items {
 				if m := l.resolve(it.PublishID, it.MessageID, it.BusinessID); m != nil {
 					c.hold(e.Fault, m.ref, out)
+					// The store has not answered yet, so whoever was told
+					// Accepted by now was told too early. Of several tries
+					// another may have been stored before.
+					if m.accepted() && m.slot.nextOfBusiness == 0 {
+						c.answer(m, m.returned.seq)
+					}
 				}
 			}
 		}
@@ -50,9 +56,7 @@ func (c *ahead) observe(l *ledger, e *evidence.Event, m *message, _ *receipt, ou
 		delete(c.held, e.Fault)
 	case evidence.PublishReturned:
 		if e.Acceptance == evidence.Accepted {
-			if affirms(e) {
-				c.answer(m, e.Seq)
-			}
+			c.answer(m, e.Seq)
 		}
 	case evidence.FrameCarried:
 		if m == nil || e.Struck != "" {
@@ -64,7 +68,9 @@ func (c *ahead) observe(l *ledger, e *evidence.Event, m *message, _ *receipt, ou
 				c.hold(label, m.ref, out)
 			}
 		case frameAccept:
-			c.answer(m, e.Seq)
+			if affirms(e) {
+				c.answer(m, e.Seq)
+			}
 		}
 	}
 }
