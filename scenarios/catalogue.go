@@ -48,6 +48,9 @@ func All() []script.Scenario {
 		storageDownCrash,
 		publisherRetries,
 		restartReplay,
+		linkSlow,
+		linkReset,
+		linkDown,
 	}
 }
 

@@ -105,7 +105,6 @@ type ProducerOptions struct {
 	Session string // "p1#1"
 	Address string // of the actor's link; empty for an instance that is not Networked
 	Mode    Mode
-	Clock   time.Duration // offset of this client's clock
 }
 
 // ConsumerOptions of one session.
@@ -117,7 +116,6 @@ type ConsumerOptions struct {
 	Subscription string // the logical subscriber: all consumers of one compete
 	Mode         Mode
 	Window       int // most deliveries unacknowledged at once, at least 1
-	Clock        time.Duration
 }
 
 // Mode of delivery where a system has more than one side by side.

@@ -8,10 +8,12 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/mattn/go-isatty"
 	"github.com/spf13/cobra"
 
 	"github.com/custodymq/custody/bench"
@@ -161,32 +163,61 @@ func findFormat(name string) (reports.Format, error) {
 	return reports.Format{}, fmt.Errorf("no format %q%s", name, script.Suggest(name, names))
 }
 
-// progress tells of long work: a line for each run that has ended.
+// progress tells of long work: a line for each run that has ended and, on a
+// terminal, what is running now.
 type progress struct {
 	w       io.Writer
+	live    bool
 	total   int
 	mu      sync.Mutex
 	ended   int
+	running []string
 	started map[string]time.Time
 }
 
 func newProgress(w io.Writer, total int) *progress {
-	return &progress{w: w, total: total, started: make(map[string]time.Time)}
+	f, ok := w.(*os.File)
+	return &progress{w: w, live: ok && isatty.IsTerminal(f.Fd()), total: total, started: make(map[string]time.Time)}
 }
 
 func (p *progress) began(name string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.started[name] = time.Now()
+	p.running = append(p.running, name)
+	p.show()
 }
 
 func (p *progress) done(o scenarios.Outcome) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.ended++
+	p.running = slices.DeleteFunc(p.running, func(name string) bool { return name == o.Name })
 	what := o.Judgement.Outcome.String()
 	if o.Err != nil {
 		what = "could not measure"
 	}
+	p.clear()
 	fmt.Fprintf(p.w, "%3d/%d  %-28s %-16s %5.1fs\n", p.ended, p.total, o.Name, what, time.Since(p.started[o.Name]).Seconds())
+	p.show()
+}
+
+const clearLine = "\r\x1b[K"
+
+func (p *progress) clear() {
+	if p.live {
+		fmt.Fprint(p.w, clearLine)
+	}
+}
+
+// show what is running, on one line that the next one replaces.
+func (p *progress) show() {
+	if !p.live || len(p.running) == 0 {
+		return
+	}
+	line := strings.Join(p.running, ", ")
+	if len(line) > 80 {
+		line = line[:79] + "…"
+	}
+	fmt.Fprintf(p.w, "%srunning: %s", clearLine, line)
 }

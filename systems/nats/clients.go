@@ -2,10 +2,8 @@ package nats
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
-	"time"
 
 	"github.com/custodymq/custody/systems"
 )
@@ -34,7 +32,7 @@ func (p Profile) Connect(credentials string) (systems.Clients, error) {
 }
 
 func (c clients) Producer(ctx context.Context, o systems.ProducerOptions) (systems.Producer, error) {
-	if err := c.accepts(o.Mode, o.Clock); err != nil {
+	if err := c.accepts(o.Mode); err != nil {
 		return nil, err
 	}
 	o.Address = c.reached(o.Address)
@@ -46,7 +44,7 @@ func (c clients) Producer(ctx context.Context, o systems.ProducerOptions) (syste
 }
 
 func (c clients) Consumer(ctx context.Context, o systems.ConsumerOptions) (systems.Consumer, error) {
-	if err := c.accepts(o.Mode, o.Clock); err != nil {
+	if err := c.accepts(o.Mode); err != nil {
 		return nil, err
 	}
 	o.Address = c.reached(o.Address)
@@ -58,12 +56,9 @@ func (c clients) Consumer(ctx context.Context, o systems.ConsumerOptions) (syste
 }
 
 // accepts refuses what NATS has no counterpart for, rather than ignore it.
-func (c clients) accepts(mode systems.Mode, clock time.Duration) error {
-	switch {
-	case mode != systems.DefaultMode:
+func (c clients) accepts(mode systems.Mode) error {
+	if mode != systems.DefaultMode {
 		return fmt.Errorf("nats: no mode %q: a stream has one", mode)
-	case clock != 0:
-		return errors.New("nats: a client has no clock of its own")
 	}
 	return nil
 }

@@ -63,6 +63,9 @@ func (p *producer) Send(ctx context.Context, m systems.Message) (systems.Pending
 	if err != nil {
 		return nil, fmt.Errorf("zeromq: send: %w", err)
 	}
+	if err := ctx.Err(); err != nil {
+		return &pending{err: fmt.Errorf("zeromq: send: cancelled before anything was written: %w", err)}, nil
+	}
 	call, err := p.conn.Publish(ctx, wire.Message{Topic: m.Destination, Mode: p.mode, BusinessID: envelope.BusinessID, MessageID: m.MessageID,
 		Key: m.Key, Headers: m.Headers, TTL: m.TTL, Payload: m.Payload})
 	return &pending{call: call, err: err, mode: p.mode}, nil

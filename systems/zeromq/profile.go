@@ -5,6 +5,7 @@ package zeromq
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"runtime/debug"
 	"time"
 
@@ -92,7 +93,7 @@ func (p Profile) Describe() systems.Description {
 	d := systems.Description{
 		System: "zeromq", Claims: p.claims, Versions: versions(),
 		Profile: evidence.Profile{
-			Name: p.name, Summary: p.summary, KeepsRows: p.history, MarksAgain: true, AckConfirms: p.mode == systems.AtLeastOnce,
+			Name: p.name, Summary: p.summary, KeepsRows: p.history, MarksAgain: p.mode == systems.AtLeastOnce, AckConfirms: p.mode == systems.AtLeastOnce,
 			Redelivers: evidence.RedeliverTimeout, AckCounting: "per-message",
 			Settings: []evidence.Setting{{Name: "store", Value: "sqlite"}, {Name: "synchronous", Value: "FULL"},
 				{Name: "visibilityTimeout", Value: p.period(visibility).String()}, {Name: "heartbeat", Value: p.period(heartbeat).String()},
@@ -138,10 +139,13 @@ func (p Profile) Credentials(i systems.Instance) string {
 	return ""
 }
 
+// tokenForm is that of what Start draws from crypto/rand.Text.
+var tokenForm = regexp.MustCompile(`^[A-Z2-7]{26}$`)
+
 // Connect gives clients for an instance that another process has started.
 func (p Profile) Connect(credentials string) (systems.Clients, error) {
-	if credentials == "" {
-		return nil, errors.New("zeromq: connect: no token; it comes from Credentials of the running instance")
+	if !tokenForm.MatchString(credentials) {
+		return nil, errors.New("zeromq: connect: the credentials are no token (26 characters of base32); they come from Credentials of the running instance")
 	}
 	return clients{profile: p, token: credentials}, nil
 }
