@@ -212,6 +212,9 @@ func (l *ledger) fateOf(m *message, r *receipt) outcomeOf {
 	if maybeAcked {
 		return outcomeOf{lost, "acknowledged without its effect", ConsumerToBusiness}
 	}
+	if r.deliveries > 0 {
+		return outcomeOf{lost, "accepted, handed over, not settled, and kept nowhere", l.lastSeen(m, r)}
+	}
 	return outcomeOf{lost, "accepted and never served", l.lastSeen(m, r)}
 }
 
