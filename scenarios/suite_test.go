@@ -151,6 +151,17 @@ expect no-accepted-loss, single-effect`)
 		Expect(second).To(Equal(first))
 	})
 
+	It("that was found once is judged the same ever after", func() {
+		dir := filepath.Join(GinkgoT().TempDir(), "found")
+		Expect(os.CopyFS(dir, os.DirFS("testdata/found/nats-acknowledged-row-returns"))).To(Succeed())
+		j, err := scenarios.Judge(dir)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(j.Outcome).To(Equal(guarantees.Violated))
+		Expect(j.Broken[0].Guarantee).To(Equal("ack-is-final"))
+		Expect(j.Broken[0].Kind).To(Equal("row-kept"))
+		Expect(j.Broken[0].BusinessID).To(Equal("order-2"))
+	})
+
 	It("that is cancelled leaves readable evidence and is never held", SpecTimeout(scaledLimit()), func(ctx SpecContext) {
 		s, err := scenarios.Find("ack-lost")
 		Expect(err).NotTo(HaveOccurred())
