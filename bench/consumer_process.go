@@ -84,7 +84,7 @@ func NewConsumerRole(find func(spec string, scale float64) (systems.System, erro
 // consumerActor is a consumer as the bench sees it: something that is started,
 // stopped and killed, in this process or in one of its own.
 type consumerActor struct {
-	spec consumerSpec
+	spec script.Consumer
 	b    *Bench
 
 	mu       sync.Mutex
@@ -94,8 +94,6 @@ type consumerActor struct {
 	done     chan struct{}
 	child    *containers.Child
 }
-
-type consumerSpec = script.Consumer
 
 // start it; nothing happens when it runs.
 func (a *consumerActor) start(ctx context.Context) error {

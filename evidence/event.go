@@ -46,7 +46,7 @@ type Event struct {
 	Phase  Phase     `json:"phase,omitzero"`   // PhaseBegan
 	Exit   *ExitInfo `json:"exit,omitempty"`   // ProcessExited
 	Call   uint64    `json:"call,omitzero"`    // *Called and its *Returned: the actor's own count of calls, pairing the two
-	OK     bool      `json:"ok,omitzero"`      // ReachedChecked, AwaitEnded, SubscribeReturned, HealthChecked
+	OK     bool      `json:"ok,omitzero"`      // AwaitEnded, SubscribeReturned, HealthChecked
 	Reason string    `json:"reason,omitempty"` // why, in words: an error, a refusal, what was missing
 }
 
@@ -101,9 +101,8 @@ const (
 	StoreCalled   // a store operation begins (Frame names it)
 	StoreReturned // …and has returned (Reason when it failed)
 	AwaitBegan
-	AwaitEnded     // OK, or the deadline passed
-	ReachedChecked // a situation condition as the bench saw it; judging checks again
-	SnapshotTaken  // stored rows were read; Reason is the checkpoint's name
+	AwaitEnded    // OK, or the deadline passed
+	SnapshotTaken // stored rows were read; Reason is the checkpoint's name
 	HealthChecked
 	DrainEnded // Reason: settled, barrier, quiet, deadline, no-consumer
 	WatchEnded
@@ -120,8 +119,7 @@ var kindNames = []string{
 	"effect-absorbed", "effect-failed", "ack-called", "ack-returned", "nack-called", "nack-returned",
 	"lookup-called", "lookup-returned", "frame-carried", "link-connected", "link-disconnected",
 	"fault-armed", "fault-fired", "fault-healed", "process-started", "process-exited", "process-paused",
-	"process-continued", "store-called", "store-returned", "await-began", "await-ended", "reached-checked",
-	"snapshot-taken", "health-checked", "drain-ended", "watch-ended", "dead-lettered", "purged", "clock-set",
+	"process-continued", "store-called", "store-returned", "await-began", "await-ended", "snapshot-taken", "health-checked", "drain-ended", "watch-ended", "dead-lettered", "purged", "clock-set",
 	"commanded", "noted",
 }
 

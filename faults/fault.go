@@ -49,9 +49,6 @@ type Spec struct {
 	Rate      int // KiB/s
 }
 
-// Triggered says whether the fault waits for an event.
-func (s Spec) Triggered() bool { return s.Frame != "" || s.Operation != "" }
-
 // Targets finds what a fault strikes. An error says why there is no such thing.
 type Targets interface {
 	Link(actor string) (*links.Link, error)

@@ -70,17 +70,13 @@ func InFlight(label string, times int) evidence.Condition {
 func Stored(id, checkpoint string) evidence.Condition {
 	return Condition(evidence.CondStored, id, checkpoint, 0)
 }
-func Dead(id string) evidence.Condition     { return Condition(evidence.CondDead, id, "", 0) }
-func Resolved(id string) evidence.Condition { return Condition(evidence.CondResolved, id, "", 0) }
-func Gone(id string) evidence.Condition     { return Condition(evidence.CondGone, id, "", 0) }
+func Dead(id string) evidence.Condition { return Condition(evidence.CondDead, id, "", 0) }
+func Gone(id string) evidence.Condition { return Condition(evidence.CondGone, id, "", 0) }
 func Connected(actor string, times int) evidence.Condition {
 	return Condition(evidence.CondConnected, actor, "", times)
 }
 func HandlerFailed(id string, times int) evidence.Condition {
 	return Condition(evidence.CondFailed, id, "", times)
-}
-func Carried(kind, actor string, times int) evidence.Condition {
-	return Condition(evidence.CondCarried, actor, kind, times)
 }
 
 func shapeOf(verb string) (shape, bool) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
 
@@ -62,7 +61,7 @@ func (in *instance) Rows(ctx context.Context) (evidence.Snapshot, error) {
 		s.Rows = append(s.Rows, r)
 	}
 	s.Count = len(s.Rows)
-	return s, errors.Join(rows.Err())
+	return s, rows.Err()
 }
 
 var states = map[store.State]evidence.RowState{store.Pending: evidence.RowPending, store.Processed: evidence.RowProcessed, store.Dead: evidence.RowDead,
