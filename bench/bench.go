@@ -70,11 +70,11 @@ func Run(ctx context.Context, o Options) (err error) {
 		o.Scale = DefaultScale
 	}
 	desc := o.System.Describe()
-	resolved, err := resolve(o.Scenario, desc)
+	labels, err := resolve(o.Scenario)
 	if err != nil {
 		return err
 	}
-	rec, err := evidence.Create(o.Dir, manifest(o, desc, resolved), []byte(script.Print(o.Scenario)))
+	rec, err := evidence.Create(o.Dir, manifest(o, desc, labels), []byte(script.Print(o.Scenario)))
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrNoEvidence, err)
 	}
@@ -103,16 +103,15 @@ const (
 
 func scaled(d time.Duration, by float64) time.Duration { return time.Duration(float64(d) * by) }
 
-func manifest(o Options, desc systems.Description, r resolution) evidence.Manifest {
+func manifest(o Options, desc systems.Description, labels []evidence.FaultLabel) evidence.Manifest {
 	claims := append([]evidence.Claim(nil), desc.Claims...)
 	m := evidence.Manifest{Run: filepath.Base(o.Dir), System: desc.System, Profile: desc.Profile, Claims: append(claims, applicationClaims(o.Scenario)...),
-		Scenario: o.Scenario.Name, Why: o.Scenario.Why, Expect: o.Scenario.Expect, Reached: o.Scenario.Reached, Faults: r.labels,
+		Scenario: o.Scenario.Name, Why: o.Scenario.Why, Expect: o.Scenario.Expect, Reached: o.Scenario.Reached, Faults: labels,
 		Seed: o.Seed, Scale: o.Scale, Versions: map[string]string{"go": runtime.Version()}, Defect: o.Defect,
 		Machine: evidence.Machine{OS: runtime.GOOS, Arch: runtime.GOARCH, Cores: runtime.NumCPU()}}
 	for name, version := range desc.Versions {
 		m.Versions[name] = version
 	}
-	m.Inapplicable = r.inapplicable
 	return m
 }
 

@@ -17,21 +17,16 @@ type UsageError struct{ Text string }
 
 func (e *UsageError) Error() string { return e.Text }
 
-// resolution is what a scenario comes to on a system, before anything starts.
-type resolution struct {
-	labels       []evidence.FaultLabel
-	inapplicable string
-}
-
 // Check says what a script asks for that does not exist.
 func Check(s script.Scenario) error {
-	_, err := resolve(s, systems.Description{})
+	_, err := resolve(s)
 	return err
 }
 
-// resolve looks up every fault, actor and guarantee that the script names.
-func resolve(s script.Scenario, desc systems.Description) (resolution, error) {
-	var r resolution
+// resolve looks up every fault and actor that the script names, before anything
+// starts, and gives its faults as data.
+func resolve(s script.Scenario) ([]evidence.FaultLabel, error) {
+	var found []evidence.FaultLabel
 	actors := map[string]string{faults.Broker: "broker", "store": "store"}
 	labels := map[string]bool{}
 	for _, step := range s.Steps {
@@ -82,33 +77,30 @@ func resolve(s script.Scenario, desc systems.Description) (resolution, error) {
 		case script.Fault:
 			f, ok := faults.Find(step.Verb)
 			if !ok {
-				return r, usage("word 3: %q is no fault%s", step.Verb, script.Suggest(step.Verb, verbs()))
+				return nil, usage("word 3: %q is no fault%s", step.Verb, script.Suggest(step.Verb, verbs()))
 			}
 			spec := specOf(step)
 			if err := f.Check(spec); err != nil {
-				return r, usage("%v", err)
+				return nil, usage("%v", err)
 			}
 			for _, name := range []string{step.On, step.Target} {
 				if name != "" && actors[name] == "" {
-					return r, usage("%s is not declared above this line", name)
+					return nil, usage("%s is not declared above this line", name)
 				}
 			}
 			labels[step.Label] = true
-			r.labels = append(r.labels, evidence.FaultLabel{Label: step.Label, Class: f.ClassOf(spec), Verb: step.Verb, Line: line})
+			found = append(found, evidence.FaultLabel{Label: step.Label, Class: f.ClassOf(spec), Verb: step.Verb, Line: line})
 		}
 		if err != nil {
-			return r, err
+			return nil, err
 		}
 	}
 	for _, c := range s.Reached {
 		if (c.Verb == evidence.CondFired || c.Verb == evidence.CondInFlight) && !labels[c.Subject] {
-			return r, &UsageError{fmt.Sprintf("scenario %s: \"reached %s\": there is no fault %s", s.Name, c.Line, c.Subject)}
+			return nil, &UsageError{fmt.Sprintf("scenario %s: \"reached %s\": there is no fault %s", s.Name, c.Line, c.Subject)}
 		}
 	}
-	if desc.System != "" {
-		r.inapplicable = needed(s, desc)
-	}
-	return r, nil
+	return found, nil
 }
 
 func verbs() []string {

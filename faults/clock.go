@@ -2,6 +2,7 @@ package faults
 
 import (
 	"context"
+	"time"
 
 	"github.com/custodymq/custody/evidence"
 )
@@ -14,18 +15,18 @@ var clockFault = Fault{Verb: "clock", Class: evidence.Clock, Strikes: StrikesClo
 		if err != nil {
 			return nil, err
 		}
-		set := func(ctx context.Context, offset string, by Spec) error {
-			if err := clock.SetClock(ctx, by.By); err != nil {
+		set := func(ctx context.Context, offset time.Duration) error {
+			if err := clock.SetClock(ctx, offset); err != nil {
 				return err
 			}
-			t.Sink().Record(evidence.Event{Kind: evidence.ClockSet, Actor: s.Target, Fault: s.Label, Reason: offset})
+			t.Sink().Record(evidence.Event{Kind: evidence.ClockSet, Actor: s.Target, Fault: s.Label, Reason: offset.String()})
 			return nil
 		}
-		if err := set(ctx, s.By.String(), s); err != nil {
+		if err := set(ctx, s.By); err != nil {
 			return nil, err
 		}
 		t.Sink().Record(evidence.Event{Kind: evidence.FaultFired, Actor: s.Target, Fault: s.Label, Struck: "clock"})
-		in := newSignal(func(ctx context.Context) error { return set(ctx, "0s", Spec{}) })
+		in := newSignal(func(ctx context.Context) error { return set(ctx, 0) })
 		in.fire()
 		return in, nil
 	},

@@ -70,37 +70,28 @@ func Role() containers.Role {
 			return err
 		},
 		Methods: map[string]func(context.Context, json.RawMessage) (any, error){
-			"clock": func(_ context.Context, params json.RawMessage) (any, error) {
-				var offset time.Duration
-				if err := json.Unmarshal(params, &offset); err != nil {
-					return nil, fmt.Errorf("zeromq: clock: %w", err)
-				}
+			"clock": method(func(offset time.Duration) error {
 				r.server.SetClockOffset(offset)
-				return nil, nil
-			},
-			"setenv": func(_ context.Context, params json.RawMessage) (any, error) {
-				var value string
-				if err := json.Unmarshal(params, &value); err != nil {
-					return nil, fmt.Errorf("zeromq: setenv: %w", err)
-				}
-				return nil, os.Setenv(store.IdentityVariable, value)
-			},
-			"arm": func(_ context.Context, params json.RawMessage) (any, error) {
-				var f systems.StoreFault
-				if err := json.Unmarshal(params, &f); err != nil {
-					return nil, fmt.Errorf("zeromq: arm: %w", err)
-				}
-				return nil, r.armed.arm(f)
-			},
-			"heal": func(_ context.Context, params json.RawMessage) (any, error) {
-				var label string
-				if err := json.Unmarshal(params, &label); err != nil {
-					return nil, fmt.Errorf("zeromq: heal: %w", err)
-				}
+				return nil
+			}),
+			"setenv": method(func(value string) error { return os.Setenv(store.IdentityVariable, value) }),
+			"arm":    method(func(f systems.StoreFault) error { return r.armed.arm(f) }),
+			"heal": method(func(label string) error {
 				r.armed.heal(label)
-				return nil, nil
-			},
+				return nil
+			}),
 		},
+	}
+}
+
+// method is a command with one parameter and no result.
+func method[T any](do func(T) error) func(context.Context, json.RawMessage) (any, error) {
+	return func(_ context.Context, params json.RawMessage) (any, error) {
+		var v T
+		if err := json.Unmarshal(params, &v); err != nil {
+			return nil, fmt.Errorf("zeromq: parameter of a command: %w", err)
+		}
+		return nil, do(v)
 	}
 }
 
