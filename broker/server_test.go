@@ -3,6 +3,7 @@ package broker_test
 import (
 	"context"
 	"errors"
+	"net"
 	"testing"
 	"time"
 
@@ -255,6 +256,16 @@ func TestCloseFinishesWhatWasTaken(t *testing.T) {
 	<-begun
 	closed := make(chan error, 1)
 	go func() { closed <- s.Close(within(t)) }()
+	for ctx := within(t); ; { // until the broker is stopping: it takes no connection any more
+		nc, err := new(net.Dialer).DialContext(ctx, "tcp", s.Addr())
+		if ctx.Err() != nil {
+			t.Fatal("the broker does not stop")
+		}
+		if err != nil {
+			break
+		}
+		nc.Close()
+	}
 	select {
 	case err := <-closed:
 		t.Fatalf("closed before the commit was done: %v", err)
