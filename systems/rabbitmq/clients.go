@@ -6,7 +6,6 @@ import (
 	"net"
 	"strings"
 	"sync"
-	"time"
 
 	client "github.com/rabbitmq/amqp091-go"
 
@@ -18,11 +17,11 @@ import (
 type clients struct {
 	profile Profile
 	address string
-	prefix  string // of every name that this run makes on the server
+	prefix  string                      // of every name that this run makes on the server
+	settle  func(context.Context) error // after a queue was made; nil where there is nothing to do
 
 	mu          sync.Mutex
 	made        map[string]bool   // destinations whose queue was made since the server started
-	lastMade    time.Time         // …the newest of them
 	subscribers map[string]string // the logical subscriber of each destination
 }
 
@@ -133,12 +132,15 @@ func (c *clients) makeQueue(ctx context.Context, destination string) error {
 		return nil
 	}
 	err = c.administer(ctx, func(ch *client.Channel) error { return c.profile.declare(ch, name) })
+	if err == nil && c.settle != nil {
+		err = c.settle(ctx)
+	}
 	if err != nil {
 		return fmt.Errorf("rabbitmq: make queue %s: %w", name, err)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.made[destination], c.lastMade = true, time.Now()
+	c.made[destination] = true
 	return nil
 }
 
@@ -147,13 +149,6 @@ func (c *clients) forgetQueues() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	clear(c.made)
-}
-
-// queuesMade is when the last queue was made; zero if none was.
-func (c *clients) queuesMade() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.lastMade
 }
 
 // deadSuffix of the queue of a destination's dead letters.

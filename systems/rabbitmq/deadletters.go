@@ -79,7 +79,7 @@ func (in *instance) settleDeadLetter(ctx context.Context, messageID string, do f
 // eachDeadLetter visits the dead letters until visit is done. What it does not
 // acknowledge goes back, in its place, when the connection ends.
 func (in *instance) eachDeadLetter(ctx context.Context, visit func(ch *client.Channel, queue string, d client.Delivery) (done bool, err error)) error {
-	counts, err := in.counter.count(ctx, in.prefix)
+	counts, err := in.console.count(ctx, in.prefix)
 	if err != nil {
 		return err
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	client "github.com/rabbitmq/amqp091-go"
 
@@ -53,7 +52,14 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 		return nil, errors.Join(err, log.Close())
 	}
 	prefix := "custody-" + strings.ToLower(rand.Text()[:10]) + "-"
-	return &instance{clients: newClients(p, s.address, prefix), server: s, pool: env.Servers}, nil
+	in := &instance{clients: newClients(p, s.address, prefix), server: s, pool: env.Servers}
+	if p.queueType == quorum {
+		// A node that is killed within seconds of making a quorum queue forgets
+		// where it is: the queue keeps its name and never serves again. The
+		// queues of these profiles are meant to have been there for long.
+		in.settle = s.console.write
+	}
+	return in, nil
 }
 
 // Stop deletes the run's queues and puts the server back; one that was struck
@@ -69,7 +75,7 @@ func (in *instance) Stop(ctx context.Context) error {
 }
 
 func (in *instance) deleteQueues(ctx context.Context) error {
-	counts, err := in.counter.count(ctx, in.prefix)
+	counts, err := in.console.count(ctx, in.prefix)
 	if err != nil || len(counts) == 0 {
 		return err
 	}
@@ -86,26 +92,6 @@ func (in *instance) deleteQueues(ctx context.Context) error {
 func (in *instance) Address() string          { return in.clients.address }
 func (in *instance) Protocol() links.Protocol { return amqp.Protocol{} }
 
-// quorumSettles is how old a quorum queue must be to outlive a SIGKILL: what
-// the node writes of a new one reaches its files within seconds only. Killed
-// earlier, the queue keeps its name and never serves again.
-const quorumSettles = 4 * time.Second
-
-// Kill ends the server at once; a quorum queue that was just made is given the
-// time that it needs to be able to come back.
-func (in *instance) Kill(ctx context.Context) error {
-	if in.profile.queueType == quorum {
-		wait := time.NewTimer(time.Until(in.queuesMade().Add(quorumSettles)))
-		defer wait.Stop()
-		select {
-		case <-wait.C:
-		case <-ctx.Done():
-			return fmt.Errorf("rabbitmq: kill: %w", context.Cause(ctx))
-		}
-	}
-	return in.server.Kill(ctx)
-}
-
 // Restart starts the server, which must have ended.
 func (in *instance) Restart(ctx context.Context) error {
 	in.forgetQueues()
@@ -116,7 +102,7 @@ func (in *instance) Restart(ctx context.Context) error {
 // queues of dead letters: AMQP has no way to look at a message and leave it as
 // it was. A count of none is exact.
 func (in *instance) Rows(ctx context.Context) (evidence.Snapshot, error) {
-	counts, err := in.counter.count(ctx, in.prefix)
+	counts, err := in.console.count(ctx, in.prefix)
 	if err != nil {
 		return evidence.Snapshot{}, err
 	}

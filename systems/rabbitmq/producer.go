@@ -124,7 +124,7 @@ func (p *producer) Send(ctx context.Context, m systems.Message) (systems.Pending
 		return settled(refusal(evidence.Unknown, err, "the connection broke while writing")), nil
 	}
 	if confirm == nil {
-		return settled(systems.Receipt{MessageID: m.MessageID, Told: "ok", Reason: "without confirms nothing is answered"}), nil
+		return settled(systems.Receipt{Told: "ok", Reason: "without confirms nothing is answered"}), nil
 	}
 	p.waiting.Add(1)
 	return &pending{producer: p, confirm: confirm, messageID: m.MessageID, queue: queue}, nil
@@ -169,7 +169,9 @@ func (p *pending) answered() systems.Receipt {
 		case p.confirm.Acked() && profile.mandatory && p.producer.wasReturned(returnKey(p.queue, p.messageID)):
 			p.receipt = refusal(evidence.Declined, errReturned, "no queue of this name: returned before it was confirmed")
 		case p.confirm.Acked():
-			p.receipt = systems.Receipt{Acceptance: evidence.Accepted, HeldBy: profile.heldBy(), MessageID: p.messageID, Told: "ok"}
+			// Without a message ID: a confirm names none, and one that comes
+			// again is another message to RabbitMQ.
+			p.receipt = systems.Receipt{Acceptance: evidence.Accepted, HeldBy: profile.heldBy(), Told: "ok"}
 		case p.producer.ended():
 			// The client resolves what is open as refused when its connection ends.
 			p.receipt = refusal(evidence.Unknown, client.ErrClosed, "the connection ended before the answer")

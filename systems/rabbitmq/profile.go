@@ -84,7 +84,9 @@ func Profiles(scale float64) []systems.System {
 			p.arguments = client.Table{"x-delivery-limit": deliveryLimit, "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
 		})
 	add(safe, "max-length-reject", "as quorum, at most a few messages long: then a publish is refused", quorumClaims,
-		func(p *Profile) { p.arguments = client.Table{"x-max-length": maxLength, "x-overflow": "reject-publish"} })
+		func(p *Profile) {
+			p.arguments = client.Table{"x-max-length": maxLength, "x-overflow": "reject-publish"}
+		})
 	add(safe, "max-length-drop-head", "as quorum, at most a few messages long: then the oldest is dropped", dropHeadClaims,
 		func(p *Profile) { p.arguments = client.Table{"x-max-length": maxLength, "x-overflow": "drop-head"} })
 

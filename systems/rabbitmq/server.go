@@ -23,7 +23,7 @@ type server struct {
 	address string
 	dir     string // private: configuration, cookie, database
 	epmd    containers.Process
-	counter *counter
+	console *console
 }
 
 const (
@@ -74,7 +74,7 @@ func startServer(ctx context.Context, sink evidence.Sink, log io.WriteCloser) (*
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("rabbitmq: Erlang's name mapper: %w", err), s.discard(ctx))
 	}
-	s.counter = &counter{node: nodeName(address), env: env}
+	s.console = &console{node: nodeName(address), env: env}
 	s.Server = containers.NewServer(serverName, sink, log, func(ctx context.Context, log io.Writer, exited func(containers.Exit)) (containers.Process, string, error) {
 		p, err := containers.StartProgram(ctx, containers.ProgramOptions{
 			Path: serverProgram, Env: env, Dir: s.dir, Log: log, Exited: exited,
@@ -104,8 +104,8 @@ func (s *server) Close(ctx context.Context) error {
 // discard what is beside the node's process.
 func (s *server) discard(ctx context.Context) error {
 	var errs []error
-	if s.counter != nil {
-		errs = append(errs, s.counter.close())
+	if s.console != nil {
+		errs = append(errs, s.console.close())
 	}
 	if s.epmd != nil {
 		errs = append(errs, s.epmd.Kill(context.WithoutCancel(ctx)))

@@ -15,12 +15,12 @@ import (
 	"time"
 )
 
-// counter asks a node how many messages each of its queues holds, those in the
-// hands of consumers included. AMQP tells only of those that wait, rabbitmqctl
-// starts an Erlang machine for every question, which takes a second, and what
-// the node publishes about quorum queues is seconds old. So one Erlang machine
-// stays beside the node and does what rabbitmqctl does. Safe for concurrent use.
-type counter struct {
+// console asks a node what AMQP cannot tell: how many messages each of its
+// queues holds, those in the hands of consumers included. rabbitmqctl starts an
+// Erlang machine for every question, which takes a second, and what the node
+// publishes about quorum queues is seconds old. So one Erlang machine stays
+// beside the node and does what rabbitmqctl does. Safe for concurrent use.
+type console struct {
 	node string
 	env  []string
 
@@ -46,13 +46,28 @@ Named = [{element(4, amqqueue:get_name(Q)), Q} || Q <- rabbit_amqqueue:list(<<"/
 		Total
 end} || {Name, Q} <- Named, string:prefix(Name, Prefix) =/= nomatch].`
 
-// asking reads questions ("7 PREFIX") and writes answers ("7 ok NAME COUNT …",
+// writing makes the node write now what it writes of a new quorum queue within
+// seconds: its place in tables that are files.
+const writing = `[dets:sync(Table) || Table <- dets:all()], [].`
+
+// The questions, by their place among the arguments of asking.
+const (
+	askCounts = "1"
+	askWrite  = "2"
+)
+
+// asking reads questions ("7 1 PREFIX") and writes answers ("7 ok NAME COUNT …",
 // "7 failed WHY") until its input ends. Names are in hexadecimal.
 const asking = `
-[Node, Text] = init:get_plain_arguments(),
-{ok, Tokens, _} = erl_scan:string(Text),
-{ok, Expressions} = erl_parse:parse_exprs(Tokens),
-Ask = fun(Prefix) ->
+[Node | Texts] = init:get_plain_arguments(),
+Parse = fun(Text) ->
+	{ok, Tokens, _} = erl_scan:string(Text),
+	{ok, Expressions} = erl_parse:parse_exprs(Tokens),
+	Expressions
+end,
+Questions = [Parse(Text) || Text <- Texts],
+Ask = fun(Question, Prefix) ->
+	Expressions = lists:nth(list_to_integer(Question), Questions),
 	try erpc:call(list_to_atom(Node), erl_eval, exprs, [Expressions, [{'Prefix', Prefix}]], 2000) of
 		{value, Counts, _} -> ["ok" | [[" ", binary:encode_hex(Name), " ", integer_to_binary(N)] || {Name, N} <- Counts]]
 	catch
@@ -62,8 +77,8 @@ end,
 Loop = fun Again() ->
 	case io:get_line("") of
 		Line when is_list(Line) ->
-			[Number, Prefix] = string:lexemes(Line, " \n"),
-			io:format("~s ~s~n", [Number, Ask(Prefix)]),
+			[Number, Question, Prefix] = string:lexemes(Line, " \n"),
+			io:format("~s ~s~n", [Number, Ask(Question, Prefix)]),
 			Again();
 		_ -> halt()
 	end
@@ -71,7 +86,17 @@ end,
 Loop().`
 
 // count gives the messages of each queue whose name begins with prefix.
-func (c *counter) count(ctx context.Context, prefix string) (map[string]int, error) {
+func (c *console) count(ctx context.Context, prefix string) (map[string]int, error) {
+	return c.ask(ctx, askCounts, prefix)
+}
+
+// write returns when what the node knows of its queues is in its files.
+func (c *console) write(ctx context.Context) error {
+	_, err := c.ask(ctx, askWrite, "-")
+	return err
+}
+
+func (c *console) ask(ctx context.Context, question, prefix string) (map[string]int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.start(); err != nil {
@@ -79,8 +104,8 @@ func (c *counter) count(ctx context.Context, prefix string) (map[string]int, err
 	}
 	c.last++
 	number := strconv.Itoa(c.last)
-	if _, err := fmt.Fprintf(c.in, "%s %s\n", number, prefix); err != nil {
-		return nil, fmt.Errorf("rabbitmq: ask for the messages of the queues: %w", err)
+	if _, err := fmt.Fprintf(c.in, "%s %s %s\n", number, question, prefix); err != nil {
+		return nil, fmt.Errorf("rabbitmq: ask the node: %w", err)
 	}
 	for {
 		select {
@@ -89,9 +114,9 @@ func (c *counter) count(ctx context.Context, prefix string) (map[string]int, err
 				return readCounts(rest)
 			}
 		case <-c.ended:
-			return nil, errors.New("rabbitmq: the Erlang machine that counts the messages of the queues has ended")
+			return nil, errors.New("rabbitmq: the Erlang machine that asks the node has ended")
 		case <-ctx.Done():
-			return nil, fmt.Errorf("rabbitmq: no answer about the messages of the queues: %w", context.Cause(ctx))
+			return nil, fmt.Errorf("rabbitmq: no answer of the node: %w", context.Cause(ctx))
 		}
 	}
 }
@@ -100,7 +125,7 @@ func (c *counter) count(ctx context.Context, prefix string) (map[string]int, err
 func readCounts(answer string) (map[string]int, error) {
 	words := strings.Fields(answer)
 	if len(words) == 0 || words[0] != "ok" || len(words)%2 == 0 {
-		return nil, fmt.Errorf("rabbitmq: the node does not tell the messages of its queues: %.200s", answer)
+		return nil, fmt.Errorf("rabbitmq: the node does not tell: %.200s", answer)
 	}
 	counts := make(map[string]int)
 	for i := 1; i < len(words); i += 2 {
@@ -114,13 +139,13 @@ func readCounts(answer string) (map[string]int, error) {
 	return counts, nil
 }
 
-func (c *counter) start() error {
+func (c *console) start() error {
 	if c.cmd != nil {
 		return nil
 	}
-	name := "counter-" + c.node // a name of its own, as the name mapper knows it
+	name := "console-" + c.node // a name of its own, as the name mapper knows it
 	cmd := exec.Command("erl", "-noshell", "-hidden", "-sname", name,
-		"-kernel", "inet_dist_use_interface", "{127,0,0,1}", "+sbwt", "none", "-eval", asking, "-extra", c.node, counting)
+		"-kernel", "inet_dist_use_interface", "{127,0,0,1}", "+sbwt", "none", "-eval", asking, "-extra", c.node, counting, writing)
 	cmd.Env, cmd.WaitDelay = c.env, time.Second
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	in, err1 := cmd.StdinPipe()
@@ -129,7 +154,7 @@ func (c *counter) start() error {
 		return fmt.Errorf("rabbitmq: pipes to erl: %w", err)
 	}
 	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("rabbitmq: start erl to count the messages of the queues: %w", err)
+		return fmt.Errorf("rabbitmq: start erl to ask the node: %w", err)
 	}
 	c.cmd, c.in, c.answers, c.ended = cmd, in, make(chan string, 1), make(chan struct{})
 	go func() {
@@ -147,7 +172,7 @@ func (c *counter) start() error {
 	return nil
 }
 
-func (c *counter) close() error {
+func (c *console) close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.cmd == nil {
