@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"sync"
 	"time"
 
 	"github.com/custodymq/custody/bench"
 	"github.com/custodymq/custody/containers"
+	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/guarantees"
 	"github.com/custodymq/custody/script"
 )
@@ -21,6 +24,9 @@ type Plan struct {
 	Dir       string
 	Repeat    int // 0 is 1
 	Parallel  int // 0 is 1
+	// Resume takes the runs that Dir already holds whole as they are, judged
+	// again, and makes the others anew.
+	Resume bool
 	// Began and Done hear of each run, from several goroutines at once.
 	Began func(name string)
 	Done  func(Outcome)
@@ -32,6 +38,7 @@ type Outcome struct {
 	Dir       string
 	Judgement guarantees.Judgement
 	Err       error // could not measure
+	Resumed   bool  // made by an earlier plan
 }
 
 // Exit code of this run.
@@ -86,8 +93,14 @@ func (p Plan) Run(ctx context.Context) (done []Outcome, err error) {
 			}
 			o := p.Options
 			o.Scenario, o.Seed, o.Dir = r.scenario, r.seed, filepath.Join(p.Dir, r.name)
-			j, err := Run(ctx, o)
-			outcomes[i] = Outcome{Name: r.name, Dir: o.Dir, Judgement: j, Err: err}
+			outcomes[i] = Outcome{Name: r.name, Dir: o.Dir}
+			out := &outcomes[i]
+			if p.Resume {
+				out.Judgement, out.Resumed, out.Err = resume(o)
+			}
+			if !out.Resumed && out.Err == nil {
+				out.Judgement, out.Err = Run(ctx, o)
+			}
 			if p.Done != nil {
 				p.Done(outcomes[i])
 			}
@@ -105,6 +118,30 @@ func (p Plan) Run(ctx context.Context) (done []Outcome, err error) {
 		}
 	}
 	return done, context.Cause(ctx)
+}
+
+// resume judges a whole run of the same script, if o.Dir holds one; one that
+// was broken off is removed, to be made anew.
+func resume(o bench.Options) (j guarantees.Judgement, whole bool, err error) {
+	earlier, err := evidence.Open(o.Dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return j, false, nil
+	}
+	if err != nil {
+		return j, false, err
+	}
+	written, err := earlier.Script()
+	if err != nil {
+		return j, false, err
+	}
+	if text := script.Print(o.Scenario); string(written) != text {
+		return j, false, fmt.Errorf("scenarios: %s holds a run of another script: give the plan another folder", o.Dir)
+	}
+	if end := earlier.Manifest().End; end == nil || end.How != evidence.EndCompleted {
+		return j, false, os.RemoveAll(o.Dir)
+	}
+	j, err = Judge(o.Dir)
+	return j, err == nil, err
 }
 
 // stopBound bounds the end of the servers that were kept between runs.
