@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/custodymq/custody/bench"
@@ -27,6 +28,9 @@ type Plan struct {
 	// Resume takes the runs that Dir already holds whole as they are, judged
 	// again, and makes the others anew.
 	Resume bool
+	// Budget is the time that there is: no run is begun that would not end
+	// within it if it took as long as the longest so far. 0 is no limit.
+	Budget time.Duration
 	// Began and Done hear of each run, from several goroutines at once.
 	Began func(name string)
 	Done  func(Outcome)
@@ -76,6 +80,7 @@ func (p Plan) Run(ctx context.Context) (done []Outcome, err error) {
 		p.Options.Servers = servers
 	}
 	outcomes := make([]Outcome, len(runs))
+	spending := budget{whole: p.Budget, began: time.Now()}
 	slots := make(chan struct{}, max(p.Parallel, 1))
 	var group sync.WaitGroup
 	for i, r := range runs {
@@ -83,7 +88,7 @@ func (p Plan) Run(ctx context.Context) (done []Outcome, err error) {
 		case slots <- struct{}{}:
 		case <-ctx.Done():
 		}
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || spending.spent() {
 			break
 		}
 		group.Go(func() {
@@ -99,7 +104,9 @@ func (p Plan) Run(ctx context.Context) (done []Outcome, err error) {
 				out.Judgement, out.Resumed, out.Err = resume(o)
 			}
 			if !out.Resumed && out.Err == nil {
+				began := time.Now()
 				out.Judgement, out.Err = Run(ctx, o)
+				spending.took(time.Since(began))
 			}
 			if p.Done != nil {
 				p.Done(outcomes[i])
@@ -118,6 +125,27 @@ func (p Plan) Run(ctx context.Context) (done []Outcome, err error) {
 		}
 	}
 	return done, context.Cause(ctx)
+}
+
+// budget of time. Its methods are safe for concurrent use.
+type budget struct {
+	whole   time.Duration // 0 is no limit
+	began   time.Time
+	longest atomic.Int64 // run, in nanoseconds
+}
+
+func (b *budget) took(run time.Duration) {
+	for {
+		longest := b.longest.Load()
+		if int64(run) <= longest || b.longest.CompareAndSwap(longest, int64(run)) {
+			return
+		}
+	}
+}
+
+// spent reports whether one more run might not end within it.
+func (b *budget) spent() bool {
+	return b.whole > 0 && time.Since(b.began)+time.Duration(b.longest.Load()) > b.whole
 }
 
 // resume judges a whole run of the same script, if o.Dir holds one; one that

@@ -186,4 +186,3 @@ func sweepScenario(name, why string, fault script.Fault, child bool, guarantees 
 	s.Reached = []evidence.Condition{script.Fired(sweepLabel)}
 	return s
 }
-
