@@ -162,6 +162,9 @@ func Needs(s script.Scenario) []systems.Need {
 			if step.MessageID != "" || step.Until != "" {
 				add(systems.NeedMessageID)
 			}
+			if step.Until != "" {
+				add(systems.NeedAccepts)
+			}
 		case script.Restart:
 			add(systems.NeedProcess)
 		case script.Set:
@@ -178,8 +181,11 @@ func Needs(s script.Scenario) []systems.Need {
 			if spec.Frame != "" {
 				add(systems.NeedFrames)
 			}
-			if spec.Frame == links.FrameAck || spec.Frame == links.FrameAckConfirm {
+			switch spec.Frame {
+			case links.FrameAck, links.FrameAckConfirm:
 				add(systems.NeedAcks)
+			case links.FrameAccept:
+				add(systems.NeedAccepts)
 			}
 			if spec.Operation != "" {
 				add(systems.NeedStoreFaults)

@@ -57,6 +57,8 @@ const (
 	NeedModes       Need = "modes"          // at-most-once and at-least-once side by side
 	NeedDecline     Need = "decline"        // says no when nobody is there to receive
 	NeedMessageID   Need = "message-id"     // the publisher may choose the message ID
+	NeedDedup       Need = "deduplication"  // a publish under a known message ID is recognised as the same message
+	NeedAccepts     Need = "accepts"        // a publish is answered
 	NeedAcks        Need = "acks"           // acknowledgements go over the wire
 	NeedRedelivery  Need = "redelivery"     // an unsettled message comes again
 	NeedConnector   Need = "child-consumer" // the System is a Connector
