@@ -60,9 +60,10 @@ var (
 	// Nothing is confirmed, so nothing is accepted that could be lost.
 	unconfirmedClaims = claims(always, []promise{manual})
 
+	// At most once is promised for each publish alone: one that is tried again
+	// under its message ID is another message, and counts as a duplicate.
 	autoAckClaims = claims(always, []promise{
 		{evidence.DeclinedMeansAbsent, anyFault, "Publishers: Unroutable Message Handling"},
-		{evidence.NoDuplicateDelivery, whileRunning, "Consumer Acknowledgements and Publisher Confirms: Consumer Acknowledgement Modes and Data Safety Considerations"},
 	})
 
 	// What is confirmed may be in no queue at all.

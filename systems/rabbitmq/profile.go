@@ -85,10 +85,10 @@ func Profiles(scale float64) []systems.System {
 		})
 	add(safe, "max-length-reject", "as quorum, at most a few messages long: then a publish is refused", quorumClaims,
 		func(p *Profile) {
-			p.arguments = client.Table{"x-max-length": maxLength, "x-overflow": "reject-publish"}
+			p.arguments = client.Table{"x-max-length": 5, "x-overflow": "reject-publish"}
 		})
 	add(safe, "max-length-drop-head", "as quorum, at most a few messages long: then the oldest is dropped", dropHeadClaims,
-		func(p *Profile) { p.arguments = client.Table{"x-max-length": maxLength, "x-overflow": "drop-head"} })
+		func(p *Profile) { p.arguments = client.Table{"x-max-length": 3, "x-overflow": "drop-head"} })
 
 	list := make([]systems.System, len(made))
 	for i, p := range made {
@@ -96,9 +96,6 @@ func Profiles(scale float64) []systems.System {
 	}
 	return list
 }
-
-// maxLength of the profiles that bound their queue.
-const maxLength = 3
 
 // The periods of a profile at scale 1.
 const (
@@ -140,7 +137,7 @@ func (p Profile) heldBy() evidence.HeldBy {
 // nackMeans: a queue that is full by policy has stored nothing; any other
 // basic.nack tells of an internal error, and that may be partial.
 func (p Profile) nackMeans() evidence.Acceptance {
-	if p.arguments["x-overflow"] == "reject-publish" {
+	if p.arguments["x-max-length"] != nil {
 		return evidence.Declined
 	}
 	return evidence.Unknown
@@ -179,6 +176,7 @@ func (p Profile) Describe() systems.Description {
 		Lacks: map[systems.Need]string{
 			systems.NeedModes:       "a queue has one mode: what is at most once there is another profile",
 			systems.NeedDecline:     "the queue is there, and stores a message whether or not a consumer is online",
+			systems.NeedDedup:       "RabbitMQ reads no message ID: the same one again is another message",
 			systems.NeedLookup:      "AMQP has no way to ask for a message by its ID: an unknown publish is settled by its delivery, or by a queue that is empty",
 			systems.NeedStoreFaults: "the message store is inside the server, with no seam to strike it",
 			systems.NeedClock:       "RabbitMQ reads the machine's clock",
@@ -187,16 +185,22 @@ func (p Profile) Describe() systems.Description {
 			systems.NeedDeadLetters: "this profile has no dead-letter exchange",
 		},
 	}
-	if p.mandatory && p.consumersMakeQueues {
+	if p.consumersMakeQueues {
+		// With mandatory it says no. Without it says yes, and the scenario shows it.
 		delete(d.Lacks, systems.NeedDecline)
 	}
 	if p.deadLetters {
 		delete(d.Lacks, systems.NeedDeadLetters)
 	}
+	if !p.confirms {
+		d.Lacks[systems.NeedAccepts] = "without confirms no publish is answered"
+	}
 	if p.autoAck {
 		const automatic = "an automatically acknowledged message is done when it is sent"
 		d.Profile.Redelivers, d.Profile.AckCounting, d.Profile.MarksAgain = evidence.RedeliverNever, "automatic", false
-		d.Lacks[systems.NeedAcks], d.Lacks[systems.NeedNack], d.Lacks[systems.NeedRedelivery] = automatic, automatic, automatic
+		for _, need := range []systems.Need{systems.NeedAcks, systems.NeedNack, systems.NeedRedelivery, systems.NeedTTL} {
+			d.Lacks[need] = automatic
+		}
 	}
 	return d
 }
