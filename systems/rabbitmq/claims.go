@@ -31,12 +31,13 @@ var always = []promise{
 	// A redelivery stands where the message stood, "if possible": order is
 	// promised where nothing comes again.
 	{evidence.Order, nil, "Queues: Message Ordering in RabbitMQ"},
-	// The time to live is kept at the head of the queue, and not while the server is stopped.
-	{evidence.ExpiryHonoured, under(evidence.ClientCrash), "Time-to-Live and Expiration: Per-Message TTL in Publishers"},
 }
 
-// manual acknowledgements promise this of every queue.
-var manual = promise{evidence.StableRedeliveryID, anyFault, "Reliability Guide: Data Safety on the Consumer Side (the redelivered flag)"}
+var (
+	redelivered = promise{evidence.StableRedeliveryID, anyFault, "Reliability Guide: Data Safety on the Consumer Side (the redelivered flag)"}
+	// The time to live is kept at the head of the queue, and not while the server is stopped.
+	timeToLive = promise{evidence.ExpiryHonoured, under(evidence.ClientCrash), "Time-to-Live and Expiration: Per-Message TTL in Publishers"}
+)
 
 // kept is what a queue promises that keeps what it has confirmed.
 func kept(classes []evidence.Class, source string) []promise {
@@ -46,7 +47,8 @@ func kept(classes []evidence.Class, source string) []promise {
 		{evidence.UnknownResolved, classes, "Reliability Guide: Data Safety on the Publisher Side"},
 		{evidence.RecoveryBounded, classes, "Consumer Acknowledgements and Publisher Confirms: Automatic Requeueing"},
 		{evidence.RowsMatchClients, classes, "rabbitmqctl(8): list_queues, messages"},
-		manual,
+		redelivered,
+		timeToLive,
 	}
 }
 
@@ -57,8 +59,8 @@ var (
 	classicClaims   = claims(always, kept(anyFault, confirmed))
 	transientClaims = claims(always, kept(whileRunning, "Queues: Durability; "+confirmed))
 
-	// Nothing is confirmed, so nothing is accepted that could be lost.
-	unconfirmedClaims = claims(always, []promise{manual})
+	// Nothing is confirmed, so nothing is accepted that could be lost or expire.
+	unconfirmedClaims = claims(always, []promise{redelivered})
 
 	// At most once is promised for each publish alone: one that is tried again
 	// under its message ID is another message, and counts as a duplicate.
@@ -67,11 +69,11 @@ var (
 	})
 
 	// What is confirmed may be in no queue at all.
-	unroutableClaims = claims(always, []promise{manual})
+	unroutableClaims = claims(always, []promise{redelivered, timeToLive})
 	mandatoryClaims  = quorumClaims
 
 	// What comes again too often, or what is one too many, is dropped.
-	deliveryLimitClaims = claims(always, []promise{manual})
+	deliveryLimitClaims = claims(always, []promise{redelivered, timeToLive})
 	dropHeadClaims      = deliveryLimitClaims
 
 	deadLetterClaims = claims(always, kept(anyFault, "Quorum Queues: Data Safety; At-least-once dead-lettering"), []promise{

@@ -88,6 +88,9 @@ func startServer(ctx context.Context, sink evidence.Sink, log io.WriteCloser) (*
 	if err := s.Restart(ctx); err != nil {
 		return nil, errors.Join(err, s.discard(ctx))
 	}
+	if err := s.console.write(ctx); err != nil { // the first question takes the longest
+		return nil, errors.Join(err, s.Close(ctx))
+	}
 	return s, nil
 }
 
