@@ -46,9 +46,9 @@ Named = [{element(4, amqqueue:get_name(Q)), Q} || Q <- rabbit_amqqueue:list(<<"/
 		Total
 end} || {Name, Q} <- Named, string:prefix(Name, Prefix) =/= nomatch].`
 
-// writing makes the node write now what it writes of a new quorum queue within
-// seconds: its place in tables that are files.
-const writing = `[dets:sync(Table) || Table <- dets:all()], [].`
+// writing makes the node write now what it knows of its queues: the log of its
+// database, and the tables in which a quorum queue has its place.
+const writing = `ok = mnesia:sync_log(), [dets:sync(Table) || Table <- dets:all()], [].`
 
 // The questions, by their place among the arguments of asking.
 const (

@@ -53,12 +53,11 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	}
 	prefix := "custody-" + strings.ToLower(rand.Text()[:10]) + "-"
 	in := &instance{clients: newClients(p, s.address, prefix), server: s, pool: env.Servers}
-	if p.queueType == quorum {
-		// A node that is killed within seconds of making a quorum queue forgets
-		// where it is: the queue keeps its name and never serves again. The
-		// queues of these profiles are meant to have been there for long.
-		in.settle = s.console.write
-	}
+	// What a node knows of a new queue reaches its files later: killed within
+	// seconds it has no such queue, or one that never serves again, though it
+	// has confirmed messages in it. The queues of these profiles are meant to
+	// have been there for long.
+	in.settle = s.console.write
 	return in, nil
 }
 
