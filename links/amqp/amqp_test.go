@@ -33,7 +33,7 @@ const dialogueFile = "testdata/dialogue.txt"
 var arrows = map[evidence.Direction]string{evidence.ToBroker: "> ", evidence.ToClient: "< "}
 
 // captured is the dialogue of a real client with a real server, in the order
-// in which a link carried it: see TestRealClientIsUnderstood.
+// in which a link carried it: see TestServer.
 func captured(t testing.TB) (list []said) {
 	t.Helper()
 	file, err := os.Open(dialogueFile)
@@ -125,8 +125,10 @@ func check(t *testing.T, list []links.Frame) {
 	for _, f := range list {
 		count[f.Kind]++
 		got[f.Kind] = append(got[f.Kind], f.Items...)
-		if f.Says != "" {
-			says[f.Says] = append(says[f.Says], f.Items[0].BusinessID)
+		for _, i := range f.Items {
+			if f.Says != "" {
+				says[f.Says] = append(says[f.Says], i.BusinessID)
+			}
 		}
 	}
 	for kind, want := range understood {

@@ -5,7 +5,9 @@ import (
 	"context"
 	"encoding/hex"
 	"flag"
+	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -16,6 +18,9 @@ import (
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/links"
 	"github.com/custodymq/custody/links/amqp"
+	"github.com/custodymq/custody/systems"
+	"github.com/custodymq/custody/systems/rabbitmq"
+	"github.com/custodymq/custody/systems/systemtest"
 )
 
 // Tests with the real server.
@@ -67,10 +72,39 @@ func (p *tap) NewConn(ix *links.Index) (toBroker, toClient links.Framer) {
 	return tapped{b, p, evidence.ToBroker}, tapped{c, p, evidence.ToClient}
 }
 
+func TestServer(t *testing.T) {
+	system := rabbitmq.Profiles(1)[0]
+	systemtest.Require(t, system)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	in, err := system.Start(ctx, systems.Env{
+		Log:  func(string) (io.WriteCloser, error) { return os.Create(filepath.Join(t.TempDir(), "server.log")) },
+		Sink: &sink{},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := in.Stop(context.WithoutCancel(ctx)); err != nil {
+			t.Error(err)
+		}
+	}()
+	for name, check := range map[string]func(*rig){
+		"a real client is understood":                       understandsTheClient,
+		"a dropped accept leaves the others in place":       droppedAccept,
+		"a dropped ack is none":                             droppedAck,
+		"a dropped publish takes what follows it along":     droppedPublish,
+		"deliveries are doubled, altered, late and missing": strikesOnDeliveries,
+	} {
+		t.Run(name, func(t *testing.T) { check(newRig(t, in.(systems.Networked).Address())) })
+	}
+}
+
 // rig is a real client that reaches a real server over a link.
 type rig struct {
 	t       *testing.T
 	ctx     context.Context
+	server  string
 	link    *links.Link
 	tap     *tap
 	conn    *client.Connection
@@ -78,13 +112,13 @@ type rig struct {
 	queue   string
 }
 
-func newRig(t *testing.T) *rig {
+func newRig(t *testing.T, server string) *rig {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
-	r := &rig{t: t, ctx: ctx, tap: &tap{}, queue: "framer-" + strings.ToLower(t.Name())}
+	r := &rig{t: t, ctx: ctx, server: server, tap: &tap{}, queue: "framer-" + strings.ToLower(t.Name())}
 	var err error
-	r.link, err = links.Open(ctx, links.Options{Name: "c1", Upstream: server(t), Protocol: r.tap, Index: links.NewIndex(), Sink: &sink{}})
+	r.link, err = links.Open(ctx, links.Options{Name: "c1", Upstream: server, Protocol: r.tap, Index: links.NewIndex(), Sink: &sink{}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +142,7 @@ func (r *rig) declare(name string, arguments client.Table) {
 	r.t.Helper()
 	must(r.channel.QueueDeclare(name, false, false, false, false, arguments))(r.t)
 	r.t.Cleanup(func() {
-		conn := must(client.Dial("amqp://guest:guest@" + server(r.t)))(r.t)
+		conn := must(client.Dial("amqp://guest:guest@" + r.server))(r.t)
 		defer conn.Close()
 		must(must(conn.Channel())(r.t).QueueDelete(name, false, false, false))(r.t)
 	})
@@ -197,8 +231,8 @@ func (r *rig) dialogue() {
 	}
 }
 
-func TestRealClientIsUnderstood(t *testing.T) {
-	r := newRig(t)
+func understandsTheClient(r *rig) {
+	t := r.t
 	r.dialogue()
 	r.ok(r.conn.Close())
 	r.link.Close()
@@ -228,8 +262,8 @@ func (r *rig) fired(a *links.Armed) {
 	}
 }
 
-func TestDroppedAcceptLeavesOthersInPlace(t *testing.T) {
-	r := newRig(t)
+func droppedAccept(r *rig) {
+	t := r.t
 	r.ok(r.channel.Confirm(false))
 	a := r.arm(links.Strike{Action: links.Drop, Kind: links.FrameAccept, Of: "order-1"})
 	lost := r.publish(r.queue, "1", "x")
@@ -242,8 +276,8 @@ func TestDroppedAcceptLeavesOthersInPlace(t *testing.T) {
 	}
 }
 
-func TestDroppedAckIsNoAck(t *testing.T) {
-	r := newRig(t)
+func droppedAck(r *rig) {
+	t := r.t
 	r.publish(r.queue, "1", "x")
 	r.publish(r.queue, "2", "x")
 	deliveries := must(r.channel.Consume(r.queue, "", false, false, false, false, nil))(t)
@@ -260,8 +294,8 @@ func TestDroppedAckIsNoAck(t *testing.T) {
 	}
 }
 
-func TestDroppedPublishWithholdsWhatFollows(t *testing.T) {
-	r := newRig(t)
+func droppedPublish(r *rig) {
+	t := r.t
 	r.ok(r.channel.Confirm(false))
 	a := r.arm(links.Strike{Action: links.Drop, Kind: links.FramePublish, Of: "order-1"})
 	if a.Action() != links.Withhold {
@@ -274,7 +308,7 @@ func TestDroppedPublishWithholdsWhatFollows(t *testing.T) {
 	r.confirmed(behind, false)
 }
 
-func TestStrikesOnDeliveries(t *testing.T) {
+func strikesOnDeliveries(r *rig) {
 	for _, c := range []struct {
 		action links.Action
 		bodies []string
@@ -284,8 +318,8 @@ func TestStrikesOnDeliveries(t *testing.T) {
 		{links.Delay, []string{"body", "last"}},
 		{links.Drop, []string{"last"}},
 	} {
-		t.Run(string(c.action), func(t *testing.T) {
-			r := newRig(t)
+		r.t.Run(string(c.action), func(t *testing.T) {
+			r := newRig(t, r.server)
 			deliveries := must(r.channel.Consume(r.queue, "", false, false, false, false, nil))(t)
 			a := r.arm(links.Strike{Action: c.action, Kind: links.FrameDeliver, Of: "order-1", Delay: time.Millisecond})
 			r.publish(r.queue, "1", "body")
@@ -299,5 +333,3 @@ func TestStrikesOnDeliveries(t *testing.T) {
 		})
 	}
 }
-
-func server(t *testing.T) string { t.Helper(); return "127.0.0.1:25672" }
