@@ -155,7 +155,7 @@ func messageID(header []byte) string {
 	if flags&flagMessageID == 0 {
 		return ""
 	}
-	rest, ok := header[contentHead:], true
+	rest := header[contentHead:]
 	for _, property := range []struct {
 		flag uint16
 		skip func([]byte) ([]byte, bool)
@@ -172,6 +172,7 @@ func messageID(header []byte) string {
 		if flags&property.flag == 0 {
 			continue
 		}
+		var ok bool
 		if rest, ok = property.skip(rest); !ok {
 			return ""
 		}
