@@ -37,7 +37,7 @@ func startServer(t *testing.T) (context.Context, *instance) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
-	in, err := FileExplicit(1).Start(ctx, serverEnv(t))
+	in, err := Profiles(1)[0].Start(ctx, serverEnv(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -250,7 +250,7 @@ func TestTheWindowHoldsBackFurtherPulls(t *testing.T) {
 func TestStartRefusesADefect(t *testing.T) {
 	env := serverEnv(t)
 	env.Defect = "forget-everything"
-	if _, err := FileExplicit(1).Start(context.Background(), env); err == nil {
+	if _, err := Profiles(1)[0].Start(context.Background(), env); err == nil {
 		t.Error("started with a defect that it does not have")
 	}
 }
