@@ -115,7 +115,7 @@ func (in *instance) makeStream(ctx context.Context) error {
 		Retention:   p.retention(),
 		MaxAge:      p.scaled(p.maxAge),
 		Duplicates:  p.scaled(p.duplicates),
-		AllowMsgTTL: p.maxAge == 0,
+		AllowMsgTTL: true,
 	}
 	if p.storage == jetstream.MemoryStorage {
 		// It is made anew after each restart: no message of it may have the
@@ -149,8 +149,8 @@ func (in *instance) administer(ctx context.Context, do func(jetstream.JetStream)
 func (in *instance) Address() string          { return in.address }
 func (in *instance) Protocol() links.Protocol { return natslink.Protocol{} }
 
-// Rows reads the stream message by message. In a work queue every stored
-// message is pending: the acknowledged are deleted before that is confirmed.
+// Rows reads the stream message by message. Every stored message is pending:
+// the acknowledged are deleted before that is confirmed. Core NATS stores none.
 func (in *instance) Rows(ctx context.Context) (evidence.Snapshot, error) {
 	snapshot := evidence.Snapshot{Source: evidence.SourceBroker, Trust: evidence.Exact}
 	if in.profile.core {
@@ -185,8 +185,8 @@ func (in *instance) Rows(ctx context.Context) (evidence.Snapshot, error) {
 func (p Profile) rowOf(msg *jetstream.RawStreamMsg, now time.Time) evidence.StoredRow {
 	m := decode(messageID(streamName, msg.Sequence), msg.Subject, msg.Header, msg.Data)
 	life := m.TTL
-	if life == 0 {
-		life = p.scaled(p.maxAge)
+	if age := p.scaled(p.maxAge); age > 0 && (life == 0 || age < life) {
+		life = age
 	}
 	row := evidence.StoredRow{
 		State:       evidence.RowPending,

@@ -108,9 +108,8 @@ var profiles = []settings{
 	{
 		name:    "max-age",
 		summary: "as file-explicit-ack, but what is older than the stream's age limit is swept away, consumed or not",
-		sync:    syncAlways, confirmed: true, maxAge: 3 * time.Second,
+		sync:    syncAlways, confirmed: true, maxAge: 10 * time.Second,
 		claims: atLeastOnce.without(evidence.NoAcceptedLoss, evidence.RecoveryBounded, evidence.RowsMatchClients, evidence.ExpiryHonoured),
-		lacks:  map[systems.Need]string{systems.NeedTTL: "the stream's age limit ends a message before a longer time to live of its own"},
 	},
 	{
 		name:    "core",
@@ -223,7 +222,7 @@ func (p Profile) listed() []evidence.Setting {
 		// A message past its last attempt would stay in the work queue,
 		// offered to nobody: JetStream has no dead-letter queue.
 		{Name: "max_deliver", Value: strconv.Itoa(maxDeliver)},
-		{Name: "allow_msg_ttl", Value: strconv.FormatBool(p.maxAge == 0)},
+		{Name: "allow_msg_ttl", Value: "true"},
 	}
 	if p.persist != jetstream.DefaultPersistMode {
 		list = append(list, evidence.Setting{Name: "persist_mode", Value: strings.ToLower(p.persist.String())})
