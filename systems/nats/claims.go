@@ -55,7 +55,7 @@ const signals = "Signals: Command Line"
 
 // atMostOnceStored is what is left where a delivery counts as its acknowledgement.
 var atMostOnceStored = claims{
-	// The delivered position is written behind the deliveries: a crash can set it back.
+	// What was delivered is deleted behind the delivery, which a crash can undo.
 	{evidence.NoDuplicateDelivery, under(evidence.ClientCrash, evidence.BrokerRestart, evidence.BrokerPause, evidence.Link), "Consumers: AckPolicy (AckNone)"},
 	{evidence.NoPhantom, anyFault, "JetStream Deep Dive, Publishing: What a PubAck contains"},
 	{evidence.DeclinedMeansAbsent, anyFault, "JetStream Deep Dive, Publishing: What a PubAck contains"},

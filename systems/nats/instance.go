@@ -37,13 +37,13 @@ var (
 const serverName = "broker"
 
 // configText is the whole configuration of the server: address, store, and
-// when the store is synced.
+// when the store is synced. Bare, 2m would be two million (seconds).
 const configText = `listen: %q
 server_name: "custody"
 max_payload: 4MB
 jetstream {
   store_dir: %q
-  sync_interval: %s
+  sync_interval: %q
   max_memory_store: 64MB
   max_file_store: 4GB
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// What nats-server does with this profile's settings, beyond what every system
-// must do.
+// What nats-server does with the first profile's settings, beyond what every
+// system must do.
 
 type discard struct{}
 
@@ -32,12 +32,18 @@ func serverEnv(t *testing.T) systems.Env {
 	}
 }
 
-// startServer gives a running instance and the context of the test.
+// startServer gives a running instance of the first profile and the context of
+// the test.
 func startServer(t *testing.T) (context.Context, *instance) {
+	t.Helper()
+	return startProfile(t, named(t, "file-explicit-ack"))
+}
+
+func startProfile(t *testing.T, p Profile) (context.Context, *instance) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
-	in, err := Profiles(1)[0].Start(ctx, serverEnv(t))
+	in, err := p.Start(ctx, serverEnv(t))
 	if err != nil {
 		t.Fatal(err)
 	}
