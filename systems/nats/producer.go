@@ -53,7 +53,7 @@ func (p Profile) producer(ctx context.Context, address, name string) (*producer,
 func (p *producer) Send(ctx context.Context, m systems.Message) (systems.Pending, error) {
 	if m.MessageID == "" && p.profile.duplicates > 0 {
 		if e, err := evidence.ParseEnvelope(m.Payload); err == nil {
-			m.MessageID = e.BusinessID // the same on every try
+			m.MessageID = e.BusinessID // the same on each try
 		}
 	}
 	msg, err := encode(m)

@@ -41,7 +41,7 @@ type settings struct {
 	confirmed     bool                      // an acknowledgement asks for the server's confirmation ("double ack")
 	maxDeliver    int                       // attempts; 0 is no limit
 	maxAge        time.Duration             // of any stored message, at scale 1; 0 is no limit
-	duplicates    time.Duration             // a publish without a message ID gets its business ID for one, which the server knows for so long, at scale 1; 0 leaves both to their defaults
+	duplicates    time.Duration             // the server knows a message ID for so long, at scale 1, and no publish goes without; 0 is the server's default
 	claims        claims
 	lacks         map[systems.Need]string // beyond what all profiles lack
 }
@@ -53,8 +53,8 @@ const (
 
 // profiles begin with the safest of a single server: every message and every
 // deletion is synced to the file before it is answered, and every message is
-// acknowledged by itself, with the server's confirmation. Each other one gives
-// up some of it.
+// acknowledged by itself, with the server's confirmation. The others each change
+// one thing of it.
 var profiles = []settings{
 	{
 		name:    "file-explicit-ack",
@@ -79,7 +79,7 @@ var profiles = []settings{
 		summary: "file storage synced on every write, kept while a consumer has interest; a delivery counts as its acknowledgement",
 		sync:    syncAlways, acks: jetstream.AckNonePolicy,
 		claims: atMostOnceStored,
-		lacks:  neverAgain("AckNone: a delivery counts as its acknowledgement"),
+		lacks:  ackNoneLacks,
 	},
 	{
 		name:    "memory",
@@ -238,7 +238,7 @@ func (p Profile) listed() []evidence.Setting {
 
 // lacked is what no profile has.
 var lacked = map[systems.Need]string{
-	systems.NeedModes:       "at-most-once is core NATS beside JetStream: a publish to a stream is always stored",
+	systems.NeedModes:       "a stream has one mode: at-most-once is core NATS beside it",
 	systems.NeedDecline:     "JetStream stores a message whether or not a consumer is online",
 	systems.NeedLookup:      "JetStream finds messages by sequence or subject, not by business ID: an unknown publish is settled from the stored rows",
 	systems.NeedStoreFaults: "the file store is inside nats-server, with no seam to strike it",
@@ -248,9 +248,11 @@ var lacked = map[systems.Need]string{
 	systems.NeedDeadLetters: "JetStream only publishes an advisory after the last delivery attempt: it has no dead-letter queue",
 }
 
-// neverAgain is what a profile lacks that delivers once.
-func neverAgain(why string) map[systems.Need]string {
-	return map[systems.Need]string{systems.NeedAcks: why, systems.NeedNack: why, systems.NeedRedelivery: why}
+var ackNoneLacks = map[systems.Need]string{
+	systems.NeedAcks:       "AckNone: a delivery counts as its acknowledgement",
+	systems.NeedNack:       "AckNone: a delivery counts as its acknowledgement",
+	systems.NeedRedelivery: "AckNone: a message is delivered once",
+	systems.NeedDecline:    "interest retention drops what no consumer wants, and confirms the publish all the same",
 }
 
 var coreLacks = map[systems.Need]string{

@@ -146,7 +146,11 @@ func TestASingleAcknowledgementIsSent(t *testing.T) {
 
 func TestWithAckNoneADeliveryIsTheLastOfAMessage(t *testing.T) {
 	ctx, in := startProfile(t, named(t, "ack-none"))
-	p, c := open(t, ctx, in), subscribe(t, ctx, in, 1)
+	p := open(t, ctx, in)
+	if r := publish(t, ctx, p, systems.Message{}); r.Acceptance != evidence.Accepted || count(t, ctx, in) != 0 {
+		t.Errorf("a publish that no consumer wants: %+v, and it is kept; want accepted, and dropped", r)
+	}
+	c := subscribe(t, ctx, in, 1)
 	publish(t, ctx, p, systems.Message{})
 	if n := count(t, ctx, in); n != 1 {
 		t.Errorf("%d rows before the delivery, want 1", n)
