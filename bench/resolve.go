@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -21,6 +22,15 @@ func (e *UsageError) Error() string { return e.Text }
 func Check(s script.Scenario) error {
 	_, err := resolve(s)
 	return err
+}
+
+// FaultsOf a script, as the manifest lists them; none for one that Check refuses.
+func FaultsOf(s script.Scenario) []evidence.FaultLabel {
+	labels, err := resolve(s)
+	if err != nil {
+		return nil
+	}
+	return labels
 }
 
 // resolve looks up every fault and actor that the script names, before anything
@@ -245,8 +255,17 @@ func (b *Bench) lacking() string {
 	}
 	for _, step := range b.o.Scenario.Steps {
 		if f, ok := bare(step).(script.Fault); ok {
-			if frame := specOf(f).Frame; frame != "" && !kinds[frame] {
-				return fmt.Sprintf("%s has no %q frame", protocol.Name(), frame)
+			spec := specOf(f)
+			if spec.Frame == "" {
+				continue
+			}
+			if !kinds[spec.Frame] {
+				return fmt.Sprintf("%s has no %q frame", protocol.Name(), spec.Frame)
+			}
+			fault, _ := faults.Find(f.Verb)
+			var illegal *links.ErrIllegal
+			if _, err := links.Done(protocol, spec.Frame, fault.Action(spec)); errors.As(err, &illegal) {
+				return fmt.Sprintf("%s does not apply to %q frames of %s: %s", f.Verb, spec.Frame, protocol.Name(), illegal.Why)
 			}
 		}
 	}
