@@ -85,7 +85,7 @@ var profiles = []settings{
 		name:    "memory",
 		summary: "memory storage: the end of the server's process is the end of the stream, which is then made anew",
 		sync:    syncDefault, storage: jetstream.MemoryStorage, confirmed: true,
-		claims: atLeastOnce.notUnder(endOfServer, evidence.NoAcceptedLoss, evidence.RecoveryBounded, evidence.UnknownResolved, evidence.StableRedeliveryID),
+		claims: atLeastOnce.notUnder(endOfServer, evidence.NoAcceptedLoss, evidence.RecoveryBounded, evidence.UnknownResolved),
 	},
 	{
 		name:    "async-persist",

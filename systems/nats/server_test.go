@@ -267,23 +267,3 @@ func TestRestartWhileItRunsIsRefused(t *testing.T) {
 		t.Error("restarted while it runs")
 	}
 }
-
-// The claim stable-redelivery-id under a restart rests on this.
-func TestTheDeliveryCountSurvivesAnOrderlyRestart(t *testing.T) {
-	ctx, in := startServer(t)
-	p, c := open(t, ctx, in), subscribe(t, ctx, in, 1)
-	publish(t, ctx, p, systems.Message{})
-	if _, err := c.Receive(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(in.Shutdown(ctx), in.Restart(ctx)); err != nil {
-		t.Fatal(err)
-	}
-	d, err := subscribe(t, ctx, in, 1).Receive(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n, _ := d.Attempt(); n < 2 || d.Mark() != evidence.MarkRedelivered {
-		t.Errorf("delivered again as attempt %d, marked %q", n, d.Mark())
-	}
-}
