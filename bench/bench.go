@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/custodymq/custody/business"
+	"github.com/custodymq/custody/containers"
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/faults"
 	"github.com/custodymq/custody/links"
@@ -28,8 +29,9 @@ type Options struct {
 	Scenario script.Scenario
 	Dir      string // of the evidence; must not exist or be empty
 	Seed     uint64
-	Scale    float64 // factor on deadlines, bounds and periods; 0 is DefaultScale
-	Defect   string  // a seeded defect to switch on
+	Scale    float64          // factor on deadlines, bounds and periods; 0 is DefaultScale
+	Defect   string           // a seeded defect to switch on
+	Servers  *containers.Pool // servers that earlier runs have left as they were; nil keeps none
 }
 
 // Bench is one run in progress.
@@ -208,7 +210,7 @@ func (b *Bench) prepare(ctx context.Context) (inapplicable string, err error) {
 	starting, cancel := context.WithTimeout(ctx, scaled(startBound, b.o.Scale))
 	defer cancel()
 	b.instance, err = b.o.System.Start(starting, systems.Env{Dir: data, Log: b.rec.Log, Sink: b.rec, Scale: b.o.Scale, Seed: b.o.Seed, Base: b.rec.Base(), Defect: b.o.Defect,
-		Adopt: b.adopt})
+		Adopt: b.adopt, Servers: b.o.Servers})
 	if err != nil {
 		return "", fmt.Errorf("bench: start %s: %w", b.desc.System, err)
 	}
