@@ -90,8 +90,8 @@ func (Protocol) Corrupt(f links.Frame) ([]byte, error) {
 		return nil, errors.Join(errors.New("resp: not a whole frame"), err)
 	}
 	for _, e := range v.elems {
-		if _, err := evidence.ParseEnvelope(e.text); err == nil {
-			return raw, links.CorruptPayload(e.text)
+		if payload, _, ok := envelope(e.text); ok {
+			return raw, links.CorruptPayload(payload)
 		}
 	}
 	return nil, errors.New("resp: no payload of an application in this frame")
@@ -236,11 +236,26 @@ func argument(args [][]byte, i int) string {
 // the entry is an envelope.
 func itemsOf(args [][]byte) []evidence.FrameItem {
 	for _, arg := range args {
-		if e, err := evidence.ParseEnvelope(arg); err == nil {
+		if _, e, ok := envelope(arg); ok {
 			return []evidence.FrameItem{{BusinessID: e.BusinessID, PublishID: e.PublishID}}
 		}
 	}
 	return nil
+}
+
+// envelope finds a payload of an application: all of a text, or what follows
+// its first line. That is where key and headers go on a channel, whose messages
+// are bytes alone.
+func envelope(text []byte) (payload []byte, e evidence.Envelope, ok bool) {
+	e, err := evidence.ParseEnvelope(text)
+	if err == nil {
+		return text, e, true
+	}
+	if _, payload, ok = bytes.Cut(text, []byte("\n")); !ok {
+		return nil, e, false
+	}
+	e, err = evidence.ParseEnvelope(payload)
+	return payload, e, err == nil
 }
 
 // server understands what a server sends.
@@ -358,7 +373,7 @@ func (s *server) read(key string, entries value) (items []evidence.FrameItem) {
 		}
 		item := evidence.FrameItem{MessageID: MessageID(key, string(entry.elems[0].text))}
 		for _, field := range entry.elems[1].elems {
-			if e, err := evidence.ParseEnvelope(field.text); err == nil {
+			if _, e, ok := envelope(field.text); ok {
 				item.BusinessID, item.PublishID = e.BusinessID, e.PublishID
 				s.index.Learn(item)
 				break
