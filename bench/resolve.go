@@ -150,9 +150,6 @@ func Needs(s script.Scenario) []systems.Need {
 			if step.TTL > 0 {
 				add(systems.NeedTTL)
 			}
-			if step.MessageID != "" || step.Until != "" {
-				add(systems.NeedMessageID)
-			}
 		case script.Restart:
 			add(systems.NeedProcess)
 		case script.Set:
