@@ -42,7 +42,7 @@ type consumer struct {
 	claimNext time.Time // when it is due
 
 	mu   sync.Mutex
-	open map[*delivery]time.Time // unsettled, until another may claim it
+	open map[*delivery]time.Time // unsettled, until it counts as given up
 }
 
 // call is one use of the connection.
@@ -155,17 +155,17 @@ func (c *consumer) ask(ctx context.Context) error {
 }
 
 // full reports whether the window is used up, and until when at the latest: an
-// entry that has been idle for long enough can be claimed by anybody. Without
-// claims only an acknowledgement makes room.
+// entry that has been idle for long enough counts as given up, whether or not
+// this profile's consumers claim it then.
 func (c *consumer) full(now time.Time) (bool, time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	first := now.Add(time.Hour)
+	var first time.Time
 	for d, until := range c.open {
 		switch {
-		case c.profile.reads == claim && !now.Before(until):
+		case !now.Before(until):
 			delete(c.open, d)
-		case c.profile.reads == claim && until.Before(first):
+		case first.IsZero() || until.Before(first):
 			first = until
 		}
 	}
@@ -309,7 +309,11 @@ func (d *delivery) Ack(ctx context.Context) (evidence.AckOutcome, error) {
 	c := d.consumer
 	var n int64
 	var err error
-	ack := &call{done: make(chan struct{}), run: func(ctx context.Context) { n, err = c.client.XAck(ctx, c.key, c.group, d.id).Result() }}
+	ack := &call{done: make(chan struct{}), run: func(ctx context.Context) {
+		if n, err = c.client.XAck(ctx, c.key, c.group, d.id).Result(); err == nil {
+			c.settle(d) // also when the caller has stopped waiting
+		}
+	}}
 	what := "ack of " + resp.MessageID(c.key, d.id)
 	select {
 	case c.calls <- ack:
@@ -330,7 +334,6 @@ func (d *delivery) Ack(ctx context.Context) (evidence.AckOutcome, error) {
 	case err != nil:
 		return evidence.AckUnknown, fmt.Errorf("redis: %s: %w: %w", what, systems.ErrDisconnected, err)
 	}
-	c.settle(d)
 	if n == 0 {
 		return evidence.AckRefused, fmt.Errorf("redis: %s: it is not pending any more", what)
 	}

@@ -67,11 +67,11 @@ func Profiles(scale float64) []systems.System {
 			summary: "as aof-always-claim, but nothing is stored: the end of the server is the end of all",
 		}),
 		profile(Profile{
-			name: "own-pending", persistence: aofAlways, reads: own, heldBy: evidence.HeldByStore, claims: ownPendingClaims,
+			name: "own-pending", persistence: aofAlways, reads: own, heldBy: evidence.HeldByStore, claims: unclaimedClaims,
 			summary: "as aof-always-claim, but nobody claims: what a consumer leaves waits until one of the same name is back",
 		}),
 		profile(Profile{
-			name: "new-only", persistence: aofAlways, reads: newOnly, heldBy: evidence.HeldByStore, claims: newOnlyClaims,
+			name: "new-only", persistence: aofAlways, reads: newOnly, heldBy: evidence.HeldByStore, claims: unclaimedClaims,
 			summary: "as aof-always-claim, but consumers read new entries only: what was not acknowledged stays pending for ever",
 		}),
 		profile(Profile{
@@ -157,10 +157,9 @@ func claimingClaims(kept []evidence.Class) []evidence.Claim {
 }
 
 var (
-	// ownPendingClaims and newOnlyClaims promise no redelivery: an entry whose
-	// consumer neither settles it nor comes back stays where it is.
-	ownPendingClaims = append(streamClaims(anyFault), claims{{evidence.StableRedeliveryID, anyFault, ofCounter}}...).bySystem()
-	newOnlyClaims    = streamClaims(anyFault).bySystem()
+	// unclaimedClaims promise no redelivery: an entry whose consumer neither
+	// settles it nor comes back stays where it is.
+	unclaimedClaims = streamClaims(anyFault).bySystem()
 
 	pubsubClaims = claims{
 		{evidence.NoPhantom, anyFault, ofPubSub},
@@ -226,10 +225,7 @@ func (p Profile) Describe() systems.Description {
 		Versions: map[string]string{program: p.version(), "go-redis": client.Version()},
 		Lacks:    maps.Clone(lacks),
 	}
-	switch p.reads {
-	case newOnly:
-		d.Lacks[systems.NeedRedelivery] = "consumers of this profile read new entries only"
-	case channel:
+	if p.reads == channel {
 		const none = "pub/sub keeps nothing and asks for no acknowledgement"
 		d.Profile.AckCounting, d.Profile.KeepsRows, d.Profile.MarksAgain, d.Profile.AckConfirms = "automatic", false, false, false
 		d.Lacks[systems.NeedRedelivery], d.Lacks[systems.NeedAcks] = none, none
