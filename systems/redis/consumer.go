@@ -83,7 +83,9 @@ func (c *consumer) run() {
 	for {
 		select {
 		case next := <-c.calls:
-			next.run(context.Background()) // the session's time-outs bound it
+			ctx, cancel := context.WithTimeout(context.Background(), c.profile.scaled(blockFor+replyWithin))
+			next.run(ctx)
+			cancel()
 			close(next.done)
 		case <-c.gone:
 			return
@@ -201,7 +203,8 @@ func (c *consumer) next(now time.Time) func(context.Context) {
 		from := c.claimFrom
 		return func(ctx context.Context) { c.read = c.claim(ctx, from) }
 	}
-	return func(ctx context.Context) { c.read = c.readGroup(ctx, fromNew, ">", c.profile.scaled(blockFor)) }
+	block := max(c.profile.scaled(blockFor), time.Millisecond) // none at all would be for ever
+	return func(ctx context.Context) { c.read = c.readGroup(ctx, fromNew, ">", block) }
 }
 
 func (c *consumer) readGroup(ctx context.Context, from source, after string, block time.Duration) reading {

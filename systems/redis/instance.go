@@ -47,15 +47,13 @@ var (
 const serverName = "broker"
 
 // configText is the whole configuration of the server: address, folder, and
-// what is stored when. A server looks for SIGTERM hz times a second: at its
-// default of ten a run would go on for too long after an order to shut down.
+// what is stored when.
 const configText = `bind 127.0.0.1
 port %s
 dir %q
 daemonize no
 protected-mode yes
 databases 1
-hz 500
 save ""
 %s
 `

@@ -138,9 +138,9 @@ func streamClaims(kept []evidence.Class) claims {
 		{evidence.NoPhantom, anyFault, ofGroups},
 		{evidence.DeclinedMeansAbsent, anyFault, "XADD: Return information"},
 		{evidence.UnknownResolved, kept, ofObserving},
-		{evidence.AckIsFinal, kept, "XACK: Return information"},
+		{evidence.AckIsFinal, kept, ofSafety},
 		{evidence.RowsMatchClients, kept, ofObserving},
-		{evidence.Survives, anyFault, ofDurability},
+		{evidence.Survives, anyFault, "Redis administration"},
 		// An entry that comes again comes behind those that followed it: order
 		// is promised where nothing is lost.
 		{evidence.Order, nil, ofIDs},
@@ -150,7 +150,7 @@ func streamClaims(kept []evidence.Class) claims {
 // claimingClaims is what it promises to consumers that claim what was left.
 func claimingClaims(kept []evidence.Class) []evidence.Claim {
 	return append(streamClaims(kept), claims{
-		{evidence.NoAcceptedLoss, kept, ofSafety + "; " + ofClaiming},
+		{evidence.NoAcceptedLoss, kept, ofSafety + "; " + ofDurability},
 		{evidence.RecoveryBounded, kept, ofClaiming},
 		{evidence.StableRedeliveryID, kept, ofCounter},
 	}...).bySystem()
@@ -165,7 +165,7 @@ var (
 		{evidence.NoPhantom, anyFault, ofPubSub},
 		{evidence.DeclinedMeansAbsent, anyFault, "PUBLISH: Return information"},
 		{evidence.Order, anyFault, ofPubSub},
-		{evidence.Survives, anyFault, ofPubSub},
+		{evidence.Survives, anyFault, "Redis administration"},
 	}.bySystem()
 )
 
@@ -175,7 +175,7 @@ const program = "redis-server"
 // Installed says whether the server is on this machine.
 func (Profile) Installed() error {
 	if _, err := exec.LookPath(program); err != nil {
-		return fmt.Errorf("redis: %s is missing: apt-get install %s", program, program)
+		return fmt.Errorf("redis: %s is missing: apt-get install %s, or make brokers", program, program)
 	}
 	return nil
 }

@@ -170,6 +170,21 @@ func TestACancelledReadLosesNothing(t *testing.T) {
 	receive(t, ctx, c)
 }
 
+// TestAServerThatStandsStillEndsTheSession, and sooner than go-redis would give
+// up a blocking read: ten seconds after the time that it asked for.
+func TestAServerThatStandsStillEndsTheSession(t *testing.T) {
+	ctx, in := start(t, "aof-always-claim", nil)
+	c := subscribe(t, ctx, in, "c1")
+	if err := in.Pause(ctx); err != nil {
+		t.Fatal(err)
+	}
+	waiting, cancel := context.WithTimeout(ctx, 4*replyWithin)
+	defer cancel()
+	if d, err := c.Receive(waiting); !errors.Is(err, systems.ErrDisconnected) {
+		t.Errorf("%v, %v", d, err)
+	}
+}
+
 func TestAServerServesOneRunAfterAnother(t *testing.T) {
 	servers := containers.NewPool()
 	defer func() {

@@ -47,8 +47,11 @@ func (p Profile) open(ctx context.Context, address string, ready func(context.Co
 		// start to dial in the background once it cannot; a larger one only fails.
 		PoolSize:         2,
 		PipelinePoolSize: -1,
-		ReadTimeout:      p.scaled(blockFor + replyWithin),
+		ReadTimeout:      p.scaled(replyWithin),
 		WriteTimeout:     p.scaled(replyWithin),
+		// go-redis lets a blocking read last ten seconds longer than it asked
+		// for; the deadline of its context is shorter.
+		ContextTimeoutEnabled: true,
 	})}
 	stop := context.AfterFunc(bounded, s.end)
 	err = ready(bounded, s)
