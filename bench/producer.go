@@ -147,9 +147,9 @@ func (p *producer) publish(ctx context.Context, step script.Publish, left func(c
 
 func refused(r systems.Receipt) bool { return r.Acceptance != evidence.Accepted }
 
-// untilAccepted tries again with the same message ID, so that a system which
-// takes one can recognise what it has, until it is accepted or the bound is reached; what is
-// not accepted then stays so, and the evidence says it.
+// untilAccepted tries again, with the same message ID where the system takes
+// one and can so recognise what it has, until it is accepted or the bound is
+// reached; what is not accepted then stays so, and the evidence says it.
 func (p *producer) untilAccepted(ctx context.Context, id string, t *tries) error {
 	bounded, cancel := context.WithTimeout(ctx, p.bounds.publish)
 	defer cancel()

@@ -156,6 +156,9 @@ func Needs(s script.Scenario) []systems.Need {
 			if step.Cancel {
 				add(systems.NeedFrames)
 			}
+			if step.Until != "" {
+				add(systems.NeedAnswer)
+			}
 			if step.TTL > 0 {
 				add(systems.NeedTTL)
 			}
