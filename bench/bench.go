@@ -74,7 +74,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	rec, err := evidence.Create(o.Dir, manifest(o, desc, labels), []byte(script.Print(o.Scenario)))
+	rec, err := evidence.Create(o.Dir, Manifest(o, desc, labels), []byte(script.Print(o.Scenario)))
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrNoEvidence, err)
 	}
@@ -103,7 +103,8 @@ const (
 
 func scaled(d time.Duration, by float64) time.Duration { return time.Duration(float64(d) * by) }
 
-func manifest(o Options, desc systems.Description, labels []evidence.FaultLabel) evidence.Manifest {
+// Manifest of a run as it begins.
+func Manifest(o Options, desc systems.Description, labels []evidence.FaultLabel) evidence.Manifest {
 	claims := append([]evidence.Claim(nil), desc.Claims...)
 	m := evidence.Manifest{Run: filepath.Base(o.Dir), System: desc.System, Profile: desc.Profile, Claims: append(claims, applicationClaims(o.Scenario)...),
 		Scenario: o.Scenario.Name, Why: o.Scenario.Why, Expect: o.Scenario.Expect, Reached: o.Scenario.Reached, Faults: labels,

@@ -23,6 +23,9 @@ func Check(s script.Scenario) error {
 	return err
 }
 
+// Faults of a script, as a run's manifest lists them. An error is Check's.
+func Faults(s script.Scenario) ([]evidence.FaultLabel, error) { return resolve(s) }
+
 // resolve looks up every fault and actor that the script names, before anything
 // starts, and gives its faults as data.
 func resolve(s script.Scenario) ([]evidence.FaultLabel, error) {

@@ -32,6 +32,8 @@ type Defect struct {
 type Options struct {
 	// Neighbour is the store of another partition of the same database.
 	Neighbour store.Store
+	// Go runs a function beside its caller; in a goroutine if nil.
+	Go func(func())
 }
 
 // All defects, in the order of a message's life.

@@ -9,6 +9,8 @@ import (
 	"runtime/debug"
 	"time"
 
+	"github.com/custodymq/custody/broker"
+	"github.com/custodymq/custody/broker/core"
 	"github.com/custodymq/custody/broker/wire"
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/systems"
@@ -87,6 +89,19 @@ const (
 )
 
 func (p Profile) period(d time.Duration) time.Duration { return time.Duration(float64(d) * p.scale) }
+
+// Broker is the configuration of the profile's broker, but for its name, network,
+// store and log.
+func (p Profile) Broker() broker.Config {
+	return broker.Config{
+		MaxAttempts: maxAttempts, VisibilityTimeout: p.period(visibility),
+		Backoff: core.Backoff{Base: p.period(backoffBase), Max: p.period(backoffMax)}, ExpiryInterval: p.period(expiryEvery), SettledWindow: settledWindow,
+		StoreRetry: p.period(100 * time.Millisecond), KeepHistory: p.history, Heartbeat: p.period(heartbeat),
+	}
+}
+
+// Mode of the profile's clients that name none.
+func (p Profile) Mode() systems.Mode { return p.mode }
 
 // Describe gives the profile with its limits scaled.
 func (p Profile) Describe() systems.Description {

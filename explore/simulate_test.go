@@ -1,0 +1,37 @@
+package explore
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/custodymq/custody/guarantees"
+	"github.com/custodymq/custody/scenarios"
+	"github.com/custodymq/custody/systems/zeromq"
+)
+
+// The simulation is believed because it says of the whole catalogue what a real
+// broker says.
+func TestCatalogueHolds(t *testing.T) {
+	for _, s := range scenarios.All() {
+		t.Run(s.Name, func(t *testing.T) {
+			var sim Simulator
+			for seed := range uint64(20) {
+				h, err := sim.Run(Simulation{Profile: zeromq.Profiles(1)[0].(zeromq.Profile), Scenario: s, Seed: seed})
+				var unsupported *UnsupportedError
+				if errors.As(err, &unsupported) || errors.Is(err, errFiles) {
+					t.Skip(err)
+				}
+				if err != nil {
+					t.Fatalf("seed %d: %v", seed, err)
+				}
+				j, err := guarantees.Judge(h)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if j.Outcome != guarantees.Held {
+					t.Fatalf("seed %d: %s: %s\n%s", seed, j.Outcome, j.Why, sim.Bytes(h))
+				}
+			}
+		})
+	}
+}
