@@ -105,8 +105,7 @@ func scaled(d time.Duration, by float64) time.Duration { return time.Duration(fl
 
 // Manifest of a run as it begins.
 func Manifest(o Options, desc systems.Description, labels []evidence.FaultLabel) evidence.Manifest {
-	claims := append([]evidence.Claim(nil), desc.Claims...)
-	m := evidence.Manifest{Run: filepath.Base(o.Dir), System: desc.System, Profile: desc.Profile, Claims: append(claims, applicationClaims(o.Scenario)...),
+	m := evidence.Manifest{Run: filepath.Base(o.Dir), System: desc.System, Profile: desc.Profile, Claims: Claims(desc, o.Scenario),
 		Scenario: o.Scenario.Name, Why: o.Scenario.Why, Expect: o.Scenario.Expect, Reached: o.Scenario.Reached, Faults: labels,
 		Seed: o.Seed, Scale: o.Scale, Versions: map[string]string{"go": runtime.Version()}, Defect: o.Defect,
 		Machine: evidence.Machine{OS: runtime.GOOS, Arch: runtime.GOARCH, Cores: runtime.NumCPU()}}
@@ -114,6 +113,11 @@ func Manifest(o Options, desc systems.Description, labels []evidence.FaultLabel)
 		m.Versions[name] = version
 	}
 	return m
+}
+
+// Claims that a run of a scenario is judged by: the system's, and the application's.
+func Claims(desc systems.Description, s script.Scenario) []evidence.Claim {
+	return append(append([]evidence.Claim(nil), desc.Claims...), applicationClaims(s)...)
 }
 
 // applicationClaims are those of the application's own mechanisms: a

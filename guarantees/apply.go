@@ -570,6 +570,7 @@ func (l *ledger) disposed(e *evidence.Event, tell observe) {
 func (l *ledger) setClock(e *evidence.Event, tell observe) {
 	if e.Actor == actorBroker {
 		if d, err := time.ParseDuration(e.Reason); err == nil {
+			l.clockWas, l.clockSetAt = l.clock, l.now.at
 			l.clock, l.clockSet = d, true
 		}
 	}

@@ -249,8 +249,15 @@ var cases = []struct {
 		t.sub("c1#1", "g").call(o1, ttl(50*ms)).answer(o1, evidence.Accepted).after(200*ms).deliver("c1#1", o1)
 	}, Violated, "late"},
 	{evidence.ExpiryHonoured, "late by the broker's own clock", func(t *tale) {
-		t.sub("c1#1", "g").call(o1, ttl(time.Minute)).answer(o1, evidence.Accepted).broker(evidence.ClockSet, "1h", nil).frame(frameDeliver, "c1", o1, "")
+		t.sub("c1#1", "g").call(o1, ttl(time.Minute)).answer(o1, evidence.Accepted).broker(evidence.ClockSet, "1h", nil).after(2*time.Second).frame(frameDeliver, "c1", o1, "")
 	}, Violated, "late"},
+	{evidence.ExpiryHonoured, "on its way when the clock was set", func(t *tale) {
+		t.sub("c1#1", "g").call(o1, ttl(time.Minute)).answer(o1, evidence.Accepted).broker(evidence.ClockSet, "1h", nil).frame(frameDeliver, "c1", o1, "").rows("end")
+	}, Held, ""},
+	{evidence.ExpiryHonoured, "an alias of what was delivered has no row", func(t *tale) {
+		t.sub("c1#1", "g").call(o1, ttl(time.Minute)).answer(o1, evidence.Accepted).serve("c1#1", o1).
+			call(retryOf1, ttl(time.Minute)).answer(retryOf1, evidence.Accepted).rows("end")
+	}, Held, ""},
 	{evidence.ExpiryHonoured, "its row was gone too early", func(t *tale) {
 		t.call(o1, ttl(500*ms)).answer(o1, evidence.Accepted).rows("early").after(time.Second).rows("end")
 	}, Violated, "early"},

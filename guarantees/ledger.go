@@ -48,6 +48,8 @@ type ledger struct {
 	now           stamp
 	clock         time.Duration // the broker's offset
 	clockSet      bool
+	clockWas      time.Duration // before it was last set
+	clockSetAt    time.Duration
 	healed        stamp
 	over          bool  // the run's last phase has begun
 	brokerFailed  stamp // its latest crash, restart or store failure
