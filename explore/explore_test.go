@@ -17,7 +17,7 @@ func TestProbe(t *testing.T) {
 	var sim Simulator
 	outcomes := map[string]int{}
 	bad := 0
-	for seed := range uint64(3000) {
+	for seed := range uint64(20000) {
 		s := Generate(desc, seed)
 		if err := bench.Check(s); err != nil {
 			t.Fatalf("%v\n%s", err, script.Print(s))
@@ -25,7 +25,7 @@ func TestProbe(t *testing.T) {
 		j, err := sim.Judge(Simulation{Profile: atLeastOnce, Scenario: s, Seed: seed})
 		if err != nil {
 			outcomes["unmeasured"]++
-			if outcomes["unmeasured"] < 20 {
+			if outcomes["unmeasured"] < 0 {
 				t.Logf("seed %d: %v", seed, err)
 			}
 			continue
@@ -33,7 +33,7 @@ func TestProbe(t *testing.T) {
 		outcomes[j.Outcome.String()]++
 		if j.Outcome == guarantees.Violated {
 			bad++
-			if bad < 15 {
+			if bad < 12 {
 				fmt.Printf("seed %d: %q %s\n%s\n", seed, brokenOf(j), j.Why, script.Print(s))
 			}
 		}

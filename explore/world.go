@@ -308,8 +308,14 @@ func (w *world) step(t *task, step script.Step) error {
 	case script.Publish:
 		return w.publish(t, s)
 	case script.Retry:
+		if err := w.settled(t, script.Settle{By: s.By}); err != nil {
+			return err
+		}
 		return w.producers[s.By].retry(t, s)
 	case script.Resolve:
+		if err := w.settled(t, script.Settle{By: s.By}); err != nil {
+			return err
+		}
 		return w.producers[s.By].resolve(t, s)
 	case script.Settle:
 		return w.settled(t, s)
@@ -388,11 +394,11 @@ func (w *world) revive(t *task) error {
 }
 
 func (w *world) publish(t *task, s script.Publish) error {
+	if err := w.settled(t, script.Settle{By: s.By}); err != nil {
+		return err
+	}
 	p := w.producers[s.By]
 	if !s.Background {
-		if err := w.settled(t, script.Settle{By: s.By}); err != nil {
-			return err
-		}
 		p.publish(t, s)
 		return nil
 	}

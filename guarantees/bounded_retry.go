@@ -55,6 +55,7 @@ func (c retry) buried(l *ledger, m *message, r *receipt, dead *evidence.StoredRo
 		out.violate(p, f)
 	}
 	switch {
+	case m.purged.seq != 0: // discarded by command
 	case dead != nil && pending != nil:
 		violate(byEvents, "also-pending", "is in the dead-letter queue and still pending")
 	case dead != nil && dead.Reason == "" && m.deadReason == "", dead == nil && m.deadLettered.seq != 0 && m.deadReason == "":

@@ -50,6 +50,9 @@ var cases = []struct {
 	{evidence.NoAcceptedLoss, "expired with nobody free", func(t *tale) {
 		t.call(o1, ttl(50*ms)).answer(o1, evidence.Accepted).after(100 * ms).drained("no-consumer").rows("end")
 	}, Held, ""},
+	{evidence.NoAcceptedLoss, "expired by when it was called, its answer being late", func(t *tale) {
+		t.sub("c1#1", "g").call(o1, ttl(50*ms)).after(40*ms).answer(o1, evidence.Accepted).after(20 * ms).drained("settled").rows("end")
+	}, Held, ""},
 	{evidence.NoAcceptedLoss, "its row lingers, expired", func(t *tale) {
 		t.call(o1, ttl(50*ms)).answer(o1, evidence.Accepted).sub("c1#1", "g").after(100*ms).drained("quiet").
 			rows("end", row(evidence.RowPending, o1, func(r *evidence.StoredRow) { r.Expired = true }))
@@ -314,6 +317,10 @@ var cases = []struct {
 	{evidence.PersistedBeforeAccepted, "accepted before the store could answer", func(t *tale) {
 		t.fault("h", evidence.Store).call(o1).frame(framePublish, "p1", o1, "").frame(frameAccept, "p1", o1, "").answer(o1, evidence.Accepted).fire("h", "hold", "", "insert", o1).heal("h")
 	}, Violated, "accepted-before-persisted"},
+	{evidence.PersistedBeforeAccepted, "the broker that was held has ended", func(t *tale) {
+		t.fault("h", evidence.Store).fire("h", "hold", "", "insert", o1).broker(evidence.ProcessExited, "", &evidence.ExitInfo{Ordered: true}).
+			call(o2).frame(framePublish, "p1", o2, "").frame(frameAccept, "p1", o2, "").answer(o2, evidence.Accepted)
+	}, Held, ""},
 	{evidence.PersistedBeforeAccepted, "declined during the hold", func(t *tale) {
 		t.fault("h", evidence.Store).fire("h", "hold", "", "commit").call(o1).frame(framePublish, "p1", o1, "").frame(frameAccept, "p1", o1, "").answer(o1, evidence.Declined).heal("h")
 	}, Held, ""},
@@ -359,6 +366,9 @@ var cases = []struct {
 		t.deliver("c1#1", o1, again).on(evidence.NackReturned, "c1#1", o1).deliver("c1#1", o1, again).deliver("c1#1", o1, again).on(evidence.NackReturned, "c1#1", o1).
 			rows("end", row(evidence.RowDead, o1, func(r *evidence.StoredRow) { r.Reason = "poison" }))
 	}, Held, ""},
+	{evidence.BoundedRetry, "discarded by command", func(t *tale) {
+		poison(t, 3).on(evidence.Purged, "admin", o1, because("discard")).after(10 * time.Second).rows("end")
+	}, Held, ""},
 	{evidence.BoundedRetry, "a fourth attempt", func(t *tale) { poison(t, 4) }, Violated, "too-many"},
 	{evidence.BoundedRetry, "a fourth attempt by the system's count", func(t *tale) { t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1, attempt(4)) }, Violated, "too-many"},
 	{evidence.BoundedRetry, "nowhere (a limit without a dead-letter queue)", func(t *tale) { poison(t, 3).rows("end") }, Violated, "not-dead-lettered"},
@@ -392,6 +402,9 @@ var cases = []struct {
 	}, Held, ""},
 	{evidence.RowsMatchClients, "the count is right", func(t *tale) {
 		t.publish(o1).call(o2).answer(o2, evidence.Unknown).snapshot(evidence.Snapshot{Checkpoint: "end", Source: evidence.SourceBroker, Trust: evidence.CountsOnly, Count: 2})
+	}, Held, ""},
+	{evidence.RowsMatchClients, "expired by a clock that is wrong", func(t *tale) {
+		t.sub("c1#1", "g").call(o1, ttl(time.Minute)).answer(o1, evidence.Accepted).broker(evidence.ClockSet, "1h", nil).end("c1#1").after(100 * ms).rows("end")
 	}, Held, ""},
 	{evidence.RowsMatchClients, "what was there before is not ours", func(t *tale) {
 		old := row(evidence.RowPending, "p9-9-1")

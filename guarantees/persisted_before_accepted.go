@@ -30,7 +30,7 @@ type answer struct {
 }
 
 func (c *ahead) on() []evidence.Kind {
-	return []evidence.Kind{evidence.FaultFired, evidence.FaultHealed, evidence.FrameCarried, evidence.PublishReturned}
+	return []evidence.Kind{evidence.FaultFired, evidence.FaultHealed, evidence.FrameCarried, evidence.PublishReturned, evidence.ProcessExited}
 }
 
 func (c *ahead) observe(l *ledger, e *evidence.Event, m *message, _ *receipt, out *ruling) {
@@ -54,6 +54,10 @@ func (c *ahead) observe(l *ledger, e *evidence.Event, m *message, _ *receipt, ou
 		}
 	case evidence.FaultHealed:
 		delete(c.held, e.Fault)
+	case evidence.ProcessExited:
+		if e.Actor == actorBroker {
+			clear(c.held) // a hold of its store ends with the broker that waits on it
+		}
 	case evidence.PublishReturned:
 		if e.Acceptance == evidence.Accepted {
 			c.answer(m, e.Seq)

@@ -127,8 +127,9 @@ func asked(m *message) bool {
 }
 
 // missing finds accepted messages that no client is through with and no row shows.
+// Under a clock fault a time to live may be over for the broker.
 func (c *reconciliation) missing(l *ledger, m *message, out *ruling) {
-	if m.frozen || m.heldBy != evidence.HeldByStore && m.heldBy != evidence.HeldByReplicas || asked(m) {
+	if m.frozen || m.heldBy != evidence.HeldByStore && m.heldBy != evidence.HeldByReplicas || asked(m) || l.clockSet && m.ttl > 0 {
 		return
 	}
 	for _, r := range l.obliged(m) {

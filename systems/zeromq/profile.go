@@ -41,6 +41,7 @@ var (
 	everywhere = []evidence.Class{evidence.ClientCrash, evidence.BrokerRestart, evidence.BrokerCrash, evidence.BrokerPause, evidence.Link, evidence.Store, evidence.Clock}
 	// A wrong clock ends a message's time to live, and that loses it lawfully.
 	butClock = everywhere[:len(everywhere)-1]
+	butStore = []evidence.Class{evidence.ClientCrash, evidence.BrokerRestart, evidence.BrokerCrash, evidence.BrokerPause, evidence.Link}
 	// Between the ACK and the delete a crash, or a store that fails, brings the
 	// message back.
 	butDelete = []evidence.Class{evidence.ClientCrash, evidence.BrokerRestart, evidence.BrokerPause, evidence.Link, evidence.Clock}
@@ -57,13 +58,15 @@ var atLeastOnce = []evidence.Claim{
 	claim(evidence.NoPhantom, everywhere),
 	claim(evidence.DeclinedMeansAbsent, everywhere),
 	claim(evidence.StableRedeliveryID, everywhere),
-	claim(evidence.Order, butClock),
+	// A delivery whose attempt cannot be counted waits, and later ones overtake it.
+	claim(evidence.Order, butStore),
 	claim(evidence.ExpiryHonoured, everywhere),
 	claim(evidence.AckIsFinal, butDelete),
 	claim(evidence.PersistedBeforeAccepted, everywhere),
 	claim(evidence.PartitionIsolation, everywhere),
 	claim(evidence.BoundedRetry, everywhere),
-	claim(evidence.UnknownResolved, everywhere),
+	// Never stored is proven by the wall clock: one that jumps ahead forgets early.
+	claim(evidence.UnknownResolved, butClock),
 	claim(evidence.RecoveryBounded, everywhere),
 	claim(evidence.Survives, everywhere),
 	claim(evidence.RowsMatchClients, everywhere),
