@@ -96,7 +96,7 @@ func (g *generator) cast() {
 	for i := range 1 + g.r.IntN(3) {
 		topic := topics[g.r.IntN(len(topics))]
 		c := script.Consumer{Name: fmt.Sprintf("c%d", i+1), Destination: topic, Mode: modes[topic][1], Idempotent: !g.does(5),
-			Offline: g.does(4), Silent: g.does(5), Child: g.does(6) && !g.lacks(systems.NeedConnector)}
+			Offline: g.does(4), Silent: g.does(6), Child: g.does(6) && !g.lacks(systems.NeedConnector)}
 		if g.does(3) {
 			c.Window = 2 + g.r.IntN(8)
 		}
@@ -112,7 +112,8 @@ func (g *generator) cast() {
 }
 
 // dismiss the consumers that take messages and never answer: while one is there
-// nothing recovers, and no broker is to blame.
+// nothing recovers, and no broker is to blame. An await that fails would end the
+// script before.
 func (g *generator) dismiss() {
 	for _, c := range g.consumers {
 		if c.Silent && g.running[c.Name] {
@@ -121,11 +122,14 @@ func (g *generator) dismiss() {
 	}
 }
 
-// fair says whether a script ends without such a consumer.
+// fair says whether a script is sure to end without such a consumer.
 func fair(s script.Scenario) bool {
 	silent := map[string]bool{}
+	awaits := false
 	for _, step := range s.Steps {
 		switch s := bare(step).(type) {
+		case script.Await:
+			awaits = true
 		case script.Consumer:
 			if s.Silent {
 				silent[s.Name] = !s.Offline
@@ -141,7 +145,7 @@ func fair(s script.Scenario) bool {
 		}
 	}
 	for _, running := range silent {
-		if running {
+		if running || awaits {
 			return false
 		}
 	}
@@ -255,7 +259,7 @@ const awaitBound = 2 * time.Second
 
 func (g *generator) await() {
 	id, _, ok := g.someID()
-	if !ok {
+	if !ok || slices.ContainsFunc(g.consumers, func(c script.Consumer) bool { return c.Silent }) {
 		return
 	}
 	c := pick(g, script.Delivered(id, 0), script.Delivered(id, 2), script.Effect(id), script.Accepted(id), script.Acked(id))

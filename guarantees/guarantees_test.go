@@ -349,8 +349,11 @@ var cases = []struct {
 		t.sub("c1#1", "g").call(o1).answer(o1, evidence.Unknown).deliver("c1#1", o1).lookup(o1, evidence.Rejected, "not-seen")
 	}, Violated, "lookup-denied"},
 	{evidence.UnknownResolved, "denied, and delivered later though its connection was dead", func(t *tale) {
-		t.sub("c1#1", "g").call(o1).answer(o1, evidence.Unknown).end("p1#1").lookup(o1, evidence.Rejected, "not-seen").deliver("c1#1", o1)
+		t.sub("c1#1", "g").call(o1).answer(o1, evidence.Unknown).end("p1#1").after(60*ms).lookup(o1, evidence.Rejected, "not-seen").deliver("c1#1", o1)
 	}, Violated, "lookup-denied"},
+	{evidence.UnknownResolved, "denied while what its connection sent may be under way", func(t *tale) {
+		t.sub("c1#1", "g").call(o1).answer(o1, evidence.Unknown).end("p1#1").lookup(o1, evidence.Rejected, "not-seen").deliver("c1#1", o1)
+	}, Held, ""},
 	{evidence.UnknownResolved, "invented", func(t *tale) { t.call(o1).answer(o1, evidence.Rejected).lookup(o1, evidence.Accepted, "stored") }, Violated, "lookup-invented"},
 	{evidence.UnknownResolved, "denied while its connection lived", func(t *tale) {
 		t.sub("c1#1", "g").call(o1).answer(o1, evidence.Unknown).lookup(o1, evidence.Rejected, "not-seen")
