@@ -4,39 +4,27 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/custodymq/custody/bench"
-	"github.com/custodymq/custody/guarantees"
-	"github.com/custodymq/custody/script"
+	"github.com/custodymq/custody/broker/defects"
 	"github.com/custodymq/custody/systems/zeromq"
 )
 
 var atLeastOnce = zeromq.Profiles(1)[0].(zeromq.Profile)
 
-func TestProbe(t *testing.T) {
-	desc := atLeastOnce.Describe()
-	var sim Simulator
-	outcomes := map[string]int{}
-	bad := 0
-	for seed := range uint64(20000) {
-		s := Generate(desc, seed)
-		if err := bench.Check(s); err != nil {
-			t.Fatalf("%v\n%s", err, script.Print(s))
-		}
-		j, err := sim.Judge(Simulation{Profile: atLeastOnce, Scenario: s, Seed: seed})
-		if err != nil {
-			outcomes["unmeasured"]++
-			if outcomes["unmeasured"] < 0 {
-				t.Logf("seed %d: %v", seed, err)
+func TestDefects(t *testing.T) {
+	for _, d := range defects.All() {
+		for seed := range uint64(3) {
+			r, err := Explore(t.Context(), Options{System: atLeastOnce, Spec: "zeromq", Defect: d.Name, Seed: seed * 1000003, Runs: 100000})
+			if err != nil {
+				t.Fatal(err)
 			}
-			continue
-		}
-		outcomes[j.Outcome.String()]++
-		if j.Outcome == guarantees.Violated {
-			bad++
-			if bad < 12 {
-				fmt.Printf("seed %d: %q %s\n%s\n", seed, brokenOf(j), j.Why, script.Print(s))
+			if r.Found == nil {
+				fmt.Printf("%-32s MISSED in %d\n", d.Name, r.Schedules)
+				continue
+			}
+			fmt.Printf("%-32s %6d schedules %6.2fs %2d→%2d steps %4d tries breaks %s (%q)\n", d.Name, r.Schedules, r.Took.Seconds(), r.Found.Drawn, r.Found.Steps, r.Found.Tries, r.Found.Shrunk, r.Found.Broken)
+			if seed == 0 {
+				fmt.Println(r.Found.Script)
 			}
 		}
 	}
-	t.Log(outcomes)
 }

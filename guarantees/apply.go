@@ -252,6 +252,9 @@ func (l *ledger) endSession(s *session) {
 		return // who was ready at the end of the drain is what counts; the bench stops everybody after it
 	}
 	s.live = false
+	if s.openCalled.seq > l.brokerEnded.seq { // the others ended with their broker
+		s.sub.ended = l.now
+	}
 	s.sub.live--
 	if s.sub.live == 0 {
 		s.sub.died, s.sub.freeSince = l.now, -1
@@ -533,6 +536,7 @@ func (l *ledger) processStarted(e *evidence.Event, tell observe) {
 
 func (l *ledger) processExited(e *evidence.Event, tell observe) {
 	if e.Actor == actorBroker {
+		l.brokerEnded = l.now
 		if !l.over { // the bench stops it when all has been seen
 			l.brokerFailed = l.now
 		}

@@ -223,7 +223,13 @@ var cases = []struct {
 	{evidence.Order, "overtaken", func(t *tale) { t.sub("c1#1", "g").publish(o1, o2).deliver("c1#1", o2).deliver("c1#1", o1) }, Violated, "overtaken"},
 	{evidence.Order, "replayed out of order on a new session", func(t *tale) {
 		first := attempt(1)
-		t.durable("c1#1", "g").end("c1#1").publish(o1, o2).sub("c1#2", "g").deliver("c1#2", o2, first).deliver("c1#2", o1, first)
+		t.durable("c1#1", "g").end("c1#1").after(60*ms).publish(o1, o2).sub("c1#2", "g").deliver("c1#2", o2, first).deliver("c1#2", o1, first)
+	}, Violated, "overtaken"},
+	{evidence.Order, "its session's predecessor may still compete", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1, o2).end("c1#1").sub("c1#2", "g").deliver("c1#2", o2).deliver("c1#2", o1)
+	}, Inconclusive, ""},
+	{evidence.Order, "its session's predecessor ended with the broker", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1, o2).end("c1#1").broker(evidence.ProcessExited, "", &evidence.ExitInfo{Ordered: true}).sub("c1#2", "g").deliver("c1#2", o2).deliver("c1#2", o1)
 	}, Violated, "overtaken"},
 	{evidence.Order, "consumers compete", func(t *tale) {
 		t.sub("c1#1", "g").sub("c2#1", "g").publish(o1, o2).deliver("c1#1", o2).deliver("c2#1", o1)
@@ -317,6 +323,10 @@ var cases = []struct {
 	{evidence.PersistedBeforeAccepted, "accepted before the store could answer", func(t *tale) {
 		t.fault("h", evidence.Store).call(o1).frame(framePublish, "p1", o1, "").frame(frameAccept, "p1", o1, "").answer(o1, evidence.Accepted).fire("h", "hold", "", "insert", o1).heal("h")
 	}, Violated, "accepted-before-persisted"},
+	{evidence.PersistedBeforeAccepted, "answered again during the hold as before it", func(t *tale) {
+		t.fault("h", evidence.Store).publish(o1).fire("h", "hold", "", "insert", o2).call(retryOf1).frame(framePublish, "p1", retryOf1, "").
+			frame(frameAccept, "p1", retryOf1, "").answer(retryOf1, evidence.Accepted).heal("h")
+	}, Held, ""},
 	{evidence.PersistedBeforeAccepted, "the broker that was held has ended", func(t *tale) {
 		t.fault("h", evidence.Store).fire("h", "hold", "", "insert", o1).broker(evidence.ProcessExited, "", &evidence.ExitInfo{Ordered: true}).
 			call(o2).frame(framePublish, "p1", o2, "").frame(frameAccept, "p1", o2, "").answer(o2, evidence.Accepted)

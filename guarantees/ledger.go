@@ -52,6 +52,7 @@ type ledger struct {
 	clockSetAt    time.Duration
 	healed        stamp
 	over          bool  // the run's last phase has begun
+	brokerEnded   stamp // its process
 	brokerFailed  stamp // its latest crash, restart or store failure
 	active        map[string]bool
 	held          map[uint32][]window // by link: when we held or delayed what passes
@@ -132,6 +133,7 @@ type subscriber struct {
 	live         int
 	liveSince    stamp
 	died         stamp // when it last lost its last session
+	ended        stamp // when it last lost one that its broker outlived
 	inFlight     int
 	freeSince    time.Duration
 	position     int
