@@ -574,11 +574,20 @@ func (l *ledger) disposed(e *evidence.Event, tell observe) {
 func (l *ledger) setClock(e *evidence.Event, tell observe) {
 	if e.Actor == actorBroker {
 		if d, err := time.ParseDuration(e.Reason); err == nil {
-			l.clockWas, l.clockSetAt = l.clock, l.now.at
-			l.clock, l.clockSet = d, true
+			l.clockWas = l.clockRecently()
+			l.clock, l.clockSet, l.clockSetAt = d, true, l.now.at
 		}
 	}
 	tell(e, nil, nil)
+}
+
+// clockRecently is the earliest that the broker's clock was when a frame that
+// passes a link now may have left.
+func (l *ledger) clockRecently() time.Duration {
+	if l.now.at-l.clockSetAt <= l.limits.InFlightBound {
+		return min(l.clock, l.clockWas)
+	}
+	return l.clock
 }
 
 // affirms says whether an answer's frame took responsibility or confirmed: one

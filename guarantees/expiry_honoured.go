@@ -31,11 +31,7 @@ func (expiry) observe(l *ledger, e *evidence.Event, m *message, r *receipt, out 
 	} else if e.Frame != frameDeliver || e.Struck != "" || l.delayedByUs(l.symbol(e.Link), m.deadline()+tolerance) {
 		return
 	}
-	clock := l.clock
-	if e.At-l.clockSetAt <= l.limits.InFlightBound { // it may have left before the clock was set
-		clock = min(clock, l.clockWas)
-	}
-	elapsed := e.At - m.returned.at + clock - m.clock
+	elapsed := e.At - m.returned.at + l.clockRecently() - m.clock
 	if elapsed <= m.ttl+tolerance {
 		return
 	}

@@ -263,6 +263,10 @@ var cases = []struct {
 	{evidence.ExpiryHonoured, "on its way when the clock was set", func(t *tale) {
 		t.sub("c1#1", "g").call(o1, ttl(time.Minute)).answer(o1, evidence.Accepted).broker(evidence.ClockSet, "1h", nil).frame(frameDeliver, "c1", o1, "").rows("end")
 	}, Held, ""},
+	{evidence.ExpiryHonoured, "on its way when the clock was set twice", func(t *tale) {
+		t.sub("c1#1", "g").broker(evidence.ClockSet, "-1h", nil).after(time.Second).call(o1, ttl(time.Minute)).answer(o1, evidence.Accepted).
+			broker(evidence.ClockSet, "0s", nil).broker(evidence.ClockSet, "0s", nil).frame(frameDeliver, "c1", o1, "").rows("end")
+	}, Held, ""},
 	{evidence.ExpiryHonoured, "an alias of what was delivered has no row", func(t *tale) {
 		t.sub("c1#1", "g").call(o1, ttl(time.Minute)).answer(o1, evidence.Accepted).serve("c1#1", o1).
 			call(retryOf1, ttl(time.Minute)).answer(retryOf1, evidence.Accepted).rows("end")
@@ -395,6 +399,9 @@ var cases = []struct {
 	{evidence.BoundedRetry, "no limit", func(t *tale) { t.prof.Limits.MaxAttempts = 0; t.publish(o1) }, NotApplicable, ""},
 
 	{evidence.RecoveryBounded, "settled at once", func(t *tale) { t.sub("c1#1", "g").publish(o1).serve("c1#1", o1).drained("settled") }, Held, ""},
+	{evidence.RecoveryBounded, "settled before its publisher had the answer", func(t *tale) {
+		t.sub("c1#1", "g").after(time.Second).call(o1).serve("c1#1", o1).answer(o1, evidence.Accepted).drained("settled")
+	}, Held, ""},
 	{evidence.RecoveryBounded, "the time does not run under a fault", func(t *tale) {
 		t.fault("f", evidence.Link).sub("c1#1", "g").publish(o1).fire("f", "drop", "c1", frameDeliver, o1).after(time.Second).heal("f").serve("c1#1", o1).drained("settled")
 	}, Held, ""},
