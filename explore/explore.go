@@ -109,6 +109,9 @@ func Explore(ctx context.Context, o Options) (Result, error) {
 	return r, context.Cause(ctx)
 }
 
+// Simulates says whether a system, as `--system` names it, is simulated.
+func Simulates(spec string) bool { return spec == "zeromq" || strings.HasPrefix(spec, "zeromq:") }
+
 // simulator gives the runs of one worker.
 func simulator(profile zeromq.Profile, defect string) run {
 	var sim Simulator
