@@ -2,7 +2,6 @@ package explore
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -338,7 +337,7 @@ type storeFault struct {
 var natural = map[string]string{"unreachable": "apply", "full": "insert", "lose-reply": "apply", "slow": "apply", "hold": "apply"}
 
 // errFiles: the store of the simulation has no files.
-var errFiles = errors.New("explore: the simulated store has no files, so a fault below the database cannot strike it")
+var errFiles = &UnsupportedError{"strike a store below its database: it has no files"}
 
 var ofFiles = []string{"open", "read", "write", "sync", "truncate"}
 

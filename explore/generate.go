@@ -172,7 +172,7 @@ var kinds = []struct {
 	{5, (*generator).stop},
 	{4, (*generator).restart},
 	{4, (*generator).elapse},
-	{2, (*generator).move},
+	{4, (*generator).move},
 	{2, (*generator).dispose},
 	{2, func(g *generator) { g.add(script.Snapshot{Checkpoint: fmt.Sprintf("s%d", len(g.steps))}) }},
 }
@@ -431,16 +431,20 @@ func (g *generator) elapse() {
 	}
 }
 
-// move puts the broker under the other storage identity.
+// move puts the broker under another storage identity, and shows the rows that
+// are not its own then.
 func (g *generator) move() {
 	if g.lacks(systems.NeedIdentity) {
 		return
 	}
 	g.up()
 	g.moved = true
-	g.add(script.Snapshot{Checkpoint: fmt.Sprintf("s%d", len(g.steps))})
 	g.add(script.Set{Setting: "identity", Value: pick(g, "identity-2", "identity-2", "identity-1")})
 	g.add(script.Restart{Actor: faults.Broker})
+	g.add(script.Snapshot{Checkpoint: fmt.Sprintf("s%d", len(g.steps))})
+	if g.does(2) {
+		g.elapse()
+	}
 }
 
 // dispose of a dead letter.

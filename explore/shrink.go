@@ -1,6 +1,7 @@
 package explore
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/custodymq/custody/bench"
@@ -88,11 +89,15 @@ func simpler(step script.Step) []script.Step {
 		forms = append(append(forms, leavingOut(&s, &s.Until)...), leavingOut(&s, &s.Window)...)
 		forms = append(append(forms, leavingOut(&s, &s.Size)...), leavingOut(&s, &s.TTL)...)
 		forms = append(forms, leavingOut(&s, &s.MessageID)...)
-		if s.To > s.From {
+		switch {
+		case s.To == 0:
+			return forms
+		case s.To > s.From:
 			s.To--
-			forms = append(forms, s)
+		default:
+			s.BusinessID, s.From, s.To = fmt.Sprintf("%s%d", s.BusinessID, s.From), 0, 0
 		}
-		return forms
+		return append(forms, s)
 	case script.Fault:
 		forms := append(leavingOut(&s, &s.Repeat), leavingOut(&s, &s.N)...)
 		if s.Target != "" && s.Event != "" { // at once, and not at a hand-over

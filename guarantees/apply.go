@@ -590,6 +590,18 @@ func (l *ledger) clockRecently() time.Duration {
 	return l.clock
 }
 
+// elsewhere reports whether the broker runs now under another partition than
+// that in which it accepted a publish.
+func (l *ledger) elsewhere(m *message) bool {
+	now := len(l.partitions) - 1
+	for i := now; i >= 0; i-- {
+		if l.partitions[i].before(m.returned) {
+			return !slices.Contains(l.partitions[now].names, l.partitions[i].names[0])
+		}
+	}
+	return false
+}
+
 // affirms says whether an answer's frame took responsibility or confirmed: one
 // that refused is an answer too.
 func affirms(e *evidence.Event) bool { return e.Reason == "" || e.Reason == "accepted" }
@@ -649,7 +661,7 @@ func (l *ledger) popDeadline() due {
 // tolerance: then its deadline excuses nothing.
 func (l *ledger) pastDeadline(d due) {
 	m := l.message(d.ref)
-	if len(l.active) > 0 {
+	if len(l.active) > 0 || l.elsewhere(m) {
 		return
 	}
 	for _, s := range l.matching[m.destination] {

@@ -50,6 +50,10 @@ var cases = []struct {
 	{evidence.NoAcceptedLoss, "expired with nobody free", func(t *tale) {
 		t.call(o1, ttl(50*ms)).answer(o1, evidence.Accepted).after(100 * ms).drained("no-consumer").rows("end")
 	}, Held, ""},
+	{evidence.NoAcceptedLoss, "expired while the broker ran under another partition", func(t *tale) {
+		t.broker(evidence.ProcessStarted, "partition=a", nil).sub("c1#1", "g").call(o1, ttl(50*ms)).answer(o1, evidence.Accepted).
+			broker(evidence.ProcessStarted, "partition=b", nil).after(100 * ms).broker(evidence.ProcessStarted, "partition=a", nil).drained("settled").rows("end")
+	}, Held, ""},
 	{evidence.NoAcceptedLoss, "expired by when it was called, its answer being late", func(t *tale) {
 		t.sub("c1#1", "g").call(o1, ttl(50*ms)).after(40*ms).answer(o1, evidence.Accepted).after(20 * ms).drained("settled").rows("end")
 	}, Held, ""},
