@@ -469,6 +469,9 @@ func (l *ledger) faultFired(e *evidence.Event, tell observe) {
 		l.brokerFailed = l.now
 	}
 	link := l.symbol(e.Link)
+	if l.class[e.Fault] == evidence.BrokerPause {
+		l.pauses = append(l.pauses, window{e.Fault, e.At, -1})
+	}
 	if delaying[e.Struck] {
 		l.held[link] = append(l.held[link], window{e.Fault, e.At, -1})
 	}
@@ -484,13 +487,23 @@ func (l *ledger) faultFired(e *evidence.Event, tell observe) {
 func (l *ledger) faultHealed(e *evidence.Event, tell observe) {
 	delete(l.active, e.Fault)
 	for _, windows := range l.held {
-		for i := range windows {
-			if windows[i].label == e.Fault && windows[i].to < 0 {
-				windows[i].to = e.At
-			}
+		closeWindows(windows, e)
+	}
+	closeWindows(l.pauses, e)
+	l.recovered(e, tell)
+}
+
+func closeWindows(windows []window, healed *evidence.Event) {
+	for i := range windows {
+		if windows[i].label == healed.Fault && windows[i].to < 0 {
+			windows[i].to = healed.At
 		}
 	}
-	l.recovered(e, tell)
+}
+
+// paused reports whether the broker stood still at some time between the two.
+func (l *ledger) paused(from, to time.Duration) bool {
+	return slices.ContainsFunc(l.pauses, func(w window) bool { return w.from <= to && (w.to < 0 || w.to >= from) })
 }
 
 // delayedByUs reports whether a fault of ours may be why a frame that passed a
@@ -661,7 +674,7 @@ func (l *ledger) popDeadline() due {
 // tolerance: then its deadline excuses nothing.
 func (l *ledger) pastDeadline(d due) {
 	m := l.message(d.ref)
-	if len(l.active) > 0 || l.elsewhere(m) {
+	if len(l.active) > 0 || l.clockSet || l.elsewhere(m) {
 		return
 	}
 	for _, s := range l.matching[m.destination] {

@@ -52,7 +52,7 @@ var cases = []struct {
 	}, Held, ""},
 	{evidence.NoAcceptedLoss, "expired while the broker ran under another partition", func(t *tale) {
 		t.broker(evidence.ProcessStarted, "partition=a", nil).sub("c1#1", "g").call(o1, ttl(50*ms)).answer(o1, evidence.Accepted).
-			broker(evidence.ProcessStarted, "partition=b", nil).after(100 * ms).broker(evidence.ProcessStarted, "partition=a", nil).drained("settled").rows("end")
+			broker(evidence.ProcessStarted, "partition=b", nil).after(100*ms).broker(evidence.ProcessStarted, "partition=a", nil).drained("settled").rows("end")
 	}, Held, ""},
 	{evidence.NoAcceptedLoss, "expired by when it was called, its answer being late", func(t *tale) {
 		t.sub("c1#1", "g").call(o1, ttl(50*ms)).after(40*ms).answer(o1, evidence.Accepted).after(20 * ms).drained("settled").rows("end")
@@ -288,6 +288,9 @@ var cases = []struct {
 		t.prof.KeepsRows = true
 		t.sub("c1#1", "g").publish(o1).serve("c1#1", o1).after(100*ms).rows("end", row(evidence.RowProcessed, o1))
 	}, Held, ""},
+	{evidence.AckIsFinal, "the broker stood still before it could delete", func(t *tale) {
+		t.fault("f", evidence.BrokerPause).sub("c1#1", "g").publish(o1).serve("c1#1", o1).fire("f", "pause", "", "").after(100*ms).rows("paused", row(evidence.RowPending, o1)).heal("f").rows("end")
+	}, Held, ""},
 	{evidence.AckIsFinal, "the broker was killed between acknowledgement and delete", func(t *tale) {
 		t.fault("kill", evidence.BrokerCrash).sub("c1#1", "g").publish(o1).serve("c1#1", o1).fire("kill", "kill", "", "").end("c1#1").sub("c1#2", "g").deliver("c1#2", o1, again)
 	}, Held, ""},
@@ -409,6 +412,10 @@ var cases = []struct {
 	{evidence.RecoveryBounded, "the time does not run under a fault", func(t *tale) {
 		t.fault("f", evidence.Link).sub("c1#1", "g").publish(o1).fire("f", "drop", "c1", frameDeliver, o1).after(time.Second).heal("f").serve("c1#1", o1).drained("settled")
 	}, Held, ""},
+	{evidence.RecoveryBounded, "expired by a clock that was wrong", func(t *tale) {
+		t.sub("c1#1", "g").broker(evidence.ClockSet, "-1h", nil).call(o1, ttl(50*ms)).answer(o1, evidence.Accepted).broker(evidence.ClockSet, "0s", nil).
+			publish(o2).serve("c1#1", o2).after(time.Second).drained("deadline").rows("end")
+	}, Held, ""},
 	{evidence.RecoveryBounded, "the handler failed", func(t *tale) {
 		t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1).after(250*ms).on(evidence.HandlerFailed, "c1#1", o1).after(250*ms).serve("c1#1", o1).drained("settled")
 	}, Held, ""},
@@ -429,6 +436,9 @@ var cases = []struct {
 	}, Held, ""},
 	{evidence.RowsMatchClients, "expired by a clock that is wrong", func(t *tale) {
 		t.sub("c1#1", "g").call(o1, ttl(time.Minute)).answer(o1, evidence.Accepted).broker(evidence.ClockSet, "1h", nil).end("c1#1").after(100 * ms).rows("end")
+	}, Held, ""},
+	{evidence.RowsMatchClients, "published again under another partition", func(t *tale) {
+		t.publish(o1, retryOf1).rows("end", in("a", o1), in("b", retryOf1))
 	}, Held, ""},
 	{evidence.RowsMatchClients, "what was there before is not ours", func(t *tale) {
 		old := row(evidence.RowPending, "p9-9-1")

@@ -56,6 +56,7 @@ type ledger struct {
 	brokerFailed  stamp // its latest crash, restart or store failure
 	active        map[string]bool
 	held          map[uint32][]window // by link: when we held or delayed what passes
+	pauses        []window
 	deadlines     []due
 	partitions    []partitionStart
 	drain         stamp
