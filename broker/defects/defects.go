@@ -113,7 +113,7 @@ var all = []Defect{
 	},
 	{
 		Name: "persist-fails-but-accepted", Text: "a publish that the store refused is answered Accepted and stays in memory only",
-		Breaks: noAcceptedLoss, Follows: []string{rowsMatchClients, persistedBeforeAccepted, recoveryBounded},
+		Breaks: noAcceptedLoss, Follows: []string{rowsMatchClients, persistedBeforeAccepted, recoveryBounded, boundedRetry},
 		SeenIn: "the store fails, then the broker restarts before delivery", Store: ignoreFailures,
 	},
 	{
