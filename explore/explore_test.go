@@ -13,13 +13,18 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/custodymq/custody/bench"
+	"github.com/custodymq/custody/bench/child"
 	"github.com/custodymq/custody/broker/defects"
+	"github.com/custodymq/custody/guarantees"
 	"github.com/custodymq/custody/script"
 	"github.com/custodymq/custody/systems/all"
 	"github.com/custodymq/custody/systems/zeromq"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	child.Run(all.Find)
+	goleak.VerifyTestMain(m)
+}
 
 var (
 	atLeastOnce = zeromq.Profiles(1)[0].(zeromq.Profile)
@@ -260,5 +265,49 @@ func TestBytesAreEvents(t *testing.T) {
 	one, two := a.Bytes(h), b.Bytes(g)
 	if !bytes.Equal(one, two) || bytes.Count(one, []byte("\n")) != int(h.Manifest.End.Events) {
 		t.Error("the same seed gave other bytes")
+	}
+}
+
+// On a system a step of shrinking is kept if it fails often enough.
+func TestShrinkingOnASystem(t *testing.T) {
+	s, err := script.Parse("", "scenario flaky\nproducer p1 to orders\nproducer p2 to mails\nconsumer c1 on orders\npublish order-1 by p1\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	runs := map[string]int{}
+	flaky := func(_ context.Context, s script.Scenario, _ uint64) (j guarantees.Judgement, _ []byte, err error) {
+		text := script.Print(s)
+		runs[text]++
+		often := map[bool]int{true: 2, false: 1}[strings.Contains(text, "consumer")] // times of three
+		if strings.Contains(text, "publish") && runs[text]%3 < often {
+			j.Broken = []guarantees.Finding{{Guarantee: "order"}}
+		}
+		return j, nil, nil
+	}
+	e := &explorer{newRun: func() run { return flaky }}
+	v := &Violation{Broken: []string{"order"}, Scenario: s}
+	e.shrink(t.Context(), v, false)
+	if strings.Contains(v.Script, "mails") || !strings.Contains(v.Script, "consumer") {
+		t.Errorf("left:\n%s", v.Script)
+	}
+}
+
+// A real system is explored as well as a simulated one, and its evidence goes
+// unless it shows something.
+func TestExploreASystem(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it makes real runs")
+	}
+	system, err := all.Find("nats", bench.DefaultScale)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	r, err := Explore(t.Context(), Options{System: system, Spec: "nats", Scale: bench.DefaultScale, Seed: 1, Runs: 2, Dir: dir})
+	if err != nil || r.Simulated || r.Hash != "" || r.Schedules != 2 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if left, err := os.ReadDir(dir); err != nil || r.Found == nil && len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
 	}
 }

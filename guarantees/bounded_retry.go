@@ -65,6 +65,8 @@ func (c retry) buried(l *ledger, m *message, r *receipt, dead *evidence.StoredRo
 		out.undecided(l.label(m) + " used up its attempts, and no exact look shows where it is")
 	case r.nacked.seq < r.last.seq && l.now.at-r.last.at <= l.limits.RedeliveryPeriod:
 		out.undecided(l.label(m) + ": its last attempt had not ended when the run did")
+	case pending != nil && l.foreign(l.brokerEnd, pending):
+		out.undecided(l.label(m) + " used up its attempts, and the broker left its partition")
 	case pending != nil:
 		violate(byAbsence, "not-dead-lettered", "used up its attempts and stays pending, in no dead-letter queue")
 	default:

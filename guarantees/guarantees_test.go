@@ -393,6 +393,10 @@ var cases = []struct {
 	{evidence.BoundedRetry, "discarded by command", func(t *tale) {
 		poison(t, 3).on(evidence.Purged, "admin", o1, because("discard")).after(10 * time.Second).rows("end")
 	}, Held, ""},
+	{evidence.BoundedRetry, "the broker left its partition before its last attempt ended", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1).deliver("c1#1", o1, again).deliver("c1#1", o1, again).after(10 * time.Second).
+			snapshot(evidence.Snapshot{Checkpoint: "end", Source: evidence.SourceBroker, Trust: evidence.Exact, Partition: "b", Rows: []evidence.StoredRow{in("a", o1)}})
+	}, Inconclusive, ""},
 	{evidence.BoundedRetry, "a fourth attempt", func(t *tale) { poison(t, 4) }, Violated, "too-many"},
 	{evidence.BoundedRetry, "a fourth attempt by the system's count", func(t *tale) { t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1, attempt(4)) }, Violated, "too-many"},
 	{evidence.BoundedRetry, "nowhere (a limit without a dead-letter queue)", func(t *tale) { poison(t, 3).rows("end") }, Violated, "not-dead-lettered"},
