@@ -3,7 +3,6 @@ package explore
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/custodymq/custody/evidence"
@@ -17,10 +16,7 @@ import (
 // recorded, and when, is as faults and links do it.
 func (w *world) arm(t *task, s script.Fault) error {
 	f, _ := faults.Find(s.Verb)
-	frame, _ := strings.CutPrefix(s.Event, "frame ")
-	if frame == s.Event {
-		frame = ""
-	}
+	frame, _ := eventOf(s)
 	w.record(evidence.Event{Kind: evidence.FaultArmed, Actor: "harness", Fault: s.Label, Link: s.On, Frame: frame})
 	undo, err := w.strikes(t, f, s, frame)
 	if err != nil {
@@ -133,7 +129,7 @@ func (w *world) strikeProcess(t *task, s script.Fault, frame string) (func(*task
 		return nil, &UnsupportedError{fmt.Sprintf("%s %s", s.Verb, s.Target)}
 	}
 	p := &processStroke{w: w, spec: s}
-	switch operation := operationOf(s); {
+	switch _, operation := eventOf(s); {
 	case frame != "":
 		action := links.Hold
 		if s.When == script.After {
@@ -212,9 +208,8 @@ func (p *processStroke) strike(t *task, items []evidence.FrameItem) error {
 		w.broker.pause()
 		w.record(evidence.Event{Kind: evidence.ProcessPaused, Actor: faults.Broker, OK: true})
 	}
-	frame, _ := strings.CutPrefix(s.Event, "frame ")
-	frame, _ = strings.CutPrefix(frame, "operation ")
-	w.record(evidence.Event{Kind: evidence.FaultFired, Actor: s.Target, Fault: s.Label, Link: s.On, Frame: frame, Items: items, Struck: s.Verb})
+	frame, operation := eventOf(s)
+	w.record(evidence.Event{Kind: evidence.FaultFired, Actor: s.Target, Fault: s.Label, Link: s.On, Frame: frame + operation, Items: items, Struck: s.Verb})
 	p.fired = true
 	return nil
 }
@@ -250,7 +245,8 @@ func (w *world) strikeStore(s script.Fault) (func(*task) error, error) {
 		return nil, errors.New("explore: the broker is down")
 	}
 	armory := w.broker.armory
-	f, err := armory.arm(faults.StoreFault{Verb: does, Operation: operationOf(s), After: s.When == script.After, N: s.N, Every: s.Repeat != script.Once, Delay: s.By},
+	_, operation := eventOf(s)
+	f, err := armory.arm(faults.StoreFault{Verb: does, Operation: operation, After: s.When == script.After, N: s.N, Every: s.Repeat != script.Once, Delay: s.By},
 		func(operation string, items []evidence.FrameItem) {
 			w.record(evidence.Event{Kind: evidence.FaultFired, Actor: faults.Broker, Fault: s.Label, Frame: operation, Items: items, Struck: does})
 		})

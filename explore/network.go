@@ -48,15 +48,14 @@ type conn struct {
 }
 
 type pipe struct {
-	conn      *conn
-	to        evidence.Direction
-	framer    links.Framer
-	arrives   time.Duration // the latest at the link
-	delivers  time.Duration // the latest at the peer
-	queue     []packet      // waits at the link behind a hold
-	hold      *hold
-	gone      bool // the receiver takes no more
-	swallowed bool
+	conn     *conn
+	to       evidence.Direction
+	framer   links.Framer
+	arrives  time.Duration // the latest at the link
+	delivers time.Duration // the latest at the peer
+	queue    []packet      // waits at the link behind a hold
+	hold     *hold
+	gone     bool // the receiver takes no more
 }
 
 // packet is a frame, or the end of what a peer sends.

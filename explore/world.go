@@ -74,7 +74,6 @@ type world struct {
 	snapshots  []evidence.Snapshot
 	conditions *evidence.Conditions
 	places     map[string]int // of a condition's line
-	lastMove   time.Duration
 
 	index                          *links.Index
 	database                       *database
@@ -563,7 +562,10 @@ func (s *Simulator) Judge(o Simulation) (guarantees.Judgement, error) {
 // Bytes of a history, as a saved run holds its events: valid until the next call.
 func (s *Simulator) Bytes(h *evidence.History) []byte {
 	s.line = s.line[:0]
-	for e := range h.Events {
+	for e, err := range h.Events {
+		if err != nil {
+			break // those of a simulation have none
+		}
 		s.line = append(evidence.AppendJSON(s.line, e), '\n')
 	}
 	return s.line
@@ -580,10 +582,11 @@ func brokenOf(j guarantees.Judgement) []string {
 	return names
 }
 
-func operationOf(f script.Fault) string {
-	name, _ := strings.CutPrefix(f.Event, "operation ")
-	if name == f.Event {
-		return ""
+// eventOf is the frame or the operation of the store that a fault waits for.
+func eventOf(f script.Fault) (frame, operation string) {
+	if name, ok := strings.CutPrefix(f.Event, "frame "); ok {
+		return name, ""
 	}
-	return name
+	name, _ := strings.CutPrefix(f.Event, "operation ")
+	return "", name
 }
