@@ -24,14 +24,8 @@ func Check(s script.Scenario) error {
 	return err
 }
 
-// FaultsOf a script, as the manifest lists them; none for one that Check refuses.
-func FaultsOf(s script.Scenario) []evidence.FaultLabel {
-	labels, err := resolve(s)
-	if err != nil {
-		return nil
-	}
-	return labels
-}
+// Faults of a script, as a run's manifest lists them. An error is Check's.
+func Faults(s script.Scenario) ([]evidence.FaultLabel, error) { return resolve(s) }
 
 // resolve looks up every fault and actor that the script names, before anything
 // starts, and gives its faults as data.
@@ -156,14 +150,11 @@ func Needs(s script.Scenario) []systems.Need {
 			if step.Cancel {
 				add(systems.NeedFrames)
 			}
+			if step.Until != "" {
+				add(systems.NeedAnswer)
+			}
 			if step.TTL > 0 {
 				add(systems.NeedTTL)
-			}
-			if step.MessageID != "" || step.Until != "" {
-				add(systems.NeedMessageID)
-			}
-			if step.Until != "" {
-				add(systems.NeedAccepts)
 			}
 		case script.Restart:
 			add(systems.NeedProcess)
@@ -185,7 +176,7 @@ func Needs(s script.Scenario) []systems.Need {
 			case links.FrameAck, links.FrameAckConfirm:
 				add(systems.NeedAcks)
 			case links.FrameAccept:
-				add(systems.NeedAccepts)
+				add(systems.NeedAnswer)
 			}
 			if spec.Operation != "" {
 				add(systems.NeedStoreFaults)

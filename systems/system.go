@@ -31,6 +31,8 @@ type Description struct {
 	Profile  evidence.Profile
 	Claims   []evidence.Claim
 	Versions map[string]string // of server and client
+	// Known are findings of this profile that its owner knows of.
+	Known []evidence.Known
 	// Lacks names what a scenario may need and this system has no counterpart
 	// for, with the reason a report gives: "no per-message time to live".
 	Lacks map[Need]string
@@ -58,7 +60,7 @@ const (
 	NeedDecline     Need = "decline"        // says no when nobody is there to receive
 	NeedMessageID   Need = "message-id"     // the publisher may choose the message ID
 	NeedDedup       Need = "deduplication"  // a publish under a known message ID is recognised as the same message
-	NeedAccepts     Need = "accepts"        // a publish is answered
+	NeedAnswer      Need = "answer"         // a publish is answered, so that it can be tried until it is accepted
 	NeedAcks        Need = "acks"           // acknowledgements go over the wire
 	NeedRedelivery  Need = "redelivery"     // an unsettled message comes again
 	NeedConnector   Need = "child-consumer" // the System is a Connector

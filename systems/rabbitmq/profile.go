@@ -193,7 +193,7 @@ func (p Profile) Describe() systems.Description {
 		delete(d.Lacks, systems.NeedDeadLetters)
 	}
 	if !p.confirms {
-		d.Lacks[systems.NeedAccepts] = "without confirms no publish is answered"
+		d.Lacks[systems.NeedAnswer] = "without confirms no publish is answered"
 	}
 	if p.autoAck {
 		const automatic = "an automatically acknowledged message is done when it is sent"

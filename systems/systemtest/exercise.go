@@ -392,6 +392,9 @@ func answerLost(b *bench) {
 		b.t.Errorf("received %s, want order-1", id)
 	}
 	b.settle(d)
+	if lost.Action() == links.Withhold { // nothing more is answered on that connection
+		producer = b.producer()
+	}
 	b.onlySentinel(producer, consumer)
 }
 
