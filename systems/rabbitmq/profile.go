@@ -197,7 +197,7 @@ func (p Profile) Describe() systems.Description {
 	}
 	if p.autoAck {
 		const automatic = "an automatically acknowledged message is done when it is sent"
-		d.Profile.Redelivers, d.Profile.AckCounting, d.Profile.MarksAgain = evidence.RedeliverNever, "automatic", false
+		d.Profile.Redelivers, d.Profile.AckCounting = evidence.RedeliverNever, "automatic"
 		for _, need := range []systems.Need{systems.NeedAcks, systems.NeedNack, systems.NeedRedelivery, systems.NeedTTL} {
 			d.Lacks[need] = automatic
 		}
