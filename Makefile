@@ -14,7 +14,7 @@ CUSTODY  := bin/custody
 # No C compiler is needed; only the race detector has to have one.
 export CGO_ENABLED := 0
 
-.PHONY: build accept test race bench defects docs lint fuzz soak clean
+.PHONY: build accept test race bench defects docs lint fuzz soak images clean
 
 ## build: bin/custody
 build:
@@ -78,6 +78,11 @@ fuzz:
 soak: build
 	@rm -rf "$(REPORT)/soak" && mkdir -p "$(REPORT)"
 	$(CUSTODY) run --system "$(SYSTEM)" --repeat $(N) --out report/soak
+
+## images: the servers as Docker images, from Debian packages and no image registry (as root, on Debian)
+images:
+	containers/images/dockerd.sh
+	containers/images/build.sh
 
 clean:
 	rm -rf bin report

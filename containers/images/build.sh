@@ -13,6 +13,9 @@ BASE=custody/trixie
 LIMIT=${LIMIT:-900} # seconds for one step
 FORCE=${FORCE:-0}
 
+scratch=$(mktemp -d)
+trap 'rm -rf --one-file-system "$scratch"' EXIT
+
 exists() { docker image inspect "$1" >/dev/null 2>&1; }
 needed() { ((FORCE)) || ! exists "$1"; }
 
@@ -28,17 +31,15 @@ mirror() {
 }
 
 base() {
-	local root site
+	local root=$scratch/root site
 	site=$(mirror)
 	if ! command -v debootstrap >/dev/null; then
 		timeout "$LIMIT" apt-get install -y --no-install-recommends debootstrap
 	fi
-	root=$(mktemp -d)
-	trap 'rm -rf "$root"' RETURN
 	timeout "$LIMIT" debootstrap --variant=minbase trixie "$root" "$site"
 	rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/*
 	printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d" # no service is started by its installation
-	chmod 755 "$root/usr/sbin/policy-rc.d" "$root"
+	chmod 755 "$root/usr/sbin/policy-rc.d"
 	tar -C "$root" -c . | docker import - "$BASE"
 }
 
@@ -46,11 +47,9 @@ base() {
 build() { timeout "$LIMIT" docker build --network host --force-rm -t "$1" -f "$2" "$3"; }
 
 broker() {
-	local context
-	context=$(mktemp -d)
-	trap 'rm -rf "$context"' RETURN
-	CGO_ENABLED=0 go build -trimpath -o "$context/custody" ../../cmd/custody
-	build custody/broker:dev broker.Dockerfile "$context"
+	mkdir "$scratch/broker"
+	CGO_ENABLED=0 go build -trimpath -o "$scratch/broker/custody" ../../cmd/custody
+	build custody/broker:dev broker.Dockerfile "$scratch/broker"
 }
 
 docker info >/dev/null 2>&1 || {
