@@ -236,7 +236,7 @@ func TestContainerThatIsNotReady(t *testing.T) {
 
 func TestCancelledStartLeavesNoContainer(t *testing.T) {
 	needsImage(t)
-	for after := time.Duration(0); after < 500*time.Millisecond; after += 50 * time.Millisecond {
+	for after := time.Duration(0); after <= 500*time.Millisecond; after += 100 * time.Millisecond {
 		ctx, cancel := context.WithTimeout(t.Context(), after)
 		_, err := containers.StartProgram(ctx, containers.ProgramOptions{Image: redisImage, Path: "sleep", Args: []string{"100"}, Ready: never})
 		cancel()
