@@ -48,7 +48,7 @@ build() { timeout "$LIMIT" docker build --network host --force-rm -t "$1" -f "$2
 
 broker() {
 	mkdir "$scratch/broker"
-	CGO_ENABLED=0 go build -trimpath -o "$scratch/broker/custody" ../../cmd/custody
+	CGO_ENABLED=0 go build -o "$scratch/broker/custody" ../../cmd/custody
 	build custody/broker:dev broker.Dockerfile "$scratch/broker"
 }
 
