@@ -28,7 +28,7 @@ var connect = sync.OnceValues(func() (*testcontainers.DockerProvider, error) {
 		if err := os.Setenv(ryukVariable, "true"); err != nil {
 			return nil, err
 		}
-		defer os.Unsetenv(ryukVariable)
+		defer func() { _ = os.Unsetenv(ryukVariable) }()
 	}
 	switch config := testcontainers.ReadConfig().Config; {
 	case !config.RyukDisabled:

@@ -28,6 +28,7 @@ until answers; do
 	if ! kill -0 "$engine" 2>/dev/null || ((SECONDS > LIMIT)); then
 		echo "dockerd.sh: the Docker engine does not come up; the end of $LOG:" >&2
 		tail -n 20 "$LOG" >&2
+		kill "$engine" 2>/dev/null || true
 		exit 1
 	fi
 	sleep 0.2
