@@ -74,11 +74,16 @@ func (p Profile) consumer(ctx context.Context, seat *seat, o systems.ConsumerOpt
 	return c, nil
 }
 
+// subscribeID is the one packet identifier that a consumer ever uses. Any would
+// do by the standard; mochi-mqtt takes those of its own deliveries, which it
+// counts from 1, for the client's, and refuses one that is in flight.
+const subscribeID = 1<<16 - 1
+
 // subscribe is done anew on every session: it changes nothing where the server
 // still has it.
 func (c *consumer) subscribe(ctx context.Context, o systems.ConsumerOptions) error {
 	_, err := c.write(&packets.Subscribe{
-		PacketID:      1,
+		PacketID:      subscribeID,
 		Properties:    &packets.Properties{},
 		Subscriptions: []packets.SubOptions{{Topic: "$share/" + shareName(o.Subscription) + "/" + o.Destination, QoS: c.profile.qos, RetainHandling: packets.RetainDoNotSend}},
 	})

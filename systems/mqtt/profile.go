@@ -25,6 +25,7 @@ type Profile struct {
 	qos           byte
 	clean         bool    // a session ends with its connection
 	declines      bool    // the answer says whether anybody subscribes
+	expires       bool    // messages may have a time to live
 	scale         float64 // factor on every period and bound
 	claims        claims
 }
@@ -42,6 +43,8 @@ func Profiles(scale float64) []systems.System {
 			server: mosquitto{}, qos: 1, declines: true, scale: scale, claims: atLeastOnce},
 		Profile{name: "qos2", summary: "as qos1, with QoS 2: each message is handed over in four steps",
 			server: mosquitto{settings: saved}, qos: 2, scale: scale, claims: exactlyOnce},
+		Profile{name: "expiry", summary: "as qos1, with a time to live: a message in flight that outlives it holds up those behind it",
+			server: mosquitto{settings: saved}, qos: 1, declines: true, expires: true, scale: scale, claims: expiring},
 		Profile{name: "qos0", summary: "QoS 0: sent once, answered by nobody, kept for nobody",
 			server: mosquitto{settings: saved}, qos: 0, clean: true, scale: scale, claims: atMostOnce},
 		Profile{name: "clean-session", summary: "as qos1, but sessions end with their connection",
@@ -82,9 +85,11 @@ var anyFault = []evidence.Class{
 	evidence.ClientCrash, evidence.BrokerRestart, evidence.BrokerCrash, evidence.BrokerPause, evidence.Link,
 }
 
-// butCrash leaves out the kill of a server, which answers a publish before it
-// has stored it.
-var butCrash = under(evidence.ClientCrash, evidence.BrokerRestart, evidence.BrokerPause, evidence.Link)
+// unlessLeft leaves out what ends one side for good. A server answers a publish
+// before it has stored it, so that a kill can lose it. And what a member of a
+// shared subscription was given waits for that member, and for no other: when
+// it dies and nobody takes its place, its part is never served.
+var unlessLeft = under(evidence.BrokerRestart, evidence.BrokerPause, evidence.Link)
 
 func under(classes ...evidence.Class) []evidence.Class { return classes }
 
@@ -110,20 +115,22 @@ const (
 )
 
 var atLeastOnce = claims{
-	{evidence.NoAcceptedLoss, butCrash, qos1Section},
+	{evidence.NoAcceptedLoss, unlessLeft, qos1Section},
 	{evidence.NoPhantom, anyFault, payloadSection},
 	{evidence.DeclinedMeansAbsent, anyFault, reasonSection},
-	{evidence.StableRedeliveryID, anyFault, dupSection},
-	{evidence.Order, anyFault, orderSection},
-	{evidence.ExpiryHonoured, anyFault, expirySection},
-	{evidence.RecoveryBounded, butCrash, retrySection},
+	{evidence.StableRedeliveryID, unlessLeft, dupSection},
+	{evidence.Order, unlessLeft, orderSection},
+	{evidence.RecoveryBounded, unlessLeft, retrySection},
 	{evidence.Survives, anyFault, sessionsSection},
 }
 
-var exactlyOnce = append(claims{
-	{evidence.NoDuplicateDelivery, nil, qos2Section},
-	{evidence.AckIsFinal, anyFault, qos2Section},
-}, atLeastOnce...)
+// exactlyOnce between two sessions. A consumer that ends before it has
+// acknowledged is one session, the next is another: what the application was
+// handed by the first comes again in the second.
+var exactlyOnce = append(claims{{evidence.AckIsFinal, unlessLeft, qos2Section}}, atLeastOnce...)
+
+// expiring leaves out what a message that expires in flight takes from others.
+var expiring = append(claims{{evidence.ExpiryHonoured, unlessLeft, expirySection}}, whileConnected...)
 
 var whileConnected = claims{
 	{evidence.NoPhantom, anyFault, payloadSection},
@@ -195,6 +202,9 @@ func (p Profile) Describe() systems.Description {
 	}
 	if !p.declines {
 		d.Lacks[systems.NeedDecline] = "the answer does not say whether anybody subscribes"
+	}
+	if !p.expires {
+		d.Lacks[systems.NeedTTL] = "message expiry has a profile of its own where it is tried"
 	}
 	if p.clean {
 		d.Profile.Redelivers = evidence.RedeliverNever
