@@ -44,6 +44,9 @@ func (c clients) consumer(ctx context.Context, o systems.ConsumerOptions) (*cons
 
 func (p Profile) consumer(ctx context.Context, seat *seat, o systems.ConsumerOptions) (*consumer, error) {
 	window := uint16(min(max(o.Window, 1), 1<<16-1))
+	if p.flooded {
+		window = 1<<16 - 1
+	}
 	connect := &packets.Connect{
 		ClientID:   seat.clientID,
 		CleanStart: p.clean,

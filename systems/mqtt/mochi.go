@@ -9,9 +9,10 @@ import (
 	"os"
 	"path/filepath"
 
+	badgerdb "github.com/dgraph-io/badger/v4"
 	mochimqtt "github.com/mochi-mqtt/server/v2"
 	"github.com/mochi-mqtt/server/v2/hooks/auth"
-	"github.com/mochi-mqtt/server/v2/hooks/storage/bolt"
+	"github.com/mochi-mqtt/server/v2/hooks/storage/badger"
 	"github.com/mochi-mqtt/server/v2/listeners"
 
 	"github.com/custodymq/custody/containers"
@@ -21,7 +22,7 @@ import (
 // mochi is the mochi-mqtt server, run by this binary in a process of its own
 // (see Role).
 type mochi struct {
-	persistent bool // in a bolt database; else in memory
+	persistent bool // in a badger database, the one that mochi-mqtt recommends; else in memory
 }
 
 func (mochi) system() string   { return "mqtt-mochi" }
@@ -29,7 +30,7 @@ func (mochi) installed() error { return nil }
 
 func (m mochi) shown() []evidence.Setting {
 	if m.persistent {
-		return []evidence.Setting{{Name: "storage", Value: "bolt"}}
+		return []evidence.Setting{{Name: "storage", Value: "badger"}, {Name: "sync_writes", Value: "true"}}
 	}
 	return []evidence.Setting{{Name: "storage", Value: "none"}}
 }
@@ -44,13 +45,13 @@ const RoleName = "mochi-mqtt"
 // mochiConfig is what the parent hands to the role.
 type mochiConfig struct {
 	Address  string `json:"address"`
-	Database string `json:"database,omitempty"` // a file; empty keeps everything in memory
+	Database string `json:"database,omitempty"` // a folder; empty keeps everything in memory
 }
 
 func (m mochi) prepare(_ Profile, address, dir string) (containers.StartFunc, error) {
 	config := mochiConfig{Address: address}
 	if m.persistent {
-		config.Database = filepath.Join(dir, "mochi.db")
+		config.Database = filepath.Join(dir, "badger")
 	}
 	return func(ctx context.Context, log io.Writer, exited func(containers.Exit)) (containers.Process, string, error) {
 		child, err := containers.StartChild(ctx, containers.ChildOptions{Role: RoleName, Config: config, Log: log, Exited: exited}, nil)
@@ -88,7 +89,8 @@ func serveMochi(c mochiConfig) (*mochimqtt.Server, error) {
 	s := mochimqtt.New(&mochimqtt.Options{Logger: slog.New(slog.NewTextHandler(os.Stderr, nil))}) // which the parent bounds
 	err := s.AddHook(new(auth.AllowHook), nil)
 	if err == nil && c.Database != "" {
-		err = s.AddHook(new(bolt.Hook), &bolt.Options{Path: c.Database})
+		options := badgerdb.DefaultOptions(c.Database).WithSyncWrites(true)
+		err = s.AddHook(new(badger.Hook), &badger.Options{Options: &options})
 	}
 	if err == nil {
 		err = s.AddListener(listeners.NewTCP(listeners.Config{ID: "tcp", Address: c.Address}))

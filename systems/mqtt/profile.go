@@ -25,6 +25,7 @@ type Profile struct {
 	qos           byte
 	clean         bool    // a session ends with its connection
 	declines      bool    // the answer says whether anybody subscribes
+	flooded       bool    // a consumer sets no window, and is sent all there is: see consumer
 	expires       bool    // messages may have a time to live
 	scale         float64 // factor on every period and bound
 	claims        claims
@@ -36,29 +37,37 @@ type Profile struct {
 func Profiles(scale float64) []systems.System {
 	saved := []evidence.Setting{{Name: "autosave_on_changes", Value: "true"}, {Name: "autosave_interval", Value: "1"}}
 	few := append(saved, evidence.Setting{Name: "max_queued_messages", Value: "3"})
-	return []systems.System{
-		Profile{name: "qos1", summary: "QoS 1, sessions that outlive their connection, saved after every change",
-			server: mosquitto{settings: saved}, qos: 1, declines: true, scale: scale, claims: atLeastOnce},
-		Profile{name: "qos1-default-autosave", summary: "as qos1, but saved every 30 minutes and at an orderly end only, which is Mosquitto's default",
-			server: mosquitto{}, qos: 1, declines: true, scale: scale, claims: atLeastOnce},
-		Profile{name: "qos2", summary: "as qos1, with QoS 2: each message is handed over in four steps",
-			server: mosquitto{settings: saved}, qos: 2, scale: scale, claims: exactlyOnce},
-		Profile{name: "expiry", summary: "as qos1, with a time to live: a message in flight that outlives it holds up those behind it",
-			server: mosquitto{settings: saved}, qos: 1, declines: true, expires: true, scale: scale, claims: expiring},
-		Profile{name: "qos0", summary: "QoS 0: sent once, answered by nobody, kept for nobody",
-			server: mosquitto{settings: saved}, qos: 0, clean: true, scale: scale, claims: atMostOnce},
-		Profile{name: "clean-session", summary: "as qos1, but sessions end with their connection",
-			server: mosquitto{settings: saved}, qos: 1, clean: true, declines: true, scale: scale, claims: whileConnected},
-		Profile{name: "queue-limit", summary: "as qos1, but only 3 messages wait for a subscriber: the rest is answered with success, and dropped",
-			server: mosquitto{settings: few}, qos: 1, declines: true, scale: scale, claims: whileConnected},
+	profiles := []Profile{
+		{name: "qos1", summary: "QoS 1, sessions that outlive their connection, saved after every change",
+			server: mosquitto{settings: saved}, qos: 1, declines: true, claims: atLeastOnce(unlessLeft, unlessLeft)},
+		{name: "qos1-default-autosave", summary: "as qos1, but saved every 30 minutes and at an orderly end only, which is Mosquitto's default",
+			server: mosquitto{}, qos: 1, declines: true, claims: atLeastOnce(unlessLeft, unlessLeft)},
+		{name: "qos2", summary: "as qos1, with QoS 2: each message is handed over in four steps, and acknowledgements are confirmed",
+			server: mosquitto{settings: saved}, qos: 2, claims: exactlyOnce},
+		{name: "qos0", summary: "QoS 0: sent once, answered by nobody, kept for nobody",
+			server: mosquitto{settings: saved}, qos: 0, clean: true, claims: atMostOnce},
+		{name: "clean-session", summary: "as qos1, but sessions end with their connection",
+			server: mosquitto{settings: saved}, qos: 1, clean: true, declines: true, claims: whileConnected},
+		{name: "queue-limit", summary: "as qos1, but only 3 messages wait for a consumer: what is more is answered with success, and dropped",
+			server: mosquitto{settings: few}, qos: 1, declines: true, claims: whileConnected},
+		{name: "expiry", summary: "as qos1, with a time to live: a message that outlives it in flight holds up those behind it",
+			server: mosquitto{settings: saved}, qos: 1, declines: true, expires: true, claims: expiring},
 
-		Profile{name: "qos1", summary: "QoS 1, sessions that outlive their connection, in a bolt database",
-			server: mochi{persistent: true}, qos: 1, scale: scale, claims: atLeastOnce},
-		Profile{name: "qos1-memory", summary: "as qos1, but in memory, which is mochi-mqtt's default",
-			server: mochi{}, qos: 1, scale: scale, claims: atLeastOnce},
-		Profile{name: "qos0", summary: "QoS 0: sent once, answered by nobody, kept for nobody",
-			server: mochi{}, qos: 0, clean: true, scale: scale, claims: atMostOnce},
+		{name: "qos1", summary: "QoS 1, sessions that outlive their connection, in a badger database; a consumer sets no window",
+			server: mochi{persistent: true}, qos: 1, flooded: true, claims: atLeastOnce(unlessLeft, nil)},
+		{name: "qos1-memory", summary: "as qos1, but in memory, which is mochi-mqtt's default",
+			server: mochi{}, qos: 1, flooded: true, claims: atLeastOnce(whileRunning, nil)},
+		{name: "qos1-window", summary: "as qos1, but a consumer sets its window: what waits behind it is sent once and forgotten, and the rest is stuck",
+			server: mochi{persistent: true}, qos: 1, claims: whileConnected},
+		{name: "qos0", summary: "QoS 0: sent once, answered by nobody, kept for nobody",
+			server: mochi{}, qos: 0, clean: true, claims: atMostOnce},
 	}
+	all := make([]systems.System, len(profiles))
+	for i, p := range profiles {
+		p.scale = scale
+		all[i] = p
+	}
+	return all
 }
 
 // The periods of a profile at scale 1.
@@ -91,6 +100,9 @@ var anyFault = []evidence.Class{
 // it dies and nobody takes its place, its part is never served.
 var unlessLeft = under(evidence.BrokerRestart, evidence.BrokerPause, evidence.Link)
 
+// whileRunning leaves out every end of the server too.
+var whileRunning = under(evidence.BrokerPause, evidence.Link)
+
 func under(classes ...evidence.Class) []evidence.Class { return classes }
 
 // claims is a table of promises, each with the section that makes it.
@@ -114,20 +126,28 @@ const (
 	sessionsSection = "MQTT Version 5.0, 4.1 Session State"
 )
 
-var atLeastOnce = claims{
-	{evidence.NoAcceptedLoss, unlessLeft, qos1Section},
-	{evidence.NoPhantom, anyFault, payloadSection},
-	{evidence.DeclinedMeansAbsent, anyFault, reasonSection},
-	{evidence.StableRedeliveryID, unlessLeft, dupSection},
-	{evidence.Order, unlessLeft, orderSection},
-	{evidence.RecoveryBounded, unlessLeft, retrySection},
-	{evidence.Survives, anyFault, sessionsSection},
+// atLeastOnce under the classes over which a server keeps its sessions, and
+// those over which it sends them again in order.
+func atLeastOnce(kept, ordered []evidence.Class) claims {
+	return claims{
+		{evidence.NoAcceptedLoss, kept, qos1Section},
+		{evidence.NoPhantom, anyFault, payloadSection},
+		{evidence.DeclinedMeansAbsent, anyFault, reasonSection},
+		{evidence.StableRedeliveryID, kept, dupSection},
+		{evidence.Order, ordered, orderSection},
+		{evidence.RecoveryBounded, kept, retrySection},
+		{evidence.Survives, anyFault, sessionsSection},
+	}
 }
 
-// exactlyOnce between two sessions. A consumer that ends before it has
-// acknowledged is one session, the next is another: what the application was
-// handed by the first comes again in the second.
-var exactlyOnce = append(claims{{evidence.AckIsFinal, unlessLeft, qos2Section}}, atLeastOnce...)
+// exactlyOnce is a promise to one session. A consumer that ends before it has
+// acknowledged is one, who takes its seat is the next: what the first was
+// handed comes again in the second.
+//
+// Mosquitto does not bring shared subscriptions back when it starts again, but
+// only with the client that subscribes anew. At QoS 1 it says meanwhile that
+// nobody subscribes; at QoS 2 it says success, and drops the message.
+var exactlyOnce = append(claims{{evidence.AckIsFinal, whileRunning, qos2Section}}, atLeastOnce(whileRunning, unlessLeft)...)
 
 // expiring leaves out what a message that expires in flight takes from others.
 var expiring = append(claims{{evidence.ExpiryHonoured, unlessLeft, expirySection}}, whileConnected...)
