@@ -6,6 +6,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/custodymq/custody/containers"
+	"github.com/custodymq/custody/systems"
 	"github.com/custodymq/custody/systems/systemtest"
 )
 
@@ -14,9 +15,20 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-func TestConformance(t *testing.T) {
+// profile of a server, by its name.
+func profile(t *testing.T, system, name string) systems.System {
+	t.Helper()
 	for _, s := range Profiles(1) {
-		d := s.Describe()
-		t.Run(d.System+"/"+d.Profile.Name, func(t *testing.T) { systemtest.Exercise(t, s) })
+		if d := s.Describe(); d.System == system && d.Profile.Name == name {
+			return s
+		}
+	}
+	t.Fatalf("no profile %s:%s", system, name)
+	return nil
+}
+
+func TestConformance(t *testing.T) {
+	for _, p := range [][2]string{{"mqtt-mosquitto", "qos1"}, {"mqtt-mosquitto", "qos0"}, {"mqtt-mochi", "qos1"}} {
+		t.Run(p[0]+"/"+p[1], func(t *testing.T) { systemtest.Exercise(t, profile(t, p[0], p[1])) })
 	}
 }
