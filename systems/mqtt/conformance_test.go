@@ -28,7 +28,7 @@ func profile(t *testing.T, system, name string) systems.System {
 }
 
 func TestConformance(t *testing.T) {
-	for _, p := range [][2]string{{"mqtt-mosquitto", "qos1"}, {"mqtt-mosquitto", "qos0"}, {"mqtt-mochi", "qos1"}} {
+	for _, p := range [][2]string{{"mqtt-mosquitto", "qos1"}, {"mqtt-mosquitto", "clean-session"}, {"mqtt-mochi", "qos1"}} {
 		t.Run(p[0]+"/"+p[1], func(t *testing.T) { systemtest.Exercise(t, profile(t, p[0], p[1])) })
 	}
 }

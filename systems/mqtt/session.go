@@ -192,11 +192,11 @@ func (s *session) ended() bool {
 	}
 }
 
-// Close ends the session in order, and returns when the connection is closed.
-// Answers still on their way are Unknown from then on.
+// Close ends the session in order: a server that is there has read all that was
+// sent when it returns. Answers still on their way are Unknown from then on.
 func (s *session) Close(ctx context.Context) error {
 	if !s.ended() {
-		_, _ = s.write(&packets.Disconnect{}) // a server that is gone needs no farewell
+		s.farewell(ctx)
 		s.over(errClosed)
 	}
 	done := make(chan struct{})
@@ -209,5 +209,20 @@ func (s *session) Close(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("mqtt: close: %w", context.Cause(ctx))
+	}
+}
+
+// farewell says goodbye and waits, not for long, until the server hangs up.
+// Without it a session that is opened next can overtake the last acknowledgement.
+func (s *session) farewell(ctx context.Context) {
+	if _, err := s.write(&packets.Disconnect{}); err != nil {
+		return
+	}
+	patience := time.NewTimer(s.timeout / 4)
+	defer patience.Stop()
+	select {
+	case <-s.gone:
+	case <-patience.C:
+	case <-ctx.Done():
 	}
 }
