@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"sync"
 
 	"github.com/eclipse/paho.golang/packets"
@@ -43,10 +44,7 @@ func (c clients) consumer(ctx context.Context, o systems.ConsumerOptions) (*cons
 }
 
 func (p Profile) consumer(ctx context.Context, seat *seat, o systems.ConsumerOptions) (*consumer, error) {
-	window := uint16(min(max(o.Window, 1), 1<<16-1))
-	if p.flooded {
-		window = 1<<16 - 1
-	}
+	window := p.window(o.Window)
 	connect := &packets.Connect{
 		ClientID:   seat.clientID,
 		CleanStart: p.clean,
@@ -77,10 +75,20 @@ func (p Profile) consumer(ctx context.Context, seat *seat, o systems.ConsumerOpt
 	return c, nil
 }
 
+// window is the Receive Maximum of a consumer. mochi-mqtt forgets what has waited
+// behind one as soon as it is sent, and then sends no more: without one nothing
+// waits.
+func (p Profile) window(asked int) uint16 {
+	if p.windowless {
+		return math.MaxUint16
+	}
+	return uint16(min(max(asked, 1), math.MaxUint16))
+}
+
 // subscribeID is the one packet identifier that a consumer ever uses. Any would
 // do by the standard; mochi-mqtt takes those of its own deliveries, which it
 // counts from 1, for the client's, and refuses one that is in flight.
-const subscribeID = 1<<16 - 1
+const subscribeID = math.MaxUint16
 
 // subscribe is done anew on every session: it changes nothing where the server
 // still has it.
@@ -174,6 +182,13 @@ func (c *consumer) released(id uint16) error {
 }
 
 func (c *consumer) Receive(ctx context.Context) (systems.Delivery, error) {
+	if c.profile.qos == 0 { // what has come needs no connection any more
+		select {
+		case d := <-c.deliveries:
+			return d, nil
+		default:
+		}
+	}
 	if c.ended() {
 		return nil, c.disconnected()
 	}

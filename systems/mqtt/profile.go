@@ -25,7 +25,7 @@ type Profile struct {
 	qos           byte
 	clean         bool    // a session ends with its connection
 	declines      bool    // the answer says whether anybody subscribes
-	flooded       bool    // a consumer sets no window, and is sent all there is: see consumer
+	windowless    bool    // a consumer is sent all there is: see Profile.window
 	expires       bool    // messages may have a time to live
 	scale         float64 // factor on every period and bound
 	claims        claims
@@ -54,9 +54,9 @@ func Profiles(scale float64) []systems.System {
 			server: mosquitto{settings: saved}, qos: 1, declines: true, expires: true, claims: expiring},
 
 		{name: "qos1", summary: "QoS 1, sessions that outlive their connection, in a badger database; a consumer sets no window",
-			server: mochi{persistent: true}, qos: 1, flooded: true, claims: atLeastOnce(unlessLeft, nil)},
+			server: mochi{persistent: true}, qos: 1, windowless: true, claims: atLeastOnce(unlessLeft, nil)},
 		{name: "qos1-memory", summary: "as qos1, but in memory, which is mochi-mqtt's default",
-			server: mochi{}, qos: 1, flooded: true, claims: atLeastOnce(whileRunning, nil)},
+			server: mochi{}, qos: 1, windowless: true, claims: atLeastOnce(whileRunning, nil)},
 		{name: "qos1-window", summary: "as qos1, but a consumer sets its window: what waits behind it is sent once and forgotten, and the rest is stuck",
 			server: mochi{persistent: true}, qos: 1, claims: whileConnected},
 		{name: "qos0", summary: "QoS 0: sent once, answered by nobody, kept for nobody",
@@ -114,16 +114,16 @@ type claims []struct {
 
 // The sections of the standard, MQTT Version 5.0.
 const (
-	qos0Section     = "MQTT Version 5.0, 4.3.1 QoS 0: At most once delivery"
-	qos1Section     = "MQTT Version 5.0, 4.3.2 QoS 1: At least once delivery"
-	qos2Section     = "MQTT Version 5.0, 4.3.3 QoS 2: Exactly once delivery"
-	retrySection    = "MQTT Version 5.0, 4.4 Message delivery retry"
-	orderSection    = "MQTT Version 5.0, 4.6 Message ordering"
-	dupSection      = "MQTT Version 5.0, 3.3.1.1 DUP"
-	expirySection   = "MQTT Version 5.0, 3.3.2.3.3 Message Expiry Interval"
-	reasonSection   = "MQTT Version 5.0, 3.4.2.1 PUBACK Reason Code"
-	payloadSection  = "MQTT Version 5.0, 3.3.3 PUBLISH Payload"
-	sessionsSection = "MQTT Version 5.0, 4.1 Session State"
+	qos0Section    = "MQTT Version 5.0, 4.3.1 QoS 0: At most once delivery"
+	qos1Section    = "MQTT Version 5.0, 4.3.2 QoS 1: At least once delivery, 4.1 Session State"
+	qos2Section    = "MQTT Version 5.0, 4.3.3 QoS 2: Exactly once delivery"
+	retrySection   = "MQTT Version 5.0, 4.4 Message delivery retry"
+	orderSection   = "MQTT Version 5.0, 4.6 Message ordering"
+	dupSection     = "MQTT Version 5.0, 3.3.1.1 DUP"
+	expirySection  = "MQTT Version 5.0, 3.3.2.3.3 Message Expiry Interval"
+	reasonSection  = "MQTT Version 5.0, 3.4.2.1 PUBACK Reason Code"
+	payloadSection = "MQTT Version 5.0, 3.3.3 PUBLISH Payload"
+	errorsSection  = "MQTT Version 5.0, 4.13 Handling errors"
 )
 
 // atLeastOnce under the classes over which a server keeps its sessions, and
@@ -136,7 +136,7 @@ func atLeastOnce(kept, ordered []evidence.Class) claims {
 		{evidence.StableRedeliveryID, kept, dupSection},
 		{evidence.Order, ordered, orderSection},
 		{evidence.RecoveryBounded, kept, retrySection},
-		{evidence.Survives, anyFault, sessionsSection},
+		{evidence.Survives, anyFault, errorsSection},
 	}
 }
 
@@ -156,14 +156,14 @@ var whileConnected = claims{
 	{evidence.NoPhantom, anyFault, payloadSection},
 	{evidence.DeclinedMeansAbsent, anyFault, reasonSection},
 	{evidence.Order, nil, orderSection},
-	{evidence.Survives, anyFault, sessionsSection},
+	{evidence.Survives, anyFault, errorsSection},
 }
 
 var atMostOnce = claims{
 	{evidence.NoDuplicateDelivery, anyFault, qos0Section},
 	{evidence.NoPhantom, anyFault, payloadSection},
 	{evidence.Order, anyFault, orderSection},
-	{evidence.Survives, anyFault, sessionsSection},
+	{evidence.Survives, anyFault, errorsSection},
 }
 
 func (table claims) bySystem() []evidence.Claim {
@@ -224,7 +224,7 @@ func (p Profile) Describe() systems.Description {
 		d.Lacks[systems.NeedDecline] = "the answer does not say whether anybody subscribes"
 	}
 	if !p.expires {
-		d.Lacks[systems.NeedTTL] = "message expiry has a profile of its own where it is tried"
+		d.Lacks[systems.NeedTTL] = "message expiry is tried in a profile of its own, because what expires in flight can hold up the rest"
 	}
 	if p.clean {
 		d.Profile.Redelivers = evidence.RedeliverNever

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -100,7 +101,7 @@ func (s *session) shakeHands(connect *packets.Connect) error {
 	if connack.ReasonCode >= failure {
 		return &refusedError{connack.ReasonCode}
 	}
-	s.quota = 1<<16 - 1
+	s.quota = math.MaxUint16
 	if most := connack.Properties.ReceiveMaximum; most != nil {
 		s.quota = *most
 	}
