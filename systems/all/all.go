@@ -9,7 +9,6 @@ import (
 	"github.com/custodymq/custody/script"
 	"github.com/custodymq/custody/systems"
 	"github.com/custodymq/custody/systems/mqtt"
-	"github.com/custodymq/custody/systems/mqtt"
 	"github.com/custodymq/custody/systems/nats"
 	"github.com/custodymq/custody/systems/redis"
 	"github.com/custodymq/custody/systems/zeromq"
