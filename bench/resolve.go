@@ -178,6 +178,9 @@ func Needs(s script.Scenario) []systems.Need {
 			if spec.Frame != "" {
 				add(systems.NeedFrames)
 			}
+			if spec.Frame == links.FrameAccept {
+				add(systems.NeedAnswer)
+			}
 			if spec.Frame == links.FrameAck || spec.Frame == links.FrameAckConfirm {
 				add(systems.NeedAcks)
 			}
