@@ -22,8 +22,9 @@ type consumer struct {
 	address string
 	db      *business.Database
 	sink    evidence.Sink
-	call    time.Duration // deadline of one call
-	names   bool          // the system takes message IDs of the publisher's
+	call    time.Duration       // deadline of one call
+	names   bool                // the system takes message IDs of the publisher's
+	again   evidence.Redelivery // how what is left unsettled comes again
 
 	sessions int // of this process
 	name     string
@@ -140,8 +141,12 @@ func (c *consumer) handle(ctx context.Context, d systems.Delivery) error {
 	}
 	if c.fails(e.BusinessID) {
 		step(evidence.HandlerFailed, "the handler fails on "+e.BusinessID)
+		r, ok := d.(systems.Rejecter)
+		if !ok && (c.again == evidence.RedeliverReconnect || c.again == evidence.RedeliverRebalance) {
+			return fmt.Errorf("%w: the handler fails on %s, and it comes again to a new session only", systems.ErrDisconnected, e.BusinessID)
+		}
 		return c.settle(ctx, e, evidence.NackCalled, evidence.NackReturned, func(ctx context.Context) (evidence.AckOutcome, error) {
-			if r, ok := d.(systems.Rejecter); ok {
+			if ok {
 				return r.Nack(ctx, "the handler fails on "+e.BusinessID)
 			}
 			return evidence.AckUnknown, errors.New("this system takes no negative acknowledgement; the message is left")
