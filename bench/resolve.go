@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -23,8 +24,14 @@ func Check(s script.Scenario) error {
 	return err
 }
 
-// Faults of a script, as a run's manifest lists them. An error is Check's.
-func Faults(s script.Scenario) ([]evidence.FaultLabel, error) { return resolve(s) }
+// FaultsOf a script, as the manifest lists them; none for one that Check refuses.
+func FaultsOf(s script.Scenario) []evidence.FaultLabel {
+	labels, err := resolve(s)
+	if err != nil {
+		return nil
+	}
+	return labels
+}
 
 // resolve looks up every fault and actor that the script names, before anything
 // starts, and gives its faults as data.
@@ -149,11 +156,11 @@ func Needs(s script.Scenario) []systems.Need {
 			if step.Cancel {
 				add(systems.NeedFrames)
 			}
+			if step.Until != "" {
+				add(systems.NeedAnswer)
+			}
 			if step.TTL > 0 {
 				add(systems.NeedTTL)
-			}
-			if step.MessageID != "" || step.Until != "" {
-				add(systems.NeedMessageID)
 			}
 		case script.Restart:
 			add(systems.NeedProcess)
@@ -248,8 +255,17 @@ func (b *Bench) lacking() string {
 	}
 	for _, step := range b.o.Scenario.Steps {
 		if f, ok := bare(step).(script.Fault); ok {
-			if frame := specOf(f).Frame; frame != "" && !kinds[frame] {
-				return fmt.Sprintf("%s has no %q frame", protocol.Name(), frame)
+			spec := specOf(f)
+			if spec.Frame == "" {
+				continue
+			}
+			if !kinds[spec.Frame] {
+				return fmt.Sprintf("%s has no %q frame", protocol.Name(), spec.Frame)
+			}
+			fault, _ := faults.Find(f.Verb)
+			var illegal *links.ErrIllegal
+			if _, err := links.Done(protocol, spec.Frame, fault.Action(spec)); errors.As(err, &illegal) {
+				return fmt.Sprintf("%s does not apply to %q frames of %s: %s", f.Verb, spec.Frame, protocol.Name(), illegal.Why)
 			}
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/custodymq/custody/containers"
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/links"
 )
@@ -30,6 +31,8 @@ type Description struct {
 	Profile  evidence.Profile
 	Claims   []evidence.Claim
 	Versions map[string]string // of server and client
+	// Known are findings of this profile that its owner knows of.
+	Known []evidence.Known
 	// Lacks names what a scenario may need and this system has no counterpart
 	// for, with the reason a report gives: "no per-message time to live".
 	Lacks map[Need]string
@@ -56,6 +59,7 @@ const (
 	NeedModes       Need = "modes"          // at-most-once and at-least-once side by side
 	NeedDecline     Need = "decline"        // says no when nobody is there to receive
 	NeedMessageID   Need = "message-id"     // the publisher may choose the message ID
+	NeedAnswer      Need = "answer"         // a publish is answered, so that it can be tried until it is accepted
 	NeedAcks        Need = "acks"           // acknowledgements go over the wire
 	NeedRedelivery  Need = "redelivery"     // an unsettled message comes again
 	NeedConnector   Need = "child-consumer" // the System is a Connector
@@ -71,6 +75,15 @@ type Env struct {
 	Base   int64                                     // zero of the run's clock, for the events of child processes: see evidence.NewPipeSink
 	Seed   uint64
 	Defect string // a seeded defect to switch on; refused by systems that have none of this name
+	// Servers that earlier runs have left as they were; nil keeps none. A system
+	// whose server is slow to start takes one from here and puts it back.
+	Servers *containers.Pool
+}
+
+// Installed is an optional ability of a System that needs something on the
+// machine. The error says what is missing and how to get it.
+type Installed interface {
+	Installed() error
 }
 
 // Instance is a running system.
