@@ -24,14 +24,8 @@ func Check(s script.Scenario) error {
 	return err
 }
 
-// FaultsOf a script, as the manifest lists them; none for one that Check refuses.
-func FaultsOf(s script.Scenario) []evidence.FaultLabel {
-	labels, err := resolve(s)
-	if err != nil {
-		return nil
-	}
-	return labels
-}
+// Faults of a script, as a run's manifest lists them. An error is Check's.
+func Faults(s script.Scenario) ([]evidence.FaultLabel, error) { return resolve(s) }
 
 // resolve looks up every fault and actor that the script names, before anything
 // starts, and gives its faults as data.
@@ -178,8 +172,11 @@ func Needs(s script.Scenario) []systems.Need {
 			if spec.Frame != "" {
 				add(systems.NeedFrames)
 			}
-			if spec.Frame == links.FrameAck || spec.Frame == links.FrameAckConfirm {
+			switch spec.Frame {
+			case links.FrameAck, links.FrameAckConfirm:
 				add(systems.NeedAcks)
+			case links.FrameAccept:
+				add(systems.NeedAnswer)
 			}
 			if spec.Operation != "" {
 				add(systems.NeedStoreFaults)

@@ -113,11 +113,11 @@ func (w *world) note(format string, args ...any) {
 
 func (w *world) simulate() (*evidence.History, error) {
 	sc := w.o.Scenario
-	if err := bench.Check(sc); err != nil {
+	labels, err := bench.Faults(sc)
+	if err != nil {
 		return nil, err
 	}
 	w.follow(sc)
-	var err error
 	over := false
 	w.start(func(t *task) {
 		err = w.phases(t)
@@ -131,7 +131,7 @@ func (w *world) simulate() (*evidence.History, error) {
 	if err = errors.Join(err, w.failed); err != nil {
 		end.How, end.Reason = evidence.EndFailed, err.Error()
 	}
-	m := bench.Manifest(bench.Options{Spec: "zeromq", Scenario: sc, Seed: w.o.Seed, Scale: 1, Defect: w.o.Defect}, w.desc, bench.FaultsOf(sc))
+	m := bench.Manifest(bench.Options{Spec: "zeromq", Scenario: sc, Seed: w.o.Seed, Scale: 1, Defect: w.o.Defect}, w.desc, labels)
 	m.Format, m.End = evidence.FormatVersion, &end
 	return &evidence.History{Manifest: m, Snapshots: w.snapshots, Events: func(yield func(*evidence.Event, error) bool) {
 		for i := range w.history {
