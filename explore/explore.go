@@ -46,16 +46,17 @@ type Options struct {
 // Result of an exploration. For a simulation it depends on the seed and the
 // number of schedules alone, but for Took.
 type Result struct {
-	System     string        `json:"system"`
-	Defect     string        `json:"defect,omitempty"`
-	Simulated  bool          `json:"simulated"`
-	Seed       uint64        `json:"seed"`
-	Schedules  int           `json:"schedules"`
-	Unmeasured int           `json:"unmeasured"` // of these: the script asked for what could not be done just then
-	Took       time.Duration `json:"took"`
-	Hash       string        `json:"hash,omitempty"` // of all histories, in order
-	Found      *Violation    `json:"found,omitempty"`
-	Error      string        `json:"error,omitempty"` // why the latest that was not measured was not
+	System       string        `json:"system"`
+	Defect       string        `json:"defect,omitempty"`
+	Simulated    bool          `json:"simulated"`
+	Seed         uint64        `json:"seed"`
+	Schedules    int           `json:"schedules"`
+	Unmeasured   int           `json:"unmeasured"`   // of these: the script asked for what could not be done just then
+	Inapplicable int           `json:"inapplicable"` // of these: the script asked for what the system turned out to lack
+	Took         time.Duration `json:"took"`
+	Hash         string        `json:"hash,omitempty"` // of all histories, in order
+	Found        *Violation    `json:"found,omitempty"`
+	Error        string        `json:"error,omitempty"` // why the latest that was not measured was not
 }
 
 // Violation is the first schedule that breaks a promise, and what is left of it.
@@ -147,9 +148,10 @@ type explorer struct {
 }
 
 type outcome struct {
-	schedule int64
-	digest   []byte
-	err      error
+	schedule     int64
+	digest       []byte
+	inapplicable bool
+	err          error
 }
 
 // search until a schedule breaks a promise: workers draw in order, and go on to
@@ -182,7 +184,7 @@ func (e *explorer) schedule(ctx context.Context, run run, n int64) {
 		return
 	}
 	e.mu.Lock()
-	e.outcomes = append(e.outcomes, outcome{n, digest, err})
+	e.outcomes = append(e.outcomes, outcome{n, digest, j.Outcome == guarantees.NotApplicable, err})
 	if first := e.found.Load(); len(j.Broken) > 0 && (first < 0 || n < first) {
 		e.sight = j
 		e.found.Store(n)
@@ -207,6 +209,9 @@ func (e *explorer) result(simulated bool) Result {
 		if o.err != nil {
 			r.Unmeasured++
 			r.Error, _, _ = strings.Cut(o.err.Error(), "\n")
+		}
+		if o.inapplicable {
+			r.Inapplicable++
 		}
 		all.Write(o.digest)
 	}

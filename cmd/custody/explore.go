@@ -98,8 +98,8 @@ func exploreSystem(cmd *cobra.Command, f exploreFlags) error {
 	if err != nil && !errors.Is(err, context.Canceled) {
 		return err
 	}
-	if r.Schedules == r.Unmeasured {
-		return unmeasured{fmt.Errorf("none of %d schedules could be measured: %s", r.Schedules, r.Error)}
+	if r.Schedules == r.Unmeasured+r.Inapplicable {
+		return unmeasured{fmt.Errorf("none of %d schedules could be measured, and %d do not apply: %s", r.Schedules, r.Inapplicable, r.Error)}
 	}
 	all := found{Result: r}
 	if v := r.Found; v != nil {
@@ -128,6 +128,9 @@ func tell(w io.Writer, r found) {
 	fmt.Fprintf(w, "%d schedules %s %s from seed %d in %.1fs (%.0f/s)", r.Schedules, how, r.System, r.Seed, r.Took.Seconds(), float64(r.Schedules)/r.Took.Seconds())
 	if r.Unmeasured > 0 {
 		fmt.Fprintf(w, ", %d of them not measured", r.Unmeasured)
+	}
+	if r.Inapplicable > 0 {
+		fmt.Fprintf(w, ", %d of them not applicable", r.Inapplicable)
 	}
 	if r.Hash != "" {
 		fmt.Fprintf(w, "\nhistories %s", r.Hash)
