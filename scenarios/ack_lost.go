@@ -21,8 +21,7 @@ var ackLost = script.Scenario{
 		script.Await{Condition: script.Delivered("order-1", 2)},
 	},
 	Reached: []evidence.Condition{
-		script.Redelivery("order-1"),
-		script.Absorbed("order-1"),
+		script.Fired("lost"),
 	},
 	Expect: usual(evidence.StableRedeliveryID),
 }

@@ -12,7 +12,7 @@ var deliveryLost = script.Scenario{
 	Why:  "The connection is cut before order-2 reaches its consumer.",
 	Steps: []script.Step{
 		script.Producer{Name: "p1", Destination: "orders"},
-		script.Consumer{Name: "c1", Destination: "orders", Idempotent: true},
+		script.Consumer{Name: "c1", Destination: "orders", Idempotent: true, Window: 4},
 		script.Fault{Label: "gone", Verb: "cut", When: script.Before, Event: "frame deliver", Of: "order-2", On: "c1"},
 		script.Publish{BusinessID: "order-", From: 1, To: 2, By: "p1"},
 		script.Await{Condition: script.Fired("gone")},

@@ -22,7 +22,9 @@ var publishCancelled = script.Scenario{
 		script.Resolve{BusinessID: "order-1", By: "p1"},
 		script.Stop{Actor: "c0"},
 		script.Start{Actor: "c1"},
-		script.Await{Condition: script.Effect("order-1")},
+		script.Await{Condition: script.Connected("c1", 0)},
+		script.Publish{BusinessID: "order-2", By: "p1"},
+		script.Await{Condition: script.Effect("order-2")},
 	},
 	Reached: []evidence.Condition{
 		script.Answered("unknown", "order-1"),

@@ -20,7 +20,9 @@ var restartReplay = script.Scenario{
 		script.Stop{Actor: "c0"},
 		script.Start{Actor: "broker"},
 		script.Start{Actor: "c1"},
-		script.Await{Condition: script.Effect("order-6")},
+		script.Await{Condition: script.Connected("c1", 0)},
+		script.Publish{BusinessID: "order-7", By: "p1"},
+		script.Await{Condition: script.Effect("order-7")},
 	},
 	Reached: []evidence.Condition{
 		script.Fired("restarted"),
