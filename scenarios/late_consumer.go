@@ -20,7 +20,9 @@ var lateConsumer = script.Scenario{
 		script.Await{Condition: script.Delivered("order-3", 0)},
 		script.Stop{Actor: "c0"},
 		script.Start{Actor: "c1"},
-		script.Await{Condition: script.Effect("order-3")},
+		script.Await{Condition: script.Connected("c1", 0)},
+		script.Publish{BusinessID: "order-4", By: "p1"},
+		script.Await{Condition: script.Effect("order-4")},
 	},
 	Reached: []evidence.Condition{
 		script.Delivered("order-3", 0),

@@ -15,7 +15,9 @@ var processingFailure = script.Scenario{
 		script.Producer{Name: "p1", Destination: "orders"},
 		script.Consumer{Name: "c1", Destination: "orders", Idempotent: true, Fails: "order-1", FailTimes: 2},
 		script.Publish{BusinessID: "order-1", By: "p1"},
-		script.Await{Condition: script.Effect("order-1")},
+		script.Await{Condition: script.HandlerFailed("order-1", 0)},
+		script.Publish{BusinessID: "order-2", By: "p1"},
+		script.Await{Condition: script.Effect("order-2")},
 	},
 	Reached: []evidence.Condition{
 		script.HandlerFailed("order-1", 0),

@@ -21,7 +21,7 @@ var restartReplay = script.Scenario{
 		script.Start{Actor: "broker"},
 		script.Start{Actor: "c1"},
 		script.Await{Condition: script.Connected("c1", 0)},
-		script.Publish{BusinessID: "order-7", By: "p1"},
+		script.Publish{BusinessID: "order-7", By: "p1", Until: "accepted"},
 		script.Await{Condition: script.Effect("order-7")},
 	},
 	Reached: []evidence.Condition{
