@@ -14,11 +14,13 @@ import (
 	"time"
 
 	"github.com/custodymq/custody/business"
+	"github.com/custodymq/custody/containers"
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/faults"
 	"github.com/custodymq/custody/links"
 	"github.com/custodymq/custody/script"
 	"github.com/custodymq/custody/systems"
+	"github.com/custodymq/custody/systems/defects"
 )
 
 // Options of one run.
@@ -28,8 +30,9 @@ type Options struct {
 	Scenario script.Scenario
 	Dir      string // of the evidence; must not exist or be empty
 	Seed     uint64
-	Scale    float64 // factor on deadlines, bounds and periods; 0 is DefaultScale
-	Defect   string  // a seeded defect to switch on
+	Scale    float64          // factor on deadlines, bounds and periods; 0 is DefaultScale
+	Defect   string           // a seeded defect to switch on
+	Servers  *containers.Pool // servers that earlier runs have left as they were; nil keeps none
 }
 
 // Bench is one run in progress.
@@ -40,6 +43,7 @@ type Bench struct {
 	work     string // private folder, removed at the end
 	desc     systems.Description
 	instance systems.Instance
+	clients  systems.Clients // of the instance, with the seeded defect if it is one of clients
 	db       *business.Database
 	index    *links.Index
 	bounds   bounds
@@ -207,10 +211,19 @@ func (b *Bench) prepare(ctx context.Context) (inapplicable string, err error) {
 	}
 	starting, cancel := context.WithTimeout(ctx, scaled(startBound, b.o.Scale))
 	defer cancel()
-	b.instance, err = b.o.System.Start(starting, systems.Env{Dir: data, Log: b.rec.Log, Sink: b.rec, Scale: b.o.Scale, Seed: b.o.Seed, Base: b.rec.Base(), Defect: b.o.Defect,
-		Adopt: b.adopt})
+	ofClients, seeded := defects.Find(b.o.Defect)
+	ofSystem := b.o.Defect
+	if seeded {
+		ofSystem = ""
+	}
+	b.instance, err = b.o.System.Start(starting, systems.Env{Dir: data, Log: b.rec.Log, Sink: b.rec, Scale: b.o.Scale, Seed: b.o.Seed, Base: b.rec.Base(), Defect: ofSystem,
+		Adopt: b.adopt, Servers: b.o.Servers})
 	if err != nil {
 		return "", fmt.Errorf("bench: start %s: %w", b.desc.System, err)
+	}
+	b.clients = b.instance
+	if seeded {
+		b.clients = ofClients.Clients(b.instance)
 	}
 	if why := b.lacking(); why != "" {
 		return why, nil

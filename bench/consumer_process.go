@@ -15,6 +15,7 @@ import (
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/script"
 	"github.com/custodymq/custody/systems"
+	"github.com/custodymq/custody/systems/defects"
 )
 
 // ConsumerRole is the role of a process that is one consumer.
@@ -34,6 +35,7 @@ type remoteConsumer struct {
 	Base        int64
 	Sessions    int
 	Call        time.Duration
+	Defect      string
 }
 
 // NewConsumerRole makes the role; find gives a system by its name.
@@ -60,6 +62,9 @@ func NewConsumerRole(find func(spec string, scale float64) (systems.System, erro
 			clients, err := connector.Connect(r.Credentials)
 			if err != nil {
 				return err
+			}
+			if d, ok := defects.Find(r.Defect); ok {
+				clients = d.Clients(clients)
 			}
 			db, err := business.Open(ctx, filepath.Join(r.Dir, databaseFile))
 			if err != nil {
@@ -111,7 +116,7 @@ func (a *consumerActor) start(ctx context.Context) error {
 		return nil
 	}
 	running, cancel := context.WithCancel(a.b.life)
-	c := &consumer{spec: a.spec, clients: a.b.instance, address: a.b.addressOf(a.spec.Name), db: a.b.db, sink: a.b.rec, call: a.b.bounds.call}
+	c := &consumer{spec: a.spec, clients: a.b.clients, address: a.b.addressOf(a.spec.Name), db: a.b.db, sink: a.b.rec, call: a.b.bounds.call}
 	first := a.sessions
 	a.cancel = cancel
 	a.running = true
@@ -143,7 +148,7 @@ func (a *consumerActor) startChild(ctx context.Context) error {
 	done := a.done
 	child, err := containers.StartChild(ctx, containers.ChildOptions{Role: ConsumerRole, Log: log,
 		Config: remoteConsumer{System: a.b.o.Spec, Credentials: connector.Credentials(a.b.instance), Scale: a.b.o.Scale, Spec: a.spec,
-			Address: a.b.addressOf(a.spec.Name), Dir: a.b.work, Base: a.b.rec.Base(), Sessions: a.sessions, Call: a.b.bounds.call},
+			Address: a.b.addressOf(a.spec.Name), Dir: a.b.work, Base: a.b.rec.Base(), Sessions: a.sessions, Call: a.b.bounds.call, Defect: a.b.o.Defect},
 		Events: func(r io.Reader) { a.b.adopt(r, a.spec.Name) },
 		Exited: func(x containers.Exit) {
 			a.b.rec.Record(evidence.Event{Kind: evidence.ProcessExited, Actor: a.spec.Name,

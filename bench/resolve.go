@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -245,8 +246,17 @@ func (b *Bench) lacking() string {
 	}
 	for _, step := range b.o.Scenario.Steps {
 		if f, ok := bare(step).(script.Fault); ok {
-			if frame := specOf(f).Frame; frame != "" && !kinds[frame] {
-				return fmt.Sprintf("%s has no %q frame", protocol.Name(), frame)
+			spec := specOf(f)
+			if spec.Frame == "" {
+				continue
+			}
+			if !kinds[spec.Frame] {
+				return fmt.Sprintf("%s has no %q frame", protocol.Name(), spec.Frame)
+			}
+			fault, _ := faults.Find(f.Verb)
+			var illegal *links.ErrIllegal
+			if _, err := links.Done(protocol, spec.Frame, fault.Action(spec)); errors.As(err, &illegal) {
+				return fmt.Sprintf("%s does not apply to %q frames of %s: %s", f.Verb, spec.Frame, protocol.Name(), illegal.Why)
 			}
 		}
 	}

@@ -12,7 +12,6 @@ import (
 	"os"
 	"os/exec"
 	"sync"
-	"syscall"
 	"time"
 )
 
@@ -23,23 +22,13 @@ import (
 //
 // Its methods are safe for concurrent use.
 type Child struct {
-	cmd      *exec.Cmd
+	*process
 	commands *os.File
-	exited   chan struct{}
-	exit     Exit
 
 	mu      sync.Mutex
 	next    uint64
 	waiting map[uint64]chan reply
-	ordered bool
 	broken  error
-}
-
-// Exit says how a process ended.
-type Exit struct {
-	Code    int    // -1 when ended by a signal
-	Signal  string // "killed"
-	Ordered bool   // by Kill or Stop
 }
 
 // ChildOptions of one child.
@@ -109,17 +98,23 @@ func StartChild(ctx context.Context, o ChildOptions, notify func(note string, va
 	cmd.Env = append(append(os.Environ(), o.Env...), RoleVariable+"="+o.Role)
 	cmd.ExtraFiles = []*os.File{ends[0], ends[3], ends[5]}
 	cmd.Stdout, cmd.Stderr = o.Log, o.Log
-	cmd.WaitDelay = 2 * time.Second
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
+	c := &Child{commands: ends[1], waiting: make(map[uint64]chan reply)}
+	eventsDone := make(chan struct{})
+	started, err := startProcess(cmd, func(e Exit) {
+		<-eventsDone
+		c.commands.Close()
+		if o.Exited != nil {
+			o.Exited(e)
+		}
+	})
+	if err != nil {
 		closeAll()
 		return nil, fmt.Errorf("containers: start %s as %s: %w", exe, o.Role, err)
 	}
+	c.process = started
 	for _, i := range []int{0, 3, 5} {
 		ends[i].Close()
 	}
-	c := &Child{cmd: cmd, commands: ends[1], exited: make(chan struct{}), waiting: make(map[uint64]chan reply)}
-	eventsDone := make(chan struct{})
 	go func() {
 		defer close(eventsDone)
 		defer ends[4].Close()
@@ -129,19 +124,6 @@ func StartChild(ctx context.Context, o ChildOptions, notify func(note string, va
 		_, _ = io.Copy(io.Discard, ends[4]) // a child never blocks because nobody reads
 	}()
 	go c.readReplies(ends[2], notify)
-	go func() {
-		err := cmd.Wait()
-		<-eventsDone
-		c.mu.Lock()
-		c.exit = exitOf(cmd, err)
-		c.exit.Ordered = c.ordered
-		c.mu.Unlock()
-		c.commands.Close()
-		if o.Exited != nil {
-			o.Exited(c.exit)
-		}
-		close(c.exited)
-	}()
 	if err := c.Call(ctx, "start", o.Config, nil); err != nil {
 		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
@@ -149,17 +131,6 @@ func StartChild(ctx context.Context, o ChildOptions, notify func(note string, va
 		return nil, fmt.Errorf("containers: %s did not become ready: %w", o.Role, err)
 	}
 	return c, nil
-}
-
-func exitOf(cmd *exec.Cmd, err error) Exit {
-	state := cmd.ProcessState
-	if state == nil {
-		return Exit{Code: -1, Signal: fmt.Sprint(err)}
-	}
-	if ws, ok := state.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
-		return Exit{Code: -1, Signal: ws.Signal().String()}
-	}
-	return Exit{Code: state.ExitCode()}
 }
 
 func (c *Child) readReplies(r *os.File, notify func(string, json.RawMessage)) {
@@ -257,61 +228,3 @@ func (c *Child) Call(ctx context.Context, method string, params, result any) err
 type RemoteError struct{ Method, Text string }
 
 func (e *RemoteError) Error() string { return e.Text }
-
-// PID of the process.
-func (c *Child) PID() int { return c.cmd.Process.Pid }
-
-// Exited is closed when the process is reaped and its last event was read.
-func (c *Child) Exited() <-chan struct{} { return c.exited }
-
-// Exit says how it ended; valid once Exited is closed.
-func (c *Child) Exit() Exit { return c.exit }
-
-// Kill sends SIGKILL and returns when the process is reaped.
-func (c *Child) Kill(ctx context.Context) error { return c.end(ctx, syscall.SIGKILL) }
-
-// Stop sends SIGTERM and waits for an orderly end. When ctx ends first the
-// process is killed, and that is the error.
-func (c *Child) Stop(ctx context.Context) error {
-	err := c.end(ctx, syscall.SIGTERM)
-	if err == nil {
-		return nil
-	}
-	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-	defer cancel()
-	return errors.Join(fmt.Errorf("containers: no orderly end, killed: %w", err), c.end(last, syscall.SIGKILL))
-}
-
-func (c *Child) end(ctx context.Context, sig syscall.Signal) error {
-	c.mu.Lock()
-	c.ordered = true
-	c.mu.Unlock()
-	if err := c.signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return err
-	}
-	_ = c.signal(syscall.SIGCONT) // a stopped process cannot obey SIGTERM
-	select {
-	case <-c.exited:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("containers: process %d did not end: %w", c.PID(), context.Cause(ctx))
-	}
-}
-
-func (c *Child) signal(sig syscall.Signal) error {
-	if err := c.cmd.Process.Signal(sig); err != nil {
-		return fmt.Errorf("containers: %s to process %d: %w", sig, c.PID(), err)
-	}
-	return nil
-}
-
-// Pause sends SIGSTOP and returns when every thread has stopped.
-func (c *Child) Pause(ctx context.Context) error {
-	if err := c.signal(syscall.SIGSTOP); err != nil {
-		return err
-	}
-	return awaitStopped(ctx, c.PID())
-}
-
-// Continue sends SIGCONT.
-func (c *Child) Continue(context.Context) error { return c.signal(syscall.SIGCONT) }

@@ -58,6 +58,14 @@ func Accept(t *testing.T, s systems.System, opts ...Option) {
 		// Such a process would run these same tests instead, and start more of them.
 		t.Fatal("custodytest: this system can be consumed from a process of its own, which this test binary cannot become; let TestMain call custodytest.Main(m, system)")
 	}
+	o.servers = containers.NewPool()
+	t.Cleanup(func() {
+		bounded, cancel := context.WithTimeout(context.Background(), limit)
+		defer cancel()
+		if err := o.servers.Close(bounded); err != nil {
+			t.Errorf("custodytest: end the servers that were kept between scenarios: %v", err)
+		}
+	})
 	slots := make(chan struct{}, o.parallel)
 	ran, judged := 0, 0
 	t.Run(specOf(s), func(t *testing.T) {
@@ -100,7 +108,7 @@ func (o options) run(ctx context.Context, s systems.System, scenario script.Scen
 	within := time.Duration(float64(limit) * o.scale)
 	ctx, cancel := context.WithTimeoutCause(ctx, within, fmt.Errorf("custodytest: it did not end within %v; on a slow machine use custodytest.Scale", within))
 	defer cancel()
-	j, err := scenarios.Run(ctx, bench.Options{System: s, Spec: specOf(s), Scenario: scenario, Dir: dir, Seed: o.seed, Scale: o.scale})
+	j, err := scenarios.Run(ctx, bench.Options{System: s, Spec: specOf(s), Scenario: scenario, Dir: dir, Seed: o.seed, Scale: o.scale, Servers: o.servers})
 	return scenarios.Outcome{Name: scenario.Name, Dir: dir, Judgement: j, Err: err}
 }
 

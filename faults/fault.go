@@ -20,7 +20,9 @@ type Fault struct {
 	Strikes Strikes
 	Text    string // one sentence, for `custody explain`
 	Example string // a script line
-	arm     func(ctx context.Context, s Spec, t Targets) (Injection, error)
+
+	frame actions // on the frame that it waits for
+	arm   func(ctx context.Context, s Spec, t Targets) (Injection, error)
 }
 
 // Strikes says what a fault acts upon.
@@ -139,6 +141,19 @@ func (f Fault) Check(s Spec) error {
 		return fmt.Errorf("the frame %q is on whose link? Add \"on ACTOR\", as in %q", s.Frame, f.Example)
 	}
 	return nil
+}
+
+// Action on the frame that the fault waits for, if it waits for one.
+func (f Fault) Action(s Spec) links.Action { return f.frame.of(s) }
+
+// actions on a frame: of a fault that strikes before it, and after it.
+type actions struct{ before, after links.Action }
+
+func (a actions) of(s Spec) links.Action {
+	if s.After {
+		return a.after
+	}
+	return a.before
 }
 
 // Arm the fault; it is in force, or has struck, when Arm returns. FaultArmed is recorded.

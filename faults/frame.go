@@ -10,8 +10,12 @@ import (
 // frameFaults strike exactly one frame; what it was is read by the link.
 func frameFaults() []Fault {
 	fault := func(verb, text string, before, after links.Action) Fault {
+		frame := actions{before, after}
 		return Fault{Verb: verb, Class: evidence.Link, Strikes: StrikesFrame, Text: text,
-			Example: "fault it: " + verb + " frame ack of order-1 on c1", arm: armFrame(before, after)}
+			Example: "fault it: " + verb + " frame ack of order-1 on c1", frame: frame,
+			arm: func(_ context.Context, s Spec, t Targets) (Injection, error) {
+				return strike(s, t, s.Label, frame.of(s), s.Repeat)
+			}}
 	}
 	delay := fault("delay", "The frame and all that follows it wait for a time.", links.Delay, links.Delay)
 	delay.Example = "fault late: delay frame accept of order-1 on p1 by 200ms"
@@ -24,16 +28,6 @@ func frameFaults() []Fault {
 		delay,
 		cut,
 		fault("corrupt", "A byte of the payload is altered; the frame stays well formed.", links.Corrupt, links.Corrupt),
-	}
-}
-
-func armFrame(before, after links.Action) func(context.Context, Spec, Targets) (Injection, error) {
-	return func(_ context.Context, s Spec, t Targets) (Injection, error) {
-		action := before
-		if s.After {
-			action = after
-		}
-		return strike(s, t, s.Label, action, s.Repeat)
 	}
 }
 

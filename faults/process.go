@@ -14,12 +14,16 @@ import (
 // time for which a frame is held while it is made.
 const strokeDeadline = 30 * time.Second
 
+// gate is what keeps the hand-over while its stroke is made.
+var gate = actions{links.Hold, links.HoldAfter}
+
 // processFaults strike a process: at once, or at a hand-over that is held while
 // they do.
 func processFaults() []Fault {
 	fault := func(verb string, class evidence.Class, text string, stroke func(context.Context, Process) error, heal func(context.Context, Process) error, goesOn bool) Fault {
 		return Fault{Verb: verb, Class: class, Strikes: StrikesProcess, Text: text,
 			Example: "fault it: " + verb + " broker before frame accept of order-3 on p1",
+			frame:   gate,
 			arm: func(ctx context.Context, s Spec, t Targets) (Injection, error) {
 				process, err := t.Process(s.Target)
 				if err != nil {
@@ -67,18 +71,14 @@ func (p *processStroke) arm(ctx context.Context, t Targets) error {
 	p.fired, p.struck, p.stop = make(chan struct{}), make(chan struct{}), make(chan struct{})
 	switch {
 	case p.spec.Frame != "":
-		action := links.Hold
-		if p.spec.After {
-			action = links.HoldAfter
-		}
 		// The gate has no label: it is the kill that counts as fired, when the
 		// exit is certain.
-		gate, err := strike(p.spec, t, "", action, links.Once)
+		held, err := strike(p.spec, t, "", gate.of(p.spec), links.Once)
 		if err != nil {
 			return err
 		}
-		p.ungate = gate.Heal
-		go p.wait(gate.Fired(), func() { gate.Release(p.goesOn) }, nil)
+		p.ungate = held.Heal
+		go p.wait(held.Fired(), func() { held.Release(p.goesOn) }, nil)
 		return nil
 	case p.spec.Operation != "":
 		store, err := t.Store()

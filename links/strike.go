@@ -133,17 +133,22 @@ func (l *Link) check(s *Strike) error {
 	if s.N < 0 || (s.Repeat != Once && s.Repeat != Every && s.Repeat != UntilHealed) {
 		return fmt.Errorf("links: strike %q: count %d or repeat %q out of range", s.Label, s.N, s.Repeat)
 	}
-	err := l.opts.Protocol.Legal(s.Kind, s.Action)
-	if err != nil && s.Action == Drop && l.opts.Protocol.Legal(s.Kind, Withhold) == nil {
-		s.Action, err = Withhold, nil
+	var err error
+	s.Action, err = Done(l.opts.Protocol, s.Kind, s.Action)
+	return err
+}
+
+// Done is the action that is done to a frame where a is asked for: a itself, or
+// Withhold where a drop would forge evidence. The error is an *ErrIllegal.
+func Done(p Protocol, kind string, a Action) (Action, error) {
+	if _, can := p.(Corrupter); a == Corrupt && !can {
+		return a, &ErrIllegal{Protocol: p.Name(), Kind: kind, Action: a, Why: "this protocol has no way to alter a frame and keep it well-formed"}
 	}
-	if err != nil {
-		return err
+	err := p.Legal(kind, a)
+	if err != nil && a == Drop && p.Legal(kind, Withhold) == nil {
+		return Withhold, nil
 	}
-	if _, can := l.opts.Protocol.(Corrupter); s.Action == Corrupt && !can {
-		return &ErrIllegal{Protocol: l.opts.Protocol.Name(), Kind: s.Kind, Action: s.Action, Why: "this protocol has no way to alter a frame and keep it well-formed"}
-	}
-	return nil
+	return a, err
 }
 
 func (l *Link) newArmed(label string, action Action) *Armed {

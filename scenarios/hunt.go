@@ -17,6 +17,7 @@ type Quarry struct {
 	Name    string
 	Breaks  string   // the guarantee that must be seen broken
 	Follows []string // others that may lawfully break with it
+	Shown   string   // the scenario to run first; where it does not apply, nor does the defect; empty is none
 }
 
 // Catch is what became of the hunt for one defect.
@@ -32,6 +33,8 @@ type Catch struct {
 	Ran      []string      `json:"ran"`
 	Took     time.Duration `json:"took"`
 	Error    string        `json:"error,omitempty"` // a run that could not be measured
+	// Inapplicable is why the system has no place for this defect.
+	Inapplicable string `json:"inapplicable,omitempty"`
 }
 
 // Hunt runs, for one defect, the scenarios that exercise the guarantee which it
@@ -40,7 +43,11 @@ func Hunt(ctx context.Context, q Quarry, o bench.Options, dir string) (Catch, er
 	began := time.Now()
 	c := Catch{Quarry: q, Defect: q.Name, Breaks: q.Breaks}
 	o.Defect = q.Name
-	for _, s := range exercising(q.Breaks) {
+	hunts, err := q.scenarios()
+	if err != nil {
+		return c, err
+	}
+	for _, s := range hunts {
 		if ctx.Err() != nil {
 			return c, context.Cause(ctx)
 		}
@@ -51,6 +58,10 @@ func Hunt(ctx context.Context, q Quarry, o bench.Options, dir string) (Catch, er
 			c.Error = fmt.Sprintf("%s: %v", s.Name, err)
 		}
 		c.note(j)
+		if s.Name == q.Shown && j.Outcome == guarantees.NotApplicable {
+			c.Inapplicable = j.Why
+			break
+		}
 		if c.Caught {
 			break
 		}
@@ -72,6 +83,19 @@ func (c *Catch) note(j guarantees.Judgement) {
 			c.Caught, c.Scenario, c.Finding = true, j.Scenario, f.Text
 		}
 	}
+}
+
+// scenarios to run for it, in order.
+func (q Quarry) scenarios() ([]script.Scenario, error) {
+	if q.Shown == "" {
+		return exercising(q.Breaks), nil
+	}
+	first, err := Find(q.Shown)
+	if err != nil {
+		return nil, err
+	}
+	rest := slices.DeleteFunc(exercising(q.Breaks), func(s script.Scenario) bool { return s.Name == q.Shown })
+	return append([]script.Scenario{first}, rest...), nil
 }
 
 // exercising are the scenarios that put a guarantee to the test.

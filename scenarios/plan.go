@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"github.com/custodymq/custody/bench"
+	"github.com/custodymq/custody/containers"
 	"github.com/custodymq/custody/guarantees"
 	"github.com/custodymq/custody/script"
 )
@@ -42,7 +44,7 @@ func (o Outcome) Exit() int {
 
 // Run makes the runs and gives their outcomes in order. After ctx has ended
 // none is begun; those that were not have no outcome.
-func (p Plan) Run(ctx context.Context) ([]Outcome, error) {
+func (p Plan) Run(ctx context.Context) (done []Outcome, err error) {
 	type run struct {
 		name     string
 		scenario script.Scenario
@@ -60,6 +62,11 @@ func (p Plan) Run(ctx context.Context) ([]Outcome, error) {
 			}
 			runs = append(runs, run{name, s, p.Options.Seed + uint64(i)})
 		}
+	}
+	if p.Options.Servers == nil {
+		servers := containers.NewPool()
+		defer func() { err = errors.Join(err, closePool(ctx, servers)) }()
+		p.Options.Servers = servers
 	}
 	outcomes := make([]Outcome, len(runs))
 	slots := make(chan struct{}, max(p.Parallel, 1))
@@ -87,7 +94,7 @@ func (p Plan) Run(ctx context.Context) ([]Outcome, error) {
 		})
 	}
 	group.Wait()
-	done := outcomes[:0]
+	done = outcomes[:0]
 	for _, o := range outcomes {
 		var usage *bench.UsageError
 		if errors.As(o.Err, &usage) {
@@ -98,6 +105,16 @@ func (p Plan) Run(ctx context.Context) ([]Outcome, error) {
 		}
 	}
 	return done, context.Cause(ctx)
+}
+
+// stopBound bounds the end of the servers that were kept between runs.
+const stopBound = 30 * time.Second
+
+// closePool ends the servers, also after ctx has ended.
+func closePool(ctx context.Context, servers *containers.Pool) error {
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopBound)
+	defer cancel()
+	return servers.Close(bounded)
 }
 
 // Exit code over several runs.

@@ -19,6 +19,7 @@ import (
 	"github.com/custodymq/custody/scenarios"
 	"github.com/custodymq/custody/script"
 	"github.com/custodymq/custody/systems/all"
+	"github.com/custodymq/custody/systems/systemtest"
 )
 
 func TestMain(m *testing.M) {
@@ -66,6 +67,7 @@ var _ = Describe("The checklist", func() {
 				noLeaks()
 				system, err := all.Find(spec, bench.DefaultScale)
 				Expect(err).NotTo(HaveOccurred())
+				systemtest.Require(GinkgoTB(), system)
 				ctx, cancel := context.WithCancel(context.Background())
 				plan := scenarios.Plan{Options: bench.Options{System: system, Spec: spec, Seed: 1}, Dir: evidenceDir(spec), Parallel: 2 * runtime.NumCPU(),
 					Done: func(o scenarios.Outcome) { outcomes[o.Name] <- o }}

@@ -12,6 +12,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/custodymq/custody/containers"
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/links"
 )
@@ -71,6 +72,15 @@ type Env struct {
 	Base   int64                                     // zero of the run's clock, for the events of child processes: see evidence.NewPipeSink
 	Seed   uint64
 	Defect string // a seeded defect to switch on; refused by systems that have none of this name
+	// Servers that earlier runs have left as they were; nil keeps none. A system
+	// whose server is slow to start takes one from here and puts it back.
+	Servers *containers.Pool
+}
+
+// Installed is an optional ability of a System that needs something on the
+// machine. The error says what is missing and how to get it.
+type Installed interface {
+	Installed() error
 }
 
 // Instance is a running system.

@@ -7,16 +7,20 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 
 	"github.com/spf13/cobra"
 
 	"github.com/custodymq/custody/bench"
-	"github.com/custodymq/custody/broker/defects"
+	broker "github.com/custodymq/custody/broker/defects"
 	"github.com/custodymq/custody/guarantees"
 	"github.com/custodymq/custody/scenarios"
+	"github.com/custodymq/custody/script"
 	"github.com/custodymq/custody/systems/all"
+	clients "github.com/custodymq/custody/systems/defects"
+	"github.com/custodymq/custody/systems/zeromq"
 )
 
 type defectFlags struct {
@@ -30,19 +34,22 @@ func defectsCommand() *cobra.Command {
 	var f defectFlags
 	cmd := &cobra.Command{
 		Use:   "defects [DEFECT…]",
-		Short: "Show that the harness catches each seeded defect of the reference broker",
-		Long: `Switch on the reference broker's seeded defects, one at a time, and run the
-scenarios that exercise the guarantee which it must break, until one shows it
-broken. Exit 0 only if every defect is caught by the right guarantee.`,
+		Short: "Show that the harness catches each seeded defect of broker and clients",
+		Long: `Switch on seeded defects, one at a time, and run the scenarios that exercise
+the guarantee which each must break, until one shows it broken. The reference
+broker has defects of its own; those of clients and applications, whose names
+begin with client-, are seeded on any system. Exit 0 only if every defect is
+caught by the right guarantee.`,
 		Example: `  custody defects
   custody defects --list
-  custody defects accept-before-persist --format json`,
+  custody defects accept-before-persist --format json
+  custody defects --system nats`,
 		RunE: func(cmd *cobra.Command, args []string) error { return huntDefects(cmd, args, f) },
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.format, "format", "text", "text, or json: one list of objects")
 	flags.StringVar(&f.out, "out", "", "folder for the evidence (default: a temporary one, removed when all are caught)")
-	flags.StringVar(&f.system, "system", "zeromq", "profile of the reference broker")
+	flags.StringVar(&f.system, "system", "zeromq", "SYSTEM or SYSTEM:PROFILE; one without defects of its own gets those of clients")
 	flags.IntVar(&f.parallel, "parallel", 2*runtime.NumCPU(), "defects at once")
 	flags.BoolVar(&f.list, "list", false, "only list them")
 	flags.Float64Var(&f.scale, "scale", bench.DefaultScale, "factor on deadlines, bounds and periods")
@@ -50,12 +57,12 @@ broken. Exit 0 only if every defect is caught by the right guarantee.`,
 }
 
 func huntDefects(cmd *cobra.Command, args []string, f defectFlags) error {
-	chosen, err := chooseDefects(args)
+	chosen, err := chooseDefects(args, f.system)
 	if err != nil {
 		return err
 	}
 	if f.list {
-		return printAs(cmd.OutOrStdout(), f.format, defectViews(chosen), func(w io.Writer) {
+		return printAs(cmd.OutOrStdout(), f.format, chosen, func(w io.Writer) {
 			for _, d := range chosen {
 				fmt.Fprintf(w, "%-32s breaks %-26s %s\n", d.Name, d.Breaks, d.Text)
 			}
@@ -82,8 +89,7 @@ func huntDefects(cmd *cobra.Command, args []string, f defectFlags) error {
 		slots <- struct{}{}
 		group.Go(func() {
 			defer func() { <-slots }()
-			q := scenarios.Quarry{Name: d.Name, Breaks: d.Breaks, Follows: d.Follows}
-			catches[i], errs[i] = scenarios.Hunt(cmd.Context(), q, bench.Options{System: system, Spec: f.system, Seed: 1, Scale: f.scale}, dir)
+			catches[i], errs[i] = scenarios.Hunt(cmd.Context(), d.quarry(), bench.Options{System: system, Spec: f.system, Seed: 1, Scale: f.scale}, dir)
 			fmt.Fprintf(cmd.ErrOrStderr(), "%-32s %s\n", d.Name, verdictOf(catches[i]))
 		})
 	}
@@ -95,17 +101,25 @@ func huntDefects(cmd *cobra.Command, args []string, f defectFlags) error {
 }
 
 func showCatches(cmd *cobra.Command, f defectFlags, dir string, catches []scenarios.Catch) error {
-	missed := 0
+	missed, inapplicable := 0, 0
 	for _, c := range catches {
-		if !c.Caught || len(c.Wrong) > 0 {
+		switch {
+		case c.Inapplicable != "":
+			inapplicable++
+		case !c.Caught || len(c.Wrong) > 0:
 			missed++
 		}
 	}
+	hunted := len(catches) - inapplicable
 	err := printAs(cmd.OutOrStdout(), f.format, catches, func(w io.Writer) {
 		for _, c := range catches {
 			fmt.Fprintf(w, "%-32s %-22s %5.1fs  %s\n", c.Defect, verdictOf(c), c.Took.Seconds(), c.Finding)
 		}
-		fmt.Fprintf(w, "%d of %d caught by the right guarantee\n", len(catches)-missed, len(catches))
+		fmt.Fprintf(w, "%d of %d caught by the right guarantee", hunted-missed, hunted)
+		if inapplicable > 0 {
+			fmt.Fprintf(w, ", %d not applicable", inapplicable)
+		}
+		fmt.Fprintln(w)
 	})
 	if err != nil {
 		return err
@@ -124,6 +138,8 @@ func showCatches(cmd *cobra.Command, f defectFlags, dir string, catches []scenar
 
 func verdictOf(c scenarios.Catch) string {
 	switch {
+	case c.Inapplicable != "":
+		return "not applicable: " + c.Inapplicable
 	case c.Caught && len(c.Wrong) > 0:
 		return "caught, but wrongly broken too: " + strings.Join(c.Wrong, ", ")
 	case c.Caught:
@@ -134,34 +150,50 @@ func verdictOf(c scenarios.Catch) string {
 	return "missed " + c.Error
 }
 
-func chooseDefects(names []string) ([]defects.Defect, error) {
-	if len(names) == 0 {
-		return defects.All(), nil
-	}
-	var chosen []defects.Defect
-	for _, name := range names {
-		d, err := defects.Find(name)
-		if err != nil {
-			return nil, err
-		}
-		chosen = append(chosen, d)
-	}
-	return chosen, nil
-}
-
-// defectView is a defect as JSON shows it.
-type defectView struct {
+// seeded is a defect that can be switched on.
+type seeded struct {
 	Name    string   `json:"name"`
 	Text    string   `json:"text"`
 	Breaks  string   `json:"breaks"`
 	Follows []string `json:"follows,omitempty"`
 	SeenIn  string   `json:"seenIn"`
+	Shown   string   `json:"-"`
 }
 
-func defectViews(all []defects.Defect) []defectView {
-	views := make([]defectView, len(all))
-	for i, d := range all {
-		views[i] = defectView{d.Name, d.Text, d.Breaks, d.Follows, d.SeenIn}
+func (d seeded) quarry() scenarios.Quarry {
+	return scenarios.Quarry{Name: d.Name, Breaks: d.Breaks, Follows: d.Follows, Shown: d.Shown}
+}
+
+// seededIn are the defects that can be switched on in a system.
+func seededIn(system string) []seeded {
+	var found []seeded
+	if name, _, _ := strings.Cut(system, ":"); name == zeromq.Name {
+		for _, d := range broker.All() {
+			found = append(found, seeded{Name: d.Name, Text: d.Text, Breaks: d.Breaks, Follows: d.Follows, SeenIn: d.SeenIn})
+		}
 	}
-	return views
+	for _, d := range clients.All() {
+		found = append(found, seeded{d.Name, d.Text, d.Breaks, d.Follows, d.SeenIn, d.Shown})
+	}
+	return found
+}
+
+func chooseDefects(names []string, system string) ([]seeded, error) {
+	all := seededIn(system)
+	if len(names) == 0 {
+		return all, nil
+	}
+	known := make([]string, len(all))
+	for i, d := range all {
+		known[i] = d.Name
+	}
+	var chosen []seeded
+	for _, name := range names {
+		i := slices.Index(known, name)
+		if i < 0 {
+			return nil, fmt.Errorf("%s has no seeded defect %q%s", system, name, script.Suggest(name, known))
+		}
+		chosen = append(chosen, all[i])
+	}
+	return chosen, nil
 }

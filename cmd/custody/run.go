@@ -21,6 +21,7 @@ import (
 	"github.com/custodymq/custody/reports"
 	"github.com/custodymq/custody/scenarios"
 	"github.com/custodymq/custody/script"
+	"github.com/custodymq/custody/systems"
 	"github.com/custodymq/custody/systems/all"
 )
 
@@ -68,6 +69,11 @@ func runScenarios(cmd *cobra.Command, args []string, f runFlags) error {
 	system, err := all.Find(f.system, f.scale)
 	if err != nil {
 		return err
+	}
+	if need, ok := system.(systems.Installed); ok {
+		if err := need.Installed(); err != nil {
+			return unmeasured{fmt.Errorf("%s is not on this machine: %w", f.system, err)}
+		}
 	}
 	chosen, err := choose(args)
 	if err != nil {

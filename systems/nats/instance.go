@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -22,12 +21,7 @@ import (
 // instance is one nats-server in a process of its own. Safe for concurrent use.
 type instance struct {
 	clients
-	sink   evidence.Sink
-	config serverConfig
-	log    io.WriteCloser
-
-	mu    sync.Mutex // one order to the process at a time
-	child *containers.Child
+	*containers.Server
 }
 
 var (
@@ -78,7 +72,14 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	if err != nil {
 		return nil, fmt.Errorf("nats: log of the server: %w", err)
 	}
-	in := &instance{clients: clients{profile: p, address: address}, sink: env.Sink, config: serverConfig{File: file}, log: log}
+	in := &instance{clients: clients{profile: p, address: address}}
+	in.Server = containers.NewServer(serverName, env.Sink, log, func(ctx context.Context, log io.Writer, exited func(containers.Exit)) (containers.Process, string, error) {
+		child, err := containers.StartChild(ctx, containers.ChildOptions{Role: RoleName, Config: serverConfig{File: file}, Log: log, Exited: exited}, nil)
+		if err != nil {
+			return nil, "", fmt.Errorf("nats: start the server on %s (main must give nats.Role to containers.RunRole): %w", address, err)
+		}
+		return child, "", nil
+	})
 	if err := in.Restart(ctx); err != nil {
 		return nil, errors.Join(err, log.Close())
 	}
@@ -87,6 +88,9 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	}
 	return in, nil
 }
+
+// Stop ends the server, whatever state it is in.
+func (in *instance) Stop(ctx context.Context) error { return in.Close(ctx) }
 
 func (in *instance) makeStream(ctx context.Context) error {
 	return in.administer(ctx, func(js jetstream.JetStream) error {
@@ -121,62 +125,6 @@ func (in *instance) administer(ctx context.Context, do func(jetstream.JetStream)
 
 func (in *instance) Address() string          { return in.address }
 func (in *instance) Protocol() links.Protocol { return natslink.Protocol{} }
-
-// Restart starts the server's process, which must have ended.
-func (in *instance) Restart(ctx context.Context) error {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	if in.child != nil {
-		select {
-		case <-in.child.Exited():
-		default:
-			return errors.New("nats: restart: the server still runs: kill it or shut it down first")
-		}
-	}
-	child, err := containers.StartChild(ctx, containers.ChildOptions{
-		Role:   RoleName,
-		Config: in.config,
-		Log:    in.log,
-		Exited: func(e containers.Exit) {
-			in.sink.Record(evidence.Event{
-				Kind: evidence.ProcessExited, Actor: serverName,
-				Exit: &evidence.ExitInfo{Code: e.Code, Signal: e.Signal, Ordered: e.Ordered},
-			})
-		},
-	}, nil)
-	if err != nil {
-		return fmt.Errorf("nats: start the server on %s (main must give nats.Role to containers.RunRole): %w", in.address, err)
-	}
-	in.child = child
-	in.sink.Record(evidence.Event{Kind: evidence.ProcessStarted, Actor: serverName})
-	return nil
-}
-
-func (in *instance) Kill(ctx context.Context) error {
-	return in.order(ctx, (*containers.Child).Kill)
-}
-
-func (in *instance) Shutdown(ctx context.Context) error {
-	return in.order(ctx, (*containers.Child).Stop)
-}
-
-func (in *instance) Pause(ctx context.Context) error {
-	return in.order(ctx, (*containers.Child).Pause)
-}
-
-func (in *instance) Continue(ctx context.Context) error {
-	return in.order(ctx, (*containers.Child).Continue)
-}
-
-func (in *instance) order(ctx context.Context, do func(*containers.Child, context.Context) error) error {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	return do(in.child, ctx)
-}
-
-func (in *instance) Stop(ctx context.Context) error {
-	return errors.Join(in.Shutdown(ctx), in.log.Close())
-}
 
 // Rows reads the stream message by message. In a work queue every stored
 // message is pending: the acknowledged are deleted before that is confirmed.
@@ -222,16 +170,4 @@ func rowOf(msg *jetstream.RawStreamMsg, now time.Time) evidence.StoredRow {
 		row.BusinessID, row.PublishID = e.BusinessID, e.PublishID
 	}
 	return row
-}
-
-// Running says whether the server's process lives.
-func (in *instance) Running() bool {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	select {
-	case <-in.child.Exited():
-		return false
-	default:
-		return true
-	}
 }

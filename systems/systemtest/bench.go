@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/custodymq/custody/containers"
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/links"
 	"github.com/custodymq/custody/systems"
@@ -42,7 +43,7 @@ const (
 	subscription = "billing"
 )
 
-func start(t *testing.T, s systems.System) *bench {
+func start(t *testing.T, s systems.System, servers *containers.Pool) *bench {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	b := &bench{t: t, ctx: ctx, system: s, sink: &sink{}, settled: make(map[string]bool)}
@@ -54,10 +55,11 @@ func start(t *testing.T, s systems.System) *bench {
 		Dir: dir,
 		Log: func(name string) (io.WriteCloser, error) { return os.Create(filepath.Join(dir, name+".log")) },
 		// Evidence of children is the bench's to judge; here it is only drained.
-		Adopt: func(events io.Reader, _ string) { pipes.Go(func() { _, _ = io.Copy(io.Discard, events) }) },
-		Sink:  b.sink,
-		Scale: 1,
-		Seed:  1,
+		Adopt:   func(events io.Reader, _ string) { pipes.Go(func() { _, _ = io.Copy(io.Discard, events) }) },
+		Sink:    b.sink,
+		Scale:   1,
+		Seed:    1,
+		Servers: servers,
 	})
 	if err != nil {
 		cancel()

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"testing"
 
@@ -19,18 +20,56 @@ import (
 
 // Exercise runs the suite against one system. Each obligation is a subtest with
 // an instance of its own; what the system lacks is skipped with the reason it
-// gives. Call containers.RunRole in TestMain first if the system needs it.
+// gives. A system that is not Installed is skipped, with how to get it; where
+// the environment variable CUSTODY_REQUIRE is set, that is a failure. Call
+// containers.RunRole in TestMain first if the system needs it.
 func Exercise(t *testing.T, s systems.System) {
+	Require(t, s)
+	before := goleak.IgnoreCurrent()
+	servers := containers.NewPool()
 	for _, o := range obligations {
 		t.Run(o.name, func(t *testing.T) {
 			ignore := goleak.IgnoreCurrent()
-			b := start(t, s)
+			b := start(t, s, servers)
 			o.check(b)
 			b.stop()
+			if servers.Idle() > 0 {
+				return // its goroutines live on with it, and are looked for at the end
+			}
 			if err := goleak.Find(ignore); err != nil {
 				t.Errorf("stopped, but not everything was released: %v", err)
 			}
 		})
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	if err := servers.Close(ctx); err != nil {
+		t.Errorf("end the servers that were kept between subtests: %v", err)
+	}
+	if err := goleak.Find(before); err != nil {
+		t.Errorf("all stopped, but not everything was released: %v", err)
+	}
+}
+
+// RequireVariable is the environment variable that makes a missing system a
+// failure instead of a skip.
+const RequireVariable = "CUSTODY_REQUIRE"
+
+// Require skips the test if the machine lacks what the system needs; with
+// RequireVariable set it fails.
+func Require(t testing.TB, s systems.System) {
+	t.Helper()
+	need, ok := s.(systems.Installed)
+	if !ok {
+		return
+	}
+	err := need.Installed()
+	switch {
+	case err == nil:
+	case os.Getenv(RequireVariable) != "":
+		t.Fatalf("%s is required and missing: %v", s.Describe().System, err)
+	default:
+		t.Skipf("%s is not installed: %v", s.Describe().System, err)
 	}
 }
 

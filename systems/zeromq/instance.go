@@ -24,15 +24,14 @@ import (
 // instance is one broker in a process of its own. Safe for concurrent use.
 type instance struct {
 	clients
-	sink  evidence.Sink
+	*containers.Server
 	adopt func(io.Reader, string)
-	log   io.WriteCloser
 	path  string // of the database
 
 	mu       sync.Mutex
 	config   brokerConfig
-	identity string // the environment variable; empty is unset
-	child    *containers.Child
+	identity string            // the environment variable; empty is unset
+	child    *containers.Child // of the last start
 	fired    map[string]func(systems.StoreFired)
 }
 
@@ -64,9 +63,10 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 		return nil, fmt.Errorf("zeromq: the broker's log: %w", err)
 	}
 	token := rand.Text()
-	in := &instance{clients: clients{profile: p, token: token, address: address}, sink: env.Sink, adopt: env.Adopt, log: log,
+	in := &instance{clients: clients{profile: p, token: token, address: address}, adopt: env.Adopt,
 		path: filepath.Join(env.Dir, "broker.db"), identity: "identity-1", fired: map[string]func(systems.StoreFired){}}
 	in.config = brokerConfig{Name: "custody", Listen: address, Token: token, Hostname: "host-1", History: p.history, Scale: p.scale, Defect: env.Defect, Base: env.Base}
+	in.Server = containers.NewServer(actor, env.Sink, log, in.start)
 	if err := in.Restart(ctx); err != nil {
 		return nil, errors.Join(err, log.Close())
 	}
@@ -74,42 +74,13 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 }
 
 // Stop ends the broker's process, whatever state it is in.
-func (in *instance) Stop(ctx context.Context) error {
-	var err error
-	if in.Running() {
-		err = in.Shutdown(ctx)
-	}
-	return errors.Join(err, in.log.Close())
-}
+func (in *instance) Stop(ctx context.Context) error { return in.Close(ctx) }
 
 func (in *instance) Address() string          { return in.address }
 func (in *instance) Protocol() links.Protocol { return zmtp.Protocol{} }
 
-// Running says whether the broker's process lives.
-func (in *instance) Running() bool {
-	child := in.process()
-	if child == nil {
-		return false
-	}
-	select {
-	case <-child.Exited():
-		return false
-	default:
-		return true
-	}
-}
-
-func (in *instance) process() *containers.Child {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	return in.child
-}
-
-// Restart starts the broker's process, which must have ended.
-func (in *instance) Restart(ctx context.Context) error {
-	if in.Running() {
-		return errors.New("zeromq: restart: the broker still runs: kill it or shut it down first")
-	}
+// start the broker's process, which is not running.
+func (in *instance) start(ctx context.Context, log io.Writer, exited func(containers.Exit)) (containers.Process, string, error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.config.Connections = store.Connections{First: store.ConnectionList{Title: "run", Entries: []store.Connection{
@@ -118,19 +89,14 @@ func (in *instance) Restart(ctx context.Context) error {
 	if in.identity != "" {
 		env = []string{store.IdentityVariable + "=" + in.identity}
 	}
-	child, err := containers.StartChild(ctx, containers.ChildOptions{Role: RoleName, Config: in.config, Env: env, Log: in.log,
-		Events: func(r io.Reader) { in.adopt(r, actor) },
-		Exited: func(e containers.Exit) {
-			in.sink.Record(evidence.Event{Kind: evidence.ProcessExited, Actor: actor,
-				Exit: &evidence.ExitInfo{Code: e.Code, Signal: e.Signal, Ordered: e.Ordered}})
-		},
+	child, err := containers.StartChild(ctx, containers.ChildOptions{Role: RoleName, Config: in.config, Env: env, Log: log,
+		Events: func(r io.Reader) { in.adopt(r, actor) }, Exited: exited,
 	}, in.notified)
 	if err != nil {
-		return fmt.Errorf("zeromq: start the broker on %s: %w", in.address, err)
+		return nil, "", fmt.Errorf("zeromq: start the broker on %s: %w", in.address, err)
 	}
 	in.child = child
-	in.sink.Record(evidence.Event{Kind: evidence.ProcessStarted, Actor: actor, Reason: "partition=" + in.partition()})
-	return nil
+	return child, "partition=" + in.partition(), nil
 }
 
 func (in *instance) partition() string {
@@ -153,11 +119,6 @@ func (in *instance) notified(note string, value json.RawMessage) {
 		fired(f.Fired)
 	}
 }
-
-func (in *instance) Kill(ctx context.Context) error     { return in.process().Kill(ctx) }
-func (in *instance) Shutdown(ctx context.Context) error { return in.process().Stop(ctx) }
-func (in *instance) Pause(ctx context.Context) error    { return in.process().Pause(ctx) }
-func (in *instance) Continue(ctx context.Context) error { return in.process().Continue(ctx) }
 
 // ArmStore strikes the store inside the broker's process.
 func (in *instance) ArmStore(ctx context.Context, f systems.StoreFault, fired func(systems.StoreFired)) (func(context.Context) error, error) {

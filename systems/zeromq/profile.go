@@ -14,6 +14,9 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
+// Name of the system.
+const Name = "zeromq"
+
 // Profile is one configuration of the reference broker.
 type Profile struct {
 	name, summary string
@@ -91,7 +94,7 @@ func (p Profile) period(d time.Duration) time.Duration { return time.Duration(fl
 // Describe gives the profile with its limits scaled.
 func (p Profile) Describe() systems.Description {
 	d := systems.Description{
-		System: "zeromq", Claims: p.claims, Versions: versions(),
+		System: Name, Claims: p.claims, Versions: versions(),
 		Profile: evidence.Profile{
 			Name: p.name, Summary: p.summary, KeepsRows: p.history, MarksAgain: p.mode == systems.AtLeastOnce, AckConfirms: p.mode == systems.AtLeastOnce,
 			Redelivers: evidence.RedeliverTimeout, AckCounting: "per-message",

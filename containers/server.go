@@ -1,0 +1,156 @@
+package containers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	"github.com/custodymq/custody/evidence"
+)
+
+// Server is the server of a system under test, whatever runs it: a Process that
+// can be started again with the same address and the same data. It records its
+// life in the evidence of the run that it is attached to.
+//
+// Its methods are safe for concurrent use.
+type Server struct {
+	actor string
+	start StartFunc
+
+	order   sync.Mutex // one order to the process at a time
+	process Process
+	touched bool
+
+	mu   sync.Mutex // of the run that it is attached to
+	sink evidence.Sink
+	log  io.WriteCloser
+}
+
+// StartFunc starts a server's process. log takes what it prints, and exited
+// must be called once when it has ended. The note is recorded with the start.
+type StartFunc func(ctx context.Context, log io.Writer, exited func(Exit)) (p Process, note string, err error)
+
+// NewServer makes a server that is attached to a run and not started yet.
+func NewServer(actor string, sink evidence.Sink, log io.WriteCloser, start StartFunc) *Server {
+	return &Server{actor: actor, start: start, sink: sink, log: log}
+}
+
+// Attach gives what happens from now on to another run.
+func (s *Server) Attach(sink evidence.Sink, log io.WriteCloser) {
+	s.attach(sink, log)
+	sink.Record(evidence.Event{Kind: evidence.ProcessStarted, Actor: s.actor, Reason: "kept from an earlier run, which had not struck it"})
+}
+
+func (s *Server) attach(sink evidence.Sink, log io.WriteCloser) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sink, s.log = sink, log
+}
+
+// Detach ends the run's part in this server, and closes the run's log.
+func (s *Server) Detach() error {
+	s.mu.Lock()
+	log := s.log
+	s.sink, s.log = nil, nil
+	s.mu.Unlock()
+	if log == nil {
+		return nil
+	}
+	return log.Close()
+}
+
+// Write takes what the process prints, whichever run is attached.
+func (s *Server) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.log == nil {
+		return len(b), nil
+	}
+	return s.log.Write(b)
+}
+
+func (s *Server) record(e evidence.Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sink != nil {
+		e.Actor = s.actor
+		s.sink.Record(e)
+	}
+}
+
+// Restart starts the process, which must have ended.
+func (s *Server) Restart(ctx context.Context) error {
+	s.order.Lock()
+	defer s.order.Unlock()
+	if running(s.process) {
+		return fmt.Errorf("containers: restart %s: it still runs: kill it or shut it down first", s.actor)
+	}
+	p, note, err := s.start(ctx, s, func(e Exit) {
+		s.record(evidence.Event{Kind: evidence.ProcessExited, Exit: &evidence.ExitInfo{Code: e.Code, Signal: e.Signal, Ordered: e.Ordered}})
+	})
+	if err != nil {
+		return err
+	}
+	s.process = p
+	s.record(evidence.Event{Kind: evidence.ProcessStarted, Reason: note})
+	return nil
+}
+
+// Running says whether the process lives; a paused one does.
+func (s *Server) Running() bool {
+	s.order.Lock()
+	defer s.order.Unlock()
+	return running(s.process)
+}
+
+func running(p Process) bool {
+	if p == nil {
+		return false
+	}
+	select {
+	case <-p.Exited():
+		return false
+	default:
+		return true
+	}
+}
+
+// Untouched says that it runs and that nobody has killed, stopped or paused it.
+func (s *Server) Untouched() bool {
+	s.order.Lock()
+	defer s.order.Unlock()
+	return running(s.process) && !s.touched
+}
+
+// Kill ends the process at once.
+func (s *Server) Kill(ctx context.Context) error { return s.strike(ctx, Process.Kill) }
+
+// Shutdown ends the process in order.
+func (s *Server) Shutdown(ctx context.Context) error { return s.strike(ctx, Process.Stop) }
+
+// Pause stops the process without ending it.
+func (s *Server) Pause(ctx context.Context) error { return s.strike(ctx, Process.Pause) }
+
+// Continue lets a paused process go on.
+func (s *Server) Continue(ctx context.Context) error { return s.strike(ctx, Process.Continue) }
+
+func (s *Server) strike(ctx context.Context, do func(Process, context.Context) error) error {
+	s.order.Lock()
+	defer s.order.Unlock()
+	if s.process == nil {
+		return fmt.Errorf("containers: %s was never started", s.actor)
+	}
+	s.touched = true
+	return do(s.process, ctx)
+}
+
+// Close ends the process, whatever state it is in, and the run's part in it.
+func (s *Server) Close(ctx context.Context) error {
+	var err error
+	if s.Running() {
+		err = s.Shutdown(ctx)
+	}
+	return errors.Join(err, s.Detach())
+}

@@ -1,0 +1,133 @@
+// Package defects lists seeded faults of clients and applications: each one a
+// small wrapper around honest clients that misbehaves as programs have been
+// seen to do, and breaks one guarantee first. They are switched on for any
+// system; the broker's own are in broker/defects.
+package defects
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/systems"
+)
+
+// Defect is one seeded fault.
+type Defect struct {
+	Name    string
+	Text    string   // what the broken client does
+	Breaks  string   // the guarantee that must be seen broken first
+	Follows []string // guarantees that may lawfully break with it
+	SeenIn  string   // the kind of scenario that shows it
+	// Shown names the scenario that shows it where none of those that exercise
+	// the guarantee can: an honest client gives them nothing to judge.
+	Shown string
+
+	producer func(systems.Producer) systems.Producer
+	consumer func(systems.Consumer) systems.Consumer
+}
+
+// All defects, in the order of a message's life.
+func All() []Defect { return append([]Defect(nil), all...) }
+
+var all = []Defect{
+	{
+		Name: "client-reads-declined-as-sent", Text: "a publish that was declined is reported as accepted",
+		Breaks: evidence.NoAcceptedLoss, Follows: []string{evidence.RowsMatchClients, evidence.RecoveryBounded},
+		SeenIn: "no online consumer", Shown: "no-online-consumer", producer: receipts(declinedAsSent),
+	},
+	{
+		Name: "client-reports-unknown-as-accepted", Text: "a publish without an answer is reported as accepted",
+		Breaks: evidence.NoAcceptedLoss, Follows: []string{evidence.RowsMatchClients, evidence.RecoveryBounded, evidence.PersistedBeforeAccepted},
+		SeenIn: "the producer's link is cut, or the store refuses, before the answer", producer: receipts(unknownAsAccepted),
+	},
+	{
+		Name: "client-takes-unknown-for-rejected", Text: "a publish without an answer is reported as not stored, so that the caller may send it anew",
+		Breaks: evidence.DeclinedMeansAbsent, Follows: []string{evidence.SingleEffect, evidence.RowsMatchClients, evidence.NoPhantom},
+		SeenIn: "the answer to a publish is lost", Shown: "accept-reply-lost", producer: receipts(unknownAsRejected),
+	},
+	{
+		Name: "client-retries-with-new-id", Text: "each try of a publish gets a message ID of its own, whatever the publisher chose",
+		Breaks: evidence.SingleEffect, Follows: []string{evidence.NoDuplicateDelivery, evidence.RowsMatchClients, evidence.DeclinedMeansAbsent},
+		SeenIn: "the publisher retries", producer: forgetID,
+	},
+	{
+		Name: "client-hides-a-retry", Text: "a publish whose answer does not come is sent a second time, as another message, within the one call",
+		Breaks: evidence.SingleEffect, Follows: []string{evidence.NoDuplicateDelivery, evidence.AckIsFinal, evidence.RowsMatchClients, evidence.StableRedeliveryID},
+		SeenIn: "the answer to a publish is lost", producer: retryInside,
+	},
+	{
+		Name: "client-acknowledges-on-receipt", Text: "a delivery is acknowledged before the application has it",
+		Breaks: evidence.NoAcceptedLoss, Follows: []string{evidence.RecoveryBounded, evidence.AckIsFinal, evidence.RowsMatchClients},
+		SeenIn: "processing failure", consumer: deliveries(ackOnReceipt),
+	},
+	{
+		Name: "client-acknowledges-after-a-failure", Text: "a delivery that the handler gives back is acknowledged all the same",
+		Breaks: evidence.NoAcceptedLoss, Follows: []string{evidence.RecoveryBounded, evidence.BoundedRetry, evidence.RowsMatchClients},
+		SeenIn: "processing failure", consumer: deliveries(nackAsAck),
+	},
+	{
+		Name: "client-acknowledges-another-delivery", Text: "an acknowledgement goes to the delivery before, and is reported as this one's",
+		Breaks: evidence.AckIsFinal, Follows: []string{evidence.RecoveryBounded, evidence.RowsMatchClients, evidence.NoAcceptedLoss, evidence.NoDuplicateDelivery},
+		SeenIn: "any with several messages", consumer: ackTheOneBefore,
+	},
+	{
+		Name: "client-loses-acknowledgements", Text: "acknowledgements are gathered and reported as confirmed; those not sent when the session ends are lost",
+		Breaks: evidence.AckIsFinal, Follows: []string{evidence.RecoveryBounded, evidence.RowsMatchClients, evidence.NoDuplicateDelivery},
+		SeenIn: "any", consumer: gatherAcks,
+	},
+	{
+		Name: "client-hides-the-redelivery-mark", Text: "a redelivery is handed to the application as a first delivery",
+		Breaks: evidence.StableRedeliveryID,
+		SeenIn: "any redelivery", consumer: deliveries(unmark),
+	},
+}
+
+// Find gives the defect of that name.
+func Find(name string) (Defect, bool) {
+	for _, d := range all {
+		if d.Name == name {
+			return d, true
+		}
+	}
+	return Defect{}, false
+}
+
+// Clients gives clients with the defect; sessions of honest ones behave as before.
+func (d Defect) Clients(honest systems.Clients) systems.Clients { return clients{honest, d} }
+
+type clients struct {
+	honest systems.Clients
+	defect Defect
+}
+
+func (c clients) Producer(ctx context.Context, o systems.ProducerOptions) (systems.Producer, error) {
+	p, err := c.honest.Producer(ctx, o)
+	if err != nil || c.defect.producer == nil {
+		return p, err
+	}
+	broken := c.defect.producer(p)
+	if r, ok := p.(systems.Resolver); ok {
+		return struct {
+			systems.Producer
+			systems.Resolver
+		}{broken, r}, nil
+	}
+	return broken, nil
+}
+
+func (c clients) Consumer(ctx context.Context, o systems.ConsumerOptions) (systems.Consumer, error) {
+	s, err := c.honest.Consumer(ctx, o)
+	if err != nil || c.defect.consumer == nil {
+		return s, err
+	}
+	return c.defect.consumer(s), nil
+}
+
+// nack gives a delivery back, where the system can.
+func nack(ctx context.Context, d systems.Delivery, reason string) (evidence.AckOutcome, error) {
+	if r, ok := d.(systems.Rejecter); ok {
+		return r.Nack(ctx, reason)
+	}
+	return evidence.AckUnknown, fmt.Errorf("defects: a %T cannot be given back", d)
+}
