@@ -1,0 +1,149 @@
+package kafka
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+
+	"github.com/custodymq/custody/containers"
+	"github.com/custodymq/custody/links"
+	kafkalink "github.com/custodymq/custody/links/kafka"
+	"github.com/custodymq/custody/systems"
+)
+
+// instance is one run's part of a broker. Safe for concurrent use.
+type instance struct {
+	*clients
+	*broker
+	servers  *containers.Pool
+	protocol links.Protocol
+}
+
+var (
+	_ systems.System    = Profile{}
+	_ systems.Connector = Profile{}
+	_ systems.Installed = Profile{}
+	_ systems.Networked = (*instance)(nil)
+	_ systems.Process   = (*instance)(nil)
+	_ systems.Inspector = (*instance)(nil)
+	_ systems.Rejecter  = (*groupDelivery)(nil)
+	_ systems.Rejecter  = (*shareDelivery)(nil)
+)
+
+// Start takes a broker that an earlier run has left as it was, or starts one on
+// free ports of 127.0.0.1 in a folder of its own.
+func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, error) {
+	if env.Defect != "" {
+		return nil, fmt.Errorf("kafka: no seeded defect %q: this adapter has none", env.Defect)
+	}
+	log, err := env.Log(serverName)
+	if err != nil {
+		return nil, fmt.Errorf("kafka: log of the server: %w", err)
+	}
+	b, kept := containers.Take[*broker](ctx, env.Servers, p.serverKey())
+	if kept {
+		b.Attach(env.Sink, log)
+	} else if b, err = p.newBroker(env.Sink, log); err != nil {
+		return nil, errors.Join(err, log.Close())
+	} else if err := p.startBroker(ctx, b); err != nil {
+		return nil, errors.Join(err, b.Close(context.WithoutCancel(ctx)))
+	}
+	prefix := names("custody-" + strings.ToLower(rand.Text()[:10]))
+	return &instance{clients: p.clients(b.address, prefix), broker: b, servers: env.Servers, protocol: kafkalink.New()}, nil
+}
+
+func (p Profile) startBroker(ctx context.Context, b *broker) error {
+	ctx, cancel := context.WithTimeout(ctx, p.scaled(readyBound))
+	defer cancel()
+	return b.Restart(ctx)
+}
+
+// serverKey names everything that makes two brokers alike.
+func (p Profile) serverKey() string { return fmt.Sprintf("kafka %g", p.scale) }
+
+func (in *instance) Address() string          { return in.broker.address }
+func (in *instance) Protocol() links.Protocol { return in.protocol }
+
+// Stop deletes what the run has made, and leaves the broker to the next run if
+// nothing has struck it.
+func (in *instance) Stop(ctx context.Context) error {
+	var err error
+	if in.Untouched() {
+		err = in.clear(ctx)
+	}
+	err = errors.Join(err, in.Detach())
+	return errors.Join(err, in.servers.Put(ctx, in.profile.serverKey(), in.broker))
+}
+
+// clear deletes the topics and groups of the run. A group whose member was
+// killed is there until its session has run out.
+func (in *instance) clear(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, in.profile.scaled(adminBound))
+	defer cancel()
+	return administer(ctx, in.Address(), func(admin administrator) error {
+		groups, err := in.groups(ctx, admin)
+		if err != nil {
+			return err
+		}
+		for _, group := range groups {
+			if err := remove(ctx, admin, group); err != nil {
+				return err
+			}
+		}
+		topics, err := admin.ListTopics(ctx)
+		if err != nil {
+			return err
+		}
+		var mine []string
+		for topic := range topics {
+			if in.names.has(topic) {
+				mine = append(mine, topic)
+			}
+		}
+		if len(mine) == 0 {
+			return nil
+		}
+		deleted, err := admin.DeleteTopics(ctx, mine...)
+		return errors.Join(err, deleted.Error())
+	})
+}
+
+// groups of the run, whoever has opened them.
+func (in *instance) groups(ctx context.Context, admin administrator) ([]string, error) {
+	listed, err := admin.ListGroups(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var mine []string
+	for group := range listed {
+		if _, _, ok := in.names.subscriber(group); ok {
+			mine = append(mine, group)
+		}
+	}
+	return mine, nil
+}
+
+// remove deletes a group once it has no member.
+func remove(ctx context.Context, admin administrator, group string) error {
+	tick := time.NewTicker(backoff)
+	defer tick.Stop()
+	for {
+		_, err := admin.DeleteGroup(ctx, group)
+		if err == nil || errors.Is(err, kerr.GroupIDNotFound) {
+			return nil
+		}
+		if !errors.Is(err, kerr.NonEmptyGroup) {
+			return fmt.Errorf("kafka: delete group %s: %w", group, err)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("kafka: delete group %s: %w", group, err)
+		}
+	}
+}

@@ -1,0 +1,216 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/custodymq/custody/systems"
+)
+
+// session is one client with its connections: kgo opens several to the one
+// broker, and opens them anew when they end. Here all of them go to the actor's
+// link, whatever address the broker advertises; and the first that ends, ends
+// the session and with it the others, so that nothing happens behind the
+// caller's back.
+type session struct {
+	client  *kgo.Client
+	address string
+	again   bool // the profile leaves it to the client to connect anew
+	closing sync.Once
+	gone    chan struct{} // closed when the session is over
+
+	mu    sync.Mutex
+	why   error // set before gone is closed
+	conns map[*conn]struct{}
+}
+
+func (p Profile) newSession(address string) *session {
+	return &session{address: address, again: p.retries, gone: make(chan struct{}), conns: make(map[*conn]struct{})}
+}
+
+// start makes the client.
+func (s *session) start(p Profile, name string, opts ...kgo.Opt) (err error) {
+	s.client, err = kgo.NewClient(append([]kgo.Opt{
+		kgo.SeedBrokers(s.address),
+		kgo.ClientID(name), // the link tells sessions apart by it
+		kgo.Dialer(s.dial),
+		kgo.ConnIdleTimeout(15*time.Minute), // an idle connection is no end of the session
+		kgo.RequestTimeoutOverhead(p.scaled(requestTimeout)),
+		kgo.RequestRetries(0),
+		kgo.RetryBackoffFn(func(int) time.Duration { return backoff }),
+		kgo.MetadataMinAge(metadataAge),
+		kgo.DisableClientMetrics(),
+	}, opts...)...)
+	if err != nil {
+		return fmt.Errorf("kafka: make a client: %w", err)
+	}
+	return nil
+}
+
+func (s *session) dial(ctx context.Context, network, _ string) (net.Conn, error) {
+	select {
+	case <-s.gone:
+		return nil, errOver
+	default:
+	}
+	raw, err := (&net.Dialer{}).DialContext(ctx, network, s.address)
+	if err != nil {
+		if !s.again && ctx.Err() == nil {
+			s.end(err)
+		}
+		return nil, err
+	}
+	c := &conn{Conn: raw, session: s}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.why != nil {
+		raw.Close()
+		return nil, errOver
+	}
+	s.conns[c] = struct{}{}
+	return c, nil
+}
+
+var errOver = errors.New("kafka: the session is over")
+
+// end the session, once; why says what ended it.
+func (s *session) end(why error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.why != nil {
+		return
+	}
+	s.why = why
+	close(s.gone)
+	for c := range s.conns {
+		c.Conn.Close()
+	}
+}
+
+// conn tells its session when it ends.
+type conn struct {
+	net.Conn
+	session *session
+}
+
+func (c *conn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.lost(err)
+	return n, err
+}
+
+func (c *conn) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	c.lost(err)
+	return n, err
+}
+
+// Close is called by the client: after an answer that did not come in time, or
+// at the session's end.
+func (c *conn) Close() error {
+	c.lost(net.ErrClosed)
+	return c.Conn.Close()
+}
+
+func (c *conn) lost(err error) {
+	if err == nil {
+		return
+	}
+	c.session.mu.Lock()
+	delete(c.session.conns, c)
+	c.session.mu.Unlock()
+	if !c.session.again {
+		c.session.end(fmt.Errorf("kafka: a connection ended: %w", err))
+	}
+}
+
+// reason of the end.
+func (s *session) reason() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.why
+}
+
+// disconnected is the error of a session that is over.
+func (s *session) disconnected() error {
+	return fmt.Errorf("%w: %w", systems.ErrDisconnected, s.reason())
+}
+
+// opened waits until the session works, as ready tells; one that ends before
+// was refused.
+func (s *session) opened(ctx context.Context, ready <-chan struct{}) error {
+	select {
+	case <-ready:
+		return nil
+	case <-s.gone:
+		return fmt.Errorf("kafka: connect to %s: %w: %w", s.address, systems.ErrUnavailable, s.reason())
+	case <-ctx.Done():
+		return fmt.Errorf("kafka: connect to %s: %w", s.address, context.Cause(ctx))
+	}
+}
+
+// within gives a context that ends with the session too.
+func (s *session) within(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		select {
+		case <-s.gone:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
+}
+
+// poll takes one record.
+func (s *session) poll(ctx context.Context) (*kgo.Record, error) {
+	polling, cancel := s.within(ctx)
+	defer cancel()
+	for {
+		fetches := s.client.PollRecords(polling, 1)
+		if records := fetches.Records(); len(records) > 0 {
+			return records[0], nil
+		}
+		select {
+		case <-s.gone:
+			return nil, s.disconnected()
+		default:
+		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		// What may pass by itself the client tries again; the rest is the end.
+		for _, e := range fetches.Errors() {
+			var group *kgo.ErrGroupSession
+			if errors.As(e.Err, &group) || !kerr.IsRetriable(e.Err) {
+				s.end(e.Err)
+				return nil, s.disconnected()
+			}
+		}
+	}
+}
+
+// close ends the session; leave says whether its group is told.
+func (s *session) close(ctx context.Context, leave bool) {
+	s.closing.Do(func() {
+		select {
+		case <-s.gone:
+			leave = false
+		default:
+		}
+		s.client.AllowRebalance()
+		if leave {
+			// A group that cannot be told finds out by itself.
+			_ = s.client.LeaveGroupContext(ctx)
+		}
+		s.end(errOver)
+		s.client.CloseAllowingRebalance()
+	})
+}
