@@ -151,6 +151,7 @@ func (a *consumerActor) startChild(ctx context.Context) error {
 			Address: a.b.addressOf(a.spec.Name), Dir: a.b.work, Base: a.b.rec.Base(), Sessions: a.sessions, Call: a.b.bounds.call, Defect: a.b.o.Defect},
 		Events: func(r io.Reader) { a.b.adopt(r, a.spec.Name) },
 		Exited: func(x containers.Exit) {
+			log.Close() // it may be started again
 			a.b.rec.Record(evidence.Event{Kind: evidence.ProcessExited, Actor: a.spec.Name,
 				Exit: &evidence.ExitInfo{Code: x.Code, Signal: x.Signal, Ordered: x.Ordered}})
 			close(done)

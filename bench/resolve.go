@@ -24,6 +24,15 @@ func Check(s script.Scenario) error {
 	return err
 }
 
+// FaultsOf a script, as the manifest lists them; none for one that Check refuses.
+func FaultsOf(s script.Scenario) []evidence.FaultLabel {
+	labels, err := resolve(s)
+	if err != nil {
+		return nil
+	}
+	return labels
+}
+
 // resolve looks up every fault and actor that the script names, before anything
 // starts, and gives its faults as data.
 func resolve(s script.Scenario) ([]evidence.FaultLabel, error) {

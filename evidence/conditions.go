@@ -11,7 +11,7 @@ import "fmt"
 // publish that is not yet settled.
 type Conditions struct {
 	watched []watched
-	open    map[string]struct{} // publishes not yet settled; nil unless a condition asks for it
+	open    map[string]flight // publishes in flight; nil unless a condition asks for it
 }
 
 // watched is one condition with what was seen of it.
@@ -126,7 +126,7 @@ func NewConditions(list []Condition) *Conditions {
 		v, known := verbs[cond.Verb]
 		c.watched[i] = watched{Condition: cond, verb: v, known: known}
 		if cond.Verb == CondInFlight {
-			c.open = make(map[string]struct{})
+			c.open = make(map[string]flight)
 		}
 	}
 	return c
@@ -147,16 +147,31 @@ func (c *Conditions) Observe(e *Event) {
 	}
 }
 
-// follow keeps the set of publishes that are called or accepted and not settled.
+// flight is why a publish is under way: somebody waits for its answer, or it is
+// not settled. A quick consumer settles what its publisher still waits for.
+type flight struct{ unanswered, unsettled bool }
+
+// follow keeps the publishes in flight.
 func (c *Conditions) follow(e *Event) {
+	f, known := c.open[e.PublishID]
 	switch {
 	case e.PublishID == "":
+		return
 	case e.Kind == PublishCalled:
-		c.open[e.PublishID] = struct{}{}
-	case e.Kind == PublishReturned && (e.Acceptance == Declined || e.Acceptance == Rejected),
-		e.Kind == AckReturned && e.Ack.Settles(),
-		e.Kind == DeadLettered, e.Kind == Purged:
+		f, known = flight{unanswered: true, unsettled: true}, true
+	case e.Kind == PublishReturned:
+		f.unanswered = false
+		f.unsettled = f.unsettled && e.Acceptance != Declined && e.Acceptance != Rejected
+	case e.Kind == AckReturned && e.Ack.Settles(), e.Kind == DeadLettered, e.Kind == Purged:
+		f.unsettled = false
+	default:
+		return
+	}
+	switch {
+	case f == flight{}:
 		delete(c.open, e.PublishID)
+	case known:
+		c.open[e.PublishID] = f
 	}
 }
 

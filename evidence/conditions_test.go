@@ -40,7 +40,14 @@ func TestConditions(t *testing.T) {
 			Event{Kind: PublishCalled, PublishID: "p-1-1"}, Event{Kind: PublishCalled, PublishID: "p-2-1"}, Event{Kind: FaultFired, Fault: "f"}}, true, ""},
 		{"in flight, one settled before", Condition{Verb: CondInFlight, Subject: "f", Times: 2}, []any{
 			Event{Kind: PublishCalled, PublishID: "p-1-1"}, Event{Kind: PublishCalled, PublishID: "p-2-1"},
+			Event{Kind: PublishReturned, PublishID: "p-1-1", Acceptance: Accepted},
 			Event{Kind: AckReturned, PublishID: "p-1-1", Ack: AckConfirmed}, Event{Kind: FaultFired, Fault: "f"}}, false, "1 of 2"},
+		{"in flight, one settled and not answered", Condition{Verb: CondInFlight, Subject: "f", Times: 2}, []any{
+			Event{Kind: PublishCalled, PublishID: "p-1-1"}, Event{Kind: PublishCalled, PublishID: "p-2-1"},
+			Event{Kind: AckReturned, PublishID: "p-1-1", Ack: AckConfirmed}, Event{Kind: FaultFired, Fault: "f"}}, true, ""},
+		{"in flight, one refused before", Condition{Verb: CondInFlight, Subject: "f", Times: 2}, []any{
+			Event{Kind: PublishCalled, PublishID: "p-1-1"}, Event{Kind: PublishCalled, PublishID: "p-2-1"},
+			Event{Kind: PublishReturned, PublishID: "p-1-1", Acceptance: Rejected}, Event{Kind: FaultFired, Fault: "f"}}, false, "1 of 2"},
 		{"stored", Condition{Verb: CondStored, Subject: "o1"}, []any{snap("mid", pending)}, true, ""},
 		{"stored at another checkpoint", Condition{Verb: CondStored, Subject: "o1", Word: "end"}, []any{snap("mid", pending)}, false, "pending row"},
 		{"dead", Condition{Verb: CondDead, Subject: "o1"}, []any{snap("end", StoredRow{State: RowDead, BusinessID: "o1"})}, true, ""},

@@ -145,6 +145,13 @@ var cases = []struct {
 	{evidence.SingleEffect, "a second effect", func(t *tale) {
 		t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1).effect("c1#1", o1).deliver("c1#1", o1, again).effect("c1#1", o1).business(row(evidence.RowEffect, o1), row(evidence.RowEffect, o1))
 	}, Violated, "second-effect"},
+	{evidence.SingleEffect, "a forged publish is ours", func(t *tale) {
+		t.fault("dup", evidence.Link).sub("c1#1", "g").fire("dup", "duplicate", "p1", framePublish, o1).publish(o1).business(row(evidence.RowEffect, o1), row(evidence.RowEffect, o1))
+	}, Held, ""},
+	{evidence.SingleEffect, "one effect more than we forged", func(t *tale) {
+		t.fault("dup", evidence.Link).sub("c1#1", "g").fire("dup", "duplicate", "p1", framePublish, o1).publish(o1).
+			business(row(evidence.RowEffect, o1), row(evidence.RowEffect, o1), row(evidence.RowEffect, o1))
+	}, Violated, "second-effect"},
 	{evidence.SingleEffect, "a retry makes a second effect of one business ID", func(t *tale) {
 		t.sub("c1#1", "g").publish(o1, retryOf1).business(row(evidence.RowEffect, o1), row(evidence.RowEffect, retryOf1))
 	}, Violated, "second-effect"},

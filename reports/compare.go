@@ -33,7 +33,7 @@ func (d Difference) String() string {
 // repeatable, so counts, times and event numbers are not compared.
 func Compare(a, b Report) []Difference {
 	left, right := verdictsOf(a), verdictsOf(b)
-	var diffs []Difference
+	diffs := []Difference{}
 	for _, k := range left.order {
 		if l, r := left.status[k], right.at(k); l != r {
 			diffs = append(diffs, k.difference(l, r))
@@ -84,4 +84,36 @@ func verdictsOf(r Report) verdictTable {
 		}
 	}
 	return t
+}
+
+// CompareVersions says, a sentence each, which versions of systems and clients
+// differ between two reports.
+func CompareVersions(a, b Report) []string {
+	left, right := versionsIn(a), versionsIn(b)
+	diffs := []string{}
+	for _, part := range sortedKeys(left) {
+		if now := right[part]; now != "" && now != left[part] {
+			diffs = append(diffs, Visible(fmt.Sprintf("%s was %s and is %s", part, left[part], now)))
+		}
+	}
+	return diffs
+}
+
+// versionsIn a report, by system and part; several of one stand side by side.
+func versionsIn(r Report) map[string]string {
+	all := map[string]*distinct{}
+	for _, run := range r.Runs {
+		for part, version := range run.Manifest.Versions {
+			key := run.Judgement.System + ": " + part
+			if all[key] == nil {
+				all[key] = newDistinct()
+			}
+			all[key].add(version)
+		}
+	}
+	texts := map[string]string{}
+	for key, versions := range all {
+		texts[key] = versions.String()
+	}
+	return texts
 }

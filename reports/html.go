@@ -47,6 +47,8 @@ var page = template.Must(template.New("page").Funcs(template.FuncMap{
 	"plural":    plural,
 	"list":      func(s []string) string { return strings.Join(s, ", ") },
 	"condition": condition,
+	"cellIcon":  func(s State) string { return cellIcons[s] },
+	"cellWords": State.words,
 }).Parse(pageText))
 
 // WriteHTML is one page that fetches nothing and runs no script: it can be

@@ -4,12 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/custodymq/custody/bench"
 	"github.com/custodymq/custody/containers"
+	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/guarantees"
 	"github.com/custodymq/custody/script"
 )
@@ -21,6 +25,12 @@ type Plan struct {
 	Dir       string
 	Repeat    int // 0 is 1
 	Parallel  int // 0 is 1
+	// Resume takes the runs that Dir already holds whole as they are, judged
+	// again, and makes the others anew.
+	Resume bool
+	// Budget is the time that there is: no run is begun that would not end
+	// within it if it took as long as the longest so far. 0 is no limit.
+	Budget time.Duration
 	// Began and Done hear of each run, from several goroutines at once.
 	Began func(name string)
 	Done  func(Outcome)
@@ -32,6 +42,7 @@ type Outcome struct {
 	Dir       string
 	Judgement guarantees.Judgement
 	Err       error // could not measure
+	Resumed   bool  // made by an earlier plan
 }
 
 // Exit code of this run.
@@ -69,6 +80,7 @@ func (p Plan) Run(ctx context.Context) (done []Outcome, err error) {
 		p.Options.Servers = servers
 	}
 	outcomes := make([]Outcome, len(runs))
+	spending := budget{whole: p.Budget, began: time.Now()}
 	slots := make(chan struct{}, max(p.Parallel, 1))
 	var group sync.WaitGroup
 	for i, r := range runs {
@@ -76,7 +88,7 @@ func (p Plan) Run(ctx context.Context) (done []Outcome, err error) {
 		case slots <- struct{}{}:
 		case <-ctx.Done():
 		}
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || spending.spent() {
 			break
 		}
 		group.Go(func() {
@@ -86,8 +98,16 @@ func (p Plan) Run(ctx context.Context) (done []Outcome, err error) {
 			}
 			o := p.Options
 			o.Scenario, o.Seed, o.Dir = r.scenario, r.seed, filepath.Join(p.Dir, r.name)
-			j, err := Run(ctx, o)
-			outcomes[i] = Outcome{Name: r.name, Dir: o.Dir, Judgement: j, Err: err}
+			outcomes[i] = Outcome{Name: r.name, Dir: o.Dir}
+			out := &outcomes[i]
+			if p.Resume {
+				out.Judgement, out.Resumed, out.Err = resume(o)
+			}
+			if !out.Resumed && out.Err == nil {
+				began := time.Now()
+				out.Judgement, out.Err = Run(ctx, o)
+				spending.took(time.Since(began))
+			}
 			if p.Done != nil {
 				p.Done(outcomes[i])
 			}
@@ -105,6 +125,51 @@ func (p Plan) Run(ctx context.Context) (done []Outcome, err error) {
 		}
 	}
 	return done, context.Cause(ctx)
+}
+
+// budget of time. Its methods are safe for concurrent use.
+type budget struct {
+	whole   time.Duration // 0 is no limit
+	began   time.Time
+	longest atomic.Int64 // run, in nanoseconds
+}
+
+func (b *budget) took(run time.Duration) {
+	for {
+		longest := b.longest.Load()
+		if int64(run) <= longest || b.longest.CompareAndSwap(longest, int64(run)) {
+			return
+		}
+	}
+}
+
+// spent reports whether one more run might not end within it.
+func (b *budget) spent() bool {
+	return b.whole > 0 && time.Since(b.began)+time.Duration(b.longest.Load()) > b.whole
+}
+
+// resume judges a whole run of the same script, if o.Dir holds one; one that
+// was broken off is removed, to be made anew.
+func resume(o bench.Options) (j guarantees.Judgement, whole bool, err error) {
+	earlier, err := evidence.Open(o.Dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return j, false, nil
+	}
+	if err != nil {
+		return j, false, err
+	}
+	written, err := earlier.Script()
+	if err != nil {
+		return j, false, err
+	}
+	if text := script.Print(o.Scenario); string(written) != text {
+		return j, false, fmt.Errorf("scenarios: %s holds a run of another script: give the plan another folder", o.Dir)
+	}
+	if end := earlier.Manifest().End; end == nil || end.How != evidence.EndCompleted {
+		return j, false, os.RemoveAll(o.Dir)
+	}
+	j, err = Judge(o.Dir)
+	return j, err == nil, err
 }
 
 // stopBound bounds the end of the servers that were kept between runs.

@@ -17,20 +17,35 @@ import (
 	"github.com/custodymq/custody/guarantees"
 )
 
-// A harness that is killed leaves evidence that can be read, is never held,
-// and takes its processes with it.
+// A harness that is killed, in whichever phase, leaves evidence that can be
+// read, is never held, and takes its processes with it.
 func TestKilledHarness(t *testing.T) {
+	for _, c := range []struct{ phase, scenario, event string }{
+		{"prepare", "expiry", `"kind":"process-started"`},
+		{"act", "expiry", `"kind":"delivered"`},
+		{"heal", "broker-killed", `"phase":"heal"`},
+		{"drain", "expiry", `"phase":"drain"`},
+		{"watch", "expiry", `"phase":"watch"`},
+	} {
+		t.Run(c.phase, func(t *testing.T) {
+			t.Parallel()
+			killed(t, c.scenario, c.event)
+		})
+	}
+}
+
+func killed(t *testing.T, scenario, event string) {
 	dir := filepath.Join(t.TempDir(), "run")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	harness := exec.CommandContext(ctx, "custody", "run", "expiry", "--out", dir)
+	harness := exec.CommandContext(ctx, "custody", "run", scenario, "--out", dir)
 	if err := harness.Start(); err != nil {
 		t.Fatal(err)
 	}
-	events := filepath.Join(dir, "expiry", "events.jsonl")
-	until(t, ctx, "a message is delivered", func() bool {
+	events := filepath.Join(dir, scenario, "events.jsonl")
+	until(t, ctx, event, func() bool {
 		b, err := os.ReadFile(events)
-		return err == nil && bytes.Contains(b, []byte(`"kind":"delivered"`))
+		return err == nil && bytes.Contains(b, []byte(event))
 	})
 	children := childrenOf(t, harness.Process.Pid)
 	if len(children) == 0 {
@@ -49,14 +64,14 @@ func TestKilledHarness(t *testing.T) {
 		return true
 	})
 
-	run, err := evidence.Open(filepath.Join(dir, "expiry"))
+	run, err := evidence.Open(filepath.Join(dir, scenario))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if run.Manifest().End != nil {
 		t.Error("the manifest says that the run ended")
 	}
-	out, err := exec.CommandContext(ctx, "custody", "judge", filepath.Join(dir, "expiry")).CombinedOutput()
+	out, err := exec.CommandContext(ctx, "custody", "judge", filepath.Join(dir, scenario)).CombinedOutput()
 	var ended *exec.ExitError
 	if !errors.As(err, &ended) || ended.ExitCode() != guarantees.ExitUnmeasured {
 		t.Errorf("judging it: %v, want exit %d\n%s", err, guarantees.ExitUnmeasured, out)

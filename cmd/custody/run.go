@@ -30,6 +30,8 @@ type runFlags struct {
 	seed                        uint64
 	parallel, repeat            int
 	scale                       float64
+	resume                      bool
+	budget                      time.Duration
 }
 
 func runCommand() *cobra.Command {
@@ -50,11 +52,13 @@ which it is judged, and from which it can be judged again.`,
 	flags.StringVar(&f.system, "system", "zeromq", "SYSTEM or SYSTEM:PROFILE; see custody list profiles")
 	flags.StringVar(&f.out, "out", "", "folder for the evidence (default custody-runs/ and the time)")
 	flags.StringVar(&f.format, "format", "terminal", "what is printed: terminal, json, junit, markdown or html")
-	flags.StringVar(&f.defect, "defect", "", "switch on a seeded defect of the reference broker; see custody defects --list")
+	flags.StringVar(&f.defect, "defect", "", "switch on a seeded defect of the broker or of clients; see custody defects --list")
 	flags.Uint64Var(&f.seed, "seed", 1, "of everything that is drawn by chance")
 	flags.IntVar(&f.parallel, "parallel", 2*runtime.NumCPU(), "runs at once")
 	flags.IntVar(&f.repeat, "repeat", 1, "run each scenario so often; every verdict is shown")
 	flags.Float64Var(&f.scale, "scale", bench.DefaultScale, "factor on deadlines, bounds and periods, for a slow machine")
+	flags.DurationVar(&f.budget, "budget", 0, "run what fits into this time, most telling first, and say what was left out")
+	flags.BoolVar(&f.resume, "resume", false, "take the whole runs that the folder given with --out already holds, and make the others")
 	return cmd
 }
 
@@ -63,17 +67,12 @@ func runScenarios(cmd *cobra.Command, args []string, f runFlags) error {
 	if err != nil {
 		return err
 	}
-	if f.parallel < 1 || f.repeat < 1 || f.scale <= 0 {
-		return errors.New("--parallel, --repeat and --scale must be positive")
+	if f.parallel < 1 || f.repeat < 1 || f.scale <= 0 || f.budget < 0 {
+		return errors.New("--parallel, --repeat, --scale and --budget must be positive")
 	}
-	system, err := all.Find(f.system, f.scale)
+	system, err := findInstalled(f.system, f.scale)
 	if err != nil {
 		return err
-	}
-	if need, ok := system.(systems.Installed); ok {
-		if err := need.Installed(); err != nil {
-			return unmeasured{fmt.Errorf("%s is not on this machine: %w", f.system, err)}
-		}
 	}
 	chosen, err := choose(args)
 	if err != nil {
@@ -83,15 +82,46 @@ func runScenarios(cmd *cobra.Command, args []string, f runFlags) error {
 	if dir == "" {
 		dir = filepath.Join("custody-runs", time.Now().Format("20060102-150405"))
 	}
-	plan := scenarios.Plan{Scenarios: chosen, Dir: dir, Repeat: f.repeat, Parallel: f.parallel,
+	plan := scenarios.Plan{Scenarios: chosen, Dir: dir, Repeat: f.repeat, Parallel: f.parallel, Resume: f.resume, Budget: f.budget,
 		Options: bench.Options{System: system, Spec: f.system, Seed: f.seed, Scale: f.scale, Defect: f.defect}}
+	if f.budget > 0 {
+		plan.Scenarios = scenarios.MostTelling(chosen)
+	}
 	progress := newProgress(cmd.ErrOrStderr(), len(chosen)*f.repeat)
 	plan.Began, plan.Done = progress.began, progress.done
 	outcomes, err := plan.Run(cmd.Context())
 	if err != nil && !errors.Is(err, context.Canceled) {
 		return err
 	}
+	sayLeftOut(cmd.ErrOrStderr(), f.budget, plan.Scenarios, outcomes)
 	return show(cmd, format, dir, outcomes)
+}
+
+// sayLeftOut names the scenarios for which the budget did not suffice.
+func sayLeftOut(w io.Writer, budget time.Duration, wanted []script.Scenario, outcomes []scenarios.Outcome) {
+	var left []string
+	for _, s := range wanted {
+		if !slices.ContainsFunc(outcomes, func(o scenarios.Outcome) bool { return o.Judgement.Scenario == s.Name || o.Name == s.Name }) {
+			left = append(left, s.Name)
+		}
+	}
+	if budget > 0 && len(left) > 0 {
+		fmt.Fprintf(w, "left out, for the budget of %s is spent: %s\n", budget, strings.Join(left, ", "))
+	}
+}
+
+// findInstalled finds a system that is on this machine.
+func findInstalled(spec string, scale float64) (systems.System, error) {
+	s, err := all.Find(spec, scale)
+	if err != nil {
+		return nil, err
+	}
+	if need, ok := s.(systems.Installed); ok {
+		if err := need.Installed(); err != nil {
+			return nil, unmeasured{fmt.Errorf("%s is not on this machine: %w", spec, err)}
+		}
+	}
+	return s, nil
 }
 
 // show renders the runs of a plan; its error carries the exit code.

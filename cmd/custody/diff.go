@@ -1,0 +1,62 @@
+package main
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/custodymq/custody/guarantees"
+	"github.com/custodymq/custody/reports"
+)
+
+func diffCommand() *cobra.Command {
+	var format string
+	cmd := &cobra.Command{
+		Use:   "diff BEFORE AFTER",
+		Short: "Say which verdicts differ between two runs, or two folders of runs",
+		Long: `Compare the verdicts of two runs, or of two folders of runs: of two days, two
+versions of a system, two settings. Counts, times and event numbers are not
+compared, for on a real system scheduling is not repeatable.
+
+Exit codes: 0 no verdict differs · 1 some do · 3 evidence cannot be read.`,
+		Example: `  custody diff custody-runs/20260102-150405 custody-runs/20260103-101500
+  custody diff before/ack-lost after/ack-lost --format json`,
+		Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var sides [2]reports.Report
+			for i, arg := range args {
+				dirs, err := runFolders([]string{arg})
+				if err != nil {
+					return err
+				}
+				if sides[i], err = reports.Load(dirs); err != nil {
+					return unmeasured{err}
+				}
+			}
+			diffs := reports.Compare(sides[0], sides[1])
+			versions := reports.CompareVersions(sides[0], sides[1])
+			err := printAs(cmd.OutOrStdout(), format, struct {
+				Versions []string             `json:"versions"`
+				Verdicts []reports.Difference `json:"verdicts"`
+			}{versions, diffs}, func(w io.Writer) {
+				for _, v := range versions {
+					fmt.Fprintln(w, v)
+				}
+				for _, d := range diffs {
+					fmt.Fprintln(w, d)
+				}
+				fmt.Fprintf(w, "%d and %d runs, %d verdicts differ\n", len(sides[0].Runs), len(sides[1].Runs), len(diffs))
+			})
+			if err != nil {
+				return err
+			}
+			if len(diffs) > 0 {
+				return exit(guarantees.ExitViolated)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&format, "format", "text", "text or json")
+	return cmd
+}

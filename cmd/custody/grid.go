@@ -1,0 +1,75 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/custodymq/custody/reports"
+	"github.com/custodymq/custody/scenarios"
+	"github.com/custodymq/custody/script"
+)
+
+func findGridFormat(name string) (reports.GridFormat, error) {
+	var names []string
+	for _, f := range reports.GridFormats() {
+		if f.Name == name {
+			return f, nil
+		}
+		names = append(names, f.Name)
+	}
+	return reports.GridFormat{}, fmt.Errorf("no format %q%s", name, script.Suggest(name, names))
+}
+
+// endings of the files in which a grid is left beside its evidence.
+var endings = map[string]string{"html": ".html", "markdown": ".md", "json": ".json"}
+
+// showGrid leaves the grid's files in dir and prints it.
+func showGrid(cmd *cobra.Command, g reports.Grid, dir, name string, format reports.GridFormat) error {
+	for _, f := range reports.GridFormats() {
+		if ending, ok := endings[f.Name]; ok {
+			if err := writeWhole(filepath.Join(dir, name+ending), func(w io.Writer) error { return f.Write(w, g) }); err != nil {
+				return unmeasured{fmt.Errorf("write the grid: %w", err)}
+			}
+		}
+	}
+	if err := format.Write(cmd.OutOrStdout(), g); err != nil {
+		return unmeasured{fmt.Errorf("write the grid: %w", err)}
+	}
+	fmt.Fprintf(cmd.ErrOrStderr(), "as a page: %s; the evidence: %s\n", filepath.Join(dir, name+".html"), dir)
+	return nil
+}
+
+// pageOf is the page of the runs beside a run, as a grid's page in dir links to it.
+func pageOf(dir string) func(reports.Run) string {
+	return func(r reports.Run) string {
+		below, err := filepath.Rel(dir, filepath.Dir(r.Dir))
+		if err != nil {
+			return ""
+		}
+		return filepath.ToSlash(filepath.Join(below, runsPage))
+	}
+}
+
+const runsPage = "report.html"
+
+// loadRuns reads what outcomes have left, and leaves a page of it beside them.
+func loadRuns(dir string, outcomes []scenarios.Outcome) (reports.Report, error) {
+	var dirs []string
+	for _, o := range outcomes {
+		dirs = append(dirs, o.Dir)
+	}
+	report, err := reports.Load(dirs)
+	if err != nil {
+		return report, unmeasured{err}
+	}
+	report.Command = strings.Join(os.Args[1:], " ")
+	if err := writeWhole(filepath.Join(dir, runsPage), func(w io.Writer) error { return reports.WriteHTML(w, report) }); err != nil {
+		return report, unmeasured{fmt.Errorf("write the page of the runs: %w", err)}
+	}
+	return report, nil
+}

@@ -1,0 +1,187 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/custodymq/custody/bench"
+	"github.com/custodymq/custody/containers"
+	"github.com/custodymq/custody/reports"
+	"github.com/custodymq/custody/scenarios"
+	"github.com/custodymq/custody/script"
+	"github.com/custodymq/custody/systems"
+	"github.com/custodymq/custody/systems/all"
+)
+
+type matrixFlags struct {
+	out, format, only string
+	parallel, repeat  int
+	seed              uint64
+	scale             float64
+	resume, require   bool
+}
+
+func matrixCommand() *cobra.Command {
+	var f matrixFlags
+	cmd := &cobra.Command{
+		Use:   "matrix [SYSTEM|SYSTEM:PROFILE…]",
+		Short: "Set what every profile claims against what its runs show",
+		Long: `Run the checklist over systems and profiles (without any named: all of them) and
+set claims against evidence: one row for each profile, one column for each
+guarantee and class of fault. A system that is not on this machine gets a row
+that says how to install it.
+
+An interrupted matrix goes on where it was with --resume and the same --out.`,
+		Example: `  custody matrix
+  custody matrix rabbitmq redis:no-aof
+  custody matrix --out matrix --resume
+  custody matrix nats --scenarios baseline,broker-killed --format markdown`,
+		RunE: func(cmd *cobra.Command, args []string) error { return makeMatrix(cmd, args, f) },
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.out, "out", "", "folder for the evidence and the pages (default custody-runs/matrix- and the time)")
+	flags.StringVar(&f.format, "format", "terminal", "what is printed: terminal, markdown, html or json; all but the first are left in the folder too")
+	flags.StringVar(&f.only, "scenarios", "", "only these scenarios, with commas between them")
+	flags.IntVar(&f.parallel, "parallel", 2*runtime.NumCPU(), "runs at once")
+	flags.IntVar(&f.repeat, "repeat", 1, "run each scenario so often; the worst decides a cell")
+	flags.Uint64Var(&f.seed, "seed", 1, "of everything that is drawn by chance")
+	flags.Float64Var(&f.scale, "scale", bench.DefaultScale, "factor on deadlines, bounds and periods, for a slow machine")
+	flags.BoolVar(&f.resume, "resume", false, "take the whole runs that the folder already holds")
+	flags.BoolVar(&f.require, "require", false, "a system that is not on this machine is a failure (exit 3)")
+	return cmd
+}
+
+// usualRun is how long a run takes, for the first estimate; then the measured
+// time takes its place.
+const usualRun = 4 * time.Second
+
+func makeMatrix(cmd *cobra.Command, args []string, f matrixFlags) error {
+	format, err := findGridFormat(f.format)
+	if err != nil {
+		return err
+	}
+	if f.parallel < 1 || f.repeat < 1 || f.scale <= 0 {
+		return errors.New("--parallel, --repeat and --scale must be positive")
+	}
+	chosen, err := matrixSystems(args, f.scale)
+	if err != nil {
+		return err
+	}
+	checklist := scenarios.All()
+	if f.only != "" {
+		if checklist, err = choose(strings.Split(f.only, ",")); err != nil {
+			return err
+		}
+	}
+	dir := f.out
+	if dir == "" {
+		dir = filepath.Join("custody-runs", "matrix-"+time.Now().Format("20060102-150405"))
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return unmeasured{fmt.Errorf("a folder for the matrix: %w", err)}
+	}
+	say := cmd.ErrOrStderr()
+	total := len(chosen) * len(checklist) * f.repeat
+	fmt.Fprintf(say, "%d profiles, %d scenarios: up to %d runs, about %s with %d at once\n",
+		len(chosen), len(checklist), total, (time.Duration(total) * usualRun / time.Duration(f.parallel)).Round(time.Minute), f.parallel)
+	servers := containers.NewPool()
+	defer func() {
+		bounded, cancel := context.WithTimeout(context.WithoutCancel(cmd.Context()), 30*time.Second)
+		defer cancel()
+		if err := servers.Close(bounded); err != nil {
+			fmt.Fprintln(say, "custody:", err)
+		}
+	}()
+	whole := reports.Report{Title: "Claims against evidence", Command: "custody matrix " + strings.Join(args, " ")}
+	var absent []reports.GridRow
+	var outcomes []scenarios.Outcome
+	began := time.Now()
+	for i, s := range chosen {
+		spec := specOf(s)
+		if need, ok := s.(systems.Installed); ok {
+			if err := need.Installed(); err != nil {
+				fmt.Fprintf(say, "%s: not on this machine: %v\n", spec, err)
+				absent = append(absent, reports.GridRow{Name: spec, Text: s.Describe().Profile.Summary, Absent: "not on this machine: " + err.Error()})
+				continue
+			}
+		}
+		below := filepath.Join(dir, strings.ReplaceAll(spec, ":", "-"))
+		plan := scenarios.Plan{Scenarios: checklist, Dir: below, Repeat: f.repeat, Parallel: f.parallel, Resume: f.resume,
+			Options: bench.Options{System: s, Spec: spec, Seed: f.seed, Scale: f.scale, Servers: servers}}
+		progress := newProgress(say, len(checklist)*f.repeat)
+		plan.Began, plan.Done = progress.began, progress.done
+		fmt.Fprintf(say, "%s (%d of %d)\n", spec, i+1, len(chosen))
+		made, err := plan.Run(cmd.Context())
+		if err != nil {
+			return unmeasured{err}
+		}
+		report, err := loadRuns(below, made)
+		if err != nil {
+			return err
+		}
+		whole.Runs = append(whole.Runs, report.Runs...)
+		outcomes = append(outcomes, made...)
+		left := time.Since(began) / time.Duration(i+1) * time.Duration(len(chosen)-i-1)
+		fmt.Fprintf(say, "%s: %s; about %s to go\n", spec, report.Status(), left.Round(time.Second))
+	}
+	grid := reports.Matrix(whole, pageOf(dir))
+	for _, row := range absent {
+		row.Cells = make([]reports.Cell, len(grid.Columns))
+		grid.Rows = append(grid.Rows, row)
+	}
+	if err := showGrid(cmd, grid, dir, "matrix", format); err != nil {
+		return err
+	}
+	if f.require && len(absent) > 0 {
+		return unmeasured{fmt.Errorf("%d profiles are not on this machine, and --require is given", len(absent))}
+	}
+	if code := scenarios.Exit(outcomes); code != 0 {
+		return exit(code)
+	}
+	return nil
+}
+
+func specOf(s systems.System) string {
+	d := s.Describe()
+	return d.System + ":" + d.Profile.Name
+}
+
+// matrixSystems are the profiles that args name: one, or all of a system.
+func matrixSystems(args []string, scale float64) ([]systems.System, error) {
+	known := all.Systems(scale)
+	if len(args) == 0 {
+		return known, nil
+	}
+	var chosen []systems.System
+	for _, arg := range args {
+		if strings.Contains(arg, ":") {
+			s, err := all.Find(arg, scale)
+			if err != nil {
+				return nil, err
+			}
+			chosen = append(chosen, s)
+			continue
+		}
+		before := len(chosen)
+		var names []string
+		for _, s := range known {
+			name := s.Describe().System
+			names = append(names, name)
+			if name == arg {
+				chosen = append(chosen, s)
+			}
+		}
+		if len(chosen) == before {
+			return nil, fmt.Errorf("no system %q%s", arg, script.Suggest(arg, names))
+		}
+	}
+	return chosen, nil
+}

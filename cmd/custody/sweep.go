@@ -1,0 +1,173 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/custodymq/custody/bench"
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/guarantees"
+	"github.com/custodymq/custody/reports"
+	"github.com/custodymq/custody/scenarios"
+	"github.com/custodymq/custody/script"
+)
+
+type sweepFlags struct {
+	system, out, format, defect string
+	guarantees                  []string
+	parallel                    int
+	seed                        uint64
+	scale                       float64
+	resume                      bool
+}
+
+func sweepCommand() *cobra.Command {
+	var f sweepFlags
+	cmd := &cobra.Command{
+		Use:   "sweep",
+		Short: "Strike every hand-over of a message with every fault that applies",
+		Long: `Make one run without a fault, read from its evidence which hand-overs a message
+really has on this system (frames on each link, operations of the store), and
+strike each of them with every fault that applies: one run each. The grid of
+hand-overs and faults links every cell to its run.
+
+An interrupted sweep goes on where it was with --resume and the same --out.`,
+		Example: `  custody sweep
+  custody sweep --system nats --guarantee no-accepted-loss
+  custody sweep --defect accept-before-persist --out sweep --resume`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return sweep(cmd, f) },
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.system, "system", "zeromq", "SYSTEM or SYSTEM:PROFILE; see custody list profiles")
+	flags.StringSliceVar(&f.guarantees, "guarantee", nil, "judge only these (default: the usual ones)")
+	flags.StringVar(&f.out, "out", "", "folder for the evidence and the pages (default custody-runs/sweep- and the time)")
+	flags.StringVar(&f.format, "format", "terminal", "what is printed: terminal, markdown, html or json; all but the first are left in the folder too")
+	flags.StringVar(&f.defect, "defect", "", "switch on a seeded defect; see custody defects --list")
+	flags.IntVar(&f.parallel, "parallel", 2*runtime.NumCPU(), "runs at once")
+	flags.Uint64Var(&f.seed, "seed", 1, "of everything that is drawn by chance")
+	flags.Float64Var(&f.scale, "scale", bench.DefaultScale, "factor on deadlines, bounds and periods, for a slow machine")
+	flags.BoolVar(&f.resume, "resume", false, "take the whole runs that the folder already holds")
+	return cmd
+}
+
+func sweep(cmd *cobra.Command, f sweepFlags) error {
+	format, err := findGridFormat(f.format)
+	if err != nil {
+		return err
+	}
+	if f.parallel < 1 || f.scale <= 0 {
+		return errors.New("--parallel and --scale must be positive")
+	}
+	if err := knownGuarantees(f.guarantees); err != nil {
+		return err
+	}
+	system, err := findInstalled(f.system, f.scale)
+	if err != nil {
+		return err
+	}
+	dir := f.out
+	if dir == "" {
+		dir = filepath.Join("custody-runs", "sweep-"+time.Now().Format("20060102-150405"))
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return unmeasured{fmt.Errorf("a folder for the sweep: %w", err)}
+	}
+	say := cmd.ErrOrStderr()
+	plan := scenarios.Plan{Dir: filepath.Join(dir, "runs"), Parallel: f.parallel, Resume: f.resume,
+		Options: bench.Options{System: system, Spec: f.system, Seed: f.seed, Scale: f.scale}}
+	handOvers, err := baseOf(cmd, plan)
+	if err != nil {
+		return err
+	}
+	plan.Options.Defect = f.defect
+	var cells []reports.SweepCell
+	place := map[string]int{} // of a scenario among the cells
+	for _, h := range handOvers {
+		for _, s := range scenarios.Strokes() {
+			if strike, ok := h.Strike(s, f.guarantees); ok {
+				place[strike.Name] = len(cells)
+				plan.Scenarios = append(plan.Scenarios, strike)
+			}
+			cells = append(cells, reports.SweepCell{Row: h.String(), Column: s.String()})
+		}
+	}
+	fmt.Fprintf(say, "%d hand-overs, %d runs\n", len(handOvers), len(plan.Scenarios))
+	progress := newProgress(say, len(plan.Scenarios))
+	plan.Began, plan.Done = progress.began, progress.done
+	outcomes, err := plan.Run(cmd.Context())
+	if err != nil {
+		return unmeasured{err}
+	}
+	report, err := loadRuns(plan.Dir, outcomes)
+	if err != nil {
+		return err
+	}
+	for i := range report.Runs {
+		cells[place[report.Runs[i].Judgement.Scenario]].Run = &report.Runs[i]
+	}
+	title := "Sweep of " + specOf(system)
+	if f.defect != "" {
+		title += " with the defect " + f.defect
+	}
+	grid := reports.SweepGrid(title, "custody "+report.Command, cells, pageOf(dir))
+	if err := showGrid(cmd, grid, dir, "sweep", format); err != nil {
+		return err
+	}
+	if code := scenarios.Exit(outcomes); code != 0 {
+		return exit(code)
+	}
+	return nil
+}
+
+// baseOf makes the run without a fault, and gives its hand-overs.
+func baseOf(cmd *cobra.Command, plan scenarios.Plan) ([]scenarios.HandOver, error) {
+	plan.Scenarios = []script.Scenario{scenarios.SweepBase}
+	outcomes, err := plan.Run(cmd.Context())
+	if err != nil {
+		return nil, unmeasured{err}
+	}
+	base := outcomes[0]
+	if base.Err != nil {
+		return nil, unmeasured{fmt.Errorf("the run without a fault: %w", base.Err)}
+	}
+	if base.Judgement.Outcome == guarantees.Violated {
+		return nil, unmeasured{fmt.Errorf("the run without a fault breaks a claim already, so there is nothing to sweep: custody report %s", base.Dir)}
+	}
+	run, err := evidence.Open(base.Dir)
+	if err != nil {
+		return nil, unmeasured{err}
+	}
+	history, err := run.History()
+	if err != nil {
+		return nil, unmeasured{err}
+	}
+	handOvers, err := scenarios.HandOvers(history)
+	if err != nil {
+		return nil, unmeasured{err}
+	}
+	if len(handOvers) == 0 {
+		return nil, unmeasured{fmt.Errorf("the run without a fault shows no hand-over: its links see no frames (custody report %s)", base.Dir)}
+	}
+	return handOvers, nil
+}
+
+func knownGuarantees(names []string) error {
+	var known []string
+	for _, g := range guarantees.Guarantees() {
+		known = append(known, g.Name)
+	}
+	for _, name := range names {
+		if !slices.Contains(known, name) {
+			return fmt.Errorf("no guarantee %q%s", name, script.Suggest(name, known))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,333 @@
+package reports
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+)
+
+// Grid is a table of what many runs have shown: a matrix of systems and
+// guarantees, or a sweep of hand-overs and faults.
+type Grid struct {
+	Title   string    `json:"title"`
+	Lead    string    `json:"lead"` // what it shows, in one sentence
+	Command string    `json:"command,omitempty"`
+	Date    string    `json:"date,omitempty"` // of the first run
+	Corner  string    `json:"corner"`         // heading of the rows' names
+	Columns []Column  `json:"columns"`
+	Rows    []GridRow `json:"rows"`
+}
+
+// Column of a grid. Columns of one group stand side by side.
+type Column struct {
+	Group string `json:"group,omitempty"`
+	Name  string `json:"name"`
+}
+
+// GridRow has a cell for every column.
+type GridRow struct {
+	Name   string `json:"name"`
+	Text   string `json:"text,omitempty"` // one line of explanation
+	Facts  string `json:"facts,omitempty"`
+	Cells  []Cell `json:"cells,omitempty"`
+	Absent string `json:"absent,omitempty"` // why there are no runs, and so no cells
+}
+
+// Cell is what the runs of one row have shown for one column.
+type Cell struct {
+	State State  `json:"state,omitempty"` // empty: nothing was put to the test there
+	Why   string `json:"why,omitempty"`
+	Run   string `json:"run,omitempty"`  // evidence folder of the run that decided it
+	Link  string `json:"link,omitempty"` // …and where a page of it is
+}
+
+// State of a cell. A claim is what the profile promises for the faults that fired.
+type State string
+
+const (
+	CellViolated      State = "claimed-violated"
+	CellUnmeasured    State = "unmeasured"
+	CellInconclusive  State = "inconclusive"
+	CellShown         State = "unclaimed-violated" // not promised, and seen broken
+	CellHeld          State = "claimed-held"
+	CellUnclaimed     State = "unclaimed-held"
+	CellNotApplicable State = "not-applicable"
+)
+
+// States in the order in which they decide a cell: one run that shows a claim
+// broken is not made good by ten that hold.
+func States() []State {
+	return []State{CellViolated, CellUnmeasured, CellInconclusive, CellShown, CellHeld, CellUnclaimed, CellNotApplicable}
+}
+
+var cellStates = map[State]struct {
+	mark, emoji, words string
+	status             Status // whose colour it has
+}{
+	CellViolated:      {"✗", "❌", "claimed and violated", StatusViolated},
+	CellUnmeasured:    {"!", "💥", "could not be measured", StatusUnmeasured},
+	CellInconclusive:  {"?", "❔", "inconclusive", StatusInconclusive},
+	CellShown:         {"×", "🔸", "not claimed, and shown violated", StatusNotClaimed},
+	CellHeld:          {"✓", "✅", "claimed and held", StatusHeld},
+	CellUnclaimed:     {"○", "⚪", "not claimed, yet held", StatusNotClaimed},
+	CellNotApplicable: {"–", "➖", "not applicable", StatusNotApplicable},
+}
+
+func (s State) words() string {
+	if s == "" {
+		return "not exercised"
+	}
+	return cellStates[s].words
+}
+
+// worse says whether s decides a cell before t.
+func (s State) worse(t State) bool {
+	if t == "" || s == "" {
+		return t == "" && s != ""
+	}
+	return slices.Index(States(), s) < slices.Index(States(), t)
+}
+
+// add what one more run has shown.
+func (c *Cell) add(s State, why, run, link string) {
+	if s.worse(c.State) {
+		*c = Cell{State: s, Why: why, Run: run, Link: link}
+	}
+}
+
+// Counts is how many cells have each state.
+func (g Grid) Counts() map[State]int {
+	n := map[State]int{}
+	for _, row := range g.Rows {
+		for _, c := range row.Cells {
+			if c.State != "" {
+				n[c.State]++
+			}
+		}
+	}
+	return n
+}
+
+func (g Grid) headline() string {
+	n := g.Counts()
+	var parts []string
+	for _, s := range States() {
+		if n[s] > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n[s], s.words()))
+		}
+	}
+	if parts == nil {
+		return "no runs"
+	}
+	return strings.Join(parts, " · ")
+}
+
+// span of columns with one group.
+type span struct {
+	group    string
+	from, to int
+}
+
+func (g Grid) spans() []span {
+	var all []span
+	for i, c := range g.Columns {
+		if n := len(all); n > 0 && all[n-1].group == c.Group {
+			all[n-1].to = i + 1
+			continue
+		}
+		all = append(all, span{c.Group, i, i + 1})
+	}
+	return all
+}
+
+// condensed is a group's part of a row in words: the columns of each state.
+type condensed struct {
+	state   State
+	columns []string
+	all     bool // every column of the group in which something was tried
+}
+
+func (g Grid) condense(row GridRow, s span) []condensed {
+	of, tried := map[State][]string{}, 0
+	for i := s.from; i < s.to && i < len(row.Cells); i++ {
+		if st := row.Cells[i].State; st != "" {
+			of[st] = append(of[st], g.Columns[i].Name)
+			tried++
+		}
+	}
+	var parts []condensed
+	for _, st := range States() {
+		if names := of[st]; names != nil {
+			parts = append(parts, condensed{st, names, len(names) == tried})
+		}
+	}
+	return parts
+}
+
+// GridFormat is one rendering of a grid.
+type GridFormat struct {
+	Name  string
+	Text  string
+	Write func(w io.Writer, g Grid) error
+}
+
+// GridFormats is the list of renderings.
+func GridFormats() []GridFormat {
+	return []GridFormat{
+		{"terminal", "a summary for people", WriteGridTerminal},
+		{"markdown", "a table for a README or a CI job's summary", WriteGridMarkdown},
+		{"html", "one self-contained page", WriteGridHTML},
+		{"json", "everything, for programs", WriteGridJSON},
+	}
+}
+
+// WriteGridJSON is the grid as it is.
+func WriteGridJSON(w io.Writer, g Grid) error {
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	if err := enc.Encode(g); err != nil {
+		return fmt.Errorf("reports: json of a grid: %w", err)
+	}
+	return nil
+}
+
+// WriteGridTerminal lists each row: with groups in words, without as marks
+// under numbered columns.
+func WriteGridTerminal(w io.Writer, g Grid) error {
+	t := &terminal{paint: onTerminal(w)}
+	t.line("%s", t.bold(Visible(g.Title)))
+	t.line("%s", t.faint(Visible(g.Lead)))
+	if g.grouped() {
+		t.gridGroups(g)
+	} else {
+		t.gridMarks(g)
+	}
+	t.line("")
+	t.line("%s", g.headline())
+	_, err := w.Write(t.out.Bytes())
+	return err
+}
+
+func (g Grid) grouped() bool {
+	return slices.ContainsFunc(g.Columns, func(c Column) bool { return c.Group != "" })
+}
+
+func (t *terminal) gridGroups(g Grid) {
+	for _, row := range g.Rows {
+		t.line("")
+		t.line("%s  %s", t.bold(Visible(row.Name)), t.faint(Visible(row.Facts)))
+		if row.Absent != "" {
+			t.line("  %s", Visible(row.Absent))
+		}
+		for _, s := range g.spans() {
+			for i, part := range g.condense(row, s) {
+				name := ""
+				if i == 0 {
+					name = s.group
+				}
+				st := cellStates[part.state]
+				t.line("  %s %s %s", cell(name, 26), t.status(st.status, cell(st.mark+" "+st.words, 34)), Visible(strings.Join(part.columns, ", ")))
+			}
+		}
+	}
+}
+
+func (t *terminal) gridMarks(g Grid) {
+	wide := len(g.Corner)
+	for _, row := range g.Rows {
+		wide = max(wide, len(row.Name))
+	}
+	t.line("")
+	head := cell(g.Corner, wide)
+	for i := range g.Columns {
+		head += right(fmt.Sprint(i+1), 3)
+	}
+	t.line("%s", t.faint(head))
+	for _, row := range g.Rows {
+		line := cell(Visible(row.Name), wide)
+		for _, c := range row.Cells {
+			mark := "  ·"
+			if c.State != "" {
+				mark = "  " + t.status(cellStates[c.State].status, cellStates[c.State].mark)
+			}
+			line += mark
+		}
+		t.line("%s", line+"  "+Visible(row.Absent))
+	}
+	t.line("")
+	for i, c := range g.Columns {
+		t.line("%s  %s", right(fmt.Sprint(i+1), 3), Visible(c.Name))
+	}
+	for _, row := range g.Rows {
+		for i, c := range row.Cells {
+			if c.State == CellViolated || c.State == CellUnmeasured || c.State == CellInconclusive {
+				t.line("")
+				t.line("%s × %s: %s", t.bold(Visible(row.Name)), Visible(g.Columns[i].Name), t.status(cellStates[c.State].status, c.State.words()))
+				t.text("  ", c.Why)
+				t.line("  %s", t.faint("evidence "+Visible(c.Run)))
+			}
+		}
+	}
+}
+
+// WriteGridMarkdown has one column for each group, or one for each column where
+// there are no groups, and says below what its marks mean.
+func WriteGridMarkdown(w io.Writer, g Grid) error {
+	var b strings.Builder
+	spans := g.spans()
+	if !g.grouped() {
+		spans = spans[:0]
+		for i, c := range g.Columns {
+			spans = append(spans, span{c.Name, i, i + 1})
+		}
+	}
+	fmt.Fprintf(&b, "| %s |", md(g.Corner))
+	for _, s := range spans {
+		fmt.Fprintf(&b, " %s |", md(s.group))
+	}
+	b.WriteString("\n|---|" + strings.Repeat("---|", len(spans)) + "\n")
+	used := map[State]bool{}
+	for _, row := range g.Rows {
+		fmt.Fprintf(&b, "| **%s**", md(row.Name))
+		if row.Facts != "" {
+			fmt.Fprintf(&b, "<br>%s", md(row.Facts))
+		}
+		b.WriteString(" |")
+		if row.Absent != "" {
+			fmt.Fprintf(&b, " %s |%s\n", md(row.Absent), strings.Repeat(" |", len(spans)-1))
+			continue
+		}
+		for _, s := range spans {
+			var parts []string
+			for _, p := range g.condense(row, s) {
+				used[p.state] = true
+				text := cellStates[p.state].emoji
+				if !p.all {
+					text += " " + md(strings.Join(p.columns, ", "))
+				}
+				parts = append(parts, text)
+			}
+			fmt.Fprintf(&b, " %s |", strings.Join(parts, "<br>"))
+		}
+		b.WriteString("\n")
+	}
+	var legend []string
+	for _, s := range States() {
+		if used[s] {
+			legend = append(legend, cellStates[s].emoji+" "+s.words())
+		}
+	}
+	fmt.Fprintf(&b, "\n%s. Empty: not exercised.\n", strings.Join(legend, " · "))
+	if g.Date != "" {
+		fmt.Fprintf(&b, "\nMeasured %s", md(g.Date))
+		if g.Command != "" {
+			fmt.Fprintf(&b, " with %s", mdCode(g.Command))
+		}
+		b.WriteString(".\n")
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}

@@ -1,0 +1,116 @@
+package reports
+
+import (
+	"bytes"
+	_ "embed"
+	"fmt"
+	"html/template"
+	"io"
+	"strings"
+)
+
+//go:embed grid.gohtml
+var gridText string
+
+// gridPage shares the icons and the style of the page of runs.
+var gridPage = template.Must(template.Must(page.Clone()).New("grid").Parse(gridText))
+
+// cellIcons are the shapes of the page's symbols.
+var cellIcons = map[State]string{
+	CellViolated: "violated", CellUnmeasured: "unmeasured", CellInconclusive: "inconclusive", CellShown: "shown",
+	CellHeld: "held", CellUnclaimed: "not-claimed", CellNotApplicable: "not-applicable",
+}
+
+// htmlOpen is how many cells that did not hold are listed with their reasons.
+const htmlOpen = 200
+
+type gridView struct {
+	Title, Lead, Date, Command, Corner string
+	Grouped                            bool
+	Counts                             []cellCount
+	Spans                              []spanView
+	Heads                              []headView
+	Rows                               []gridRowView
+	Legend                             []State
+	Open                               []openView
+	OpenLeftOut                        int
+}
+
+type cellCount struct {
+	State State
+	N     int
+}
+
+type spanView struct {
+	Group string
+	Width int
+}
+
+type headView struct {
+	Name  string
+	First bool // of its group
+}
+
+type gridRowView struct {
+	GridRow
+	Cells []gridCellView
+}
+
+type gridCellView struct {
+	Cell
+	First bool
+	Tip   string
+}
+
+type openView struct {
+	Row, Column string
+	Cell        Cell
+}
+
+// WriteGridHTML is one page that fetches nothing and runs no script.
+func WriteGridHTML(w io.Writer, g Grid) error {
+	var b bytes.Buffer
+	if err := gridPage.Execute(&b, gridViewOf(g)); err != nil {
+		return fmt.Errorf("reports: html of a grid: %w", err)
+	}
+	_, err := w.Write(b.Bytes())
+	return err
+}
+
+func gridViewOf(g Grid) gridView {
+	v := gridView{Title: g.Title, Lead: g.Lead, Date: g.Date, Command: g.Command, Corner: g.Corner, Grouped: g.grouped()}
+	counts := g.Counts()
+	for _, s := range States() {
+		if counts[s] > 0 {
+			v.Counts = append(v.Counts, cellCount{s, counts[s]})
+			v.Legend = append(v.Legend, s)
+		}
+	}
+	first := map[int]bool{}
+	if v.Grouped {
+		for _, s := range g.spans() {
+			v.Spans = append(v.Spans, spanView{s.group, s.to - s.from})
+			first[s.from] = true
+		}
+	}
+	for i, c := range g.Columns {
+		v.Heads = append(v.Heads, headView{c.Name, first[i]})
+	}
+	for _, row := range g.Rows {
+		shown := gridRowView{GridRow: row}
+		for i, c := range row.Cells {
+			column := strings.TrimSpace(g.Columns[i].Group + " " + g.Columns[i].Name)
+			shown.Cells = append(shown.Cells, gridCellView{c, first[i], column + ": " + c.String()})
+			switch c.State {
+			case CellViolated, CellUnmeasured, CellInconclusive, CellShown:
+				if len(v.Open) < htmlOpen {
+					v.Open = append(v.Open, openView{row.Name, column, c})
+				} else {
+					v.OpenLeftOut++
+				}
+			}
+		}
+		v.Rows = append(v.Rows, shown)
+	}
+	return v
+}

@@ -1,0 +1,188 @@
+package scenarios
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/faults"
+	"github.com/custodymq/custody/script"
+)
+
+// SweepBase is the run whose hand-overs a sweep strikes: three messages through
+// one producer and one consumer. The second is the one that is struck, so that
+// each fault has a message before and after it.
+var SweepBase = sweepScenario("sweep-base", "Three messages, and nothing goes wrong: these hand-overs are swept.", script.Fault{}, false, nil)
+
+const (
+	sweepStruck = "order-2"
+	sweepLast   = "order-3"
+	sweepLabel  = "struck"
+	sweepBody   = 32 // so that an altered byte is of the body
+	sweepDelay  = 200 * time.Millisecond
+)
+
+// HandOver is one step of a message from one party to the next, as the evidence
+// of a run shows it: a kind of frame on an actor's link, or an operation of the
+// broker's store.
+type HandOver struct {
+	Actor     string // whose link; empty for a store operation
+	Frame     string
+	Operation string
+}
+
+func (h HandOver) String() string {
+	if h.Operation != "" {
+		return "store " + h.Operation
+	}
+	return h.Actor + " " + h.Frame
+}
+
+// event is what a fault at this hand-over waits for.
+func (h HandOver) event() string {
+	if h.Operation != "" {
+		return "operation " + h.Operation
+	}
+	return "frame " + h.Frame
+}
+
+// HandOvers of the struck message in the evidence of a run, in the order in
+// which they were first seen.
+func HandOvers(h *evidence.History) ([]HandOver, error) {
+	var found []HandOver
+	for e, err := range h.Events {
+		if err != nil {
+			return nil, fmt.Errorf("scenarios: hand-overs of run %s: %w", h.Manifest.Run, err)
+		}
+		var next HandOver
+		switch {
+		case e.Kind == evidence.FrameCarried && e.Frame != "" && carries(e.Items, sweepStruck):
+			next = HandOver{Actor: e.Link, Frame: e.Frame}
+		case e.Kind == evidence.StoreCalled && carries(e.Items, sweepStruck):
+			next = HandOver{Operation: e.Frame}
+		default:
+			continue
+		}
+		if !slices.Contains(found, next) {
+			found = append(found, next)
+		}
+	}
+	return found, nil
+}
+
+func carries(items []evidence.FrameItem, businessID string) bool {
+	return slices.ContainsFunc(items, func(i evidence.FrameItem) bool { return i.BusinessID == businessID })
+}
+
+// Stroke is one fault of a sweep, at whichever hand-over.
+type Stroke struct {
+	Verb   string
+	Target string      // of a process' fault: broker, consumer
+	When   script.When // before or after the hand-over
+}
+
+func (s Stroke) String() string {
+	text := s.Verb
+	if s.Target != "" {
+		text += " " + s.Target
+	}
+	if s.When != "" {
+		text += " " + string(s.When)
+	}
+	return text
+}
+
+// consumerTarget is the consumer of a sweep's runs, as a Stroke names it.
+const consumerTarget = "consumer"
+
+// Strokes are all that a sweep knows, in the order of its columns.
+func Strokes() []Stroke {
+	var all []Stroke
+	for _, f := range faults.All() {
+		switch f.Strikes {
+		case faults.StrikesFrame:
+			if f.Action(faults.Spec{}) == f.Action(faults.Spec{After: true}) {
+				all = append(all, Stroke{Verb: f.Verb})
+				continue
+			}
+			all = append(all, Stroke{f.Verb, "", script.Before}, Stroke{f.Verb, "", script.After})
+		case faults.StrikesProcess:
+			all = append(all, Stroke{f.Verb, faults.Broker, script.Before}, Stroke{f.Verb, faults.Broker, script.After})
+			if f.Verb == "kill" {
+				all = append(all, Stroke{f.Verb, consumerTarget, script.Before}, Stroke{f.Verb, consumerTarget, script.After})
+			}
+		case faults.StrikesStore:
+			if f.Verb != "fsync-error" { // it strikes the file below every operation, whichever it is for
+				all = append(all, Stroke{f.Verb, "store", script.Before})
+			}
+		}
+	}
+	return all
+}
+
+// Strike gives the scenario that strikes a hand-over, judged for the guarantees
+// named (empty: the usual ones); ok is false where the two have nothing to do
+// with each other.
+func (h HandOver) Strike(s Stroke, expect []string) (scenario script.Scenario, ok bool) {
+	f, known := faults.Find(s.Verb)
+	if !known {
+		return script.Scenario{}, false
+	}
+	ofStore := h.Operation != ""
+	fault := script.Fault{Label: sweepLabel, Verb: s.Verb, Target: s.Target, When: s.When, Event: h.event()}
+	switch {
+	case f.Strikes == faults.StrikesFrame && ofStore, f.Strikes == faults.StrikesStore && !ofStore,
+		s.Verb == "full" && h.Operation != "insert": // what takes no space does not fail for want of it
+		return script.Scenario{}, false
+	case s.Target == consumerTarget:
+		if h.Actor != sweepConsumer {
+			return script.Scenario{}, false
+		}
+		fault.Target = sweepConsumer
+	case f.Strikes == faults.StrikesStore:
+		fault.Target = "store"
+	}
+	if ofStore {
+		fault.N = 2
+	} else {
+		fault.Of, fault.On = sweepStruck, h.Actor
+	}
+	if s.Verb == "delay" || s.Verb == "slow" {
+		fault.By = sweepDelay
+	}
+	name := "sweep-" + strings.NewReplacer(" ", "-", "/", "-").Replace(h.String()+"-"+s.String())
+	why := fmt.Sprintf("%s, at the hand-over %s of %s.", s, h, sweepStruck)
+	return sweepScenario(name, why, fault, s.Target == consumerTarget, expect), true
+}
+
+const sweepConsumer = "c1"
+
+func sweepScenario(name, why string, fault script.Fault, child bool, guarantees []string) script.Scenario {
+	s := script.Scenario{Name: name, Why: why, Expect: guarantees,
+		Steps: []script.Step{
+			script.Producer{Name: "p1", Destination: "orders"},
+			script.Consumer{Name: sweepConsumer, Destination: "orders", Idempotent: true, Child: child},
+		}}
+	if len(guarantees) == 0 {
+		s.Expect = usual()
+	}
+	publish := script.Publish{BusinessID: "order-", From: 1, To: 3, By: "p1", Size: sweepBody, Background: true}
+	if fault.Verb == "" {
+		s.Steps = append(s.Steps, publish, script.Settle{}, script.Await{Condition: script.Effect(sweepLast)})
+		s.Reached = []evidence.Condition{script.Effect(sweepLast)}
+		return s
+	}
+	s.Steps = append(s.Steps, fault, publish, script.Await{Condition: script.Fired(sweepLabel)}, script.Settle{})
+	f, _ := faults.Find(fault.Verb)
+	ends := f.Strikes == faults.StrikesProcess && fault.Verb != "pause"
+	switch {
+	case ends:
+		s.Steps = append(s.Steps, script.Start{Actor: fault.Target})
+	case fault.Verb == "hold" || fault.Verb == "pause" || f.Strikes == faults.StrikesStore:
+		s.Steps = append(s.Steps, script.Heal{Label: sweepLabel})
+	}
+	s.Reached = []evidence.Condition{script.Fired(sweepLabel)}
+	return s
+}

@@ -1,0 +1,98 @@
+package scenarios_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/custodymq/custody/bench"
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/guarantees"
+	"github.com/custodymq/custody/scenarios"
+	"github.com/custodymq/custody/script"
+	"github.com/custodymq/custody/systems/all"
+)
+
+func TestHandOversAreThoseOfTheStruckMessage(t *testing.T) {
+	carried := func(link, frame, business string) evidence.Event {
+		return evidence.Event{Kind: evidence.FrameCarried, Link: link, Frame: frame, Items: []evidence.FrameItem{{BusinessID: business}}}
+	}
+	events := []evidence.Event{
+		carried("p1", "publish", "order-1"), carried("p1", "publish", "order-2"),
+		{Kind: evidence.StoreCalled, Frame: "insert", Items: []evidence.FrameItem{{BusinessID: "order-2"}}},
+		carried("p1", "accept", "order-2"), carried("c1", "deliver", "order-2"), carried("c1", "deliver", "order-2"),
+		{Kind: evidence.FrameCarried, Link: "c1", Frame: "subscribe"},
+	}
+	found, err := scenarios.HandOvers(&evidence.History{Events: func(yield func(*evidence.Event, error) bool) {
+		for i := range events {
+			if !yield(&events[i], nil) {
+				return
+			}
+		}
+	}})
+	want := []scenarios.HandOver{{Actor: "p1", Frame: "publish"}, {Operation: "insert"}, {Actor: "p1", Frame: "accept"}, {Actor: "c1", Frame: "deliver"}}
+	if err != nil || !slices.Equal(found, want) {
+		t.Errorf("found %v (%v), want %v", found, err, want)
+	}
+}
+
+func TestEveryStrokeIsAScript(t *testing.T) {
+	names := map[string]bool{}
+	for _, h := range []scenarios.HandOver{{Actor: "p1", Frame: "accept"}, {Actor: "c1", Frame: "ack"}, {Operation: "insert"}, {Operation: "delete"}} {
+		for _, s := range scenarios.Strokes() {
+			strike, ok := h.Strike(s, nil)
+			if !ok {
+				continue
+			}
+			if names[strike.Name] {
+				t.Errorf("two strokes are called %s", strike.Name)
+			}
+			names[strike.Name] = true
+			if err := bench.Check(strike); err != nil {
+				t.Errorf("%s at %s: %v", s, h, err)
+			}
+			text := script.Print(strike)
+			again, err := script.Parse("sweep", text)
+			if err != nil || script.Print(again) != text {
+				t.Errorf("%s at %s is not what its script says: %v\n%s", s, h, err, text)
+			}
+		}
+	}
+	for _, want := range []string{"sweep-c1-ack-kill-consumer-after", "sweep-p1-accept-drop", "sweep-store-insert-full-store-before"} {
+		if !names[want] {
+			t.Errorf("no stroke is called %s; there are %d others", want, len(names))
+		}
+	}
+}
+
+func TestPlanResumes(t *testing.T) {
+	system, err := all.Find("zeromq", bench.DefaultScale)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	plan := scenarios.Plan{Options: bench.Options{System: system, Spec: "zeromq", Seed: 1}, Scenarios: []script.Scenario{scenarios.SweepBase}, Dir: dir}
+	run := func() scenarios.Outcome {
+		t.Helper()
+		outcomes, err := plan.Run(t.Context())
+		if err != nil || len(outcomes) != 1 {
+			t.Fatalf("%d outcomes, %v", len(outcomes), err)
+		}
+		return outcomes[0]
+	}
+	if first := run(); first.Err != nil || first.Resumed || first.Judgement.Outcome != guarantees.Held {
+		t.Fatalf("the first run: %+v", first)
+	}
+	if again := run(); again.Err == nil {
+		t.Error("without Resume a run was made over another")
+	}
+	plan.Resume = true
+	if taken := run(); taken.Err != nil || !taken.Resumed || taken.Judgement.Outcome != guarantees.Held {
+		t.Errorf("resumed: %+v", taken)
+	}
+	other := scenarios.SweepBase
+	other.Why = "Another script under the same name."
+	plan.Scenarios = []script.Scenario{other}
+	if mixed := run(); mixed.Err == nil {
+		t.Error("a run of another script was taken")
+	}
+}

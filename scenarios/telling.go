@@ -1,0 +1,53 @@
+package scenarios
+
+import (
+	"github.com/custodymq/custody/bench"
+	"github.com/custodymq/custody/script"
+)
+
+// MostTelling puts scenarios in an order in which each says as much as possible
+// that those before it did not: pairs of a guarantee and a class of fault. Of
+// those that say equally much, the earlier of the list comes first. Where only
+// some can be run, the first ones are worth most.
+func MostTelling(list []script.Scenario) []script.Scenario {
+	left := append([]script.Scenario(nil), list...)
+	said := map[statement]bool{}
+	ordered := make([]script.Scenario, 0, len(left))
+	for len(left) > 0 {
+		best, most := 0, -1
+		for i, s := range left {
+			news := 0
+			for _, st := range statements(s) {
+				if !said[st] {
+					news++
+				}
+			}
+			if news > most {
+				best, most = i, news
+			}
+		}
+		for _, st := range statements(left[best]) {
+			said[st] = true
+		}
+		ordered = append(ordered, left[best])
+		left = append(left[:best:best], left[best+1:]...)
+	}
+	return ordered
+}
+
+// statement is what a run can say something about.
+type statement struct{ guarantee, class string }
+
+func statements(s script.Scenario) []statement {
+	classes := []string{""}
+	for _, f := range bench.FaultsOf(s) {
+		classes = append(classes, string(f.Class))
+	}
+	var all []statement
+	for _, g := range s.Expect {
+		for _, c := range classes {
+			all = append(all, statement{g, c})
+		}
+	}
+	return all
+}
