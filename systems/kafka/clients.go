@@ -124,21 +124,14 @@ func (c *clients) once(ctx context.Context, done map[string]bool, name string, d
 	return err
 }
 
-// led waits until every partition of a topic has its leader.
+// led waits until the leader of every partition of a topic serves it.
 func led(ctx context.Context, admin administrator, topic string) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		topics, err := admin.ListTopics(ctx, topic)
-		if err == nil {
-			detail := topics[topic]
-			err = detail.Err
-			for _, p := range detail.Partitions {
-				err = errors.Join(err, p.Err)
-			}
-			if err == nil && len(detail.Partitions) > 0 {
-				return nil
-			}
+		ends, err := admin.ListEndOffsets(ctx, topic)
+		if err = errors.Join(err, ends.Error()); err == nil && len(ends[topic]) > 0 {
+			return nil
 		}
 		select {
 		case <-tick.C:

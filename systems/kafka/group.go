@@ -60,7 +60,11 @@ func (c *clients) groupConsumer(ctx context.Context, o systems.ConsumerOptions, 
 		kgo.Balancers(kgo.RoundRobinBalancer()),
 		kgo.OnPartitionsAssigned(func(context.Context, *kgo.Client, map[string][]int32) { once.Do(func() { close(joined) }) }),
 		kgo.OnPartitionsLost(func(context.Context, *kgo.Client, map[string][]int32) {
-			g.end(errors.New("kafka: the group has dropped this member"))
+			select {
+			case <-joined:
+				g.end(errors.New("kafka: the group has dropped this member"))
+			default: // it was not in yet: the client tries again
+			}
 		}),
 	}, g.committing(topic)...)...)
 	if err != nil {

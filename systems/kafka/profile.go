@@ -102,7 +102,7 @@ func Profiles(scale float64) []systems.System {
 // The periods of a profile at scale 1. They are short, so that a run sees
 // redelivery within seconds.
 const (
-	sessionTimeout  = 1500 * time.Millisecond // a member that is not heard of for this long has left
+	sessionTimeout  = 2 * time.Second // a member that is not heard of for this long has left
 	heartbeat       = 250 * time.Millisecond
 	pollInterval    = time.Second             // a member that does not settle what it holds leaves: max.poll.interval.ms
 	lockDuration    = 1500 * time.Millisecond // of a message in the hands of a share group's member
@@ -112,8 +112,8 @@ const (
 	produceTimeout  = time.Second     // the broker's, for its replicas
 	requestTimeout  = 3 * time.Second // …and the client's, for an answer, on top
 	deliveryTimeout = 8 * time.Second // of a record with all its retries
-	brokerSession   = time.Second     // until a broker that was killed may register again
-	brokerHeartbeat = 100 * time.Millisecond
+	brokerSession   = 2 * time.Second // until a broker that was killed may register again
+	brokerHeartbeat = 200 * time.Millisecond
 	adminBound      = 10 * time.Second
 	readyBound      = time.Minute // of the server's start
 )

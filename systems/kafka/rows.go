@@ -15,8 +15,8 @@ import (
 // each group has committed: what lies before is processed, the rest pending. A
 // topic has one row of a message for each of its groups, or one if it has none.
 //
-// A share group shows only the offset before which all is settled, and that
-// with a delay.
+// A share group shows how many messages it has not settled, and not which: taken
+// for the last ones.
 func (in *instance) Rows(ctx context.Context) (evidence.Snapshot, error) {
 	snapshot := evidence.Snapshot{Source: evidence.SourceBroker, Trust: evidence.Exact}
 	if in.profile.share {
@@ -66,9 +66,13 @@ func (in *instance) committed(ctx context.Context, admin administrator) (map[str
 			if err != nil {
 				return nil, err
 			}
-			for _, partitions := range described[group].Offsets {
-				for partition, o := range partitions {
-					next[partition] = o.StartOffset
+			ends, err := admin.ListEndOffsets(ctx, topic)
+			if err != nil {
+				return nil, err
+			}
+			for partition, o := range described[group].Offsets[topic] {
+				if o.Lag >= 0 { // negative before the group's first fetch
+					next[partition] = ends[topic][partition].Offset - o.Lag
 				}
 			}
 			continue

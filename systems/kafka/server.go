@@ -164,6 +164,9 @@ func (b *broker) Close(ctx context.Context) error {
 	return errors.Join(b.Server.Close(ctx), os.RemoveAll(b.dir))
 }
 
+// readyGroup is no group: its coordinator is asked for.
+const readyGroup = "ready"
+
 // ready says whether the broker serves: it knows itself, every partition has
 // its leader, and groups have their coordinator.
 func (b *broker) ready(ctx context.Context) error {
@@ -187,8 +190,11 @@ func (b *broker) ready(ctx context.Context) error {
 				}
 			}
 		}
-		found := admin.FindGroupCoordinators(ctx, "ready")
-		return found.Error()
+		if err := admin.FindGroupCoordinators(ctx, readyGroup).Error(); err != nil {
+			return err
+		}
+		_, err = admin.FetchOffsets(ctx, readyGroup) // only once it has read its topic
+		return err
 	})
 }
 

@@ -41,7 +41,7 @@ func (s *session) start(p Profile, name string, opts ...kgo.Opt) (err error) {
 		kgo.SeedBrokers(s.address),
 		kgo.ClientID(name), // the link tells sessions apart by it
 		kgo.Dialer(s.dial),
-		kgo.ConnIdleTimeout(15*time.Minute), // an idle connection is no end of the session
+		kgo.ConnIdleTimeout(15 * time.Minute), // an idle connection is no end of the session
 		kgo.RequestTimeoutOverhead(p.scaled(requestTimeout)),
 		kgo.RequestRetries(0),
 		kgo.RetryBackoffFn(func(int) time.Duration { return backoff }),
@@ -186,10 +186,12 @@ func (s *session) poll(ctx context.Context) (*kgo.Record, error) {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		// What may pass by itself the client tries again; the rest is the end.
+		// What may pass by itself the client tries again; the rest is the end. A
+		// group that drops its member says so by itself, and what it said before
+		// the member was in is past.
 		for _, e := range fetches.Errors() {
 			var group *kgo.ErrGroupSession
-			if errors.As(e.Err, &group) || !kerr.IsRetriable(e.Err) {
+			if !errors.As(e.Err, &group) && !kerr.IsRetriable(e.Err) {
 				s.end(e.Err)
 				return nil, s.disconnected()
 			}
