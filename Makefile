@@ -14,11 +14,15 @@ CUSTODY  := bin/custody
 # No C compiler is needed; only the race detector has to have one.
 export CGO_ENABLED := 0
 
-.PHONY: build accept test race bench defects docs lint fuzz soak clean
+.PHONY: build brokers accept test race bench defects sweep matrix docs lint fuzz soak clean
 
 ## build: bin/custody
 build:
 	@go build -o $(CUSTODY) ./cmd/custody
+
+## brokers: install the servers that are run as child processes (Debian, root)
+brokers: build
+	containers/brokers.sh
 
 ## accept: run the checklist on SYSTEM, and leave report/report.html and report/junit.xml
 accept: build
@@ -53,6 +57,16 @@ defects: build
 	@rm -rf "$(REPORT)/defects" && mkdir -p "$(REPORT)"
 	$(CUSTODY) defects --out report/defects
 
+## sweep: strike every hand-over of SYSTEM with every fault that applies
+sweep: build
+	@rm -rf "$(REPORT)/sweep" && mkdir -p "$(REPORT)"
+	$(CUSTODY) sweep --system "$(SYSTEM)" --out report/sweep
+
+## matrix: claims against evidence for every profile; goes on where it was broken off
+matrix: build
+	@mkdir -p "$(REPORT)"
+	$(CUSTODY) matrix --out report/matrix --resume
+
 ## docs: write the generated parts of the documentation anew
 docs:
 	go test -count=1 ./docs -update
@@ -74,10 +88,10 @@ fuzz:
 		go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) "$$dir" || exit 1; \
 	done
 
-## soak: the checklist N times over
+## soak: the checklist N times over; goes on where it was broken off
 soak: build
-	@rm -rf "$(REPORT)/soak" && mkdir -p "$(REPORT)"
-	$(CUSTODY) run --system "$(SYSTEM)" --repeat $(N) --out report/soak
+	@mkdir -p "$(REPORT)"
+	$(CUSTODY) run --system "$(SYSTEM)" --repeat $(N) --out "report/soak-$(SYSTEM)" --resume
 
 clean:
 	rm -rf bin report

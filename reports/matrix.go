@@ -127,8 +127,12 @@ func cellsOf(run Run) []shown {
 	fired := firedClasses(j)
 	var all []shown
 	for _, v := range j.Verdicts {
-		if s := stateOf(v); s != "" {
-			all = append(all, shown{Column{v.Guarantee, fired}, s, v.Why})
+		s, why := stateOf(v), v.Why
+		if loss := unconfirmed(v); s == "" && loss != "" {
+			s, why = CellShown, loss
+		}
+		if s != "" {
+			all = append(all, shown{Column{v.Guarantee, fired}, s, why})
 		}
 	}
 	return all
@@ -149,6 +153,17 @@ func stateOf(v guarantees.Verdict) State {
 		return CellUnclaimed
 	case v.Outcome == guarantees.Inconclusive && claimed:
 		return CellInconclusive
+	}
+	return ""
+}
+
+// unconfirmed is what a verdict says of messages that nobody took
+// responsibility for, such as the loss of one that was sent and forgotten.
+func unconfirmed(v guarantees.Verdict) string {
+	for _, f := range v.Findings {
+		if f.Unconfirmed {
+			return f.Text
+		}
 	}
 	return ""
 }

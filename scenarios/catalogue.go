@@ -21,6 +21,7 @@ func All() []script.Scenario {
 		ackWindowConsumerExits,
 		publishCancelled,
 		modeMismatch,
+		deliveryLost,
 		disconnectBeforeAck,
 		disconnectAfterAck,
 		acceptReplyLost,

@@ -12,7 +12,7 @@ import (
 var expiry = script.Scenario{
 	Name:  "expiry",
 	Why:   "The time to live passes while one message is in flight and one waits; others live on.",
-	Needs: []string{string(systems.NeedTTL)},
+	Needs: []string{string(systems.NeedTTL), string(systems.NeedAcks)}, // without acknowledgements nothing stays in flight
 	Steps: []script.Step{
 		script.Producer{Name: "p1", Destination: "orders"},
 		script.Consumer{Name: "c0", Destination: "orders", Silent: true},

@@ -4,17 +4,22 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/custodymq/custody/containers"
 	"github.com/custodymq/custody/guarantees"
+	"github.com/custodymq/custody/systems"
+	"github.com/custodymq/custody/systems/all"
 )
 
 // check is one thing that a run depends on. Its error says how to mend it.
@@ -38,7 +43,8 @@ func doctorCommand() *cobra.Command {
 		Use:   "doctor",
 		Short: "Check this machine, and find what dead runs have left behind",
 		Long: `Check what runs need of this machine, and say how to get what is missing. The
-brokers under test are built in: no Docker, no server and no C compiler is needed.
+reference broker is built in, and so are servers that are Go modules: for these
+no Docker, no installed server and no C compiler is needed.
 
 Runs that were killed leave a private folder in the temporary folder; --clean
 removes those older than an hour.
@@ -55,17 +61,10 @@ Exit codes: 0 all that is needed is there · 3 something is missing.`,
 
 // checks is the list.
 func checks() []check {
-	return []check{
+	return append([]check{
 		{"build", false, func() (string, error) {
 			v := thisVersion()
 			return fmt.Sprintf("custody %s, %s %s, %d cores", v.Custody, v.Go, v.Platform, runtime.NumCPU()), nil
-		}},
-		{"systems", false, func() (string, error) {
-			text := ""
-			for _, e := range systemEntries() {
-				text += "; " + e.Name + " (" + e.Text + ")"
-			}
-			return "built in" + text, nil
 		}},
 		{"this program", false, func() (string, error) {
 			path, err := os.Executable()
@@ -112,7 +111,40 @@ func checks() []check {
 			}
 			return "", errors.New("none found; only to look at reports in HTML, which can be opened on any machine")
 		}},
+	}, systemChecks()...)
+}
+
+// systemChecks say of each system whether it is on this machine. Only the
+// built-in ones are needed.
+func systemChecks() []check {
+	var list []check
+	var last string
+	for _, s := range all.Systems(1) {
+		d := s.Describe()
+		if d.System == last {
+			continue
+		}
+		last = d.System
+		list = append(list, check{d.System, true, func() (string, error) {
+			need, ok := s.(systems.Installed)
+			if !ok {
+				return "built in: " + versionsOf(d.Versions), nil
+			}
+			if err := need.Installed(); err != nil {
+				return "", fmt.Errorf("%w (make brokers installs all)", err)
+			}
+			return versionsOf(d.Versions), nil
+		}})
 	}
+	return list
+}
+
+func versionsOf(versions map[string]string) string {
+	var texts []string
+	for _, part := range slices.Sorted(maps.Keys(versions)) {
+		texts = append(texts, part+" "+versions[part])
+	}
+	return strings.Join(texts, ", ")
 }
 
 func examine(cmd *cobra.Command, clean bool) error {

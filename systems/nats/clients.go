@@ -48,11 +48,7 @@ func (c clients) Consumer(ctx context.Context, o systems.ConsumerOptions) (syste
 		return nil, err
 	}
 	o.Address = c.reached(o.Address)
-	consumer, err := c.profile.consumer(ctx, o)
-	if err != nil {
-		return nil, err
-	}
-	return consumer, nil
+	return c.profile.consumer(ctx, o)
 }
 
 // accepts refuses what NATS has no counterpart for, rather than ignore it.

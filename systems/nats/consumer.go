@@ -21,6 +21,7 @@ import (
 // Receive at a time waits for the server.
 type consumer struct {
 	*session
+	profile   Profile
 	window    int
 	ackWait   time.Duration
 	nakDelay  time.Duration
@@ -37,7 +38,7 @@ type consumer struct {
 	open map[*delivery]time.Time // unsettled, until the server takes it back
 }
 
-func (p Profile) consumer(ctx context.Context, o systems.ConsumerOptions) (*consumer, error) {
+func (p Profile) consumer(ctx context.Context, o systems.ConsumerOptions) (systems.Consumer, error) {
 	subject, err := subjectOf(o.Destination)
 	if err != nil {
 		return nil, err
@@ -46,7 +47,12 @@ func (p Profile) consumer(ctx context.Context, o systems.ConsumerOptions) (*cons
 	if err != nil {
 		return nil, err
 	}
-	c, err := p.subscribe(ctx, s, subject, o)
+	var c systems.Consumer
+	if p.core {
+		c, err = p.listen(ctx, s, subject, o)
+	} else {
+		c, err = p.subscribe(ctx, s, subject, o)
+	}
 	if err != nil {
 		s.conn.Close()
 		return nil, err
@@ -65,9 +71,9 @@ func (p Profile) subscribe(ctx context.Context, s *session, subject string, o sy
 		Description:   o.Subscription + " of " + o.Destination,
 		FilterSubject: subject,
 		DeliverPolicy: jetstream.DeliverAllPolicy,
-		AckPolicy:     jetstream.AckExplicitPolicy,
+		AckPolicy:     p.acks,
 		AckWait:       p.scaled(ackWait),
-		MaxDeliver:    -1,
+		MaxDeliver:    p.maxDeliver,
 		MaxAckPending: -1, // the window is each session's own
 	})
 	switch {
@@ -83,6 +89,7 @@ func (p Profile) subscribe(ctx context.Context, s *session, subject string, o sy
 	}
 	c := &consumer{
 		session:   s,
+		profile:   p,
 		window:    max(o.Window, 1),
 		ackWait:   p.scaled(ackWait),
 		nakDelay:  p.scaled(nakDelay),
@@ -186,12 +193,11 @@ func (c *consumer) take(msg *client.Msg) (systems.Delivery, error) {
 	if err != nil {
 		return nil, fmt.Errorf("nats: a delivery that is not from a stream: %w", err)
 	}
-	d := &delivery{
-		consumer: c,
-		reply:    msg.Reply,
-		message:  decode(messageID(meta.Stream, meta.Sequence.Stream), msg.Subject, msg.Header, msg.Data),
-		attempt:  int(meta.NumDelivered),
+	message := decode(messageID(meta.Stream, meta.Sequence.Stream), msg.Subject, msg.Header, msg.Data)
+	if c.profile.automatic() {
+		return handed{message}, nil
 	}
+	d := &delivery{consumer: c, reply: msg.Reply, message: message, attempt: int(meta.NumDelivered)}
 	c.mu.Lock()
 	c.open[d] = time.Now().Add(c.ackWait)
 	c.mu.Unlock()
@@ -227,8 +233,9 @@ func (d *delivery) Mark() evidence.Mark {
 	return evidence.MarkFirst
 }
 
-// Ack asks for the server's confirmation ("double ack"): a plain JetStream
-// acknowledgement succeeds for the client even when it is lost.
+// Ack asks for the server's confirmation where the profile says so ("double
+// ack"): a plain JetStream acknowledgement succeeds for the client even when it
+// is lost.
 func (d *delivery) Ack(ctx context.Context) (evidence.AckOutcome, error) {
 	return d.answer(ctx, []byte("+ACK"))
 }
@@ -239,6 +246,9 @@ func (d *delivery) Nack(ctx context.Context, _ string) (evidence.AckOutcome, err
 }
 
 func (d *delivery) answer(ctx context.Context, body []byte) (evidence.AckOutcome, error) {
+	if !d.consumer.profile.confirmed {
+		return d.tell(body)
+	}
 	// After AckWait the message is on its way again: no confirmation is worth
 	// waiting for, and the server does not confirm one that it forgot in a crash.
 	ctx, cancel := context.WithTimeout(ctx, d.consumer.ackWait)
@@ -251,6 +261,19 @@ func (d *delivery) answer(ctx context.Context, body []byte) (evidence.AckOutcome
 	case errors.Is(err, client.ErrNoResponders):
 		d.consumer.settle(d)
 		return evidence.AckRefused, fmt.Errorf("nats: %s of %s: its consumer is gone: %w", body, d.message.MessageID, err)
+	case errors.Is(err, client.ErrConnectionClosed):
+		err = errors.Join(systems.ErrDisconnected, err)
+	}
+	return evidence.AckUnknown, fmt.Errorf("nats: %s of %s: %w", body, d.message.MessageID, err)
+}
+
+// tell sends an answer that nobody confirms.
+func (d *delivery) tell(body []byte) (evidence.AckOutcome, error) {
+	d.consumer.settle(d)
+	err := d.consumer.conn.Publish(d.reply, body)
+	switch {
+	case err == nil:
+		return evidence.AckSent, nil
 	case errors.Is(err, client.ErrConnectionClosed):
 		err = errors.Join(systems.ErrDisconnected, err)
 	}

@@ -37,13 +37,13 @@ var (
 const serverName = "broker"
 
 // configText is the whole configuration of the server: address, store, and
-// when the store is synced.
+// when the store is synced. Bare, 2m would be two million (seconds).
 const configText = `listen: %q
 server_name: "custody"
 max_payload: 4MB
 jetstream {
   store_dir: %q
-  sync_interval: %s
+  sync_interval: %q
   max_memory_store: 64MB
   max_file_store: 4GB
 }
@@ -64,7 +64,7 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 		return nil, fmt.Errorf("nats: folder of the server: %w", err)
 	}
 	file := filepath.Join(dir, "nats-server.conf")
-	text := fmt.Sprintf(configText, address, filepath.Join(dir, "jetstream"), p.syncInterval)
+	text := fmt.Sprintf(configText, address, filepath.Join(dir, "jetstream"), p.sync)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		return nil, fmt.Errorf("nats: configuration of the server: %w", err)
 	}
@@ -80,7 +80,7 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 		}
 		return child, "", nil
 	})
-	if err := in.Restart(ctx); err != nil {
+	if err := in.Server.Restart(ctx); err != nil {
 		return nil, errors.Join(err, log.Close())
 	}
 	if err := in.makeStream(ctx); err != nil {
@@ -92,15 +92,38 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 // Stop ends the server, whatever state it is in.
 func (in *instance) Stop(ctx context.Context) error { return in.Close(ctx) }
 
+// Restart starts the server's process, which must have ended. A stream in
+// memory has ended with it, and is made anew.
+func (in *instance) Restart(ctx context.Context) error {
+	err := in.Server.Restart(ctx)
+	if err == nil && in.profile.storage == jetstream.MemoryStorage {
+		err = in.makeStream(ctx)
+	}
+	return err
+}
+
 func (in *instance) makeStream(ctx context.Context) error {
+	p := in.profile
+	if p.core {
+		return nil
+	}
+	config := jetstream.StreamConfig{
+		Name:        streamName,
+		Subjects:    []string{subjectPrefix + ">"},
+		Storage:     p.storage,
+		PersistMode: p.persist,
+		Retention:   p.retention(),
+		MaxAge:      p.scaled(p.maxAge),
+		Duplicates:  p.scaled(p.duplicates),
+		AllowMsgTTL: true,
+	}
+	if p.storage == jetstream.MemoryStorage {
+		// It is made anew after each restart: no message of it may have the
+		// ID of one that was lost with the stream before.
+		config.FirstSeq = uint64(time.Now().UnixMicro())
+	}
 	return in.administer(ctx, func(js jetstream.JetStream) error {
-		_, err := js.CreateStream(ctx, jetstream.StreamConfig{
-			Name:        streamName,
-			Subjects:    []string{subjectPrefix + ">"},
-			Storage:     jetstream.FileStorage,
-			Retention:   jetstream.WorkQueuePolicy,
-			AllowMsgTTL: true,
-		})
+		_, err := js.CreateStream(ctx, config)
 		return err
 	})
 }
@@ -126,10 +149,13 @@ func (in *instance) administer(ctx context.Context, do func(jetstream.JetStream)
 func (in *instance) Address() string          { return in.address }
 func (in *instance) Protocol() links.Protocol { return natslink.Protocol{} }
 
-// Rows reads the stream message by message. In a work queue every stored
-// message is pending: the acknowledged are deleted before that is confirmed.
+// Rows reads the stream message by message. Every stored message is pending:
+// the acknowledged are deleted before that is confirmed. Core NATS stores none.
 func (in *instance) Rows(ctx context.Context) (evidence.Snapshot, error) {
 	snapshot := evidence.Snapshot{Source: evidence.SourceBroker, Trust: evidence.Exact}
+	if in.profile.core {
+		return snapshot, nil
+	}
 	err := in.administer(ctx, func(js jetstream.JetStream) error {
 		stream, err := js.Stream(ctx, streamName)
 		if err != nil {
@@ -146,7 +172,7 @@ func (in *instance) Rows(ctx context.Context) (evidence.Snapshot, error) {
 				return err
 			}
 			sequence = msg.Sequence
-			snapshot.Rows = append(snapshot.Rows, rowOf(msg, time.Now()))
+			snapshot.Rows = append(snapshot.Rows, in.profile.rowOf(msg, time.Now()))
 		}
 	})
 	if err != nil {
@@ -156,14 +182,18 @@ func (in *instance) Rows(ctx context.Context) (evidence.Snapshot, error) {
 	return snapshot, nil
 }
 
-func rowOf(msg *jetstream.RawStreamMsg, now time.Time) evidence.StoredRow {
+func (p Profile) rowOf(msg *jetstream.RawStreamMsg, now time.Time) evidence.StoredRow {
 	m := decode(messageID(streamName, msg.Sequence), msg.Subject, msg.Header, msg.Data)
+	life := m.TTL
+	if age := p.scaled(p.maxAge); age > 0 && (life == 0 || age < life) {
+		life = age
+	}
 	row := evidence.StoredRow{
 		State:       evidence.RowPending,
 		MessageID:   m.MessageID,
 		Destination: m.Destination,
 		Digest:      evidence.Digest(m.Payload, m.Key, m.Headers),
-		Expired:     m.TTL > 0 && now.After(msg.Time.Add(m.TTL)),
+		Expired:     life > 0 && now.After(msg.Time.Add(life)),
 	}
 	// A payload that is not ours has a digest and no IDs.
 	if e, err := evidence.ParseEnvelope(m.Payload); err == nil {

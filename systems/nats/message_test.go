@@ -92,7 +92,7 @@ func TestAnswersToAPublish(t *testing.T) {
 		{"empty", answer(``), evidence.Unknown, "", 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := receiptOf(c.msg)
+			r := receiptOf(c.msg, evidence.HeldByStore)
 			if r.Acceptance != c.want || r.MessageID != c.id || r.HeldBy != c.held {
 				t.Errorf("got %+v", r)
 			}

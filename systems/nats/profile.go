@@ -1,48 +1,153 @@
-// Package nats puts NATS JetStream under test: the real nats-server, run by
-// this binary in a process of its own (see Role), reached with nats.go.
+// Package nats puts NATS under test, JetStream and core NATS: the real
+// nats-server, run by this binary in a process of its own (see Role), reached
+// with nats.go.
 package nats
 
 import (
+	"maps"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 	client "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/systems"
 )
 
-// Profile is one configuration of JetStream. Start its instances from a binary
+// Profile is one configuration of NATS. Start its instances from a binary
 // whose main (or TestMain) gives Role to containers.RunRole.
 type Profile struct {
-	name, summary string
-	syncInterval  string  // of the server's file store, as its configuration writes it
-	scale         float64 // factor on every period and bound
-	claims        []evidence.Claim
+	settings
+	scale float64 // factor on every period and bound
 }
 
-// Profiles lists the configurations of this adapter. scale is the factor on
-// every period and deadline of the run: 1 on an ordinary machine.
-func Profiles(scale float64) []systems.System {
-	return []systems.System{FileExplicit(scale)}
-}
-
-// FileExplicit is the safest of a single server: every message and every
-// deletion is synced to the file before it is answered, and every message is
-// acknowledged by itself, with the server's confirmation.
+// settings are what the profiles differ in.
 //
-// The stream is a work queue: an acknowledged message is deleted, so that a
-// drained stream is exactly empty, and one that nobody consumed yet is kept.
-// The price is JetStream's rule of one consumer for each subject: a second
-// logical subscriber of one destination is refused.
-func FileExplicit(scale float64) systems.System {
-	return Profile{
-		name:         "file-explicit-ack",
-		summary:      "one server, file storage synced on every write, work queue, explicit acknowledgements with confirmation",
-		syncInterval: "always",
-		scale:        scale,
-		claims:       fileExplicitClaims,
+// Where nothing else is said there is one stream in file storage, a work queue:
+// an acknowledged message is deleted, so that a drained stream is exactly
+// empty, and one that nobody consumed yet is kept. The price is JetStream's
+// rule of one consumer for each subject: a second logical subscriber of one
+// destination is refused.
+type settings struct {
+	name, summary string
+	core          bool                      // no stream: core NATS, subscribed to in queue groups
+	sync          string                    // the server's sync_interval, as its configuration writes it
+	storage       jetstream.StorageType     // of the stream
+	persist       jetstream.PersistModeType // of the stream
+	acks          jetstream.AckPolicy       // of the consumers
+	confirmed     bool                      // an acknowledgement asks for the server's confirmation ("double ack")
+	maxDeliver    int                       // attempts; 0 is no limit
+	maxAge        time.Duration             // of any stored message, at scale 1; 0 is no limit
+	duplicates    time.Duration             // the server knows a message ID for so long, at scale 1, and no publish goes without; 0 is the server's default
+	claims        claims
+	lacks         map[systems.Need]string // beyond what all profiles lack
+}
+
+const (
+	syncAlways  = "always"
+	syncDefault = "2m"
+)
+
+// profiles begin with the safest of a single server: every message and every
+// deletion is synced to the file before it is answered, and every message is
+// acknowledged by itself, with the server's confirmation. The others each change
+// one thing of it.
+var profiles = []settings{
+	{
+		name:    "file-explicit-ack",
+		summary: "one server, file storage synced on every write, work queue, explicit acknowledgements with confirmation",
+		sync:    syncAlways, confirmed: true,
+		claims: atLeastOnce,
+	},
+	{
+		name:    "file-default-sync",
+		summary: "as file-explicit-ack, but synced every two minutes, which is the server's default",
+		sync:    syncDefault, confirmed: true,
+		claims: atLeastOnce,
+	},
+	{
+		name:    "single-ack",
+		summary: "as file-explicit-ack, but acknowledgements are sent without asking for confirmation",
+		sync:    syncAlways,
+		claims:  atLeastOnce.without(evidence.AckIsFinal),
+	},
+	{
+		name:    "ack-none",
+		summary: "file storage synced on every write, kept while a consumer has interest; a delivery counts as its acknowledgement",
+		sync:    syncAlways, acks: jetstream.AckNonePolicy,
+		claims: atMostOnceStored,
+		lacks:  ackNoneLacks,
+	},
+	{
+		name:    "memory",
+		summary: "memory storage: the end of the server's process is the end of the stream, which is then made anew",
+		sync:    syncDefault, storage: jetstream.MemoryStorage, confirmed: true,
+		claims: atLeastOnce.notUnder(endOfServer, evidence.NoAcceptedLoss, evidence.RecoveryBounded, evidence.UnknownResolved),
+	},
+	{
+		name:    "async-persist",
+		summary: "file storage, and a publish is confirmed before it is written (persist_mode async)",
+		sync:    syncDefault, persist: jetstream.AsyncPersistMode, confirmed: true,
+		claims: atLeastOnce.notUnder(under(evidence.BrokerCrash), evidence.NoAcceptedLoss, evidence.RecoveryBounded, evidence.UnknownResolved),
+	},
+	{
+		name:    "dedup-window",
+		summary: "as file-explicit-ack, and every publish carries a message ID: a retry within the duplicate window is the same message",
+		sync:    syncAlways, confirmed: true, duplicates: 30 * time.Second,
+		claims: atLeastOnce,
+	},
+	{
+		name:    "max-deliver",
+		summary: "as file-explicit-ack, but a message is offered three times at most, and then stays in the work queue, offered to nobody",
+		sync:    syncAlways, confirmed: true, maxDeliver: 3,
+		claims: atLeastOnce.without(evidence.RecoveryBounded),
+	},
+	{
+		name:    "max-age",
+		summary: "as file-explicit-ack, but what is older than the stream's age limit is swept away, consumed or not",
+		sync:    syncAlways, confirmed: true, maxAge: 10 * time.Second,
+		claims: atLeastOnce.without(evidence.NoAcceptedLoss, evidence.RecoveryBounded, evidence.RowsMatchClients, evidence.ExpiryHonoured),
+	},
+	{
+		name:    "core",
+		summary: "core NATS, no stream: published to the members of a queue group that are there, confirmed by nobody",
+		core:    true, sync: syncDefault,
+		claims: atMostOnce,
+		lacks:  coreLacks,
+	},
+}
+
+// Profiles lists the configurations of this adapter, the safest first. scale
+// is the factor on every period and deadline of the run: 1 on an ordinary machine.
+func Profiles(scale float64) []systems.System {
+	all := make([]systems.System, len(profiles))
+	for i, s := range profiles {
+		all[i] = Profile{s, scale}
 	}
+	return all
+}
+
+// automatic: nothing is acknowledged by the application, and nothing comes again.
+func (p Profile) automatic() bool { return p.core || p.acks == jetstream.AckNonePolicy }
+
+// retention of the stream. A work queue takes no consumers that acknowledge
+// nothing; interest deletes what has been delivered to them.
+func (p Profile) retention() jetstream.RetentionPolicy {
+	if p.automatic() {
+		return jetstream.InterestPolicy
+	}
+	return jetstream.WorkQueuePolicy
+}
+
+// holds says who has a message when its publish is confirmed.
+func (p Profile) holds() evidence.HeldBy {
+	if p.storage == jetstream.MemoryStorage || p.persist == jetstream.AsyncPersistMode {
+		return evidence.HeldByBrokerMemory
+	}
+	return evidence.HeldByStore
 }
 
 // The periods of a profile at scale 1. They are short, so that a run sees
@@ -61,77 +166,22 @@ func (p Profile) scaled(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * p.scale)
 }
 
-// anyFault is every class that a child process on a link can be struck with.
-var anyFault = []evidence.Class{
-	evidence.ClientCrash, evidence.BrokerRestart, evidence.BrokerCrash, evidence.BrokerPause, evidence.Link,
-}
-
-// whileRunning leaves out what ends the server.
-var whileRunning = under(evidence.ClientCrash, evidence.BrokerPause, evidence.Link)
-
-func under(classes ...evidence.Class) []evidence.Class { return classes }
-
-var fileExplicitClaims = claims{
-	{evidence.NoAcceptedLoss, anyFault, "JetStream Model Deep Dive: Acknowledgement Models; configuration reference: jetstream.sync_interval"},
-	{evidence.NoPhantom, anyFault, "JetStream: Publishing (what the PubAck means)"},
-	{evidence.DeclinedMeansAbsent, anyFault, "JetStream API reference: Publishing to Streams, error responses"},
-	{evidence.UnknownResolved, anyFault, "JetStream API reference: Fetching From a Stream By Sequence"},
-	// Over a restart the row of a message whose acknowledgement was confirmed
-	// just before can be back, and stay, though it is not delivered again: see
-	// docs/findings.md.
-	{evidence.AckIsFinal, whileRunning, "JetStream Model Deep Dive: Exactly Once Semantics (acknowledging the acknowledgement)"},
-	{evidence.RecoveryBounded, anyFault, "JetStream Consumers: AckWait"},
-	{evidence.RowsMatchClients, whileRunning, "JetStream Model Deep Dive: Stream Limits, Retention, and Policy (WorkQueuePolicy)"},
-	{evidence.Survives, anyFault, "Running a NATS service: configuration"},
-	// The delivery counter is written behind the acknowledgements, so that a
-	// crash can set it back and a redelivery then calls itself the first.
-	{evidence.StableRedeliveryID, under(evidence.ClientCrash, evidence.BrokerRestart, evidence.BrokerPause, evidence.Link), "JetStream Model Deep Dive: Acknowledgement Models (delivery count in the reply subject)"},
-	// A message lost on its way to a consumer comes again only after AckWait,
-	// behind those that followed it: order is promised where nothing is lost.
-	{evidence.Order, nil, "JetStream Consumers: DeliverPolicy All, ReplayPolicy Instant"},
-	// Expiry is a sweep with a tick of a second that a stopped server misses.
-	{evidence.ExpiryHonoured, under(evidence.ClientCrash), "ADR-43: JetStream Per-Message TTL"},
-}.bySystem()
-
-// claims is a table of promises, each with the section of the NATS
-// documentation that makes it.
-type claims []struct {
-	guarantee string
-	under     []evidence.Class
-	source    string
-}
-
-func (table claims) bySystem() []evidence.Claim {
-	made := make([]evidence.Claim, 0, len(table))
-	for _, c := range table {
-		made = append(made, evidence.Claim{Guarantee: c.guarantee, Under: c.under, Owner: evidence.OwnerSystem, Source: "NATS, " + c.source})
-	}
-	return made
-}
-
 // Describe says what this profile promises and lacks.
 func (p Profile) Describe() systems.Description {
-	return systems.Description{
+	lacks := maps.Clone(lacked)
+	maps.Copy(lacks, p.lacks)
+	d := systems.Description{
 		System: "nats",
 		Profile: evidence.Profile{
-			Name:    p.name,
-			Summary: p.summary,
-			Settings: []evidence.Setting{
-				{Name: "sync_interval", Value: p.syncInterval},
-				{Name: "storage", Value: "file"},
-				{Name: "retention", Value: "workqueue"},
-				{Name: "ack_policy", Value: "explicit"},
-				{Name: "ack_wait", Value: p.scaled(ackWait).String()},
-				// A message past its last attempt would stay in the work queue,
-				// offered to nobody: JetStream has no dead-letter queue.
-				{Name: "max_deliver", Value: "-1"},
-				{Name: "allow_msg_ttl", Value: "true"},
-			},
+			Name:        p.name,
+			Summary:     p.summary,
+			Settings:    p.listed(),
 			Redelivers:  evidence.RedeliverTimeout,
 			AckCounting: "per-message",
-			MarksAgain:  true,
-			AckConfirms: true,
+			MarksAgain:  !p.automatic(),
+			AckConfirms: p.confirmed,
 			Limits: evidence.Limits{
+				MaxAttempts:      p.maxDeliver,
 				RedeliveryPeriod: p.scaled(ackWait),
 				RecoveryBound:    p.scaled(15 * time.Second),
 				InFlightBound:    p.scaled(time.Second),
@@ -143,17 +193,77 @@ func (p Profile) Describe() systems.Description {
 				OrderScope:      "connection",
 			},
 		},
-		Claims:   p.claims,
+		Claims:   p.claims.bySystem(),
 		Versions: map[string]string{"nats-server": server.VERSION, "nats.go": client.Version},
-		Lacks: map[systems.Need]string{
-			systems.NeedModes:       "at-most-once is core NATS beside JetStream: a publish to a stream is always stored",
-			systems.NeedDecline:     "JetStream stores a message whether or not a consumer is online",
-			systems.NeedLookup:      "JetStream finds messages by sequence or subject, not by business ID: an unknown publish is settled from the stored rows",
-			systems.NeedStoreFaults: "the file store is inside nats-server, with no seam to strike it",
-			systems.NeedClock:       "nats-server reads the machine's clock",
-			systems.NeedIdentity:    "the data does not depend on the server's name or host",
-			systems.NeedPlanting:    "NATS payloads have no protocol version that the server would refuse",
-			systems.NeedDeadLetters: "JetStream only publishes an advisory after the last delivery attempt: it has no dead-letter queue",
-		},
+		Lacks:    lacks,
 	}
+	if p.automatic() {
+		d.Profile.Redelivers, d.Profile.AckCounting = evidence.RedeliverNever, "automatic"
+	}
+	return d
+}
+
+// listed are the settings as NATS names them; those that are left to their
+// default only where a reader would miss them.
+func (p Profile) listed() []evidence.Setting {
+	if p.core {
+		return []evidence.Setting{{Name: "jetstream", Value: "no stream takes the subjects"}, {Name: "queue", Value: "the logical subscriber"}}
+	}
+	maxDeliver := -1
+	if p.maxDeliver > 0 {
+		maxDeliver = p.maxDeliver
+	}
+	list := []evidence.Setting{
+		{Name: "sync_interval", Value: p.sync},
+		{Name: "storage", Value: strings.ToLower(p.storage.String())},
+		{Name: "retention", Value: strings.ToLower(p.retention().String())},
+		{Name: "ack_policy", Value: strings.ToLower(strings.TrimPrefix(p.acks.String(), "Ack"))},
+		{Name: "ack_wait", Value: p.scaled(ackWait).String()},
+		// A message past its last attempt would stay in the work queue,
+		// offered to nobody: JetStream has no dead-letter queue.
+		{Name: "max_deliver", Value: strconv.Itoa(maxDeliver)},
+		{Name: "allow_msg_ttl", Value: "true"},
+	}
+	if p.persist != jetstream.DefaultPersistMode {
+		list = append(list, evidence.Setting{Name: "persist_mode", Value: strings.ToLower(p.persist.String())})
+	}
+	if p.maxAge > 0 {
+		list = append(list, evidence.Setting{Name: "max_age", Value: p.scaled(p.maxAge).String()})
+	}
+	if p.duplicates > 0 {
+		list = append(list, evidence.Setting{Name: "duplicate_window", Value: p.scaled(p.duplicates).String()})
+	}
+	return list
+}
+
+// lacked is what no profile has.
+var lacked = map[systems.Need]string{
+	systems.NeedModes:       "a stream has one mode: at-most-once is core NATS beside it",
+	systems.NeedDecline:     "JetStream stores a message whether or not a consumer is online",
+	systems.NeedLookup:      "JetStream finds messages by sequence or subject, not by business ID: an unknown publish is settled from the stored rows",
+	systems.NeedStoreFaults: "the file store is inside nats-server, with no seam to strike it",
+	systems.NeedClock:       "nats-server reads the machine's clock",
+	systems.NeedIdentity:    "the data does not depend on the server's name or host",
+	systems.NeedPlanting:    "NATS payloads have no protocol version that the server would refuse",
+	systems.NeedDeadLetters: "JetStream only publishes an advisory after the last delivery attempt: it has no dead-letter queue",
+}
+
+var ackNoneLacks = map[systems.Need]string{
+	systems.NeedAcks:       "AckNone: a delivery counts as its acknowledgement",
+	systems.NeedNack:       "AckNone: a delivery counts as its acknowledgement",
+	systems.NeedRedelivery: "AckNone: a message is delivered once",
+	systems.NeedDecline:    "interest retention drops what no consumer wants, and confirms the publish all the same",
+}
+
+var coreLacks = map[systems.Need]string{
+	systems.NeedAcks:        "core NATS has no acknowledgements",
+	systems.NeedNack:        "core NATS has no acknowledgements",
+	systems.NeedRedelivery:  "core NATS sends a message once",
+	systems.NeedDeadLetters: "core NATS keeps nothing",
+	systems.NeedLookup:      "core NATS keeps nothing",
+	systems.NeedTTL:         "core NATS keeps nothing that could expire",
+	systems.NeedMessageID:   "core NATS knows no message IDs, and no answer would end a retry",
+	systems.NeedDecline:     "core NATS drops what nobody listens for, and does not say so",
+	systems.NeedModes:       "core NATS is at-most-once only",
+	systems.NeedStoreFaults: "core NATS has no store",
 }

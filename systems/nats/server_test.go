@@ -16,8 +16,8 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// What nats-server does with this profile's settings, beyond what every system
-// must do.
+// What nats-server does with the first profile's settings, beyond what every
+// system must do.
 
 type discard struct{}
 
@@ -32,12 +32,18 @@ func serverEnv(t *testing.T) systems.Env {
 	}
 }
 
-// startServer gives a running instance and the context of the test.
+// startServer gives a running instance of the first profile and the context of
+// the test.
 func startServer(t *testing.T) (context.Context, *instance) {
+	t.Helper()
+	return startProfile(t, named(t, "file-explicit-ack"))
+}
+
+func startProfile(t *testing.T, p Profile) (context.Context, *instance) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
-	in, err := FileExplicit(1).Start(ctx, serverEnv(t))
+	in, err := p.Start(ctx, serverEnv(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -250,7 +256,7 @@ func TestTheWindowHoldsBackFurtherPulls(t *testing.T) {
 func TestStartRefusesADefect(t *testing.T) {
 	env := serverEnv(t)
 	env.Defect = "forget-everything"
-	if _, err := FileExplicit(1).Start(context.Background(), env); err == nil {
+	if _, err := Profiles(1)[0].Start(context.Background(), env); err == nil {
 		t.Error("started with a defect that it does not have")
 	}
 }
@@ -259,25 +265,5 @@ func TestRestartWhileItRunsIsRefused(t *testing.T) {
 	ctx, in := startServer(t)
 	if err := in.Restart(ctx); err == nil {
 		t.Error("restarted while it runs")
-	}
-}
-
-// The claim stable-redelivery-id under a restart rests on this.
-func TestTheDeliveryCountSurvivesAnOrderlyRestart(t *testing.T) {
-	ctx, in := startServer(t)
-	p, c := open(t, ctx, in), subscribe(t, ctx, in, 1)
-	publish(t, ctx, p, systems.Message{})
-	if _, err := c.Receive(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(in.Shutdown(ctx), in.Restart(ctx)); err != nil {
-		t.Fatal(err)
-	}
-	d, err := subscribe(t, ctx, in, 1).Receive(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n, _ := d.Attempt(); n < 2 || d.Mark() != evidence.MarkRedelivered {
-		t.Errorf("delivered again as attempt %d, marked %q", n, d.Mark())
 	}
 }

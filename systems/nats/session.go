@@ -7,6 +7,7 @@ import (
 	"net"
 
 	client "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/custodymq/custody/systems"
 )
@@ -95,9 +96,10 @@ func (s *session) ended() bool {
 }
 
 // unavailable says whether a failed call of JetStream's API may work later: it
-// found no server, or had no answer though the caller still waits.
+// found no server or not yet its stream (one in memory is made anew after a
+// restart), or had no answer though the caller still waits.
 func unavailable(ctx context.Context, err error) bool {
-	for _, passing := range []error{client.ErrNoResponders, client.ErrConnectionClosed, client.ErrTimeout, context.DeadlineExceeded} {
+	for _, passing := range []error{client.ErrNoResponders, client.ErrConnectionClosed, client.ErrTimeout, jetstream.ErrStreamNotFound, context.DeadlineExceeded} {
 		if errors.Is(err, passing) {
 			return ctx.Err() == nil
 		}

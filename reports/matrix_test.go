@@ -1,0 +1,100 @@
+package reports_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/guarantees"
+	"github.com/custodymq/custody/reports"
+)
+
+// runOf a profile, with one verdict and the class of the fault that fired.
+func runOf(profile, scenario string, fired evidence.Class, v guarantees.Verdict) reports.Run {
+	r := reports.Run{Dir: "runs/" + scenario, Judgement: guarantees.Judgement{System: "sys", Profile: profile, Scenario: scenario, Verdicts: []guarantees.Verdict{v}}}
+	r.Manifest.Profile.Summary = "a profile"
+	r.Manifest.Versions = map[string]string{"go": "1", "server": "7"}
+	r.Judgement.Outcome = guarantees.NotClaimed
+	if v.Claimed && v.Covered {
+		r.Judgement.Outcome = v.Outcome
+	}
+	if fired != "" {
+		r.Judgement.Faults = []guarantees.FaultResult{{Class: fired, Fired: 1}}
+	}
+	return r
+}
+
+func TestMatrixSaysWhatEachRunHasShown(t *testing.T) {
+	loss := func(o guarantees.Outcome, claimed bool, findings ...guarantees.Finding) guarantees.Verdict {
+		return guarantees.Verdict{Guarantee: evidence.NoAcceptedLoss, Outcome: o, Claimed: claimed, Covered: claimed, Why: "because", Findings: findings}
+	}
+	inapplicable := runOf("p", "n", "", loss(guarantees.Held, true))
+	inapplicable.Judgement.Outcome, inapplicable.Judgement.Verdicts = guarantees.NotApplicable, nil
+	inapplicable.Manifest.Expect = []string{evidence.NoAcceptedLoss}
+	inapplicable.Manifest.Inapplicable = "it has none"
+	failed := inapplicable
+	failed.Judgement.Outcome, failed.Judgement.Error, failed.Manifest.Inapplicable = guarantees.Inconclusive, "the disk is full", ""
+	for _, c := range []struct {
+		name string
+		runs []reports.Run
+		want reports.State
+	}{
+		{"held", []reports.Run{runOf("p", "a", "", loss(guarantees.Held, true))}, reports.CellHeld},
+		{"one violation decides", []reports.Run{runOf("p", "a", "", loss(guarantees.Held, true)), runOf("p", "b", "", loss(guarantees.Violated, true)), runOf("p", "c", "", loss(guarantees.Held, true))}, reports.CellViolated},
+		{"inconclusive is not made good", []reports.Run{runOf("p", "a", "", loss(guarantees.Held, true)), runOf("p", "b", "", loss(guarantees.Inconclusive, true))}, reports.CellInconclusive},
+		{"shown", []reports.Run{runOf("p", "a", "", loss(guarantees.Violated, false))}, reports.CellShown},
+		{"an unconfirmed loss is shown", []reports.Run{runOf("p", "a", "", loss(guarantees.Inconclusive, false, guarantees.Finding{Unconfirmed: true, Text: "gone"}))}, reports.CellShown},
+		{"held though not claimed", []reports.Run{runOf("p", "a", "", loss(guarantees.Held, false))}, reports.CellUnclaimed},
+		{"not applicable", []reports.Run{inapplicable}, reports.CellNotApplicable},
+		{"unmeasured", []reports.Run{failed}, reports.CellUnmeasured},
+		{"nothing to say", []reports.Run{runOf("p", "a", "", loss(guarantees.Inconclusive, false))}, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			g := reports.Matrix(reports.Report{Runs: c.runs}, nil)
+			var got reports.State
+			if len(g.Columns) > 0 {
+				got = g.Rows[0].Cells[0].State
+			}
+			if got != c.want || len(g.Rows) != 1 {
+				t.Errorf("%d rows, state %q, want %q", len(g.Rows), got, c.want)
+			}
+		})
+	}
+}
+
+func TestMatrixPlacesRunsByFaultAndVersion(t *testing.T) {
+	held := guarantees.Verdict{Guarantee: evidence.Survives, Outcome: guarantees.Held, Claimed: true, Covered: true}
+	older := runOf("p", "a", evidence.Link, held)
+	older.Manifest.Versions = map[string]string{"server": "6"}
+	g := reports.Matrix(reports.Report{Runs: []reports.Run{runOf("p", "a", evidence.Link, held), runOf("p", "b", "", held), older, runOf("q", "a", evidence.Link, held)}},
+		func(r reports.Run) string { return r.Dir + "/page" })
+	if len(g.Rows) != 3 || len(g.Columns) != 2 {
+		t.Fatalf("%d rows and %d columns, want 3 and 2", len(g.Rows), len(g.Columns))
+	}
+	if g.Columns[0].Name != "no fault" || g.Columns[1].Name != string(evidence.Link) {
+		t.Errorf("columns %v", g.Columns)
+	}
+	if c := g.Rows[0].Cells[0]; c.State != reports.CellHeld || c.Link != "runs/b/page" || c.Run != "runs/b" {
+		t.Errorf("the cell without a fault is %+v", c)
+	}
+	if c := g.Rows[2].Cells[0]; c.State != "" {
+		t.Errorf("a cell without a run is %+v", c)
+	}
+	if !strings.Contains(g.Rows[0].Facts, "server 7") || strings.Contains(g.Rows[0].Facts, "go") {
+		t.Errorf("facts %q", g.Rows[0].Facts)
+	}
+}
+
+func TestGridsEscapeWhatTheyShow(t *testing.T) {
+	g := reports.Grid{Title: "<script>", Corner: "Row", Columns: []reports.Column{{Group: "g", Name: "<b>"}},
+		Rows: []reports.GridRow{{Name: "a|b\x1b[31m", Cells: []reports.Cell{{State: reports.CellViolated, Why: "<i>\x07", Run: "dir", Link: "javascript:alert(1)"}}}, {Name: "gone", Absent: "not here"}}}
+	for _, f := range reports.GridFormats() {
+		var b strings.Builder
+		if err := f.Write(&b, g); err != nil {
+			t.Errorf("%s: %v", f.Name, err)
+		}
+		if text := b.String(); strings.ContainsAny(text, "\x1b\x07") || f.Name == "html" && (strings.Contains(text, "<script>") || strings.Contains(text, "javascript:alert")) || f.Name == "markdown" && strings.Contains(text, "a|b") {
+			t.Errorf("%s shows what it was given as it is:\n%s", f.Name, text)
+		}
+	}
+}

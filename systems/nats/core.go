@@ -1,0 +1,63 @@
+package nats
+
+import (
+	"context"
+	"fmt"
+
+	client "github.com/nats-io/nats.go"
+
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/systems"
+)
+
+// listener is a member of a queue group of core NATS. The server pushes, and
+// what has come waits in a channel for Receive: it is lost with the session.
+type listener struct {
+	*session
+	messages chan *client.Msg
+}
+
+// maxHeard bounds what waits for Receive. Were it full, the client would throw
+// messages away: that ends the session (see dial).
+const maxHeard = 1 << 16
+
+func (p Profile) listen(ctx context.Context, s *session, subject string, o systems.ConsumerOptions) (*listener, error) {
+	l := &listener{session: s, messages: make(chan *client.Msg, maxHeard)}
+	_, err := s.conn.ChanQueueSubscribe(subject, durableName(o.Subscription, o.Destination), l.messages)
+	if err == nil {
+		err = s.conn.FlushWithContext(ctx) // its answer comes behind the subscription
+	}
+	switch {
+	case err == nil:
+		return l, nil
+	case unavailable(ctx, err):
+		return nil, fmt.Errorf("nats: subscribe %s to %s: %w: %w", o.Subscription, o.Destination, systems.ErrUnavailable, err)
+	}
+	return nil, fmt.Errorf("nats: subscribe %s to %s: %w", o.Subscription, o.Destination, err)
+}
+
+func (l *listener) Receive(ctx context.Context) (systems.Delivery, error) {
+	if l.ended() {
+		return nil, systems.ErrDisconnected
+	}
+	select {
+	case msg := <-l.messages:
+		return handed{decode("", msg.Subject, msg.Header, msg.Data)}, nil
+	case <-l.gone:
+		return nil, systems.ErrDisconnected
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// handed is a delivery that the server has done with: it comes once.
+type handed struct{ message systems.Message }
+
+func (h handed) Message() systems.Message { return h.message }
+
+func (h handed) Attempt() (int, bool) { return 0, false }
+
+func (h handed) Mark() evidence.Mark { return evidence.MarkNone }
+
+// Ack has nothing to send: handing it over settled it.
+func (h handed) Ack(context.Context) (evidence.AckOutcome, error) { return evidence.AckSent, nil }
