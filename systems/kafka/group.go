@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -45,8 +46,8 @@ func (c *clients) groupConsumer(ctx context.Context, o systems.ConsumerOptions, 
 		session: p.newSession(o.Address), profile: p, names: c.names, window: o.Window,
 		receiving: make(chan struct{}, 1), changed: make(chan struct{}, 1), committer: make(chan struct{}, 1), partitions: make(map[int32]*progress),
 	}
-	joined := make(chan struct{})
-	var once sync.Once
+	joined := newJoining(kmsg.JoinGroup)
+	var assigned atomic.Bool
 	err := g.start(p, o.Session, append([]kgo.Opt{
 		kgo.ConsumerGroup(c.names.group(o.Subscription, o.Destination)),
 		kgo.ConsumeTopics(topic),
@@ -58,19 +59,18 @@ func (c *clients) groupConsumer(ctx context.Context, o systems.ConsumerOptions, 
 		kgo.RebalanceTimeout(p.scaled(sessionTimeout)),
 		kgo.HeartbeatInterval(p.scaled(heartbeat)),
 		kgo.Balancers(kgo.RoundRobinBalancer()),
-		kgo.OnPartitionsAssigned(func(context.Context, *kgo.Client, map[string][]int32) { once.Do(func() { close(joined) }) }),
+		kgo.WithHooks(joined),
+		kgo.OnPartitionsAssigned(func(context.Context, *kgo.Client, map[string][]int32) { assigned.Store(true) }),
 		kgo.OnPartitionsLost(func(context.Context, *kgo.Client, map[string][]int32) {
-			select {
-			case <-joined:
+			if assigned.Load() { // before, it was not in yet, and tries again
 				g.end(errors.New("kafka: the group has dropped this member"))
-			default: // it was not in yet: the client tries again
 			}
 		}),
 	}, g.committing(topic)...)...)
 	if err != nil {
 		return nil, err
 	}
-	if err := g.opened(ctx, joined); err != nil {
+	if err := g.opened(ctx, joined.done); err != nil {
 		g.close(ctx, false)
 		return nil, err
 	}

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/custodymq/custody/systems"
 )
@@ -94,10 +96,34 @@ func (s *session) end(why error) {
 	}
 }
 
-// conn tells its session when it ends.
+// conn tells its session when it ends, unless it was the client that ended it:
+// it does so to interrupt a request that it needs no more, by a deadline that
+// has passed already.
 type conn struct {
 	net.Conn
-	session *session
+	session     *session
+	interrupted atomic.Bool
+}
+
+func (c *conn) SetReadDeadline(t time.Time) error {
+	c.interrupts(t)
+	return c.Conn.SetReadDeadline(t)
+}
+
+func (c *conn) SetWriteDeadline(t time.Time) error {
+	c.interrupts(t)
+	return c.Conn.SetWriteDeadline(t)
+}
+
+func (c *conn) SetDeadline(t time.Time) error {
+	c.interrupts(t)
+	return c.Conn.SetDeadline(t)
+}
+
+func (c *conn) interrupts(t time.Time) {
+	if !t.IsZero() && !t.After(time.Now()) {
+		c.interrupted.Store(true)
+	}
 }
 
 func (c *conn) Read(b []byte) (int, error) {
@@ -112,10 +138,8 @@ func (c *conn) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// Close is called by the client: after an answer that did not come in time, or
-// at the session's end.
 func (c *conn) Close() error {
-	c.lost(net.ErrClosed)
+	c.session.forget(c)
 	return c.Conn.Close()
 }
 
@@ -123,12 +147,16 @@ func (c *conn) lost(err error) {
 	if err == nil {
 		return
 	}
-	c.session.mu.Lock()
-	delete(c.session.conns, c)
-	c.session.mu.Unlock()
-	if !c.session.again {
+	c.session.forget(c)
+	if !c.session.again && !c.interrupted.Load() && !errors.Is(err, net.ErrClosed) {
 		c.session.end(fmt.Errorf("kafka: a connection ended: %w", err))
 	}
+}
+
+func (s *session) forget(c *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.conns, c)
 }
 
 // reason of the end.
@@ -141,6 +169,27 @@ func (s *session) reason() error {
 // disconnected is the error of a session that is over.
 func (s *session) disconnected() error {
 	return fmt.Errorf("%w: %w", systems.ErrDisconnected, s.reason())
+}
+
+// joining waits for the answer to the first request with which a member joins
+// its group: the coordinator knows it from then on. What it is to read it is
+// told later, when the other members have been asked too.
+type joining struct {
+	request kmsg.Key
+	once    sync.Once
+	done    chan struct{}
+}
+
+var _ kgo.HookBrokerE2E = (*joining)(nil)
+
+func newJoining(request kmsg.Key) *joining {
+	return &joining{request: request, done: make(chan struct{})}
+}
+
+func (j *joining) OnBrokerE2E(_ kgo.BrokerMetadata, key int16, e2e kgo.BrokerE2E) {
+	if key == int16(j.request) && e2e.Err() == nil {
+		j.once.Do(func() { close(j.done) })
+	}
 }
 
 // opened waits until the session works, as ready tells; one that ends before

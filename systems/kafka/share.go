@@ -41,7 +41,7 @@ func (c *clients) shareConsumer(ctx context.Context, o systems.ConsumerOptions, 
 		return nil, err
 	}
 	s := &shareConsumer{session: p.newSession(o.Address), profile: p, names: c.names, receiving: make(chan struct{}, 1), results: make(chan error, 1)}
-	joined := &joining{done: make(chan struct{})}
+	joined := newJoining(kmsg.ShareGroupHeartbeat)
 	err := s.start(p, o.Session,
 		kgo.WithHooks(joined),
 		kgo.ShareGroup(group),
@@ -59,19 +59,6 @@ func (c *clients) shareConsumer(ctx context.Context, o systems.ConsumerOptions, 
 		return nil, err
 	}
 	return s, nil
-}
-
-// joining waits for the answer to the first heartbeat of a share group's
-// member, with which the broker has taken it in.
-type joining struct {
-	once sync.Once
-	done chan struct{}
-}
-
-func (j *joining) OnBrokerE2E(_ kgo.BrokerMetadata, key int16, e2e kgo.BrokerE2E) {
-	if key == int16(kmsg.ShareGroupHeartbeat) && e2e.Err() == nil {
-		j.once.Do(func() { close(j.done) })
-	}
 }
 
 // Close leaves the group; the broker gives what was not settled to another member.
