@@ -14,6 +14,7 @@ import (
 	"github.com/custodymq/custody/faults"
 	"github.com/custodymq/custody/guarantees"
 	"github.com/custodymq/custody/links"
+	"github.com/custodymq/custody/links/kafka"
 	"github.com/custodymq/custody/links/nats"
 	"github.com/custodymq/custody/links/zmtp"
 	"github.com/custodymq/custody/scenarios"
@@ -139,7 +140,7 @@ func faultsTable() string {
 
 func framesTable() string {
 	var rows [][]string
-	for _, p := range []links.Protocol{zmtp.Protocol{}, nats.Protocol{}} {
+	for _, p := range []links.Protocol{zmtp.Protocol{}, nats.Protocol{}, kafka.New()} {
 		for _, k := range p.Kinds() {
 			rows = append(rows, []string{p.Name(), "`" + k.Name + "`", "to the " + k.To.String(), k.Text})
 		}

@@ -3,8 +3,10 @@ package kafka_test
 import (
 	"context"
 	"flag"
+	"io"
 	"net"
 	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -18,6 +20,9 @@ import (
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/links"
 	"github.com/custodymq/custody/links/kafka"
+	"github.com/custodymq/custody/systems"
+	adapter "github.com/custodymq/custody/systems/kafka"
+	"github.com/custodymq/custody/systems/systemtest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -49,7 +54,8 @@ type rig struct {
 	admin    *kadm.Client
 }
 
-func newRig(t *testing.T, protocol links.Protocol, topics ...string) *rig {
+// newRig with one topic, which takes small messages only.
+func newRig(t *testing.T, protocol links.Protocol, topic string) *rig {
 	t.Helper()
 	address := broker(t)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -63,12 +69,9 @@ func newRig(t *testing.T, protocol links.Protocol, topics ...string) *rig {
 	must(t, err)
 	t.Cleanup(r.straight.Close)
 	r.admin = kadm.NewClient(r.straight)
-	for _, topic := range topics {
-		small := "300"
-		_, err := r.admin.CreateTopic(ctx, 1, 1, map[string]*string{"max.message.bytes": &small}, topic)
-		must(t, err)
-		t.Cleanup(func() { r.admin.DeleteTopics(context.WithoutCancel(ctx), topic) })
-	}
+	small := "300"
+	_, err = r.admin.CreateTopic(ctx, 1, 1, map[string]*string{"max.message.bytes": &small}, topic)
+	must(t, err)
 	return r
 }
 
@@ -193,12 +196,24 @@ func TestCapture(t *testing.T) {
 	}
 }
 
+// broker starts the real one, and gives its address.
 func broker(t *testing.T) string {
-	a := os.Getenv("KAFKA_ADDR")
-	if a == "" {
-		t.Skip("no broker")
-	}
-	return a
+	t.Helper()
+	system := adapter.Profiles(1)[0]
+	systemtest.Require(t, system)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	dir := t.TempDir()
+	instance, err := system.Start(ctx, systems.Env{Dir: dir, Sink: &sink{}, Scale: 1, Log: func(name string) (io.WriteCloser, error) {
+		return os.Create(filepath.Join(dir, name+".log"))
+	}})
+	must(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		must(t, instance.Stop(ctx))
+	})
+	return instance.(systems.Networked).Address()
 }
 
 func TestDroppedAcceptIsWithheldWithAllAfterIt(t *testing.T) {
