@@ -116,7 +116,7 @@ func (c *clients) once(ctx context.Context, done map[string]bool, name string, d
 	}
 	bounded, cancel := context.WithTimeout(ctx, c.profile.scaled(adminBound))
 	defer cancel()
-	err := administer(bounded, c.address, func(admin administrator) error { return do(bounded, admin) })
+	err := administer(c.address, func(admin administrator) error { return do(bounded, admin) })
 	if err != nil && ctx.Err() == nil {
 		return fmt.Errorf("%w: %w", systems.ErrUnavailable, err)
 	}

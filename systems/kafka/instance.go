@@ -22,6 +22,8 @@ type instance struct {
 	*broker
 	servers  *containers.Pool
 	protocol links.Protocol
+	admin    administrator
+	log      log
 }
 
 var (
@@ -53,8 +55,12 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	} else if err := p.startBroker(ctx, b); err != nil {
 		return nil, errors.Join(err, b.Close(context.WithoutCancel(ctx)))
 	}
+	admin, err := newAdministrator(b.address)
+	if err != nil {
+		return nil, errors.Join(err, b.Close(context.WithoutCancel(ctx)))
+	}
 	prefix := names("custody-" + strings.ToLower(rand.Text()[:10]))
-	return &instance{clients: p.clients(b.address, prefix), broker: b, servers: env.Servers, protocol: kafkalink.New()}, nil
+	return &instance{clients: p.clients(b.address, prefix), broker: b, servers: env.Servers, protocol: kafkalink.New(), admin: admin}, nil
 }
 
 func (p Profile) startBroker(ctx context.Context, b *broker) error {
@@ -76,6 +82,7 @@ func (in *instance) Stop(ctx context.Context) error {
 	if in.Untouched() {
 		err = in.clear(ctx)
 	}
+	in.admin.Close()
 	err = errors.Join(err, in.Detach())
 	return errors.Join(err, in.servers.Put(ctx, in.profile.serverKey(), in.broker))
 }
@@ -85,39 +92,40 @@ func (in *instance) Stop(ctx context.Context) error {
 func (in *instance) clear(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, in.profile.scaled(adminBound))
 	defer cancel()
-	return administer(ctx, in.Address(), func(admin administrator) error {
-		groups, err := in.groups(ctx, admin)
-		if err != nil {
+	groups, err := in.groups(ctx)
+	if err != nil {
+		return err
+	}
+	for _, group := range groups {
+		if err := in.remove(ctx, group); err != nil {
 			return err
 		}
-		for _, group := range groups {
-			if err := remove(ctx, admin, group); err != nil {
-				return err
-			}
+	}
+	topics, err := in.admin.ListTopics(ctx)
+	if err != nil {
+		return fmt.Errorf("kafka: list the topics: %w", err)
+	}
+	var mine []string
+	for topic := range topics {
+		if in.names.has(topic) {
+			mine = append(mine, topic)
 		}
-		topics, err := admin.ListTopics(ctx)
-		if err != nil {
-			return err
-		}
-		var mine []string
-		for topic := range topics {
-			if in.names.has(topic) {
-				mine = append(mine, topic)
-			}
-		}
-		if len(mine) == 0 {
-			return nil
-		}
-		deleted, err := admin.DeleteTopics(ctx, mine...)
-		return errors.Join(err, deleted.Error())
-	})
+	}
+	if len(mine) == 0 {
+		return nil
+	}
+	deleted, err := in.admin.DeleteTopics(ctx, mine...)
+	if err = errors.Join(err, deleted.Error()); err != nil {
+		return fmt.Errorf("kafka: delete the topics of the run: %w", err)
+	}
+	return nil
 }
 
 // groups of the run, whoever has opened them.
-func (in *instance) groups(ctx context.Context, admin administrator) ([]string, error) {
-	listed, err := admin.ListGroups(ctx)
+func (in *instance) groups(ctx context.Context) ([]string, error) {
+	listed, err := in.admin.ListGroups(ctx)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("kafka: list the groups: %w", err)
 	}
 	var mine []string
 	for group := range listed {
@@ -129,11 +137,11 @@ func (in *instance) groups(ctx context.Context, admin administrator) ([]string, 
 }
 
 // remove deletes a group once it has no member.
-func remove(ctx context.Context, admin administrator, group string) error {
+func (in *instance) remove(ctx context.Context, group string) error {
 	tick := time.NewTicker(backoff)
 	defer tick.Stop()
 	for {
-		_, err := admin.DeleteGroup(ctx, group)
+		_, err := in.admin.DeleteGroup(ctx, group)
 		if err == nil || errors.Is(err, kerr.GroupIDNotFound) {
 			return nil
 		}

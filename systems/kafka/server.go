@@ -175,7 +175,7 @@ func (b *broker) ready(ctx context.Context) error {
 		return err
 	}
 	conn.Close()
-	return administer(ctx, b.address, func(admin administrator) error {
+	return administer(b.address, func(admin administrator) error {
 		m, err := admin.Metadata(ctx)
 		if err != nil {
 			return err
@@ -204,16 +204,25 @@ type administrator struct {
 	kafka *kgo.Client
 }
 
-// administer does something on connections of its own, straight to the server
-// and never through a link.
-func administer(ctx context.Context, address string, do func(administrator) error) error {
+// newAdministrator reaches the server straight and never through a link; its
+// client is to be closed.
+func newAdministrator(address string) (administrator, error) {
 	client, err := kgo.NewClient(kgo.SeedBrokers(address), kgo.ClientID("administrator"), kgo.DisableClientMetrics(),
 		kgo.MetadataMinAge(metadataAge), kgo.RequestRetries(3), kgo.RetryBackoffFn(func(int) time.Duration { return backoff }))
 	if err != nil {
-		return fmt.Errorf("kafka: administer %s: %w", address, err)
+		return administrator{}, fmt.Errorf("kafka: administer %s: %w", address, err)
 	}
-	defer client.Close()
-	if err := do(administrator{kadm.NewClient(client), client}); err != nil {
+	return administrator{kadm.NewClient(client), client}, nil
+}
+
+// administer does something on connections of its own.
+func administer(address string, do func(administrator) error) error {
+	admin, err := newAdministrator(address)
+	if err != nil {
+		return err
+	}
+	defer admin.Close()
+	if err := do(admin); err != nil {
 		return fmt.Errorf("kafka: administer %s: %w", address, err)
 	}
 	return nil
