@@ -111,7 +111,7 @@ func manifest(o Options, desc systems.Description, labels []evidence.FaultLabel)
 	claims := append([]evidence.Claim(nil), desc.Claims...)
 	m := evidence.Manifest{Run: filepath.Base(o.Dir), System: desc.System, Profile: desc.Profile, Claims: append(claims, applicationClaims(o.Scenario)...),
 		Scenario: o.Scenario.Name, Why: o.Scenario.Why, Expect: o.Scenario.Expect, Reached: o.Scenario.Reached, Faults: labels,
-		Seed: o.Seed, Scale: o.Scale, Versions: map[string]string{"go": runtime.Version()}, Defect: o.Defect,
+		Known: desc.Known, Seed: o.Seed, Scale: o.Scale, Versions: map[string]string{"go": runtime.Version()}, Defect: o.Defect,
 		Machine: evidence.Machine{OS: runtime.GOOS, Arch: runtime.GOARCH, Cores: runtime.NumCPU()}}
 	for name, version := range desc.Versions {
 		m.Versions[name] = version

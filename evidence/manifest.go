@@ -22,6 +22,7 @@ type Manifest struct {
 	Expect       []string          `json:"expect"`  // the guarantees exercised
 	Reached      []Condition       `json:"reached"` // what must have happened for a verdict to count
 	Faults       []FaultLabel      `json:"faults"`
+	Known        []Known           `json:"known,omitempty"`
 	Inapplicable string            `json:"inapplicable,omitempty"` // why this scenario cannot run on this system; then nothing else happened
 	Seed         uint64            `json:"seed"`
 	Scale        float64           `json:"scale"` // factor on deadlines, bounds and tolerances
@@ -39,6 +40,17 @@ type End struct {
 	After  time.Duration `json:"after"`
 	Events uint64        `json:"events"` // the number of events on disk
 }
+
+// Known is a finding that the profile's owner knows of: until its date a
+// violation of the guarantee is told, and breaks nothing.
+type Known struct {
+	Guarantee string `json:"guarantee"`
+	Reason    string `json:"reason"` // such as the number of a ticket
+	Until     string `json:"until"`  // the last day on which it counts: 2026-12-31
+}
+
+// Day is the form of Known.Until.
+const Day = "2006-01-02"
 
 // EndHow is how the harness came to the end of a run.
 type EndHow string

@@ -253,12 +253,15 @@ func (j *judge) conclude(out *Judgement) {
 				v.Outcome, v.Why = Inconclusive, missing
 			}
 		}
+		if v.Outcome == Violated && v.Counts() {
+			v.Known = known(m, v.Guarantee)
+		}
 		out.Verdicts = append(out.Verdicts, v)
 		for _, f := range v.Findings {
 			if len(out.Anomalies) < maxAnomalies {
 				out.Anomalies = append(out.Anomalies, f)
 			}
-			if v.Claimed && v.Covered && !f.Unconfirmed && len(out.Broken) < maxAnomalies {
+			if v.Counts() && !f.Unconfirmed && len(out.Broken) < maxAnomalies {
 				out.Broken = append(out.Broken, f)
 			}
 		}
@@ -270,11 +273,22 @@ func (j *judge) conclude(out *Judgement) {
 	out.Messages, out.MessagesLeftOut = j.ledger.table(out.Anomalies)
 }
 
+// known says why a violation breaks nothing on the day of the run; empty if it does.
+func known(m *evidence.Manifest, guarantee string) string {
+	day := m.StartedAt.UTC().Format(evidence.Day)
+	for _, k := range m.Known {
+		if k.Guarantee == guarantee && day <= k.Until {
+			return fmt.Sprintf("known until %s: %s", k.Until, k.Reason)
+		}
+	}
+	return ""
+}
+
 // why is the run's outcome in one sentence.
 func (j *judge) why(out *Judgement, missing string) string {
 	var names []string
 	for _, v := range out.Verdicts {
-		if v.Claimed && v.Covered && v.Outcome == out.Outcome {
+		if v.Counts() && v.Outcome == out.Outcome {
 			names = append(names, v.Guarantee)
 		}
 	}

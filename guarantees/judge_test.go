@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/custodymq/custody/evidence"
 )
@@ -46,6 +47,17 @@ func TestJudgeRuns(t *testing.T) {
 			t.history.Manifest.Claims = []evidence.Claim{{Guarantee: dup}}
 		}, Violated, ExitViolated, ""},
 		{"a fault that the manifest does not list covers nothing", twice().fire("f", "clock", "", ""), nil, NotClaimed, ExitNone, ""},
+		{"known, until its day", twice(), func(t *tale) {
+			t.history.Manifest.StartedAt = time.Date(2026, 12, 31, 23, 0, 0, 0, time.UTC)
+			t.history.Manifest.Known = []evidence.Known{{Guarantee: dup, Reason: "ticket 7", Until: "2026-12-31"}}
+		}, NotClaimed, ExitNone, ""},
+		{"known, and its day is over", twice(), func(t *tale) {
+			t.history.Manifest.StartedAt = time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)
+			t.history.Manifest.Known = []evidence.Known{{Guarantee: dup, Reason: "ticket 7", Until: "2026-12-31"}}
+		}, Violated, ExitViolated, ""},
+		{"another one is known", twice(), func(t *tale) {
+			t.history.Manifest.Known = []evidence.Known{{Guarantee: evidence.Order, Reason: "ticket 7", Until: "2999-12-31"}}
+		}, Violated, ExitViolated, ""},
 		{"no end", good(), func(t *tale) { t.history.Manifest.End = nil }, Inconclusive, ExitUnmeasured, "no end"},
 		{"failed", good().failed(), nil, Inconclusive, ExitUnmeasured, "the machine stopped"},
 		{"failed, what events prove stands", twice().failed(), nil, Violated, ExitViolated, ""},

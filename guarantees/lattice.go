@@ -11,13 +11,13 @@ import (
 const ExitNone = -1
 
 // Combine gives the outcome of several verdicts. Those not applicable, not
-// claimed or not covered take no part; of the rest Violated if any is; else
+// claimed, not covered or known take no part; of the rest Violated if any is; else
 // Inconclusive if any is; else Held; nothing left is NotClaimed. Never a plain
 // maximum: one guarantee that could not be judged is not made good by ten that held.
 func Combine(verdicts []Verdict) Outcome {
 	var n [NotClaimed + 1]int
 	for _, v := range verdicts {
-		if v.Claimed && v.Covered {
+		if v.Counts() {
 			n[v.Outcome]++
 		}
 	}

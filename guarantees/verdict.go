@@ -39,12 +39,16 @@ type Verdict struct {
 	Claimed         bool           `json:"claimed"` // some claim names it
 	Covered         bool           `json:"covered"` // …under every class that fired
 	Owner           evidence.Owner `json:"owner,omitempty"`
-	Instances       int            `json:"instances"` // how often it was put to the test
+	Known           string         `json:"known,omitempty"` // why a violation breaks nothing yet: see evidence.Known
+	Instances       int            `json:"instances"`       // how often it was put to the test
 	Layers          []Layer        `json:"layers,omitempty"`
 	Findings        []Finding      `json:"findings,omitempty"` // bounded; FindingsLeftOut counts the rest
 	FindingsLeftOut int            `json:"findingsLeftOut,omitempty"`
 	Measures        []Measure      `json:"measures,omitempty"` // such as the longest recovery
 }
+
+// Counts says whether the verdict takes part in the outcome of its run.
+func (v Verdict) Counts() bool { return v.Claimed && v.Covered && v.Known == "" }
 
 // Layer is who carried a guarantee, with how often; 0 was not exercised.
 type Layer struct {

@@ -141,7 +141,7 @@ func cellsOf(run Run) []shown {
 // stateOf a verdict. One that is neither held nor violated, and not claimed,
 // says nothing.
 func stateOf(v guarantees.Verdict) State {
-	claimed := v.Claimed && v.Covered
+	claimed := v.Counts()
 	switch {
 	case v.Outcome == guarantees.Violated && claimed:
 		return CellViolated

@@ -152,7 +152,7 @@ func (r Report) identities() []identity {
 }
 
 // claimed reports whether the verdict takes part in the outcome.
-func claimed(v guarantees.Verdict) bool { return v.Claimed && v.Covered }
+func claimed(v guarantees.Verdict) bool { return v.Counts() }
 
 // seenOnly are the anomalies that break no claim covering the run.
 func seenOnly(j guarantees.Judgement) []guarantees.Finding {

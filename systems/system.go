@@ -31,6 +31,8 @@ type Description struct {
 	Profile  evidence.Profile
 	Claims   []evidence.Claim
 	Versions map[string]string // of server and client
+	// Known are findings of this profile that its owner knows of.
+	Known []evidence.Known
 	// Lacks names what a scenario may need and this system has no counterpart
 	// for, with the reason a report gives: "no per-message time to live".
 	Lacks map[Need]string
