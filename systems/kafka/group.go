@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -46,8 +45,8 @@ func (c *clients) groupConsumer(ctx context.Context, o systems.ConsumerOptions, 
 		session: p.newSession(o.Address), profile: p, names: c.names, window: o.Window,
 		receiving: make(chan struct{}, 1), changed: make(chan struct{}, 1), committer: make(chan struct{}, 1), partitions: make(map[int32]*progress),
 	}
-	joined := newJoining(kmsg.JoinGroup)
-	var assigned atomic.Bool
+	joined, assigned := newJoining(kmsg.JoinGroup), make(chan struct{})
+	var once sync.Once
 	err := g.start(p, o.Session, append([]kgo.Opt{
 		kgo.ConsumerGroup(c.names.group(o.Subscription, o.Destination)),
 		kgo.ConsumeTopics(topic),
@@ -60,10 +59,12 @@ func (c *clients) groupConsumer(ctx context.Context, o systems.ConsumerOptions, 
 		kgo.HeartbeatInterval(p.scaled(heartbeat)),
 		kgo.Balancers(kgo.RoundRobinBalancer()),
 		kgo.WithHooks(joined),
-		kgo.OnPartitionsAssigned(func(context.Context, *kgo.Client, map[string][]int32) { assigned.Store(true) }),
+		kgo.OnPartitionsAssigned(func(context.Context, *kgo.Client, map[string][]int32) { once.Do(func() { close(assigned) }) }),
 		kgo.OnPartitionsLost(func(context.Context, *kgo.Client, map[string][]int32) {
-			if assigned.Load() { // before, it was not in yet, and tries again
+			select {
+			case <-assigned:
 				g.end(errors.New("kafka: the group has dropped this member"))
+			default: // it was not in yet, and tries again
 			}
 		}),
 	}, g.committing(topic)...)...)
@@ -73,6 +74,16 @@ func (c *clients) groupConsumer(ctx context.Context, o systems.ConsumerOptions, 
 	if err := g.opened(ctx, joined.done); err != nil {
 		g.close(ctx, false)
 		return nil, err
+	}
+	// The group knows the member. It has its part once the others have given
+	// theirs up; one that is dead holds that up until its session has run out.
+	patience := time.NewTimer(p.scaled(assignWait))
+	defer patience.Stop()
+	select {
+	case <-assigned:
+	case <-patience.C:
+	case <-g.gone:
+	case <-ctx.Done():
 	}
 	return g, nil
 }
