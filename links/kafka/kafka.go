@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -22,10 +23,20 @@ import (
 // A message's ID is "TOPIC-PARTITION@OFFSET". Client IDs must tell sessions
 // apart: a commit names an offset only, and acknowledges what this session was
 // given before it.
-type Protocol struct{ shared *shared }
+type Protocol struct {
+	shared *shared
+	silent bool
+}
 
 // New makes the protocol of one instance.
-func New() Protocol { return Protocol{newShared()} }
+func New() Protocol { return Protocol{shared: newShared()} }
+
+// Unanswered is the same for producers with acks=0, which have no answer to
+// strike.
+func (p Protocol) Unanswered() Protocol {
+	p.silent = true
+	return p
+}
 
 var (
 	_ links.Protocol  = Protocol{}
@@ -63,7 +74,9 @@ var kinds = []links.KindInfo{
 func (Protocol) Name() string { return "kafka" }
 
 // Kinds are all named kinds.
-func (Protocol) Kinds() []links.KindInfo { return append([]links.KindInfo(nil), kinds...) }
+func (p Protocol) Kinds() []links.KindInfo {
+	return slices.DeleteFunc(slices.Clone(kinds), func(k links.KindInfo) bool { return p.silent && k.Name == links.FrameAccept })
+}
 
 // withPayload are the kinds in which there is something to corrupt.
 var withPayload = map[string]bool{links.FramePublish: true, links.FrameDeliver: true}

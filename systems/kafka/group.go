@@ -42,7 +42,7 @@ type progress struct{ given []*groupDelivery }
 func (c *clients) groupConsumer(ctx context.Context, o systems.ConsumerOptions, topic string) (systems.Consumer, error) {
 	p := c.profile
 	g := &groupConsumer{
-		session: p.newSession(o.Address), profile: p, names: c.names, window: o.Window,
+		session: newSession(o.Address, false), profile: p, names: c.names, window: o.Window,
 		receiving: make(chan struct{}, 1), changed: make(chan struct{}, 1), committer: make(chan struct{}, 1), partitions: make(map[int32]*progress),
 	}
 	joined, assigned := newJoining(kmsg.JoinGroup), make(chan struct{})

@@ -39,7 +39,7 @@ func (w *writes) OnBrokerWrite(_ kgo.BrokerMetadata, key int16, written int, _, 
 const maxBuffered = 1 << 14
 
 func (c *clients) producer(ctx context.Context, o systems.ProducerOptions) (*producer, error) {
-	p := &producer{session: c.profile.newSession(o.Address), clients: c, profile: c.profile, written: &writes{}}
+	p := &producer{session: newSession(o.Address, c.profile.retries), clients: c, profile: c.profile, written: &writes{}}
 	err := p.start(c.profile, o.Session, append([]kgo.Opt{
 		kgo.WithHooks(p.written),
 		kgo.ProducerBatchCompression(kgo.NoCompression()), // the link reads what it carries

@@ -33,8 +33,8 @@ type session struct {
 	conns map[*conn]struct{}
 }
 
-func (p Profile) newSession(address string) *session {
-	return &session{address: address, again: p.retries, gone: make(chan struct{}), conns: make(map[*conn]struct{})}
+func newSession(address string, again bool) *session {
+	return &session{address: address, again: again, gone: make(chan struct{}), conns: make(map[*conn]struct{})}
 }
 
 // start makes the client.
@@ -205,12 +205,12 @@ func (s *session) opened(ctx context.Context, ready <-chan struct{}) error {
 	}
 }
 
-// within gives a context that ends with the session too.
-func (s *session) within(ctx context.Context) (context.Context, context.CancelFunc) {
+// until gives a context that ends when the channel is closed too.
+func until(ctx context.Context, gone <-chan struct{}) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	go func() {
 		select {
-		case <-s.gone:
+		case <-gone:
 			cancel()
 		case <-ctx.Done():
 		}
@@ -220,7 +220,7 @@ func (s *session) within(ctx context.Context) (context.Context, context.CancelFu
 
 // poll takes one record.
 func (s *session) poll(ctx context.Context) (*kgo.Record, error) {
-	polling, cancel := s.within(ctx)
+	polling, cancel := until(ctx, s.gone)
 	defer cancel()
 	for {
 		fetches := s.client.PollRecords(polling, 1)
