@@ -112,7 +112,7 @@ func (b *Bench) addProducer(ctx context.Context, s script.Producer) error {
 	if err := b.link(ctx, s.Name); err != nil {
 		return err
 	}
-	p := newProducer(s, b.clients, b.addressOf(s.Name), b.rec, b.bounds, b.o.Seed)
+	p := newProducer(s, b.clients, b.addressOf(s.Name), b.rec, b.bounds, b.o.Seed, takesMessageID(b.desc))
 	b.producers[s.Name] = p
 	return p.open(ctx)
 }

@@ -23,6 +23,7 @@ type consumer struct {
 	db      *business.Database
 	sink    evidence.Sink
 	call    time.Duration // deadline of one call
+	names   bool          // the system takes message IDs of the publisher's
 
 	sessions int // of this process
 	name     string
@@ -148,7 +149,7 @@ func (c *consumer) handle(ctx context.Context, d systems.Delivery) error {
 	}
 	step(evidence.EffectCalled, "")
 	outcome, err := c.db.Apply(ctx, business.Delivery{Subscriber: subscription(c.spec), BusinessID: e.BusinessID,
-		PublishID: e.PublishID, MessageID: e.MessageID, Digest: e.Digest}, c.spec.Idempotent)
+		PublishID: e.PublishID, MessageID: e.MessageID, Digest: e.Digest, LogKey: c.logKey(e)}, c.spec.Idempotent)
 	reason := ""
 	if err != nil {
 		reason = err.Error()
@@ -158,6 +159,22 @@ func (c *consumer) handle(ctx context.Context, d systems.Delivery) error {
 		return ctx.Err() // no acknowledgement: it comes again
 	}
 	return c.settle(ctx, e, evidence.AckCalled, evidence.AckReturned, d.Ack)
+}
+
+// logKey is what a message that is published again has in common with the
+// first: its message ID, or where the system gives each its own, or none, what
+// it is about.
+func (c *consumer) logKey(delivered evidence.Event) string {
+	if c.names && delivered.MessageID != "" {
+		return delivered.MessageID
+	}
+	return delivered.BusinessID
+}
+
+// takesMessageID says whether a publisher of this system may choose the ID.
+func takesMessageID(d systems.Description) bool {
+	_, lacks := d.Lacks[systems.NeedMessageID]
+	return !lacks
 }
 
 var effectKinds = map[business.Outcome]evidence.Kind{

@@ -23,6 +23,7 @@ type producer struct {
 	sink    evidence.Sink
 	bounds  bounds
 	payload *rand.Rand
+	names   bool // the system takes message IDs of the publisher's
 
 	sessions int
 	session  systems.Producer
@@ -46,9 +47,9 @@ type bounds struct {
 	publish time.Duration // a publish that is tried until it is accepted
 }
 
-func newProducer(spec script.Producer, clients systems.Clients, address string, sink evidence.Sink, b bounds, seed uint64) *producer {
+func newProducer(spec script.Producer, clients systems.Clients, address string, sink evidence.Sink, b bounds, seed uint64, names bool) *producer {
 	return &producer{spec: spec, clients: clients, address: address, sink: sink, bounds: b,
-		payload: rand.New(rand.NewPCG(seed, uint64(len(spec.Name)))), tries: make(map[string]*tries)}
+		payload: rand.New(rand.NewPCG(seed, uint64(len(spec.Name)))), names: names, tries: make(map[string]*tries)}
 }
 
 func (p *producer) sessionName() string { return fmt.Sprintf("%s#%d", p.spec.Name, p.sessions) }
@@ -146,9 +147,9 @@ func (p *producer) publish(ctx context.Context, step script.Publish, left func(c
 
 func refused(r systems.Receipt) bool { return r.Acceptance != evidence.Accepted }
 
-// untilAccepted tries again with the same message ID, so that the system can
-// recognise what it has, until it is accepted or the bound is reached; what is
-// not accepted then stays so, and the evidence says it.
+// untilAccepted tries again, with the same message ID where the system takes
+// one and can so recognise what it has, until it is accepted or the bound is
+// reached; what is not accepted then stays so, and the evidence says it.
 func (p *producer) untilAccepted(ctx context.Context, id string, t *tries) error {
 	bounded, cancel := context.WithTimeout(ctx, p.bounds.publish)
 	defer cancel()
@@ -175,6 +176,9 @@ func (p *producer) firstTry(id string, step script.Publish) *tries {
 	t := &tries{count: p.count, try: 1, messageID: step.MessageID, step: step, body: make([]byte, step.Size)}
 	if step.Until != "" && t.messageID == "" {
 		t.messageID = "m-" + id
+	}
+	if !p.names {
+		t.messageID = ""
 	}
 	for i := range t.body {
 		t.body[i] = byte('a' + p.payload.IntN(26))

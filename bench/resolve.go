@@ -156,11 +156,11 @@ func Needs(s script.Scenario) []systems.Need {
 			if step.Cancel {
 				add(systems.NeedFrames)
 			}
+			if step.Until != "" {
+				add(systems.NeedAnswer)
+			}
 			if step.TTL > 0 {
 				add(systems.NeedTTL)
-			}
-			if step.MessageID != "" || step.Until != "" {
-				add(systems.NeedMessageID)
 			}
 		case script.Restart:
 			add(systems.NeedProcess)

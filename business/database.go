@@ -53,6 +53,7 @@ type Delivery struct {
 	PublishID  string
 	MessageID  string
 	Digest     string
+	LogKey     string // in the consumption log: what every repetition of it has in common
 }
 
 // Outcome of one business transaction.
@@ -70,8 +71,7 @@ const (
 )
 
 // Apply makes the effect of a message. With log, the consumption log is
-// written in the same transaction and absorbs what it has seen; the key is the
-// message ID, or the business ID where the system gives none.
+// written in the same transaction and absorbs what it has seen.
 func (d *Database) Apply(ctx context.Context, m Delivery, log bool) (Outcome, error) {
 	tx, err := d.db.BeginTx(ctx, nil)
 	if err != nil {
@@ -79,11 +79,7 @@ func (d *Database) Apply(ctx context.Context, m Delivery, log bool) (Outcome, er
 	}
 	defer tx.Rollback() // after a commit this does nothing
 	if log {
-		key := m.MessageID
-		if key == "" {
-			key = m.BusinessID
-		}
-		_, err := tx.ExecContext(ctx, `INSERT INTO consumption_log VALUES (?, ?, ?, ?)`, m.Subscriber, key, m.BusinessID, m.PublishID)
+		_, err := tx.ExecContext(ctx, `INSERT INTO consumption_log VALUES (?, ?, ?, ?)`, m.Subscriber, m.LogKey, m.BusinessID, m.PublishID)
 		if errors.Is(err, sqlite3.CONSTRAINT_UNIQUE) || errors.Is(err, sqlite3.CONSTRAINT_PRIMARYKEY) {
 			return Absorbed, nil
 		}

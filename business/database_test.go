@@ -38,7 +38,7 @@ func effects(t *testing.T, d *Database) int {
 }
 
 func TestLogAbsorbsARepeatAndOnlyTheLogDoes(t *testing.T) {
-	m := Delivery{Subscriber: "orders", BusinessID: "order-1", PublishID: "p1-1-1", MessageID: "m-1"}
+	m := Delivery{Subscriber: "orders", BusinessID: "order-1", PublishID: "p1-1-1", MessageID: "m-1", LogKey: "m-1"}
 	for _, c := range []struct {
 		name    string
 		log     bool
@@ -48,8 +48,9 @@ func TestLogAbsorbsARepeatAndOnlyTheLogDoes(t *testing.T) {
 	}{
 		{"same message", true, m, Absorbed, 1},
 		{"without the log", false, m, Committed, 2},
-		{"a new message ID passes", true, Delivery{"orders", "order-1", "p1-1-2", "m-2", ""}, Committed, 2},
-		{"another subscriber", true, Delivery{"mail", "order-1", "p1-1-1", "m-1", ""}, Committed, 2},
+		{"a new key passes", true, Delivery{"orders", "order-1", "p1-1-2", "m-2", "", "m-2"}, Committed, 2},
+		{"a new message ID under the same key", true, Delivery{"orders", "order-1", "p1-1-2", "m-2", "", "m-1"}, Absorbed, 1},
+		{"another subscriber", true, Delivery{"mail", "order-1", "p1-1-1", "m-1", "", "m-1"}, Committed, 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d := open(t)
@@ -71,7 +72,7 @@ func TestTwoInstancesAtOnceHaveOneEffect(t *testing.T) {
 	var group sync.WaitGroup
 	for range 8 {
 		group.Go(func() {
-			if _, err := d.Apply(t.Context(), Delivery{Subscriber: "orders", BusinessID: "order-1", MessageID: "m-1"}, true); err != nil {
+			if _, err := d.Apply(t.Context(), Delivery{Subscriber: "orders", BusinessID: "order-1", MessageID: "m-1", LogKey: "m-1"}, true); err != nil {
 				t.Error(err)
 			}
 		})

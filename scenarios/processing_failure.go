@@ -10,7 +10,7 @@ import (
 var processingFailure = script.Scenario{
 	Name:  "processing-failure",
 	Why:   "The handler fails twice and does not acknowledge; the message comes again until it succeeds.",
-	Needs: []string{string(systems.NeedNack)},
+	Needs: []string{string(systems.NeedRedelivery)},
 	Steps: []script.Step{
 		script.Producer{Name: "p1", Destination: "orders"},
 		script.Consumer{Name: "c1", Destination: "orders", Idempotent: true, Fails: "order-1", FailTimes: 2},

@@ -1,0 +1,96 @@
+package redis
+
+import (
+	"context"
+	"fmt"
+
+	client "github.com/redis/go-redis/v9"
+
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/systems"
+)
+
+// listener receives the messages of one channel. Every listener gets every
+// message: pub/sub knows no competing consumers. Safe for concurrent use.
+type listener struct {
+	*session
+	destination string
+	messages    chan *client.Message
+	done        chan struct{} // closed when its goroutine has ended
+}
+
+// listenerBuffer is how many messages wait for Receive; behind them the server
+// waits, as long as its output buffer lets it.
+const listenerBuffer = 128
+
+func (c clients) listen(ctx context.Context, o systems.ConsumerOptions) (systems.Consumer, error) {
+	var sub *client.PubSub
+	s, err := c.profile.open(ctx, c.reached(o.Address), func(ctx context.Context, s *session) error {
+		sub = s.client.Subscribe(ctx, c.name(o.Destination))
+		_, err := sub.Receive(ctx)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	l := &listener{session: s, destination: o.Destination, messages: make(chan *client.Message, listenerBuffer), done: make(chan struct{})}
+	go l.run(sub)
+	return l, nil
+}
+
+// run hands on what comes, until the session is over.
+func (l *listener) run(sub *client.PubSub) {
+	defer close(l.done)
+	defer l.end()
+	for {
+		m, err := sub.ReceiveMessage(context.Background()) // the connection's end ends it
+		if err != nil {
+			return
+		}
+		select {
+		case l.messages <- m:
+		case <-l.gone:
+			return
+		}
+	}
+}
+
+func (l *listener) Receive(ctx context.Context) (systems.Delivery, error) {
+	select { // what has arrived is the application's, even if the session is over
+	case m := <-l.messages:
+		return l.delivery(m)
+	default:
+	}
+	select {
+	case m := <-l.messages:
+		return l.delivery(m)
+	case <-l.gone:
+		return nil, systems.ErrDisconnected
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (l *listener) delivery(m *client.Message) (systems.Delivery, error) {
+	message, err := unwrap(l.destination, []byte(m.Payload))
+	if err != nil {
+		return nil, fmt.Errorf("redis: channel %s: %w", m.Channel, err)
+	}
+	return heard{message}, nil
+}
+
+// Close ends the session. What has arrived and was not received is lost.
+func (l *listener) Close(ctx context.Context) error {
+	l.end()
+	return ended(ctx, l.done)
+}
+
+// heard is a message of a channel: the server has forgotten it already.
+type heard struct{ message systems.Message }
+
+func (h heard) Message() systems.Message { return h.message }
+func (h heard) Attempt() (int, bool)     { return 0, false }
+func (h heard) Mark() evidence.Mark      { return evidence.MarkNone }
+
+// Ack does nothing: there is nothing to settle.
+func (h heard) Ack(context.Context) (evidence.AckOutcome, error) { return evidence.AckSent, nil }

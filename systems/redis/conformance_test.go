@@ -1,0 +1,31 @@
+package redis
+
+import (
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/custodymq/custody/systems"
+	"github.com/custodymq/custody/systems/systemtest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// profile gives one by its name.
+func profile(t *testing.T, name string) systems.System {
+	t.Helper()
+	for _, s := range Profiles(1) {
+		if s.Describe().Profile.Name == name {
+			return s
+		}
+	}
+	t.Fatalf("no profile %s", name)
+	return nil
+}
+
+// TestConformance exercises the safest profile and the one that differs most.
+func TestConformance(t *testing.T) {
+	for _, name := range []string{"aof-always-claim", "pubsub"} {
+		t.Run(name, func(t *testing.T) { systemtest.Exercise(t, profile(t, name)) })
+	}
+}

@@ -1,0 +1,344 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	client "github.com/redis/go-redis/v9"
+
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/links/resp"
+	"github.com/custodymq/custody/systems"
+)
+
+// consumer reads the stream for its group, one entry at a time and only while
+// Receive is waiting: an entry that a cancelled Receive had asked for is kept
+// for the next one. Safe for concurrent use; one Receive at a time waits for
+// the server.
+//
+// Its connection does one thing at a time, as Redis does: an acknowledgement
+// waits until a blocking read has ended, which is soon.
+type consumer struct {
+	clients
+	*session
+	destination, key string
+	group, name      string
+	window           int
+
+	calls     chan *call    // to the connection's goroutine
+	done      chan struct{} // closed when that has ended
+	receiving chan struct{} // held by the one Receive that waits
+	settled   chan struct{} // something has left open
+
+	// Guarded by receiving.
+	reading   *call     // under way
+	read      reading   // what it found; valid once it is done
+	own       string    // the last of its own pending entries that was read; empty when there are no more
+	claimFrom string    // where the next claim begins to look
+	claimNext time.Time // when it is due
+
+	mu   sync.Mutex
+	open map[*delivery]time.Time // unsettled, until it counts as given up
+}
+
+// call is one use of the connection.
+type call struct {
+	run  func(ctx context.Context)
+	done chan struct{}
+}
+
+// join makes the group of a logical subscriber, from the beginning of the
+// stream, if it is not there yet, and opens a consumer in it.
+func (c clients) join(ctx context.Context, o systems.ConsumerOptions) (systems.Consumer, error) {
+	key := c.name(o.Destination)
+	s, err := c.profile.open(ctx, c.reached(o.Address), func(ctx context.Context, s *session) error {
+		err := s.client.XGroupCreateMkStream(ctx, key, o.Subscription, "0").Err()
+		if err != nil && strings.HasPrefix(err.Error(), "BUSYGROUP ") {
+			return nil
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	k := &consumer{
+		clients: c, session: s, destination: o.Destination, key: key, group: o.Subscription, name: o.Name, window: max(o.Window, 1),
+		calls: make(chan *call), done: make(chan struct{}), receiving: make(chan struct{}, 1), settled: make(chan struct{}, 1),
+		claimFrom: "0-0", open: make(map[*delivery]time.Time),
+	}
+	if c.profile.reads != newOnly {
+		k.own = "0-0"
+	}
+	go k.run()
+	return k, nil
+}
+
+// run makes the calls in order, until the session is over.
+func (c *consumer) run() {
+	defer close(c.done)
+	for {
+		select {
+		case next := <-c.calls:
+			ctx, cancel := context.WithTimeout(context.Background(), c.profile.scaled(blockFor+replyWithin))
+			next.run(ctx)
+			cancel()
+			close(next.done)
+		case <-c.gone:
+			return
+		}
+	}
+}
+
+// Close ends the session. What it holds stays pending in the group.
+func (c *consumer) Close(ctx context.Context) error {
+	c.end()
+	return ended(ctx, c.done)
+}
+
+func (c *consumer) Receive(ctx context.Context) (systems.Delivery, error) {
+	select {
+	case c.receiving <- struct{}{}:
+		defer func() { <-c.receiving }()
+	case <-c.gone:
+		return nil, systems.ErrDisconnected
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	for {
+		if c.reading == nil {
+			if err := c.ask(ctx); err != nil {
+				return nil, err
+			}
+		}
+		select {
+		case <-c.reading.done:
+		case <-c.gone:
+			return nil, systems.ErrDisconnected
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		c.reading = nil
+		d, err := c.take(time.Now())
+		if d != nil || err != nil {
+			return d, err
+		}
+	}
+}
+
+// ask waits for room in the window and begins a read.
+func (c *consumer) ask(ctx context.Context) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for full, until := c.full(time.Now()); full; full, until = c.full(time.Now()) {
+		timer.Reset(time.Until(until))
+		select {
+		case <-timer.C:
+		case <-c.settled:
+		case <-c.gone:
+			return systems.ErrDisconnected
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	read := &call{run: c.next(time.Now()), done: make(chan struct{})}
+	select {
+	case c.calls <- read:
+		c.reading = read
+		return nil
+	case <-c.gone:
+		return systems.ErrDisconnected
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// full reports whether the window is used up, and until when at the latest: an
+// entry that has been idle for long enough counts as given up, whether or not
+// this profile's consumers claim it then.
+func (c *consumer) full(now time.Time) (bool, time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var first time.Time
+	for d, until := range c.open {
+		switch {
+		case !now.Before(until):
+			delete(c.open, d)
+		case first.IsZero() || until.Before(first):
+			first = until
+		}
+	}
+	return len(c.open) >= c.window, first
+}
+
+// reading is what a read found.
+type reading struct {
+	from    source
+	entry   *client.XMessage // nil: nothing
+	attempt int              // 0 where it is not known
+	cursor  string           // of a claim: where the next begins
+	err     error
+}
+
+// source is where an entry was found.
+type source uint8
+
+const (
+	fromNew   source = iota // never delivered to anybody
+	fromOwn                 // pending for this consumer
+	fromClaim               // left pending by somebody
+)
+
+// next chooses what to read: first what is pending for this consumer, then what
+// was left, then what is new.
+func (c *consumer) next(now time.Time) func(context.Context) {
+	switch {
+	case c.own != "":
+		after := c.own
+		return func(ctx context.Context) { c.read = c.readGroup(ctx, fromOwn, after, -1) }
+	case c.profile.reads == claim && !now.Before(c.claimNext):
+		from := c.claimFrom
+		return func(ctx context.Context) { c.read = c.claim(ctx, from) }
+	}
+	block := max(c.profile.scaled(blockFor), time.Millisecond) // none at all would be for ever
+	return func(ctx context.Context) { c.read = c.readGroup(ctx, fromNew, ">", block) }
+}
+
+func (c *consumer) readGroup(ctx context.Context, from source, after string, block time.Duration) reading {
+	streams, err := c.client.XReadGroup(ctx, &client.XReadGroupArgs{
+		Group: c.group, Consumer: c.name, Streams: []string{c.key, after}, Count: 1, Block: block,
+	}).Result()
+	r := reading{from: from, attempt: 1}
+	switch {
+	case errors.Is(err, client.Nil):
+	case err != nil:
+		r.err = err
+	case len(streams) == 1 && len(streams[0].Messages) == 1:
+		r.entry = &streams[0].Messages[0]
+		if from != fromNew {
+			r.attempt = c.attempt(ctx, r.entry.ID)
+		}
+	}
+	return r
+}
+
+// claim takes over one entry that nobody has settled in time, this consumer included.
+func (c *consumer) claim(ctx context.Context, from string) reading {
+	entries, cursor, err := c.client.XAutoClaim(ctx, &client.XAutoClaimArgs{
+		Stream: c.key, Group: c.group, Consumer: c.name, MinIdle: c.profile.scaled(claimIdle), Start: from, Count: 1,
+	}).Result()
+	r := reading{from: fromClaim, cursor: cursor, err: err}
+	if err == nil && len(entries) == 1 {
+		r.entry = &entries[0]
+		r.attempt = c.attempt(ctx, r.entry.ID)
+	}
+	return r
+}
+
+// attempt asks for the server's count of an entry's deliveries; 0 if it has none.
+func (c *consumer) attempt(ctx context.Context, id string) int {
+	pending, err := c.client.XPendingExt(ctx, &client.XPendingExtArgs{Stream: c.key, Group: c.group, Start: id, End: id, Count: 1}).Result()
+	if err != nil || len(pending) != 1 {
+		return 0
+	}
+	return int(pending[0].RetryCount)
+}
+
+// take makes a delivery of what was read; neither delivery nor error when there
+// was nothing.
+func (c *consumer) take(now time.Time) (systems.Delivery, error) {
+	r := c.read
+	if r.err != nil {
+		c.end() // the connection is gone, or so is the group: a new session makes it again
+		return nil, fmt.Errorf("%w: read %s: %w", systems.ErrDisconnected, c.key, r.err)
+	}
+	switch {
+	case r.from == fromOwn && r.entry == nil:
+		c.own = ""
+	case r.from == fromOwn:
+		c.own = r.entry.ID
+	case r.from == fromClaim:
+		c.claimFrom = r.cursor
+		if r.entry == nil && r.cursor == "0-0" { // all was looked at
+			c.claimNext = now.Add(c.profile.scaled(claimEvery))
+		}
+	}
+	if r.entry == nil || r.entry.Values == nil { // deleted while it was pending
+		return nil, nil
+	}
+	d := &delivery{consumer: c, id: r.entry.ID, message: decode(c.destination, c.key, *r.entry), attempt: r.attempt, again: r.from != fromNew}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.open[d] = now.Add(c.profile.scaled(claimIdle))
+	return d, nil
+}
+
+func (c *consumer) settle(d *delivery) {
+	c.mu.Lock()
+	delete(c.open, d)
+	c.mu.Unlock()
+	select {
+	case c.settled <- struct{}{}:
+	default:
+	}
+}
+
+// delivery is one entry in the hands of the application.
+type delivery struct {
+	consumer *consumer
+	id       string
+	message  systems.Message
+	attempt  int
+	again    bool
+}
+
+func (d *delivery) Message() systems.Message { return d.message }
+
+func (d *delivery) Attempt() (int, bool) { return d.attempt, d.attempt > 0 }
+
+func (d *delivery) Mark() evidence.Mark {
+	if d.again {
+		return evidence.MarkRedelivered
+	}
+	return evidence.MarkFirst
+}
+
+// Ack is confirmed by the number of entries that XACK took from the group's
+// pending ones: this one, or none.
+func (d *delivery) Ack(ctx context.Context) (evidence.AckOutcome, error) {
+	c := d.consumer
+	var n int64
+	var err error
+	ack := &call{done: make(chan struct{}), run: func(ctx context.Context) {
+		if n, err = c.client.XAck(ctx, c.key, c.group, d.id).Result(); err == nil {
+			c.settle(d) // also when the caller has stopped waiting
+		}
+	}}
+	what := "ack of " + resp.MessageID(c.key, d.id)
+	select {
+	case c.calls <- ack:
+	case <-c.gone:
+		return evidence.AckUnknown, fmt.Errorf("redis: %s was not sent: %w", what, systems.ErrDisconnected)
+	case <-ctx.Done():
+		return evidence.AckUnknown, fmt.Errorf("redis: %s was not sent: %w", what, context.Cause(ctx))
+	}
+	select {
+	case <-ack.done:
+	case <-ctx.Done():
+		return evidence.AckUnknown, fmt.Errorf("redis: %s has no answer: %w", what, context.Cause(ctx))
+	}
+	var reply client.Error
+	switch {
+	case errors.As(err, &reply):
+		return evidence.AckRefused, fmt.Errorf("redis: %s: %w", what, err)
+	case err != nil:
+		return evidence.AckUnknown, fmt.Errorf("redis: %s: %w: %w", what, systems.ErrDisconnected, err)
+	}
+	if n == 0 {
+		return evidence.AckRefused, fmt.Errorf("redis: %s: it is not pending any more", what)
+	}
+	return evidence.AckConfirmed, nil
+}

@@ -1,0 +1,173 @@
+package redis
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+
+	client "github.com/redis/go-redis/v9"
+
+	"github.com/custodymq/custody/containers"
+	"github.com/custodymq/custody/links"
+	"github.com/custodymq/custody/links/resp"
+	"github.com/custodymq/custody/systems"
+)
+
+// instance is one run's part of a redis-server. Safe for concurrent use.
+type instance struct {
+	clients
+	*server
+	pool *containers.Pool
+}
+
+// server is one redis-server in a process of its own, which may serve one run
+// after another.
+type server struct {
+	*containers.Server
+	endpoint string // address and port
+	dir      string
+}
+
+var (
+	_ systems.System    = Profile{}
+	_ systems.Connector = Profile{}
+	_ systems.Installed = Profile{}
+	_ systems.Networked = (*instance)(nil)
+	_ systems.Process   = (*instance)(nil)
+	_ systems.Inspector = (*instance)(nil)
+)
+
+// serverName is the actor of the server's events and the name of its log.
+const serverName = "broker"
+
+// configText is the whole configuration of the server: address, folder, and
+// what is stored when.
+const configText = `bind 127.0.0.1
+port %s
+dir %q
+daemonize no
+protected-mode yes
+databases 1
+save ""
+%s
+`
+
+// Start takes a server that an earlier run has left as it was, or runs one on a
+// free port of 127.0.0.1.
+func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, error) {
+	if env.Defect != "" {
+		return nil, fmt.Errorf("redis: no seeded defect %q: this adapter has none", env.Defect)
+	}
+	log, err := env.Log(serverName)
+	if err != nil {
+		return nil, fmt.Errorf("redis: log of the server: %w", err)
+	}
+	s, kept := containers.Take[*server](ctx, env.Servers, p.kind())
+	if kept {
+		s.Attach(env.Sink, log)
+	} else if s, err = p.startServer(ctx, env, log); err != nil {
+		return nil, errors.Join(err, log.Close())
+	}
+	prefix := "custody-" + strings.ToLower(rand.Text()[:8]) + ":"
+	return &instance{clients: clients{profile: p, address: s.endpoint, prefix: prefix}, server: s, pool: env.Servers}, nil
+}
+
+// kind names what makes two servers alike.
+func (p Profile) kind() string { return "redis-server " + p.persistence }
+
+func (p Profile) startServer(ctx context.Context, env systems.Env, log io.WriteCloser) (*server, error) {
+	address, err := containers.FreeAddress()
+	if err != nil {
+		return nil, err
+	}
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, fmt.Errorf("redis: address of the server: %w", err)
+	}
+	dir, err := containers.Folder()
+	if err != nil {
+		return nil, err
+	}
+	file := filepath.Join(dir, "redis.conf")
+	if err := os.WriteFile(file, fmt.Appendf(nil, configText, port, dir, p.persistence), 0o600); err != nil {
+		return nil, errors.Join(fmt.Errorf("redis: configuration of the server: %w", err), os.RemoveAll(dir))
+	}
+	s := &server{endpoint: address, dir: dir}
+	s.Server = containers.NewServer(serverName, env.Sink, log, func(ctx context.Context, log io.Writer, exited func(containers.Exit)) (containers.Process, string, error) {
+		process, err := containers.StartProgram(ctx, containers.ProgramOptions{
+			Path: program, Args: []string{file}, Dir: dir, Log: log, Exited: exited,
+			Ready: func(ctx context.Context) error { return p.administer(ctx, address, ping) },
+		})
+		return process, "", err
+	})
+	if err := s.Restart(ctx); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	return s, nil
+}
+
+// Close ends the server and removes its folder.
+func (s *server) Close(ctx context.Context) error {
+	return errors.Join(s.Server.Close(ctx), os.RemoveAll(s.dir))
+}
+
+// administer does something on a connection of its own, straight to the server
+// and never through a link.
+func (p Profile) administer(ctx context.Context, address string, do func(context.Context, *client.Client) error) error {
+	s, err := p.open(ctx, address, func(ctx context.Context, s *session) error { return ping(ctx, s.client) })
+	if err != nil {
+		return err
+	}
+	defer s.end()
+	defer context.AfterFunc(ctx, s.end)()
+	return do(ctx, s.client)
+}
+
+func ping(ctx context.Context, c *client.Client) error { return c.Ping(ctx).Err() }
+
+func (in *instance) Address() string { return in.address }
+
+func (in *instance) Protocol() links.Protocol {
+	return resp.Protocol{PubSub: in.profile.reads == channel}
+}
+
+// Stop deletes the run's names from a server that goes on, and gives it back.
+func (in *instance) Stop(ctx context.Context) error {
+	if !in.Untouched() {
+		return in.Close(ctx)
+	}
+	err := in.profile.administer(ctx, in.address, in.forget)
+	return errors.Join(err, in.Detach(), in.pool.Put(ctx, in.profile.kind(), in.server))
+}
+
+func (in *instance) forget(ctx context.Context, c *client.Client) error {
+	names, err := in.names(ctx, c)
+	if err != nil || len(names) == 0 {
+		return err
+	}
+	if err := c.Unlink(ctx, names...).Err(); err != nil {
+		return fmt.Errorf("redis: delete the streams of the run: %w", err)
+	}
+	return nil
+}
+
+// names lists the streams of this run; a name may stand there twice.
+func (in *instance) names(ctx context.Context, c *client.Client) ([]string, error) {
+	var names []string
+	for cursor := uint64(0); ; {
+		found, next, err := c.Scan(ctx, cursor, in.prefix+"*", scanCount).Result()
+		if err != nil {
+			return nil, fmt.Errorf("redis: list the streams of the run: %w", err)
+		}
+		names = append(names, found...)
+		if cursor = next; cursor == 0 {
+			return names, nil
+		}
+	}
+}

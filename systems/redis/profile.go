@@ -1,0 +1,275 @@
+// Package redis puts Redis under test: streams with consumer groups, and
+// pub/sub for contrast. An installed redis-server runs in a process of its own
+// and is reached with go-redis.
+package redis
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os/exec"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+
+	client "github.com/redis/go-redis/v9"
+
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/systems"
+)
+
+// Profile is one configuration of a server and of what its applications do.
+type Profile struct {
+	name, summary string
+	persistence   string // lines of the server's configuration
+	reads         reads
+	heldBy        evidence.HeldBy // who has what was accepted
+	scale         float64         // factor on every period and bound
+	claims        []evidence.Claim
+	version       func() string // of the server; asked for once
+}
+
+// reads is what a consumer of a profile reads. Redis sends no entry again by
+// itself: that part of the protocol is the application's.
+type reads uint8
+
+const (
+	claim   reads = iota // its own pending entries, then what others left idle, then new ones
+	own                  // its own pending entries, then new ones
+	newOnly              // new ones
+	channel              // not a stream: the messages of a channel
+)
+
+// What the server stores, and when.
+const (
+	aofAlways   = "appendonly yes\nappendfsync always"
+	aofEverySec = "appendonly yes\nappendfsync everysec"
+	noAOF       = "appendonly no"
+)
+
+// Profiles lists the configurations of this adapter, the safest first. scale is
+// the factor on every period and deadline of the run: 1 on an ordinary machine.
+func Profiles(scale float64) []systems.System {
+	version := sync.OnceValue(serverVersion)
+	profile := func(p Profile) systems.System { p.scale, p.version = scale, version; return p }
+	return []systems.System{
+		profile(Profile{
+			name: "aof-always-claim", persistence: aofAlways, reads: claim, heldBy: evidence.HeldByStore, claims: claimingClaims(anyFault),
+			summary: "streams, synced before every answer; consumers read what is pending for them, claim what others left, then read what is new",
+		}),
+		profile(Profile{
+			name: "aof-everysec", persistence: aofEverySec, reads: claim, heldBy: evidence.HeldByBrokerMemory, claims: claimingClaims(butCrash),
+			summary: "as aof-always-claim, but synced once a second (the server's default for its append-only file)",
+		}),
+		profile(Profile{
+			name: "no-aof", persistence: noAOF, reads: claim, heldBy: evidence.HeldByBrokerMemory, claims: claimingClaims(whileRunning),
+			summary: "as aof-always-claim, but nothing is stored: the end of the server is the end of all",
+		}),
+		profile(Profile{
+			name: "own-pending", persistence: aofAlways, reads: own, heldBy: evidence.HeldByStore, claims: unclaimedClaims,
+			summary: "as aof-always-claim, but nobody claims: what a consumer leaves waits until one of the same name is back",
+		}),
+		profile(Profile{
+			name: "new-only", persistence: aofAlways, reads: newOnly, heldBy: evidence.HeldByStore, claims: unclaimedClaims,
+			summary: "as aof-always-claim, but consumers read new entries only: what was not acknowledged stays pending for ever",
+		}),
+		profile(Profile{
+			name: "pubsub", persistence: noAOF, reads: channel, heldBy: evidence.HeldByBrokerMemory, claims: pubsubClaims,
+			summary: "PUBLISH to whoever is subscribed: at most once, never stored",
+		}),
+	}
+}
+
+// The periods of a profile at scale 1. They are short, so that a run sees
+// redelivery within seconds.
+const (
+	claimIdle   = time.Second            // XAUTOCLAIM's min-idle-time: then anybody may take an entry over
+	claimEvery  = 200 * time.Millisecond // …and how often a consumer looks
+	blockFor    = 100 * time.Millisecond // of a blocking read; an acknowledgement waits behind it
+	replyWithin = 2 * time.Second        // then the connection counts as lost
+	openWithin  = 2 * time.Second        // connection and first exchange
+)
+
+func (p Profile) scaled(d time.Duration) time.Duration {
+	return time.Duration(float64(d) * p.scale)
+}
+
+// anyFault is every class that a child process on a link can be struck with.
+var anyFault = under(evidence.ClientCrash, evidence.BrokerRestart, evidence.BrokerCrash, evidence.BrokerPause, evidence.Link)
+
+var (
+	butCrash     = under(evidence.ClientCrash, evidence.BrokerRestart, evidence.BrokerPause, evidence.Link)
+	whileRunning = under(evidence.ClientCrash, evidence.BrokerPause, evidence.Link)
+)
+
+func under(classes ...evidence.Class) []evidence.Class { return classes }
+
+// claims is a table of promises, each with the section of the Redis
+// documentation that makes it.
+type claims []struct {
+	guarantee string
+	under     []evidence.Class
+	source    string
+}
+
+func (table claims) bySystem() []evidence.Claim {
+	made := make([]evidence.Claim, 0, len(table))
+	for _, c := range table {
+		made = append(made, evidence.Claim{Guarantee: c.guarantee, Under: c.under, Owner: evidence.OwnerSystem, Source: c.source})
+	}
+	return made
+}
+
+const (
+	ofGroups     = "Redis Streams: Consumer groups"
+	ofClaiming   = "Redis Streams: Recovering from permanent failures; Automatic claiming"
+	ofCounter    = "Redis Streams: Claiming and the delivery counter"
+	ofSafety     = "Redis Streams: Persistence, replication and message safety"
+	ofIDs        = "Redis Streams: Entry IDs"
+	ofObserving  = "Redis Streams: Streams observability"
+	ofDurability = "Redis persistence: How durable is the append only file?"
+	ofPubSub     = "Redis Pub/sub"
+)
+
+// streamClaims is what a stream promises while its data is kept.
+func streamClaims(kept []evidence.Class) claims {
+	return claims{
+		{evidence.NoPhantom, anyFault, ofGroups},
+		{evidence.DeclinedMeansAbsent, anyFault, "XADD: Return information"},
+		{evidence.UnknownResolved, kept, ofObserving},
+		{evidence.AckIsFinal, kept, ofSafety},
+		{evidence.RowsMatchClients, kept, ofObserving},
+		{evidence.Survives, anyFault, "Redis administration"},
+		// An entry that comes again comes behind those that followed it: order
+		// is promised where nothing is lost.
+		{evidence.Order, nil, ofIDs},
+	}
+}
+
+// claimingClaims is what it promises to consumers that claim what was left.
+func claimingClaims(kept []evidence.Class) []evidence.Claim {
+	return append(streamClaims(kept), claims{
+		{evidence.NoAcceptedLoss, kept, ofSafety + "; " + ofDurability},
+		{evidence.RecoveryBounded, kept, ofClaiming},
+		{evidence.StableRedeliveryID, kept, ofCounter},
+	}...).bySystem()
+}
+
+var (
+	// unclaimedClaims promise no redelivery: an entry whose consumer neither
+	// settles it nor comes back stays where it is.
+	unclaimedClaims = streamClaims(anyFault).bySystem()
+
+	pubsubClaims = claims{
+		{evidence.NoPhantom, anyFault, ofPubSub},
+		{evidence.DeclinedMeansAbsent, anyFault, "PUBLISH: Return information"},
+		{evidence.Order, anyFault, ofPubSub},
+		{evidence.Survives, anyFault, "Redis administration"},
+	}.bySystem()
+)
+
+// program is the server, as Debian names it.
+const program = "redis-server"
+
+// Installed says whether the server is on this machine.
+func (Profile) Installed() error {
+	if _, err := exec.LookPath(program); err != nil {
+		return fmt.Errorf("redis: %s is missing: apt-get install %s, or make brokers", program, program)
+	}
+	return nil
+}
+
+// versionForm is in what the server prints: "Redis server v=7.0.15 sha=…".
+var versionForm = regexp.MustCompile(`\bv=(\S+)`)
+
+// serverVersion asks the installed server.
+func serverVersion() string {
+	ctx, cancel := context.WithTimeout(context.Background(), versionWithin)
+	defer cancel()
+	printed, err := exec.CommandContext(ctx, program, "--version").Output()
+	if found := versionForm.FindSubmatch(printed); err == nil && found != nil {
+		return string(found[1])
+	}
+	return "not installed"
+}
+
+const versionWithin = 5 * time.Second
+
+// Describe says what this profile promises and lacks.
+func (p Profile) Describe() systems.Description {
+	d := systems.Description{
+		System: "redis",
+		Profile: evidence.Profile{
+			Name:        p.name,
+			Summary:     p.summary,
+			Settings:    p.settings(),
+			Redelivers:  redelivers[p.reads],
+			AckCounting: "per-message",
+			KeepsRows:   true,
+			MarksAgain:  true,
+			AckConfirms: true,
+			// XACK is a write: it is synced before it is answered, or it is not.
+			ConfirmIsDurable: p.persistence == aofAlways,
+			Limits: evidence.Limits{
+				RedeliveryPeriod: p.scaled(claimIdle + 2*claimEvery),
+				RecoveryBound:    p.scaled(8 * time.Second),
+				InFlightBound:    p.scaled(time.Second),
+				ExpiryTolerance:  p.scaled(time.Second),
+				DeleteBound:      p.scaled(time.Second),
+				DrainDeadline:    p.scaled(12 * time.Second),
+				OrderScope:       "connection",
+			},
+		},
+		Claims:   p.claims,
+		Versions: map[string]string{program: p.version(), "go-redis": client.Version()},
+		Lacks:    maps.Clone(lacks),
+	}
+	if p.reads == channel {
+		const none = "pub/sub keeps nothing and asks for no acknowledgement"
+		d.Profile.AckCounting, d.Profile.KeepsRows, d.Profile.MarksAgain, d.Profile.AckConfirms = "automatic", false, false, false
+		d.Lacks[systems.NeedRedelivery], d.Lacks[systems.NeedAcks] = none, none
+		delete(d.Lacks, systems.NeedDecline)
+	}
+	return d
+}
+
+var redelivers = map[reads]evidence.Redelivery{
+	claim: evidence.RedeliverClaim, own: evidence.RedeliverReconnect, newOnly: evidence.RedeliverNever, channel: evidence.RedeliverNever,
+}
+
+func (p Profile) settings() []evidence.Setting {
+	var list []evidence.Setting
+	for line := range strings.Lines(p.persistence) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		list = append(list, evidence.Setting{Name: name, Value: value})
+	}
+	list = append(list, evidence.Setting{Name: "reads", Value: readsText[p.reads]})
+	if p.reads == claim {
+		list = append(list, evidence.Setting{Name: "min-idle-time", Value: p.scaled(claimIdle).String()})
+	}
+	return list
+}
+
+var readsText = map[reads]string{
+	claim: "XREADGROUP 0, XAUTOCLAIM, XREADGROUP >", own: "XREADGROUP 0, XREADGROUP >", newOnly: "XREADGROUP >", channel: "SUBSCRIBE",
+}
+
+const (
+	noTTL       = "Redis has no time to live for an entry of a stream, nor for a message of a channel"
+	noMessageID = "an entry's ID is a number that only grows, and naming one a second time is an error, not a repetition"
+)
+
+var lacks = map[systems.Need]string{
+	systems.NeedModes:       "a stream stores every entry: at most once is pub/sub, a profile of its own",
+	systems.NeedDecline:     "XADD stores an entry whether or not a consumer is online",
+	systems.NeedLookup:      "Redis finds entries by ID, not by business ID: an unknown publish is settled from the stored rows",
+	systems.NeedNack:        "Redis has no negative acknowledgement: an entry that is not acknowledged can be claimed in time",
+	systems.NeedTTL:         noTTL,
+	systems.NeedMessageID:   noMessageID,
+	systems.NeedStoreFaults: "the append-only file is inside redis-server, with no seam to strike it",
+	systems.NeedClock:       "redis-server reads the machine's clock",
+	systems.NeedIdentity:    "the data does not depend on the server's name or host",
+	systems.NeedPlanting:    "entries have no protocol version that the server would refuse",
+	systems.NeedDeadLetters: "Redis counts an entry's deliveries and leaves it to the application to give up: it has no dead-letter queue",
+}

@@ -1,0 +1,135 @@
+package redis
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	client "github.com/redis/go-redis/v9"
+
+	"github.com/custodymq/custody/evidence"
+)
+
+const (
+	scanCount = 1000
+	// maxPending bounds the pending entries that are read of one group.
+	maxPending = 1 << 20
+)
+
+// Rows reads every stream of the run, each with its groups in one transaction.
+// An entry stays in its stream when it is acknowledged: it has a row for each
+// group, which is pending until that group is through with it. Without a group
+// it has one, which is pending.
+func (in *instance) Rows(ctx context.Context) (evidence.Snapshot, error) {
+	snapshot := evidence.Snapshot{Source: evidence.SourceBroker, Trust: evidence.Exact}
+	err := in.profile.administer(ctx, in.address, func(ctx context.Context, c *client.Client) error {
+		names, err := in.names(ctx, c)
+		if err != nil {
+			return err
+		}
+		slices.Sort(names)
+		for _, key := range slices.Compact(names) {
+			stream, err := readStream(ctx, c, key)
+			if err != nil {
+				return fmt.Errorf("redis: read the rows of %s: %w", key, err)
+			}
+			snapshot.Rows = append(snapshot.Rows, stream.rows(strings.TrimPrefix(key, in.prefix))...)
+		}
+		return nil
+	})
+	if err != nil {
+		return evidence.Snapshot{}, err
+	}
+	snapshot.Count = len(snapshot.Rows)
+	return snapshot, nil
+}
+
+// stream is all of one stream at one time.
+type stream struct {
+	key     string
+	entries []client.XMessage
+	groups  []group
+}
+
+// group is where a logical subscriber stands.
+type group struct {
+	name    string
+	last    string         // ID of the last entry that was delivered to it
+	pending map[string]int // deliveries of what was delivered and not acknowledged, by ID
+}
+
+func readStream(ctx context.Context, c *client.Client, key string) (stream, error) {
+	known, err := c.XInfoGroups(ctx, key).Result()
+	if err != nil {
+		return stream{}, err
+	}
+	// A group that is made after this has no row yet: nothing was delivered to it.
+	var entries *client.XMessageSliceCmd
+	var groups *client.XInfoGroupsCmd
+	pending := make(map[string]*client.XPendingExtCmd)
+	_, err = c.TxPipelined(ctx, func(tx client.Pipeliner) error {
+		entries = tx.XRange(ctx, key, "-", "+")
+		groups = tx.XInfoGroups(ctx, key)
+		for _, g := range known {
+			pending[g.Name] = tx.XPendingExt(ctx, &client.XPendingExtArgs{Stream: key, Group: g.Name, Start: "-", End: "+", Count: maxPending})
+		}
+		return nil
+	})
+	if err != nil {
+		return stream{}, err
+	}
+	s := stream{key: key, entries: entries.Val()}
+	for _, g := range groups.Val() {
+		if pending[g.Name] == nil {
+			continue
+		}
+		at := group{name: g.Name, last: g.LastDeliveredID, pending: make(map[string]int)}
+		for _, p := range pending[g.Name].Val() {
+			at.pending[p.ID] = int(p.RetryCount)
+		}
+		s.groups = append(s.groups, at)
+	}
+	return s, nil
+}
+
+func (s stream) rows(destination string) (rows []evidence.StoredRow) {
+	for _, entry := range s.entries {
+		m := decode(destination, s.key, entry)
+		row := evidence.StoredRow{
+			State: evidence.RowPending, MessageID: m.MessageID, Destination: destination,
+			Digest: evidence.Digest(m.Payload, m.Key, m.Headers),
+		}
+		// A payload that is not ours has a digest and no IDs.
+		if e, err := evidence.ParseEnvelope(m.Payload); err == nil {
+			row.BusinessID, row.PublishID = e.BusinessID, e.PublishID
+		}
+		if len(s.groups) == 0 {
+			rows = append(rows, row)
+		}
+		for _, g := range s.groups {
+			of := row
+			of.Subscription, of.State = g.name, evidence.RowProcessed
+			deliveries, pending := g.pending[entry.ID]
+			if pending || newer(entry.ID, g.last) {
+				of.State, of.Attempts = evidence.RowPending, deliveries
+			}
+			rows = append(rows, of)
+		}
+	}
+	return rows
+}
+
+// newer compares entry IDs, each of two numbers: "1700000000000-0".
+func newer(id, than string) bool {
+	a, b := strings.SplitN(id, "-", 2), strings.SplitN(than, "-", 2)
+	return slices.CompareFunc(a, b, compareNumbers) > 0
+}
+
+// compareNumbers compares decimals of any length without leading zeros.
+func compareNumbers(a, b string) int {
+	if len(a) != len(b) {
+		return len(a) - len(b)
+	}
+	return strings.Compare(a, b)
+}

@@ -1,0 +1,140 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	client "github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/custodymq/custody/systems"
+)
+
+// session is one connection that is never made again: the client is given a
+// connection that is dialled already, and nothing to dial another with.
+type session struct {
+	client *client.Client
+	conn   *conn
+	gone   <-chan struct{} // closed when the connection is
+}
+
+// open dials, and does what makes the session ready: a first exchange, for a
+// link accepts whether or not the server behind it does.
+func (p Profile) open(ctx context.Context, address string, ready func(context.Context, *session) error) (*session, error) {
+	bounded, cancel := context.WithTimeout(ctx, p.scaled(openWithin))
+	defer cancel()
+	tcp, err := (&net.Dialer{}).DialContext(bounded, "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("redis: connect to %s: %w", address, unavailable(ctx, err))
+	}
+	c := &conn{Conn: tcp, gone: make(chan struct{})}
+	s := &session{conn: c, gone: c.gone, client: client.NewClient(&client.Options{
+		Addr:     address,
+		Dialer:   c.once(),
+		Protocol: 3,
+		// Without these the client tries again by itself, or sends what the
+		// application did not ask for.
+		MaxRetries:               -1,
+		DialerRetries:            1,
+		DisableIdentity:          true,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+		// One session is one connection, for pipelines too. A pool of one would
+		// start to dial in the background once it cannot; a larger one only fails.
+		PoolSize:         2,
+		PipelinePoolSize: -1,
+		ReadTimeout:      p.scaled(replyWithin),
+		WriteTimeout:     p.scaled(replyWithin),
+		// go-redis lets a blocking read last ten seconds longer than it asked
+		// for; the deadline of its context is shorter.
+		ContextTimeoutEnabled: true,
+	})}
+	stop := context.AfterFunc(bounded, s.end)
+	err = ready(bounded, s)
+	if !stop() && err == nil {
+		err = context.Cause(bounded)
+	}
+	if err != nil {
+		s.end()
+		return nil, fmt.Errorf("redis: open a session at %s: %w", address, unavailable(ctx, err))
+	}
+	return s, nil
+}
+
+// unavailable says of what failed that it may work later, unless the server
+// answered, or the caller waits no longer.
+func unavailable(ctx context.Context, err error) error {
+	var reply client.Error
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case errors.As(err, &reply) && !strings.HasPrefix(err.Error(), "LOADING "):
+		return err
+	}
+	return fmt.Errorf("%w: %w", systems.ErrUnavailable, err)
+}
+
+// end closes the connection; whatever waits on it returns.
+func (s *session) end() {
+	_ = s.conn.Close()
+	_ = s.client.Close() // it says that the connection was closed already
+}
+
+// ended reports whether the session is over.
+func (s *session) ended() bool {
+	select {
+	case <-s.gone:
+		return true
+	default:
+		return false
+	}
+}
+
+// errGone is what a command meets on a session that is over.
+var errGone = errors.New("redis: the connection is gone")
+
+// conn is the connection of a session. go-redis closes it after every error
+// that leaves the positions of replies in doubt, time-outs included.
+type conn struct {
+	net.Conn
+	written atomic.Int64
+	ending  sync.Once
+	gone    chan struct{}
+}
+
+func (c *conn) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	c.written.Add(int64(n))
+	return n, err
+}
+
+func (c *conn) Close() error {
+	err := c.Conn.Close()
+	c.ending.Do(func() { close(c.gone) })
+	return err
+}
+
+// once is a dialer that hands out this connection, and refuses from then on.
+func (c *conn) once() func(context.Context, string, string) (net.Conn, error) {
+	var taken atomic.Bool
+	return func(context.Context, string, string) (net.Conn, error) {
+		if taken.Swap(true) {
+			return nil, errGone
+		}
+		return c, nil
+	}
+}
+
+// ended waits for the goroutine of a session whose connection is closed.
+func ended(ctx context.Context, done <-chan struct{}) error {
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("redis: close: %w", context.Cause(ctx))
+	}
+}
