@@ -136,11 +136,12 @@ func (g *groupConsumer) Receive(ctx context.Context) (systems.Delivery, error) {
 	if err := g.room(ctx); err != nil {
 		return nil, err
 	}
-	r, err := g.poll(ctx)
-	if err != nil {
+	r, err := g.poll(ctx, func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		g.release() // a poll that brought nothing may hold up a rebalance
+		g.release()
+	})
+	if err != nil {
 		return nil, err
 	}
 	d := &groupDelivery{consumer: g, record: r, message: g.names.decode(r)}

@@ -104,9 +104,9 @@ func Profiles(scale float64) []systems.System {
 const (
 	sessionTimeout  = 2 * time.Second // a member that is not heard of for this long has left
 	heartbeat       = 250 * time.Millisecond
-	assignWait      = 600 * time.Millisecond  // for a member's part, before it counts as subscribed all the same
-	pollInterval    = time.Second             // a member that does not settle what it holds leaves: max.poll.interval.ms
-	lockDuration    = 1500 * time.Millisecond // of a message in the hands of a share group's member
+	assignWait      = 600 * time.Millisecond // for a member's part, before it counts as subscribed all the same
+	pollInterval    = time.Second            // a member that does not settle what it holds leaves: max.poll.interval.ms
+	lockDuration    = 2 * time.Second        // of a message in the hands of a share group's member
 	fetchWait       = 500 * time.Millisecond
 	autoCommit      = 100 * time.Millisecond
 	nackDelay       = 100 * time.Millisecond

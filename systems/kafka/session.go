@@ -218,8 +218,9 @@ func until(ctx context.Context, gone <-chan struct{}) (context.Context, context.
 	return ctx, cancel
 }
 
-// poll takes one record.
-func (s *session) poll(ctx context.Context) (*kgo.Record, error) {
+// poll takes one record. empty is called after each poll that brought none,
+// which holds up a rebalance as one with a record does.
+func (s *session) poll(ctx context.Context, empty func()) (*kgo.Record, error) {
 	polling, cancel := until(ctx, s.gone)
 	defer cancel()
 	for {
@@ -227,6 +228,7 @@ func (s *session) poll(ctx context.Context) (*kgo.Record, error) {
 		if records := fetches.Records(); len(records) > 0 {
 			return records[0], nil
 		}
+		empty()
 		select {
 		case <-s.gone:
 			return nil, s.disconnected()

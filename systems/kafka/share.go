@@ -136,7 +136,7 @@ func (s *shareConsumer) Receive(ctx context.Context) (systems.Delivery, error) {
 	}
 	polling, cancel := until(ctx, s.gone)
 	defer cancel()
-	r, err := m.poll(polling)
+	r, err := m.poll(polling, func() {})
 	if err != nil {
 		select {
 		case <-s.gone:
