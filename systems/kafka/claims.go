@@ -48,9 +48,6 @@ var atLeastOnce = append(slices.Clip(producingClaims), claims{
 	{evidence.RowsMatchClients, anyFault, "Distribution: Consumer Offset Tracking"},
 }.bySystem()...)
 
-// idempotentClaims add that a retry is no second message.
-var idempotentClaims = atLeastOnce
-
 // leaderClaims: the leader answers before anything is synced or copied, so that
 // what it has answered is promised only while it lives.
 var leaderClaims = append(slices.Clip(producingClaims), claims{

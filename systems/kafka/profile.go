@@ -69,7 +69,7 @@ func Profiles(scale float64) []systems.System {
 		},
 		{
 			name: "idempotent-retries", summary: "acks=all, and the client tries again with sequence numbers by which the broker knows a repetition",
-			acks: acksAll, flush: true, idempotent: true, retries: true, heldBy: evidence.HeldByStore, commit: commitPrefix, claims: idempotentClaims,
+			acks: acksAll, flush: true, idempotent: true, retries: true, heldBy: evidence.HeldByStore, commit: commitPrefix, claims: atLeastOnce,
 		},
 		{
 			name: "retries", summary: "acks=all, and the client tries again without sequence numbers: a lost answer makes a second message",
