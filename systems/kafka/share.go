@@ -252,7 +252,7 @@ func (d *shareDelivery) answer(ctx context.Context, status kgo.AckStatus) (evide
 	}
 	defer m.consumer.settle(m)
 	select {
-	case <-m.results: // of an earlier one, whose caller has gone
+	case _ = <-m.results: // of an earlier one, whose caller has gone
 	default:
 	}
 	ctx, cancel := until(ctx, m.gone)
