@@ -136,15 +136,14 @@ func (g *groupConsumer) Receive(ctx context.Context) (systems.Delivery, error) {
 	if err := g.room(ctx); err != nil {
 		return nil, err
 	}
-	r, err := g.poll(ctx, func() {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		g.release()
-	})
+	r, err := g.poll(ctx, g.rebalance)
 	if err != nil {
 		return nil, err
 	}
 	d := &groupDelivery{consumer: g, record: r, message: g.names.decode(r)}
+	if g.profile.commit != commitPrefix {
+		return d, nil // what it settles does not depend on what else was given
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	p := g.partitions[r.Partition]
@@ -165,7 +164,7 @@ func (g *groupConsumer) room(ctx context.Context) error {
 	defer timer.Stop()
 	for {
 		g.mu.Lock()
-		full := g.profile.commit == commitPrefix && g.open >= g.window
+		full := g.open >= g.window
 		g.mu.Unlock()
 		if !full {
 			return nil
@@ -211,6 +210,7 @@ func (d *groupDelivery) Ack(ctx context.Context) (evidence.AckOutcome, error) {
 		return g.commit(ctx, d.record, d.record.Offset+1)
 	}
 	offset, news, ours := g.settle(d)
+	defer g.rebalance() // not before the commit
 	switch {
 	case !ours:
 		return evidence.AckRefused, fmt.Errorf("kafka: ack of %s: its partition is another member's now", d.message.MessageID)
@@ -274,8 +274,7 @@ func (g *groupConsumer) settle(d *groupDelivery) (offset int64, news, ours bool)
 	return offset, news, true
 }
 
-// release takes deliveries out of the application's hands, and lets the group
-// rebalance once there is none; g.mu is held.
+// release takes deliveries out of the application's hands; g.mu is held.
 func (g *groupConsumer) release(deliveries ...*groupDelivery) {
 	for _, d := range deliveries {
 		if !d.done {
@@ -283,12 +282,19 @@ func (g *groupConsumer) release(deliveries ...*groupDelivery) {
 			g.open--
 		}
 	}
-	if g.open == 0 {
-		g.client.AllowRebalance()
-	}
 	select {
 	case g.changed <- struct{}{}:
 	default:
+	}
+}
+
+// rebalance lets the group rebalance if the application holds no message.
+func (g *groupConsumer) rebalance() {
+	g.mu.Lock()
+	idle := g.open == 0
+	g.mu.Unlock()
+	if idle {
+		g.client.AllowRebalance()
 	}
 }
 
@@ -304,6 +310,7 @@ func (d *groupDelivery) Nack(ctx context.Context, _ string) (evidence.AckOutcome
 	case <-ctx.Done():
 		return evidence.AckUnknown, ctx.Err()
 	}
+	defer g.rebalance()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	p := g.partitions[d.record.Partition]
