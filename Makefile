@@ -14,7 +14,7 @@ CUSTODY  := bin/custody
 # No C compiler is needed; only the race detector has to have one.
 export CGO_ENABLED := 0
 
-.PHONY: build brokers accept test race bench defects sweep matrix docs lint fuzz soak clean
+.PHONY: build brokers accept test race bench defects sweep matrix docs lint fuzz soak images clean
 
 ## build: bin/custody
 build:
@@ -92,6 +92,11 @@ fuzz:
 soak: build
 	@mkdir -p "$(REPORT)"
 	$(CUSTODY) run --system "$(SYSTEM)" --repeat $(N) --out "report/soak-$(SYSTEM)" --resume
+
+## images: the servers as Docker images, from Debian packages and no image registry (as root, on Debian)
+images:
+	containers/images/dockerd.sh
+	containers/images/build.sh
 
 clean:
 	rm -rf bin report

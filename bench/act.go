@@ -46,8 +46,14 @@ func (b *Bench) step(ctx context.Context, step script.Step) error {
 	case script.Publish:
 		return b.publish(ctx, s)
 	case script.Retry:
+		if err := b.settle(ctx, script.Settle{By: s.By}); err != nil {
+			return err
+		}
 		return b.producers[s.By].retry(ctx, s)
 	case script.Resolve:
+		if err := b.settle(ctx, script.Settle{By: s.By}); err != nil {
+			return err
+		}
 		return b.producers[s.By].resolve(ctx, s)
 	case script.Settle:
 		return b.settle(ctx, s)
@@ -176,15 +182,15 @@ func (b *Bench) restart(ctx context.Context) error {
 }
 
 func (b *Bench) publish(ctx context.Context, s script.Publish) error {
+	if err := b.settle(ctx, script.Settle{By: s.By}); err != nil { // a producer does one thing at a time
+		return err
+	}
 	p := b.producers[s.By]
 	var left func(context.Context, string) error
 	if s.Cancel {
 		left = func(ctx context.Context, publishID string) error { return b.frameLeft(ctx, s.By, publishID) }
 	}
 	if !s.Background {
-		if err := b.settle(ctx, script.Settle{By: s.By}); err != nil {
-			return err
-		}
 		return p.publish(ctx, s, left)
 	}
 	done := make(chan error, 1)

@@ -78,7 +78,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	rec, err := evidence.Create(o.Dir, manifest(o, desc, labels), []byte(script.Print(o.Scenario)))
+	rec, err := evidence.Create(o.Dir, Manifest(o, desc, labels), []byte(script.Print(o.Scenario)))
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrNoEvidence, err)
 	}
@@ -107,9 +107,9 @@ const (
 
 func scaled(d time.Duration, by float64) time.Duration { return time.Duration(float64(d) * by) }
 
-func manifest(o Options, desc systems.Description, labels []evidence.FaultLabel) evidence.Manifest {
-	claims := append([]evidence.Claim(nil), desc.Claims...)
-	m := evidence.Manifest{Run: filepath.Base(o.Dir), System: desc.System, Profile: desc.Profile, Claims: append(claims, applicationClaims(o.Scenario)...),
+// Manifest of a run as it begins.
+func Manifest(o Options, desc systems.Description, labels []evidence.FaultLabel) evidence.Manifest {
+	m := evidence.Manifest{Run: filepath.Base(o.Dir), System: desc.System, Profile: desc.Profile, Claims: Claims(desc, o.Scenario),
 		Scenario: o.Scenario.Name, Why: o.Scenario.Why, Expect: o.Scenario.Expect, Reached: o.Scenario.Reached, Faults: labels,
 		Known: desc.Known, Seed: o.Seed, Scale: o.Scale, Versions: map[string]string{"go": runtime.Version()}, Defect: o.Defect,
 		Machine: evidence.Machine{OS: runtime.GOOS, Arch: runtime.GOARCH, Cores: runtime.NumCPU()}}
@@ -117,6 +117,11 @@ func manifest(o Options, desc systems.Description, labels []evidence.FaultLabel)
 		m.Versions[name] = version
 	}
 	return m
+}
+
+// Claims that a run of a scenario is judged by: the system's, and the application's.
+func Claims(desc systems.Description, s script.Scenario) []evidence.Claim {
+	return append(append([]evidence.Claim(nil), desc.Claims...), applicationClaims(s)...)
 }
 
 // applicationClaims are those of the application's own mechanisms: a

@@ -24,14 +24,8 @@ func Check(s script.Scenario) error {
 	return err
 }
 
-// FaultsOf a script, as the manifest lists them; none for one that Check refuses.
-func FaultsOf(s script.Scenario) []evidence.FaultLabel {
-	labels, err := resolve(s)
-	if err != nil {
-		return nil
-	}
-	return labels
-}
+// Faults of a script, as a run's manifest lists them. An error is Check's.
+func Faults(s script.Scenario) ([]evidence.FaultLabel, error) { return resolve(s) }
 
 // resolve looks up every fault and actor that the script names, before anything
 // starts, and gives its faults as data.

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/custodymq/custody/broker/core"
-	"github.com/custodymq/custody/broker/store"
 	"github.com/custodymq/custody/broker/transport"
 	"github.com/custodymq/custody/broker/wire"
 )
@@ -28,7 +27,6 @@ import (
 type Server struct {
 	cfg    Config
 	ln     net.Listener
-	store  store.Store
 	begin  time.Time
 	offset atomic.Int64 // of the wall clock, ns
 
@@ -72,21 +70,14 @@ func Open(ctx context.Context, cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		cfg: cfg, store: cfg.Store, begin: time.Now(),
+		cfg: cfg, begin: time.Now(),
 		events: make(chan event, queuedEvents), stopping: make(chan struct{}), done: make(chan struct{}),
 		connections: make(chan struct{}, cfg.Connections), conns: map[net.Conn]*transport.Conn{},
 	}
-	if s.store != nil && cfg.Seams.Store != nil {
-		s.store = cfg.Seams.Store(s.store)
-	}
-	var machine core.Machine = core.New(cfg.core(rand.Text()[:8] + "-"))
-	if cfg.Seams.Machine != nil {
-		machine = cfg.Seams.Machine(machine)
-	}
 	running, abandon := context.WithCancel(context.Background())
 	s.abandon = abandon
-	l := newLoop(running, s, machine)
-	if err := l.recover(ctx); err != nil {
+	l := newLoop(running, s, newEngine(&cfg, rand.Text()[:8]+"-"))
+	if err := l.engine.Recover(ctx, s.now); err != nil {
 		abandon()
 		return nil, err
 	}

@@ -20,7 +20,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	containers.RunRole(map[string]func() containers.Role{"echo": echoRole})
+	containers.RunRole(map[string]func() containers.Role{"echo": echoRole, "keeper": keeperRole})
 	goleak.VerifyTestMain(m)
 }
 

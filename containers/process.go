@@ -29,12 +29,69 @@ type Exit struct {
 	Ordered bool   // by Kill or Stop
 }
 
-// process is an operating system process that dies with this one.
-type process struct {
-	cmd     *exec.Cmd
+// life is what every Process has in common: how it is ended and awaited.
+type life struct {
+	name string // "process 4711"
+	// signal delivers one; os.ErrProcessDone when nobody is there to take it.
+	signal  func(ctx context.Context, sig syscall.Signal) error
 	exited  chan struct{}
 	exit    Exit
+	left    error // what could not be cleaned up; valid once exited is closed
 	ordered atomic.Bool
+}
+
+// ended tells of the end, and only then closes Exited.
+func (l *life) ended(e Exit, tell func(Exit)) {
+	e.Ordered = l.ordered.Load()
+	l.exit = e
+	if tell != nil {
+		tell(e)
+	}
+	close(l.exited)
+}
+
+// Exited is closed when it has ended and its last output was read.
+func (l *life) Exited() <-chan struct{} { return l.exited }
+
+// Exit says how it ended; valid once Exited is closed.
+func (l *life) Exit() Exit { return l.exit }
+
+// Kill sends SIGKILL and returns when it has ended.
+func (l *life) Kill(ctx context.Context) error { return l.end(ctx, syscall.SIGKILL) }
+
+// Stop sends SIGTERM and waits for an orderly end. When ctx ends first it is
+// killed, and that is the error.
+func (l *life) Stop(ctx context.Context) error {
+	err := l.end(ctx, syscall.SIGTERM)
+	if err == nil {
+		return nil
+	}
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	return errors.Join(fmt.Errorf("containers: no orderly end, killed: %w", err), l.end(last, syscall.SIGKILL))
+}
+
+func (l *life) end(ctx context.Context, sig syscall.Signal) error {
+	l.ordered.Store(true)
+	if err := l.signal(ctx, sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	_ = l.signal(ctx, syscall.SIGCONT) // a stopped process cannot obey SIGTERM
+	select {
+	case <-l.exited:
+		return l.left
+	case <-ctx.Done():
+		return fmt.Errorf("containers: %s did not end: %w", l.name, context.Cause(ctx))
+	}
+}
+
+// Continue sends SIGCONT.
+func (l *life) Continue(ctx context.Context) error { return l.signal(ctx, syscall.SIGCONT) }
+
+// process is an operating system process that dies with this one.
+type process struct {
+	*life
+	cmd *exec.Cmd
 }
 
 // startProcess starts cmd; ended is called once, before Exited is closed.
@@ -44,13 +101,14 @@ func startProcess(cmd *exec.Cmd, ended func(Exit)) (*process, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	p := &process{cmd: cmd, exited: make(chan struct{})}
-	go func() {
-		p.exit = exitOf(cmd, cmd.Wait())
-		p.exit.Ordered = p.ordered.Load()
-		ended(p.exit)
-		close(p.exited)
-	}()
+	name := fmt.Sprintf("process %d", cmd.Process.Pid)
+	p := &process{cmd: cmd, life: &life{name: name, exited: make(chan struct{}), signal: func(_ context.Context, sig syscall.Signal) error {
+		if err := cmd.Process.Signal(sig); err != nil {
+			return fmt.Errorf("containers: %s to %s: %w", sig, name, err)
+		}
+		return nil
+	}}}
+	go func() { p.ended(exitOf(cmd, cmd.Wait()), ended) }()
 	return p, nil
 }
 
@@ -68,55 +126,10 @@ func exitOf(cmd *exec.Cmd, err error) Exit {
 // PID of the process.
 func (p *process) PID() int { return p.cmd.Process.Pid }
 
-// Exited is closed when the process is reaped and its last event was read.
-func (p *process) Exited() <-chan struct{} { return p.exited }
-
-// Exit says how it ended; valid once Exited is closed.
-func (p *process) Exit() Exit { return p.exit }
-
-// Kill sends SIGKILL and returns when the process is reaped.
-func (p *process) Kill(ctx context.Context) error { return p.end(ctx, syscall.SIGKILL) }
-
-// Stop sends SIGTERM and waits for an orderly end. When ctx ends first the
-// process is killed, and that is the error.
-func (p *process) Stop(ctx context.Context) error {
-	err := p.end(ctx, syscall.SIGTERM)
-	if err == nil {
-		return nil
-	}
-	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-	defer cancel()
-	return errors.Join(fmt.Errorf("containers: no orderly end, killed: %w", err), p.end(last, syscall.SIGKILL))
-}
-
-func (p *process) end(ctx context.Context, sig syscall.Signal) error {
-	p.ordered.Store(true)
-	if err := p.signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return err
-	}
-	_ = p.signal(syscall.SIGCONT) // a stopped process cannot obey SIGTERM
-	select {
-	case <-p.exited:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("containers: process %d did not end: %w", p.PID(), context.Cause(ctx))
-	}
-}
-
-func (p *process) signal(sig syscall.Signal) error {
-	if err := p.cmd.Process.Signal(sig); err != nil {
-		return fmt.Errorf("containers: %s to process %d: %w", sig, p.PID(), err)
-	}
-	return nil
-}
-
 // Pause sends SIGSTOP and returns when every thread has stopped.
 func (p *process) Pause(ctx context.Context) error {
-	if err := p.signal(syscall.SIGSTOP); err != nil {
+	if err := p.signal(ctx, syscall.SIGSTOP); err != nil {
 		return err
 	}
 	return awaitStopped(ctx, p.PID())
 }
-
-// Continue sends SIGCONT.
-func (p *process) Continue(context.Context) error { return p.signal(syscall.SIGCONT) }

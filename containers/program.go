@@ -3,6 +3,7 @@ package containers
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os/exec"
@@ -11,13 +12,22 @@ import (
 	"time"
 )
 
-// ProgramOptions of one installed program.
+// ProgramOptions of one program.
 type ProgramOptions struct {
-	Path string // a file, or a name that is looked up in PATH
-	Args []string
-	Env  []string // the whole environment; nil is the parent's
-	Dir  string   // working directory; empty is the parent's
-	Log  io.Writer
+	// Image runs the program in a container of it, which is in this machine's
+	// network, belongs to this process's user and has Dir at the same path, so
+	// that nothing else differs: not the command line, not the addresses, not
+	// the files. Empty: the program is installed on this machine.
+	Image string
+	Path  string // a file, or a name that is looked up in PATH
+	Args  []string
+	// Env is the whole environment; nil is the parent's. In a container it is
+	// added to the image's.
+	Env []string
+	// Dir is the working directory; empty is the parent's. In a container it is
+	// the only folder of this machine, and empty is none.
+	Dir string
+	Log io.Writer
 	// Ready is called again and again until it returns nil: then the program
 	// serves. Each call has a deadline of its own.
 	Ready func(ctx context.Context) error
@@ -31,32 +41,41 @@ const (
 	readyCall  = 2 * time.Second
 )
 
-// StartProgram runs an installed program as a child process and returns when it
-// is ready. A program that ends before, or is not ready when ctx ends, is an
-// error that quotes the end of its log; then nothing of it is left.
+// program is a Process that can be waited for.
+type program interface {
+	Process
+	becomes(ctx context.Context, ready func(context.Context) error) error
+}
+
+// StartProgram runs a program as a child process, or in a container, and
+// returns when it is ready. A program that ends before, or is not ready when
+// ctx ends, is an error that quotes the end of its log; then nothing of it is
+// left.
 func StartProgram(ctx context.Context, o ProgramOptions) (Process, error) {
 	name := filepath.Base(o.Path)
 	said := &tail{to: o.Log}
-	cmd := exec.Command(o.Path, o.Args...)
-	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = o.Env, o.Dir, said, said
-	p, err := startProcess(cmd, func(e Exit) {
-		if o.Exited != nil {
-			o.Exited(e)
-		}
-	})
+	p, err := launch(ctx, o, said)
 	if err != nil {
 		return nil, fmt.Errorf("containers: start %s: %w", name, err)
 	}
 	if err := p.becomes(ctx, o.Ready); err != nil {
-		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 15*time.Second)
 		defer cancel()
-		_ = p.Kill(last)
-		return nil, fmt.Errorf("containers: %s did not become ready: %w; its log ends: %s", name, err, said)
+		return nil, fmt.Errorf("containers: %s did not become ready: %w; its log ends: %s", name, errors.Join(err, p.Kill(last)), said)
 	}
 	return p, nil
 }
 
-func (p *process) becomes(ctx context.Context, ready func(context.Context) error) error {
+func launch(ctx context.Context, o ProgramOptions, log io.Writer) (program, error) {
+	if o.Image != "" {
+		return launchContained(ctx, o, log)
+	}
+	cmd := exec.Command(o.Path, o.Args...)
+	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = o.Env, o.Dir, log, log
+	return startProcess(cmd, o.Exited)
+}
+
+func (l *life) becomes(ctx context.Context, ready func(context.Context) error) error {
 	tick := time.NewTicker(readyEvery)
 	defer tick.Stop()
 	for {
@@ -68,8 +87,8 @@ func (p *process) becomes(ctx context.Context, ready func(context.Context) error
 		}
 		select {
 		case <-tick.C:
-		case <-p.exited:
-			return fmt.Errorf("it ended (exit code %d %s)", p.exit.Code, p.exit.Signal)
+		case <-l.exited:
+			return fmt.Errorf("it ended (exit code %d %s)", l.exit.Code, l.exit.Signal)
 		case <-ctx.Done():
 			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
 		}

@@ -256,6 +256,8 @@ func endless(args []string) bool {
 		return true
 	case "defects":
 		return !slices.Contains(args, "--list")
+	case "explore": // one that finds, or that makes runs
+		return slices.Contains(args, "--defect") || slices.Contains(args, "--system")
 	case "run": // the whole checklist
 		return len(args) == 1 || strings.HasPrefix(args[1], "-") || slices.Contains(args, "--repeat")
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/custodymq/custody/guarantees"
 	"github.com/custodymq/custody/links"
 	"github.com/custodymq/custody/links/kafka"
+	"github.com/custodymq/custody/links/mqtt"
 	"github.com/custodymq/custody/links/nats"
 	"github.com/custodymq/custody/links/zmtp"
 	"github.com/custodymq/custody/scenarios"
@@ -140,7 +141,7 @@ func faultsTable() string {
 
 func framesTable() string {
 	var rows [][]string
-	for _, p := range []links.Protocol{zmtp.Protocol{}, nats.Protocol{}, kafka.New()} {
+	for _, p := range []links.Protocol{zmtp.Protocol{}, nats.Protocol{}, mqtt.Protocol{}, kafka.New()} {
 		for _, k := range p.Kinds() {
 			rows = append(rows, []string{p.Name(), "`" + k.Name + "`", "to the " + k.To.String(), k.Text})
 		}

@@ -6,6 +6,7 @@ package faults
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -100,14 +101,14 @@ type Injection interface {
 	Heal(ctx context.Context) error
 }
 
+var all = slices.Concat(frameFaults(), linkFaults(), processFaults(), storeFaults(), []Fault{clockFault})
+
 // All is the list of faults.
-func All() []Fault {
-	return append(append(append(append(frameFaults(), linkFaults()...), processFaults()...), storeFaults()...), clockFault)
-}
+func All() []Fault { return slices.Clone(all) }
 
 // Find a fault by its verb.
 func Find(verb string) (Fault, bool) {
-	for _, f := range All() {
+	for _, f := range all {
 		if f.Verb == verb {
 			return f, true
 		}

@@ -110,7 +110,7 @@ func (c *final) close(l *ledger, m *message, out *ruling) {
 				last = r
 			}
 		}
-		if last == nil || snapshot.At <= last.confirm.at+bound || l.undone(last) || m.struckBy("duplicate") {
+		if last == nil || snapshot.At <= last.confirm.at+bound || l.paused(last.confirm.at, snapshot.At) || l.undone(last) || m.struckBy("duplicate") {
 			continue
 		}
 		f := l.finding(m, last, "row-kept", last.confirm.seq, snapshot.Seq)

@@ -252,6 +252,9 @@ func (l *ledger) endSession(s *session) {
 		return // who was ready at the end of the drain is what counts; the bench stops everybody after it
 	}
 	s.live = false
+	if s.openCalled.seq > l.brokerEnded.seq { // the others ended with their broker
+		s.sub.ended = l.now
+	}
 	s.sub.live--
 	if s.sub.live == 0 {
 		s.sub.died, s.sub.freeSince = l.now, -1
@@ -466,6 +469,9 @@ func (l *ledger) faultFired(e *evidence.Event, tell observe) {
 		l.brokerFailed = l.now
 	}
 	link := l.symbol(e.Link)
+	if l.class[e.Fault] == evidence.BrokerPause {
+		l.pauses = append(l.pauses, window{e.Fault, e.At, -1})
+	}
 	if delaying[e.Struck] {
 		l.held[link] = append(l.held[link], window{e.Fault, e.At, -1})
 	}
@@ -481,13 +487,23 @@ func (l *ledger) faultFired(e *evidence.Event, tell observe) {
 func (l *ledger) faultHealed(e *evidence.Event, tell observe) {
 	delete(l.active, e.Fault)
 	for _, windows := range l.held {
-		for i := range windows {
-			if windows[i].label == e.Fault && windows[i].to < 0 {
-				windows[i].to = e.At
-			}
+		closeWindows(windows, e)
+	}
+	closeWindows(l.pauses, e)
+	l.recovered(e, tell)
+}
+
+func closeWindows(windows []window, healed *evidence.Event) {
+	for i := range windows {
+		if windows[i].label == healed.Fault && windows[i].to < 0 {
+			windows[i].to = healed.At
 		}
 	}
-	l.recovered(e, tell)
+}
+
+// paused reports whether the broker stood still at some time between the two.
+func (l *ledger) paused(from, to time.Duration) bool {
+	return slices.ContainsFunc(l.pauses, func(w window) bool { return w.from <= to && (w.to < 0 || w.to >= from) })
 }
 
 // delayedByUs reports whether a fault of ours may be why a frame that passed a
@@ -533,6 +549,7 @@ func (l *ledger) processStarted(e *evidence.Event, tell observe) {
 
 func (l *ledger) processExited(e *evidence.Event, tell observe) {
 	if e.Actor == actorBroker {
+		l.brokerEnded = l.now
 		if !l.over { // the bench stops it when all has been seen
 			l.brokerFailed = l.now
 		}
@@ -570,10 +587,32 @@ func (l *ledger) disposed(e *evidence.Event, tell observe) {
 func (l *ledger) setClock(e *evidence.Event, tell observe) {
 	if e.Actor == actorBroker {
 		if d, err := time.ParseDuration(e.Reason); err == nil {
-			l.clock, l.clockSet = d, true
+			l.clockWas = l.clockRecently()
+			l.clock, l.clockSet, l.clockSetAt = d, true, l.now.at
 		}
 	}
 	tell(e, nil, nil)
+}
+
+// clockRecently is the earliest that the broker's clock was when a frame that
+// passes a link now may have left.
+func (l *ledger) clockRecently() time.Duration {
+	if l.now.at-l.clockSetAt <= l.limits.InFlightBound {
+		return min(l.clock, l.clockWas)
+	}
+	return l.clock
+}
+
+// elsewhere reports whether the broker runs now under another partition than
+// that in which it accepted a publish.
+func (l *ledger) elsewhere(m *message) bool {
+	now := len(l.partitions) - 1
+	for i := now; i >= 0; i-- {
+		if l.partitions[i].before(m.returned) {
+			return !slices.Contains(l.partitions[now].names, l.partitions[i].names[0])
+		}
+	}
+	return false
 }
 
 // affirms says whether an answer's frame took responsibility or confirmed: one
@@ -635,7 +674,7 @@ func (l *ledger) popDeadline() due {
 // tolerance: then its deadline excuses nothing.
 func (l *ledger) pastDeadline(d due) {
 	m := l.message(d.ref)
-	if len(l.active) > 0 {
+	if len(l.active) > 0 || l.clockSet || l.elsewhere(m) {
 		return
 	}
 	for _, s := range l.matching[m.destination] {

@@ -12,7 +12,7 @@ type arena[T any] struct {
 	n      uint32
 }
 
-const arenaChunk = 1 << 13
+const arenaChunk = 1 << 10
 
 // grow adds k values side by side and gives the index of the first, from 1.
 func (a *arena[T]) grow(k uint32) uint32 {

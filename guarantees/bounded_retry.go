@@ -55,6 +55,7 @@ func (c retry) buried(l *ledger, m *message, r *receipt, dead *evidence.StoredRo
 		out.violate(p, f)
 	}
 	switch {
+	case m.purged.seq != 0: // discarded by command
 	case dead != nil && pending != nil:
 		violate(byEvents, "also-pending", "is in the dead-letter queue and still pending")
 	case dead != nil && dead.Reason == "" && m.deadReason == "", dead == nil && m.deadLettered.seq != 0 && m.deadReason == "":
@@ -64,6 +65,8 @@ func (c retry) buried(l *ledger, m *message, r *receipt, dead *evidence.StoredRo
 		out.undecided(l.label(m) + " used up its attempts, and no exact look shows where it is")
 	case r.nacked.seq < r.last.seq && l.now.at-r.last.at <= l.limits.RedeliveryPeriod:
 		out.undecided(l.label(m) + ": its last attempt had not ended when the run did")
+	case pending != nil && l.foreign(l.brokerEnd, pending):
+		out.undecided(l.label(m) + " used up its attempts, and the broker left its partition")
 	case pending != nil:
 		violate(byAbsence, "not-dead-lettered", "used up its attempts and stays pending, in no dead-letter queue")
 	default:

@@ -2,6 +2,7 @@ package guarantees
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/custodymq/custody/evidence"
 )
@@ -30,7 +31,7 @@ func (expiry) observe(l *ledger, e *evidence.Event, m *message, r *receipt, out 
 	} else if e.Frame != frameDeliver || e.Struck != "" || l.delayedByUs(l.symbol(e.Link), m.deadline()+tolerance) {
 		return
 	}
-	elapsed := e.At - m.returned.at + l.clock - m.clock
+	elapsed := e.At - m.returned.at + l.clockRecently() - m.clock
 	if elapsed <= m.ttl+tolerance {
 		return
 	}
@@ -44,8 +45,8 @@ func (c expiry) close(l *ledger, m *message, out *ruling) {
 	if m.ttl <= 0 || !m.accepted() {
 		return
 	}
-	first, delivered := m.delivered()
-	if delivered || m.carried.seq != 0 || l.now.at >= m.deadline() {
+	served := l.served(m)
+	if served.seq != 0 || l.now.at >= m.deadline() {
 		out.instances++
 	}
 	earliest := m.called.at + m.ttl - l.limits.ExpiryTolerance
@@ -63,8 +64,7 @@ func (c expiry) close(l *ledger, m *message, out *ruling) {
 		switch {
 		case s.Source != evidence.SourceBroker || s.Trust != evidence.Exact || at.at >= earliest || !m.returned.before(at),
 			m.heldBy != evidence.HeldByStore && m.heldBy != evidence.HeldByReplicas,
-			delivered && first.seq < at.seq, m.carried.seq != 0 && m.carried.seq < at.seq,
-			m.purged.seq != 0, m.deadLettered.seq != 0, l.inSnapshot(m, i):
+			served.seq != 0 && served.seq < at.seq, l.disposedOf(m), l.inSnapshot(m, i):
 			continue
 		}
 		c.early(l, m, out, at, fmt.Sprintf("its row was gone at %q", s.Checkpoint))
@@ -78,6 +78,26 @@ func (expiry) early(l *ledger, m *message, out *ruling, at stamp, what string) {
 	f.Text = fmt.Sprintf("%s, with a time to live of %v, was dropped early: %s after %v", l.label(m), m.ttl, what, at.at-m.called.at)
 	f.Follows = []string{evidence.NoAcceptedLoss, evidence.RowsMatchClients}
 	out.violate(byEvents, f)
+}
+
+// served is when the one stored message that a publish stands for was first seen
+// on its way to a consumer.
+func (l *ledger) served(m *message) (first stamp) {
+	for _, o := range l.aliases(m) {
+		at, delivered := o.delivered()
+		if !delivered || o.carried.seq != 0 && o.carried.seq < at.seq {
+			at = o.carried
+		}
+		if at.seq != 0 && (first.seq == 0 || at.seq < first.seq) {
+			first = at
+		}
+	}
+	return first
+}
+
+// disposedOf reports whether it was purged or dead-lettered.
+func (l *ledger) disposedOf(m *message) bool {
+	return slices.ContainsFunc(l.aliases(m), func(o *message) bool { return o.purged.seq != 0 || o.deadLettered.seq != 0 })
 }
 
 func (l *ledger) inSnapshot(m *message, i int) bool {

@@ -254,7 +254,8 @@ func (l *ledger) excuse(m *message, r *receipt) string {
 		if row = l.endRow(o, r.sub, evidence.RowPending); row != nil && row.Expired {
 			return "expired, its row lingers"
 		}
-		if d := o.deadline(); d > 0 && d <= l.now.at && !o.owed {
+		// The system counts from when it took the message: after the call at the earliest.
+		if o.deadline() > 0 && o.called.at+o.ttl <= l.now.at && !o.owed {
 			return "expired before it was settled"
 		}
 	}

@@ -50,6 +50,13 @@ var cases = []struct {
 	{evidence.NoAcceptedLoss, "expired with nobody free", func(t *tale) {
 		t.call(o1, ttl(50*ms)).answer(o1, evidence.Accepted).after(100 * ms).drained("no-consumer").rows("end")
 	}, Held, ""},
+	{evidence.NoAcceptedLoss, "expired while the broker ran under another partition", func(t *tale) {
+		t.broker(evidence.ProcessStarted, "partition=a", nil).sub("c1#1", "g").call(o1, ttl(50*ms)).answer(o1, evidence.Accepted).
+			broker(evidence.ProcessStarted, "partition=b", nil).after(100*ms).broker(evidence.ProcessStarted, "partition=a", nil).drained("settled").rows("end")
+	}, Held, ""},
+	{evidence.NoAcceptedLoss, "expired by when it was called, its answer being late", func(t *tale) {
+		t.sub("c1#1", "g").call(o1, ttl(50*ms)).after(40*ms).answer(o1, evidence.Accepted).after(20 * ms).drained("settled").rows("end")
+	}, Held, ""},
 	{evidence.NoAcceptedLoss, "its row lingers, expired", func(t *tale) {
 		t.call(o1, ttl(50*ms)).answer(o1, evidence.Accepted).sub("c1#1", "g").after(100*ms).drained("quiet").
 			rows("end", row(evidence.RowPending, o1, func(r *evidence.StoredRow) { r.Expired = true }))
@@ -227,7 +234,13 @@ var cases = []struct {
 	{evidence.Order, "overtaken", func(t *tale) { t.sub("c1#1", "g").publish(o1, o2).deliver("c1#1", o2).deliver("c1#1", o1) }, Violated, "overtaken"},
 	{evidence.Order, "replayed out of order on a new session", func(t *tale) {
 		first := attempt(1)
-		t.durable("c1#1", "g").end("c1#1").publish(o1, o2).sub("c1#2", "g").deliver("c1#2", o2, first).deliver("c1#2", o1, first)
+		t.durable("c1#1", "g").end("c1#1").after(60*ms).publish(o1, o2).sub("c1#2", "g").deliver("c1#2", o2, first).deliver("c1#2", o1, first)
+	}, Violated, "overtaken"},
+	{evidence.Order, "its session's predecessor may still compete", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1, o2).end("c1#1").sub("c1#2", "g").deliver("c1#2", o2).deliver("c1#2", o1)
+	}, Inconclusive, ""},
+	{evidence.Order, "its session's predecessor ended with the broker", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1, o2).end("c1#1").broker(evidence.ProcessExited, "", &evidence.ExitInfo{Ordered: true}).sub("c1#2", "g").deliver("c1#2", o2).deliver("c1#2", o1)
 	}, Violated, "overtaken"},
 	{evidence.Order, "consumers compete", func(t *tale) {
 		t.sub("c1#1", "g").sub("c2#1", "g").publish(o1, o2).deliver("c1#1", o2).deliver("c2#1", o1)
@@ -256,8 +269,19 @@ var cases = []struct {
 		t.sub("c1#1", "g").call(o1, ttl(50*ms)).answer(o1, evidence.Accepted).after(200*ms).deliver("c1#1", o1)
 	}, Violated, "late"},
 	{evidence.ExpiryHonoured, "late by the broker's own clock", func(t *tale) {
-		t.sub("c1#1", "g").call(o1, ttl(time.Minute)).answer(o1, evidence.Accepted).broker(evidence.ClockSet, "1h", nil).frame(frameDeliver, "c1", o1, "")
+		t.sub("c1#1", "g").call(o1, ttl(time.Minute)).answer(o1, evidence.Accepted).broker(evidence.ClockSet, "1h", nil).after(2*time.Second).frame(frameDeliver, "c1", o1, "")
 	}, Violated, "late"},
+	{evidence.ExpiryHonoured, "on its way when the clock was set", func(t *tale) {
+		t.sub("c1#1", "g").call(o1, ttl(time.Minute)).answer(o1, evidence.Accepted).broker(evidence.ClockSet, "1h", nil).frame(frameDeliver, "c1", o1, "").rows("end")
+	}, Held, ""},
+	{evidence.ExpiryHonoured, "on its way when the clock was set twice", func(t *tale) {
+		t.sub("c1#1", "g").broker(evidence.ClockSet, "-1h", nil).after(time.Second).call(o1, ttl(time.Minute)).answer(o1, evidence.Accepted).
+			broker(evidence.ClockSet, "0s", nil).broker(evidence.ClockSet, "0s", nil).frame(frameDeliver, "c1", o1, "").rows("end")
+	}, Held, ""},
+	{evidence.ExpiryHonoured, "an alias of what was delivered has no row", func(t *tale) {
+		t.sub("c1#1", "g").call(o1, ttl(time.Minute)).answer(o1, evidence.Accepted).serve("c1#1", o1).
+			call(retryOf1, ttl(time.Minute)).answer(retryOf1, evidence.Accepted).rows("end")
+	}, Held, ""},
 	{evidence.ExpiryHonoured, "its row was gone too early", func(t *tale) {
 		t.call(o1, ttl(500*ms)).answer(o1, evidence.Accepted).rows("early").after(time.Second).rows("end")
 	}, Violated, "early"},
@@ -270,6 +294,9 @@ var cases = []struct {
 	{evidence.AckIsFinal, "kept as history", func(t *tale) {
 		t.prof.KeepsRows = true
 		t.sub("c1#1", "g").publish(o1).serve("c1#1", o1).after(100*ms).rows("end", row(evidence.RowProcessed, o1))
+	}, Held, ""},
+	{evidence.AckIsFinal, "the broker stood still before it could delete", func(t *tale) {
+		t.fault("f", evidence.BrokerPause).sub("c1#1", "g").publish(o1).serve("c1#1", o1).fire("f", "pause", "", "").after(100*ms).rows("paused", row(evidence.RowPending, o1)).heal("f").rows("end")
 	}, Held, ""},
 	{evidence.AckIsFinal, "the broker was killed between acknowledgement and delete", func(t *tale) {
 		t.fault("kill", evidence.BrokerCrash).sub("c1#1", "g").publish(o1).serve("c1#1", o1).fire("kill", "kill", "", "").end("c1#1").sub("c1#2", "g").deliver("c1#2", o1, again)
@@ -314,6 +341,14 @@ var cases = []struct {
 	{evidence.PersistedBeforeAccepted, "accepted before the store could answer", func(t *tale) {
 		t.fault("h", evidence.Store).call(o1).frame(framePublish, "p1", o1, "").frame(frameAccept, "p1", o1, "").answer(o1, evidence.Accepted).fire("h", "hold", "", "insert", o1).heal("h")
 	}, Violated, "accepted-before-persisted"},
+	{evidence.PersistedBeforeAccepted, "answered again during the hold as before it", func(t *tale) {
+		t.fault("h", evidence.Store).publish(o1).fire("h", "hold", "", "insert", o2).call(retryOf1).frame(framePublish, "p1", retryOf1, "").
+			frame(frameAccept, "p1", retryOf1, "").answer(retryOf1, evidence.Accepted).heal("h")
+	}, Held, ""},
+	{evidence.PersistedBeforeAccepted, "the broker that was held has ended", func(t *tale) {
+		t.fault("h", evidence.Store).fire("h", "hold", "", "insert", o1).broker(evidence.ProcessExited, "", &evidence.ExitInfo{Ordered: true}).
+			call(o2).frame(framePublish, "p1", o2, "").frame(frameAccept, "p1", o2, "").answer(o2, evidence.Accepted)
+	}, Held, ""},
 	{evidence.PersistedBeforeAccepted, "declined during the hold", func(t *tale) {
 		t.fault("h", evidence.Store).fire("h", "hold", "", "commit").call(o1).frame(framePublish, "p1", o1, "").frame(frameAccept, "p1", o1, "").answer(o1, evidence.Declined).heal("h")
 	}, Held, ""},
@@ -342,8 +377,11 @@ var cases = []struct {
 		t.sub("c1#1", "g").call(o1).answer(o1, evidence.Unknown).deliver("c1#1", o1).lookup(o1, evidence.Rejected, "not-seen")
 	}, Violated, "lookup-denied"},
 	{evidence.UnknownResolved, "denied, and delivered later though its connection was dead", func(t *tale) {
-		t.sub("c1#1", "g").call(o1).answer(o1, evidence.Unknown).end("p1#1").lookup(o1, evidence.Rejected, "not-seen").deliver("c1#1", o1)
+		t.sub("c1#1", "g").call(o1).answer(o1, evidence.Unknown).end("p1#1").after(60*ms).lookup(o1, evidence.Rejected, "not-seen").deliver("c1#1", o1)
 	}, Violated, "lookup-denied"},
+	{evidence.UnknownResolved, "denied while what its connection sent may be under way", func(t *tale) {
+		t.sub("c1#1", "g").call(o1).answer(o1, evidence.Unknown).end("p1#1").lookup(o1, evidence.Rejected, "not-seen").deliver("c1#1", o1)
+	}, Held, ""},
 	{evidence.UnknownResolved, "invented", func(t *tale) { t.call(o1).answer(o1, evidence.Rejected).lookup(o1, evidence.Accepted, "stored") }, Violated, "lookup-invented"},
 	{evidence.UnknownResolved, "denied while its connection lived", func(t *tale) {
 		t.sub("c1#1", "g").call(o1).answer(o1, evidence.Unknown).lookup(o1, evidence.Rejected, "not-seen")
@@ -359,6 +397,13 @@ var cases = []struct {
 		t.deliver("c1#1", o1, again).on(evidence.NackReturned, "c1#1", o1).deliver("c1#1", o1, again).deliver("c1#1", o1, again).on(evidence.NackReturned, "c1#1", o1).
 			rows("end", row(evidence.RowDead, o1, func(r *evidence.StoredRow) { r.Reason = "poison" }))
 	}, Held, ""},
+	{evidence.BoundedRetry, "discarded by command", func(t *tale) {
+		poison(t, 3).on(evidence.Purged, "admin", o1, because("discard")).after(10 * time.Second).rows("end")
+	}, Held, ""},
+	{evidence.BoundedRetry, "the broker left its partition before its last attempt ended", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1).deliver("c1#1", o1, again).deliver("c1#1", o1, again).after(10 * time.Second).
+			snapshot(evidence.Snapshot{Checkpoint: "end", Source: evidence.SourceBroker, Trust: evidence.Exact, Partition: "b", Rows: []evidence.StoredRow{in("a", o1)}})
+	}, Inconclusive, ""},
 	{evidence.BoundedRetry, "a fourth attempt", func(t *tale) { poison(t, 4) }, Violated, "too-many"},
 	{evidence.BoundedRetry, "a fourth attempt by the system's count", func(t *tale) { t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1, attempt(4)) }, Violated, "too-many"},
 	{evidence.BoundedRetry, "nowhere (a limit without a dead-letter queue)", func(t *tale) { poison(t, 3).rows("end") }, Violated, "not-dead-lettered"},
@@ -372,8 +417,15 @@ var cases = []struct {
 	{evidence.BoundedRetry, "no limit", func(t *tale) { t.prof.Limits.MaxAttempts = 0; t.publish(o1) }, NotApplicable, ""},
 
 	{evidence.RecoveryBounded, "settled at once", func(t *tale) { t.sub("c1#1", "g").publish(o1).serve("c1#1", o1).drained("settled") }, Held, ""},
+	{evidence.RecoveryBounded, "settled before its publisher had the answer", func(t *tale) {
+		t.sub("c1#1", "g").after(time.Second).call(o1).serve("c1#1", o1).answer(o1, evidence.Accepted).drained("settled")
+	}, Held, ""},
 	{evidence.RecoveryBounded, "the time does not run under a fault", func(t *tale) {
 		t.fault("f", evidence.Link).sub("c1#1", "g").publish(o1).fire("f", "drop", "c1", frameDeliver, o1).after(time.Second).heal("f").serve("c1#1", o1).drained("settled")
+	}, Held, ""},
+	{evidence.RecoveryBounded, "expired by a clock that was wrong", func(t *tale) {
+		t.sub("c1#1", "g").broker(evidence.ClockSet, "-1h", nil).call(o1, ttl(50*ms)).answer(o1, evidence.Accepted).broker(evidence.ClockSet, "0s", nil).
+			publish(o2).serve("c1#1", o2).after(time.Second).drained("deadline").rows("end")
 	}, Held, ""},
 	{evidence.RecoveryBounded, "the handler failed", func(t *tale) {
 		t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1).after(250*ms).on(evidence.HandlerFailed, "c1#1", o1).after(250*ms).serve("c1#1", o1).drained("settled")
@@ -392,6 +444,12 @@ var cases = []struct {
 	}, Held, ""},
 	{evidence.RowsMatchClients, "the count is right", func(t *tale) {
 		t.publish(o1).call(o2).answer(o2, evidence.Unknown).snapshot(evidence.Snapshot{Checkpoint: "end", Source: evidence.SourceBroker, Trust: evidence.CountsOnly, Count: 2})
+	}, Held, ""},
+	{evidence.RowsMatchClients, "expired by a clock that is wrong", func(t *tale) {
+		t.sub("c1#1", "g").call(o1, ttl(time.Minute)).answer(o1, evidence.Accepted).broker(evidence.ClockSet, "1h", nil).end("c1#1").after(100 * ms).rows("end")
+	}, Held, ""},
+	{evidence.RowsMatchClients, "published again under another partition", func(t *tale) {
+		t.publish(o1, retryOf1).rows("end", in("a", o1), in("b", retryOf1))
 	}, Held, ""},
 	{evidence.RowsMatchClients, "what was there before is not ours", func(t *tale) {
 		old := row(evidence.RowPending, "p9-9-1")

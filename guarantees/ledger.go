@@ -48,11 +48,15 @@ type ledger struct {
 	now           stamp
 	clock         time.Duration // the broker's offset
 	clockSet      bool
+	clockWas      time.Duration // before it was last set
+	clockSetAt    time.Duration
 	healed        stamp
 	over          bool  // the run's last phase has begun
+	brokerEnded   stamp // its process
 	brokerFailed  stamp // its latest crash, restart or store failure
 	active        map[string]bool
 	held          map[uint32][]window // by link: when we held or delayed what passes
+	pauses        []window
 	deadlines     []due
 	partitions    []partitionStart
 	drain         stamp
@@ -130,6 +134,7 @@ type subscriber struct {
 	live         int
 	liveSince    stamp
 	died         stamp // when it last lost its last session
+	ended        stamp // when it last lost one that its broker outlived
 	inFlight     int
 	freeSince    time.Duration
 	position     int

@@ -9,7 +9,7 @@ import (
 var order = Guarantee{
 	Name: evidence.Order, Usual: "FIFO",
 	Text: "What one producer connection publishes reaches one active consumer in publish order.",
-	Rule: "First deliveries only, per logical subscriber, destination and the profile's scope; while consumers compete nothing is compared. Pairs with a retry, an Unknown or a struck delivery are left out, and so is a first delivery that says it is a repetition (the first one never arrived).",
+	Rule: "First deliveries only, per logical subscriber, destination and the profile's scope; while consumers compete nothing is compared, and one whose session has just ended may still compete. Pairs with a retry, an Unknown or a struck delivery are left out, and so is a first delivery that says it is a repetition (the first one never arrived).",
 	new:  func() checker { return &ordered{last: make(map[scope]latest)} },
 }
 
@@ -53,7 +53,7 @@ func (c *ordered) observe(l *ledger, e *evidence.Event, m *message, r *receipt, 
 	case "key", "partition":
 		k.key = m.key
 	}
-	if s := l.bySymbol[r.sub]; s != nil && s.live > 1 {
+	if s := l.bySymbol[r.sub]; s != nil && (s.live > 1 || l.lingers(s)) {
 		delete(c.last, k)
 		return
 	}
@@ -74,6 +74,13 @@ func (c *ordered) observe(l *ledger, e *evidence.Event, m *message, r *receipt, 
 		}
 	}
 	c.last[k] = latest{ref: m.ref, called: m.called.seq, seq: e.Seq, consumer: r.session}
+}
+
+// lingers reports whether the system may not have seen yet that a session has
+// ended, so that it competes with its successor. A broker that has ended since
+// has none of before.
+func (l *ledger) lingers(s *subscriber) bool {
+	return s.ended.seq > l.brokerEnded.seq && l.now.at-s.ended.at <= l.limits.InFlightBound
 }
 
 // eligible: accepted at its only try.

@@ -2,6 +2,7 @@ package guarantees
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/custodymq/custody/evidence"
 )
@@ -30,7 +31,7 @@ type answer struct {
 }
 
 func (c *ahead) on() []evidence.Kind {
-	return []evidence.Kind{evidence.FaultFired, evidence.FaultHealed, evidence.FrameCarried, evidence.PublishReturned}
+	return []evidence.Kind{evidence.FaultFired, evidence.FaultHealed, evidence.FrameCarried, evidence.PublishReturned, evidence.ProcessExited}
 }
 
 func (c *ahead) observe(l *ledger, e *evidence.Event, m *message, _ *receipt, out *ruling) {
@@ -54,6 +55,10 @@ func (c *ahead) observe(l *ledger, e *evidence.Event, m *message, _ *receipt, ou
 		}
 	case evidence.FaultHealed:
 		delete(c.held, e.Fault)
+	case evidence.ProcessExited:
+		if e.Actor == actorBroker {
+			clear(c.held) // a hold of its store ends with the broker that waits on it
+		}
 	case evidence.PublishReturned:
 		if e.Acceptance == evidence.Accepted {
 			c.answer(m, e.Seq)
@@ -96,10 +101,18 @@ func (c *ahead) answer(m *message, seq uint64) {
 	}
 }
 
+// repeats reports whether the answer is that of an earlier try, which nothing
+// shows to have been held.
+func (c *ahead) repeats(l *ledger, m *message, a answer) bool {
+	return slices.ContainsFunc(l.aliases(m), func(o *message) bool {
+		return o != m && o.accepted() && o.returned.seq < a.seq && !c.told[o.ref]
+	})
+}
+
 func (c *ahead) conclude(l *ledger, out *ruling) {
 	for _, a := range c.answered {
 		m := l.message(a.ref)
-		if !m.accepted() {
+		if !m.accepted() || c.repeats(l, m, a) {
 			continue
 		}
 		f := l.finding(m, nil, "accepted-before-persisted", a.seq, m.returned.seq)

@@ -58,16 +58,21 @@ func (c *reconciliation) count(l *ledger, m *message) {
 	}
 }
 
+// place is where one message has one row: a message ID is known to its partition.
+type place struct{ partition, subscription string }
+
+func placeOf(r *evidence.StoredRow) place { return place{r.Partition, r.Subscription} }
+
 // rows judges the rows of one publish.
 func (c *reconciliation) rows(l *ledger, m *message, out *ruling) {
-	pending := make(map[string]int) // by subscription
+	pending := make(map[place]int)
 	for _, o := range l.aliases(m) {
 		if o.ref >= m.ref {
 			continue
 		}
 		for _, s := range o.rows { // one stored message answers for both
 			if s.snapshot == l.brokerEnd && s.certain && s.row.State == evidence.RowPending {
-				pending[s.row.Subscription] = 1
+				pending[placeOf(s.row)] = 1
 			}
 		}
 	}
@@ -87,7 +92,7 @@ func (c *reconciliation) rows(l *ledger, m *message, out *ruling) {
 			if !s.certain {
 				break
 			}
-			if pending[row.Subscription]++; pending[row.Subscription] == 2 && !m.struckBy("duplicate") {
+			if pending[placeOf(row)]++; pending[placeOf(row)] == 2 && !m.struckBy("duplicate") {
 				c.differ(l, m, nil, out, "double-row", fmt.Sprintf("%s has two pending rows", l.label(m)))
 			}
 			c.acknowledged(l, m, row, out)
@@ -106,7 +111,7 @@ func (c *reconciliation) acknowledged(l *ledger, m *message, row *evidence.Store
 		if row.Subscription != "" && l.name(r.sub) != row.Subscription || !r.must && r.deliveries == 0 {
 			continue
 		}
-		if r.confirm.seq == 0 || at <= r.confirm.at+l.limits.DeleteBound || l.undone(r) {
+		if r.confirm.seq == 0 || at <= r.confirm.at+l.limits.DeleteBound || l.paused(r.confirm.at, at) || l.undone(r) {
 			return
 		}
 		last = r
@@ -127,8 +132,9 @@ func asked(m *message) bool {
 }
 
 // missing finds accepted messages that no client is through with and no row shows.
+// Under a clock fault a time to live may be over for the broker.
 func (c *reconciliation) missing(l *ledger, m *message, out *ruling) {
-	if m.frozen || m.heldBy != evidence.HeldByStore && m.heldBy != evidence.HeldByReplicas || asked(m) {
+	if m.frozen || m.heldBy != evidence.HeldByStore && m.heldBy != evidence.HeldByReplicas || asked(m) || l.clockSet && m.ttl > 0 {
 		return
 	}
 	for _, r := range l.obliged(m) {

@@ -120,7 +120,7 @@ func (l *ledger) anyEffect(m *message) bool {
 
 // storedWhenAsked gives the proof that a publish was stored when a lookup was
 // called: it was seen before, or it was seen at any time and its connection was
-// dead before, so that nothing could arrive later.
+// dead before, for so long that nothing of it was under way any more.
 func (l *ledger) storedWhenAsked(m *message, k *lookup) stamp {
 	if m.accepted() && m.returned.before(k.called) {
 		return m.returned
@@ -130,7 +130,7 @@ func (l *ledger) storedWhenAsked(m *message, k *lookup) stamp {
 		return first
 	}
 	dead := l.connectionEnded(m)
-	over := dead.seq != 0 && dead.before(k.called)
+	over := dead.seq != 0 && dead.before(k.called) && k.called.at-dead.at > l.limits.InFlightBound
 	if delivered && over {
 		return first
 	}

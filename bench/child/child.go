@@ -5,6 +5,7 @@ import (
 	"github.com/custodymq/custody/bench"
 	"github.com/custodymq/custody/containers"
 	"github.com/custodymq/custody/systems"
+	"github.com/custodymq/custody/systems/mqtt"
 	"github.com/custodymq/custody/systems/nats"
 	"github.com/custodymq/custody/systems/zeromq"
 )
@@ -16,6 +17,7 @@ func Run(find func(spec string, scale float64) (systems.System, error)) {
 	containers.RunRole(map[string]func() containers.Role{
 		zeromq.RoleName:    zeromq.Role,
 		nats.RoleName:      nats.Role,
+		mqtt.RoleName:      mqtt.Role,
 		bench.ConsumerRole: func() containers.Role { return bench.NewConsumerRole(find) },
 	})
 }

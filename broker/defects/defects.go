@@ -32,6 +32,8 @@ type Defect struct {
 type Options struct {
 	// Neighbour is the store of another partition of the same database.
 	Neighbour store.Store
+	// Go runs a function beside its caller; in a goroutine if nil.
+	Go func(func())
 }
 
 // All defects, in the order of a message's life.
@@ -111,7 +113,7 @@ var all = []Defect{
 	},
 	{
 		Name: "persist-fails-but-accepted", Text: "a publish that the store refused is answered Accepted and stays in memory only",
-		Breaks: noAcceptedLoss, Follows: []string{rowsMatchClients, persistedBeforeAccepted, recoveryBounded},
+		Breaks: noAcceptedLoss, Follows: []string{rowsMatchClients, persistedBeforeAccepted, recoveryBounded, boundedRetry},
 		SeenIn: "the store fails, then the broker restarts before delivery", Store: ignoreFailures,
 	},
 	{

@@ -48,7 +48,11 @@ func (e edited) Reestablish(ctx context.Context) (bool, error) {
 }
 
 // writeBehind answers a batch at once, and writes it while the next gathers.
-func writeBehind(inner store.Store, _ Options) store.Store {
+func writeBehind(inner store.Store, o Options) store.Store {
+	beside := o.Go
+	if beside == nil {
+		beside = func(f func()) { go f() }
+	}
 	previous := make(chan struct{}, 1) // one write at a time, so that their order stays
 	return edited{Store: inner, apply: func(ctx context.Context, batch []store.Operation) error {
 		select {
@@ -57,10 +61,10 @@ func writeBehind(inner store.Store, _ Options) store.Store {
 			return &store.Failure{NotWritten: true, Err: ctx.Err()}
 		}
 		batch = slices.Clone(batch)
-		go func() {
+		beside(func() {
 			defer func() { <-previous }()
 			_ = inner.Apply(context.WithoutCancel(ctx), batch) // the answer has been given
-		}()
+		})
 		return nil
 	}}
 }

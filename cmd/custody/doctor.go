@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -35,6 +36,8 @@ const (
 	// takes as long.
 	leftoverAge    = time.Hour
 	leftoverPrefix = "custody-run-"
+	// engineTime is what a Docker engine has to answer.
+	engineTime = 20 * time.Second
 )
 
 func doctorCommand() *cobra.Command {
@@ -46,8 +49,9 @@ func doctorCommand() *cobra.Command {
 reference broker is built in, and so are servers that are Go modules: for these
 no Docker, no installed server and no C compiler is needed.
 
-Runs that were killed leave a private folder in the temporary folder; --clean
-removes those older than an hour.
+Runs that were killed leave a private folder in the temporary folder, and their
+containers go on. --clean removes the folders older than an hour, and the
+containers at once.
 
 Exit codes: 0 all that is needed is there · 3 something is missing.`,
 		Example: `  custody doctor
@@ -55,12 +59,12 @@ Exit codes: 0 all that is needed is there · 3 something is missing.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return examine(cmd, clean) },
 	}
-	cmd.Flags().BoolVar(&clean, "clean", false, "remove what dead runs have left in the temporary folder")
+	cmd.Flags().BoolVar(&clean, "clean", false, "remove what dead runs have left")
 	return cmd
 }
 
 // checks is the list.
-func checks() []check {
+func checks(ctx context.Context) []check {
 	return append([]check{
 		{"build", false, func() (string, error) {
 			v := thisVersion()
@@ -102,6 +106,15 @@ func checks() []check {
 				return "", fmt.Errorf("no port can be taken on 127.0.0.1; allow it in the sandbox or container: %w", err)
 			}
 			return address + " can be taken", nil
+		}},
+		{"docker", true, func() (string, error) {
+			ctx, cancel := context.WithTimeout(ctx, engineTime)
+			defer cancel()
+			engine, err := containers.Engine(ctx)
+			if err != nil {
+				return "", fmt.Errorf("none; only to test servers that run from images: %w", err)
+			}
+			return engine, nil
 		}},
 		{"browser", true, func() (string, error) {
 			for _, name := range []string{"chromium", "chromium-browser", "google-chrome", "firefox", "xdg-open", "open"} {
@@ -150,7 +163,7 @@ func versionsOf(versions map[string]string) string {
 func examine(cmd *cobra.Command, clean bool) error {
 	w := cmd.OutOrStdout()
 	missing := 0
-	for _, c := range checks() {
+	for _, c := range checks(cmd.Context()) {
 		found, err := c.look()
 		state := "ok"
 		switch {
@@ -168,7 +181,7 @@ func examine(cmd *cobra.Command, clean bool) error {
 	}
 	switch {
 	case len(left) == 0:
-		fmt.Fprintf(w, "%-8s %-17s nothing\n", "ok", "left behind")
+		fmt.Fprintf(w, "%-8s %-17s no folder\n", "ok", "left behind")
 	case !clean:
 		fmt.Fprintf(w, "%-8s %-17s %d folders of dead runs, such as %s; custody doctor --clean removes them\n", "note", "left behind", len(left), left[0])
 	}
@@ -181,10 +194,31 @@ func examine(cmd *cobra.Command, clean bool) error {
 		}
 		fmt.Fprintf(w, "%-8s %-17s %s\n", "removed", "left behind", dir)
 	}
+	if err := examineContainers(cmd, clean); err != nil {
+		return unmeasured{err}
+	}
 	if missing > 0 {
 		return exit(guarantees.ExitUnmeasured)
 	}
 	return nil
+}
+
+// examineContainers looks for those that dead runs have left, where there is Docker.
+func examineContainers(cmd *cobra.Command, clean bool) error {
+	ctx, cancel := context.WithTimeout(cmd.Context(), engineTime)
+	defer cancel()
+	if _, err := containers.Engine(ctx); err != nil {
+		return nil // the check has told it
+	}
+	look, state, mend := containers.Leftovers, "note", " of a dead run; custody doctor --clean removes it"
+	if clean {
+		look, state, mend = containers.RemoveLeftovers, "removed", ""
+	}
+	left, err := look(ctx)
+	for _, name := range left {
+		fmt.Fprintf(cmd.OutOrStdout(), "%-8s %-17s container %s%s\n", state, "left behind", name, mend)
+	}
+	return err
 }
 
 func writable(dir, mend string) (string, error) {

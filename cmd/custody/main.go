@@ -74,6 +74,6 @@ nothing claimed · 3 could not measure · 64 usage.`,
 		DisableSuggestions: true, // one line says what is wrong
 	}
 	root.AddCommand(runCommand(), judgeCommand(), replayCommand(), reportCommand(), listCommand(), explainCommand(),
-		diffCommand(), defectsCommand(), matrixCommand(), sweepCommand(), doctorCommand(), brokerCommand(), dlqCommand(), versionCommand())
+		diffCommand(), defectsCommand(), matrixCommand(), sweepCommand(), exploreCommand(), doctorCommand(), brokerCommand(), dlqCommand(), versionCommand())
 	return root
 }

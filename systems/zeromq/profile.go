@@ -9,6 +9,8 @@ import (
 	"runtime/debug"
 	"time"
 
+	"github.com/custodymq/custody/broker"
+	"github.com/custodymq/custody/broker/core"
 	"github.com/custodymq/custody/broker/wire"
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/systems"
@@ -42,6 +44,7 @@ var (
 	everywhere = []evidence.Class{evidence.ClientCrash, evidence.BrokerRestart, evidence.BrokerCrash, evidence.BrokerPause, evidence.Link, evidence.Store, evidence.Clock}
 	// A wrong clock ends a message's time to live, and that loses it lawfully.
 	butClock = everywhere[:len(everywhere)-1]
+	butStore = []evidence.Class{evidence.ClientCrash, evidence.BrokerRestart, evidence.BrokerCrash, evidence.BrokerPause, evidence.Link}
 	// Between the ACK and the delete a crash, or a store that fails, brings the
 	// message back.
 	butDelete = []evidence.Class{evidence.ClientCrash, evidence.BrokerRestart, evidence.BrokerPause, evidence.Link, evidence.Clock}
@@ -58,13 +61,15 @@ var atLeastOnce = []evidence.Claim{
 	claim(evidence.NoPhantom, everywhere),
 	claim(evidence.DeclinedMeansAbsent, everywhere),
 	claim(evidence.StableRedeliveryID, everywhere),
-	claim(evidence.Order, butClock),
+	// A delivery whose attempt cannot be counted waits, and later ones overtake it.
+	claim(evidence.Order, butStore),
 	claim(evidence.ExpiryHonoured, everywhere),
 	claim(evidence.AckIsFinal, butDelete),
 	claim(evidence.PersistedBeforeAccepted, everywhere),
 	claim(evidence.PartitionIsolation, everywhere),
 	claim(evidence.BoundedRetry, everywhere),
-	claim(evidence.UnknownResolved, everywhere),
+	// Never stored is proven by the wall clock: one that jumps ahead forgets early.
+	claim(evidence.UnknownResolved, butClock),
 	claim(evidence.RecoveryBounded, everywhere),
 	claim(evidence.Survives, everywhere),
 	claim(evidence.RowsMatchClients, everywhere),
@@ -90,6 +95,19 @@ const (
 )
 
 func (p Profile) period(d time.Duration) time.Duration { return time.Duration(float64(d) * p.scale) }
+
+// Broker is the configuration of the profile's broker, but for its name, network,
+// store and log.
+func (p Profile) Broker() broker.Config {
+	return broker.Config{
+		MaxAttempts: maxAttempts, VisibilityTimeout: p.period(visibility),
+		Backoff: core.Backoff{Base: p.period(backoffBase), Max: p.period(backoffMax)}, ExpiryInterval: p.period(expiryEvery), SettledWindow: settledWindow,
+		StoreRetry: p.period(100 * time.Millisecond), KeepHistory: p.history, Heartbeat: p.period(heartbeat),
+	}
+}
+
+// Mode of the profile's clients that name none.
+func (p Profile) Mode() systems.Mode { return p.mode }
 
 // Describe gives the profile with its limits scaled.
 func (p Profile) Describe() systems.Description {

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/custodymq/custody/broker"
-	"github.com/custodymq/custody/broker/core"
 	"github.com/custodymq/custody/broker/defects"
 	"github.com/custodymq/custody/broker/store"
 	"github.com/custodymq/custody/broker/store/faulty"
@@ -113,13 +112,9 @@ func (r *roleState) start(ctx context.Context, config json.RawMessage, p *contai
 	wrapped := faulty.Wrap(opened)
 	wrapped.Arm(r.armed)
 	r.store = wrapped
-	period := func(d time.Duration) time.Duration { return time.Duration(float64(d) * c.Scale) }
-	cfg := broker.Config{
-		Name: c.Name, Listen: c.Listen, Token: c.Token, Store: wrapped, MaxAttempts: maxAttempts, VisibilityTimeout: period(visibility),
-		Backoff: core.Backoff{Base: period(backoffBase), Max: period(backoffMax)}, ExpiryInterval: period(expiryEvery), SettledWindow: settledWindow,
-		StoreRetry: period(100 * time.Millisecond), KeepHistory: c.History, Heartbeat: period(heartbeat),
-		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
-	}
+	cfg := Profile{history: c.History, scale: c.Scale}.Broker()
+	cfg.Name, cfg.Listen, cfg.Token, cfg.Store = c.Name, c.Listen, c.Token, wrapped
+	cfg.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	if c.Defect != "" {
 		if err := r.seed(ctx, c, options, &cfg); err != nil {
 			return err

@@ -1,0 +1,3 @@
+FROM scratch
+COPY custody /
+ENTRYPOINT ["/custody", "broker"]

@@ -1,0 +1,2 @@
+FROM custody/trixie
+RUN apt-get update && apt-get install -y --no-install-recommends redis-server && rm -rf /var/lib/apt/lists/*

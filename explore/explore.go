@@ -1,0 +1,297 @@
+package explore
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/custodymq/custody/bench"
+	"github.com/custodymq/custody/broker/defects"
+	"github.com/custodymq/custody/guarantees"
+	"github.com/custodymq/custody/scenarios"
+	"github.com/custodymq/custody/script"
+	"github.com/custodymq/custody/systems"
+	"github.com/custodymq/custody/systems/zeromq"
+)
+
+// Options of an exploration.
+type Options struct {
+	System   systems.System // the reference broker is simulated; any other is run
+	Spec     string         // how `--system` names it
+	Defect   string         // a seeded defect to switch on
+	Seed     uint64         // of the first schedule; the next has the next
+	Runs     int            // schedules; fewer if one breaks a promise
+	For      time.Duration  // none is begun after it; 0 is no limit
+	Parallel int            // at once; 0 is one for each core
+	Scale    float64        // of a system that is run
+	Dir      string         // a folder for the runs of a system that is run; those that break nothing are removed
+	// Again of Of runs of a system must break the promise for a step of
+	// shrinking to be kept. Zero is 2 of 3.
+	Again, Of int
+	// Progress hears how many schedules have ended, from several goroutines.
+	Progress func(schedules int)
+}
+
+// Result of an exploration. For a simulation it depends on the seed and the
+// number of schedules alone, but for Took.
+type Result struct {
+	System     string        `json:"system"`
+	Defect     string        `json:"defect,omitempty"`
+	Simulated  bool          `json:"simulated"`
+	Seed       uint64        `json:"seed"`
+	Schedules  int           `json:"schedules"`
+	Unmeasured int           `json:"unmeasured"` // of these: the script asked for what could not be done just then
+	Took       time.Duration `json:"took"`
+	Hash       string        `json:"hash,omitempty"` // of all histories, in order
+	Found      *Violation    `json:"found,omitempty"`
+	Error      string        `json:"error,omitempty"` // why the latest that was not measured was not
+}
+
+// Violation is the first schedule that breaks a promise, and what is left of it.
+type Violation struct {
+	Seed     uint64          `json:"seed"`
+	Broken   []string        `json:"broken"` // guarantees, by the schedule as it was drawn
+	Shrunk   string          `json:"shrunk"` // the guarantee that the script still breaks
+	Why      string          `json:"why"`
+	Steps    int             `json:"steps"`
+	Drawn    int             `json:"drawn"` // steps of the schedule as it was drawn
+	Tries    int             `json:"tries"` // of shrinking
+	Scenario script.Scenario `json:"-"`
+	Script   string          `json:"script"`
+}
+
+// run is one run of a scenario, judged. digest is of its history where it is
+// the same for the same seed.
+type run func(ctx context.Context, s script.Scenario, seed uint64) (j guarantees.Judgement, digest []byte, err error)
+
+// Explore draws schedules until one breaks a promise that covers it, and shrinks
+// that one. What it finds first is what a single worker would find first. An
+// error is a mistake in the options, or ctx's.
+func Explore(ctx context.Context, o Options) (Result, error) {
+	if o.Runs < 1 {
+		return Result{}, errors.New("explore: there must be at least one run")
+	}
+	e := &explorer{o: o, began: time.Now(), desc: o.System.Describe()}
+	e.found.Store(-1)
+	profile, simulated := o.System.(zeromq.Profile)
+	if o.Defect != "" {
+		d, err := defects.Find(o.Defect)
+		if err != nil {
+			return Result{}, err
+		}
+		e.prefer = d.Breaks
+	}
+	e.newRun = func() run { return simulator(profile, o.Defect) }
+	if !simulated {
+		e.newRun = func() run { return e.onSystem }
+	}
+	e.search(ctx)
+	r := e.result(simulated)
+	if err := context.Cause(ctx); err != nil {
+		return r, err
+	}
+	if r.Found == nil {
+		return r, nil
+	}
+	e.shrink(ctx, r.Found, simulated)
+	r.Took = time.Since(e.began)
+	return r, context.Cause(ctx)
+}
+
+// Simulates says whether a system, as `--system` names it, is simulated.
+func Simulates(spec string) bool { return spec == "zeromq" || strings.HasPrefix(spec, "zeromq:") }
+
+// simulator gives the runs of one worker.
+func simulator(profile zeromq.Profile, defect string) run {
+	var sim Simulator
+	return func(_ context.Context, s script.Scenario, seed uint64) (guarantees.Judgement, []byte, error) {
+		h, err := sim.Run(Simulation{Profile: profile, Scenario: s, Seed: seed, Defect: defect})
+		if h == nil {
+			return guarantees.Judgement{}, nil, err
+		}
+		digest := sha256.Sum256(sim.Bytes(h))
+		if err != nil {
+			return guarantees.Judgement{}, digest[:], err
+		}
+		j, err := guarantees.Judge(h)
+		return j, digest[:], err
+	}
+}
+
+type explorer struct {
+	o      Options
+	began  time.Time
+	desc   systems.Description
+	prefer string // the guarantee that the defect breaks
+	newRun func() run
+
+	next  atomic.Int64 // the schedule to be drawn
+	ended atomic.Int64
+	made  atomic.Int64 // runs of a system, for the names of their folders
+	found atomic.Int64 // the first that breaks a promise; -1 if none does
+
+	mu       sync.Mutex
+	outcomes []outcome
+	sight    guarantees.Judgement // of found
+}
+
+type outcome struct {
+	schedule int64
+	digest   []byte
+	err      error
+}
+
+// search until a schedule breaks a promise: workers draw in order, and go on to
+// the end of what was begun before it.
+func (e *explorer) search(ctx context.Context) {
+	workers := e.o.Parallel
+	if workers == 0 {
+		workers = runtime.GOMAXPROCS(0)
+	}
+	var group sync.WaitGroup
+	for range workers {
+		group.Go(func() {
+			run := e.newRun()
+			for ctx.Err() == nil && (e.o.For == 0 || time.Since(e.began) < e.o.For) {
+				n := e.next.Add(1) - 1
+				if first := e.found.Load(); n >= int64(e.o.Runs) || first >= 0 && n > first {
+					return
+				}
+				e.schedule(ctx, run, n)
+			}
+		})
+	}
+	group.Wait()
+}
+
+func (e *explorer) schedule(ctx context.Context, run run, n int64) {
+	seed := e.o.Seed + uint64(n)
+	j, digest, err := run(ctx, Generate(e.desc, seed), seed)
+	if ctx.Err() != nil {
+		return
+	}
+	e.mu.Lock()
+	e.outcomes = append(e.outcomes, outcome{n, digest, err})
+	if first := e.found.Load(); len(j.Broken) > 0 && (first < 0 || n < first) {
+		e.sight = j
+		e.found.Store(n)
+	}
+	e.mu.Unlock()
+	if ended := e.ended.Add(1); e.o.Progress != nil {
+		e.o.Progress(int(ended))
+	}
+}
+
+// result leaves out what was begun after the first that broke a promise.
+func (e *explorer) result(simulated bool) Result {
+	r := Result{System: e.desc.System + ":" + e.desc.Profile.Name, Defect: e.o.Defect, Simulated: simulated, Seed: e.o.Seed, Took: time.Since(e.began)}
+	slices.SortFunc(e.outcomes, func(a, b outcome) int { return cmp.Compare(a.schedule, b.schedule) })
+	first := e.found.Load()
+	all := sha256.New()
+	for _, o := range e.outcomes {
+		if first >= 0 && o.schedule > first {
+			break
+		}
+		r.Schedules++
+		if o.err != nil {
+			r.Unmeasured++
+			r.Error, _, _ = strings.Cut(o.err.Error(), "\n")
+		}
+		all.Write(o.digest)
+	}
+	if simulated {
+		r.Hash = hex.EncodeToString(all.Sum(nil)[:8])
+	}
+	if first >= 0 {
+		s := Generate(e.desc, e.o.Seed+uint64(first))
+		r.Found = &Violation{Seed: e.o.Seed + uint64(first), Broken: brokenOf(e.sight), Why: e.sight.Why, Drawn: len(s.Steps), Scenario: s}
+	}
+	return r
+}
+
+// Bounds of shrinking: so many scripts are tried, each so often.
+const (
+	simulatedTries, simulatedRuns = 4000, 5
+	systemTries                   = 60
+)
+
+// shrink what was found, while it breaks the same guarantee. In a simulation a
+// step is kept if it fails for as many seeds as before; on a system, if it fails
+// often enough.
+func (e *explorer) shrink(ctx context.Context, v *Violation, simulated bool) {
+	v.Shrunk = v.Broken[0]
+	if slices.Contains(v.Broken, e.prefer) {
+		v.Shrunk = e.prefer
+	}
+	run := e.newRun()
+	need, of, tries := 1, simulatedRuns, simulatedTries
+	if !simulated {
+		need, of, tries = cmp.Or(e.o.Again, 2), cmp.Or(e.o.Of, 3), systemTries
+	}
+	fails := func(s script.Scenario) bool {
+		v.Tries++
+		broke, why := 0, ""
+		for i := range of {
+			if ctx.Err() != nil || broke+of-i < need {
+				return false
+			}
+			j, _, err := run(ctx, s, v.Seed+uint64(i))
+			if err == nil && slices.Contains(brokenOf(j), v.Shrunk) {
+				broke, why = broke+1, j.Why
+			}
+		}
+		if broke < need {
+			return false
+		}
+		if simulated {
+			need = broke
+		}
+		v.Why = why
+		return true
+	}
+	if simulated {
+		fails(v.Scenario) // how often is what shrinking must not lower
+	}
+	v.Scenario = Shrink(v.Scenario, tries, fails)
+	v.Scenario.Name = fmt.Sprintf("%s-%d", v.Shrunk, v.Seed)
+	v.Scenario.Why = fmt.Sprintf("Found by exploring, with the seed %d: breaks %s.", v.Seed, v.Shrunk)
+	if e.o.Defect != "" {
+		v.Scenario.Name = e.o.Defect + "-" + v.Scenario.Name
+		v.Scenario.Why = fmt.Sprintf("Found by exploring, with the seed %d and the defect %s: breaks %s.", v.Seed, e.o.Defect, v.Shrunk)
+	}
+	v.Scenario.Expect = []string{v.Shrunk}
+	v.Steps, v.Script = len(v.Scenario.Steps), script.Print(v.Scenario)
+}
+
+// Keep writes the script to a file in dir and gives its path.
+func (v *Violation) Keep(dir string) (string, error) {
+	path := filepath.Join(dir, v.Scenario.Name+".scenario")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", fmt.Errorf("explore: a folder for the script: %w", err)
+	}
+	if err := os.WriteFile(path, []byte(v.Script), 0o644); err != nil {
+		return "", fmt.Errorf("explore: keep the script: %w", err)
+	}
+	return path, nil
+}
+
+// onSystem makes one run of a system. Its evidence stays if it breaks a promise.
+func (e *explorer) onSystem(ctx context.Context, s script.Scenario, seed uint64) (guarantees.Judgement, []byte, error) {
+	dir := filepath.Join(e.o.Dir, fmt.Sprintf("%s-run-%d", s.Name, e.made.Add(1)))
+	j, err := scenarios.Run(ctx, bench.Options{System: e.o.System, Spec: e.o.Spec, Scenario: s, Dir: dir, Seed: seed, Scale: e.o.Scale, Defect: e.o.Defect})
+	if len(j.Broken) == 0 {
+		err = errors.Join(err, os.RemoveAll(dir))
+	}
+	return j, nil, err
+}

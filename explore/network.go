@@ -1,0 +1,476 @@
+package explore
+
+import (
+	"encoding/binary"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/custodymq/custody/broker/wire"
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/links"
+	"github.com/custodymq/custody/links/zmtp"
+)
+
+// longestHop is the most that a frame takes from a peer to the link or from the
+// link to a peer.
+const longestHop = 2 * time.Millisecond
+
+// hop draws one, short ones more often.
+func (w *world) hop() time.Duration {
+	f := w.chance.Float64()
+	return 20*time.Microsecond + time.Duration(f*f*f*float64(longestHop))
+}
+
+// link is an actor's way to the broker: it observes frames, and strikes them.
+type link struct {
+	w        *world
+	name     string
+	conns    []*conn
+	accepted int
+	armed    []*strike
+	hole     *strike // every byte is lost
+	down     bool
+}
+
+// conn is one connection. Each direction keeps its order; a peer's end travels
+// like its frames.
+type conn struct {
+	link    *link // nil: past all links, unobserved
+	w       *world
+	number  int
+	pipes   [3]*pipe // by direction
+	gate    *hold    // both directions wait
+	cut     bool
+	client  *client
+	process *process
+	session uint64 // the broker's number of it; 0 until Hello
+}
+
+type pipe struct {
+	conn     *conn
+	to       evidence.Direction
+	framer   links.Framer
+	arrives  time.Duration // the latest at the link
+	delivers time.Duration // the latest at the peer
+	queue    []packet      // waits at the link behind a hold
+	hold     *hold
+	gone     bool // the receiver takes no more
+}
+
+// packet is a frame, or the end of what a peer sends.
+type packet struct {
+	end   bool
+	raw   []byte
+	parts [2][]byte // share raw
+}
+
+// hold is one wait of a connection.
+type hold struct {
+	strike *strike
+	pipe   *pipe
+	frame  *packet // goes on when it is released; nil if it has gone
+}
+
+// zmtpGreeting is what a framer must see first.
+var zmtpGreeting = append([]byte{0xFF, 0, 0, 0, 0, 0, 0, 0, 0, 0x7F, 3}, make([]byte, 53)...)
+
+// connect opens a connection over the link, or past all if it is nil; nil if
+// nobody listens.
+func (w *world) connect(l *link, c *client) *conn {
+	if l != nil && l.down || w.broker == nil || w.broker.stopping {
+		return nil
+	}
+	n := &conn{link: l, w: w, client: c, process: w.broker}
+	n.pipes[evidence.ToBroker] = &pipe{conn: n, to: evidence.ToBroker}
+	n.pipes[evidence.ToClient] = &pipe{conn: n, to: evidence.ToClient}
+	w.broker.conns = append(w.broker.conns, n)
+	if l == nil {
+		return n
+	}
+	l.accepted++
+	n.number = l.accepted
+	l.conns = append(l.conns, n)
+	toBroker, toClient := zmtp.Protocol{}.NewConn(w.index)
+	n.pipes[evidence.ToBroker].framer, n.pipes[evidence.ToClient].framer = toBroker, toClient
+	for _, p := range n.pipes[1:] {
+		_, _, _ = p.framer.Next(zmtpGreeting) // it is one
+	}
+	n.event(evidence.LinkConnected, "")
+	return n
+}
+
+func (n *conn) event(kind evidence.Kind, reason string) {
+	if n.link != nil {
+		n.w.record(evidence.Event{Kind: kind, Actor: n.link.name, Link: n.link.name, Conn: n.number, Reason: reason})
+	}
+}
+
+// send puts a message on its way. An error says that it cannot be encoded.
+func (n *conn) send(to evidence.Direction, m *wire.Message) error {
+	var room [2][]byte
+	parts, err := wire.Encode(room[:0], m)
+	if err != nil {
+		return err
+	}
+	n.pipes[to].put(pack(parts))
+	return nil
+}
+
+// pack frames the two parts of a message as ZMTP does
+// (https://rfc.zeromq.org/spec/23).
+func pack(parts [][]byte) packet {
+	raw := make([]byte, 0, 18+len(parts[0])+len(parts[1]))
+	var at [2]int
+	for i, part := range parts {
+		more := byte(1 - i)
+		if len(part) < 256 {
+			raw = append(raw, more, byte(len(part)))
+		} else {
+			raw = binary.BigEndian.AppendUint64(append(raw, more|2), uint64(len(part)))
+		}
+		at[i] = len(raw)
+		raw = append(raw, part...)
+	}
+	return packet{raw: raw, parts: [2][]byte{raw[at[0] : at[0]+len(parts[0])], raw[at[1]:]}}
+}
+
+// corrupted is the packet with a byte of its payload altered.
+func (p packet) corrupted() packet {
+	raw, err := zmtp.Protocol{}.Corrupt(links.Frame{Raw: p.raw})
+	if err != nil {
+		return p
+	}
+	head := len(p.raw) - len(p.parts[1]) // the payload is what the frame ends with
+	return packet{raw: raw, parts: [2][]byte{p.parts[0], raw[head:]}}
+}
+
+// put has a packet come to the link, behind all that was sent before.
+func (p *pipe) put(x packet) {
+	w := p.conn.w
+	p.arrives = max(p.arrives, w.now+w.hop())
+	w.at(p.arrives, func() {
+		switch {
+		case p.conn.cut:
+		case p.hold != nil || p.conn.gate != nil:
+			p.queue = append(p.queue, x)
+		default:
+			p.carry(x)
+		}
+	})
+}
+
+// flush carries what has waited, until the next hold.
+func (p *pipe) flush() {
+	for len(p.queue) > 0 && p.hold == nil && p.conn.gate == nil && !p.conn.cut {
+		x := p.queue[0]
+		p.queue = p.queue[1:]
+		p.carry(x)
+	}
+}
+
+// carry observes a packet at the link, strikes it, or lets it pass.
+func (p *pipe) carry(x packet) {
+	l := p.conn.link
+	if l != nil && l.hole != nil {
+		p.swallow(x, l.hole)
+		return
+	}
+	if l == nil || x.end {
+		p.forward(x)
+		return
+	}
+	f, _, _ := p.framer.Next(x.raw) // whole, and of our own making
+	if f.Kind == "" {
+		p.forward(x)
+		return
+	}
+	s := l.aim(f)
+	struck := ""
+	if s != nil && s.Action != links.Duplicate {
+		struck = string(s.Action)
+	}
+	p.record(f, struck)
+	if s == nil {
+		p.forward(x)
+		return
+	}
+	p.strike(s, f, x)
+}
+
+func (p *pipe) record(f links.Frame, struck string) {
+	name := p.conn.link.name
+	p.conn.w.record(evidence.Event{Kind: evidence.FrameCarried, Actor: name, Link: name, Conn: p.conn.number, Frame: f.Kind, To: p.to,
+		Items: f.Items, Struck: struck, Reason: f.Says})
+}
+
+// forward hands a packet on, behind all that was handed on before.
+func (p *pipe) forward(x packet) {
+	if p.gone {
+		return
+	}
+	w := p.conn.w
+	p.delivers = max(p.delivers, w.now+w.hop())
+	w.at(p.delivers, func() {
+		if !p.gone {
+			p.conn.receive(p.to, x)
+		}
+	})
+}
+
+func (n *conn) receive(to evidence.Direction, x packet) {
+	if to == evidence.ToBroker {
+		n.process.receive(n, x)
+		return
+	}
+	if x.end {
+		n.client.end("the broker closed the connection")
+		return
+	}
+	n.client.receive(x)
+}
+
+// hangUp is the end of what one side sends; it takes no more either.
+func (n *conn) hangUp(side evidence.Direction) {
+	if n.pipes[side].gone {
+		return
+	}
+	n.pipes[side].gone = true
+	n.pipes[opposite[side]].put(packet{end: true})
+	if n.pipes[opposite[side]].gone {
+		n.leave("closed by its peers")
+	}
+}
+
+var opposite = [...]evidence.Direction{evidence.ToBroker: evidence.ToClient, evidence.ToClient: evidence.ToBroker}
+
+// reset ends both sides, behind what was handed on. False: it had ended.
+func (n *conn) reset(reason string) bool {
+	if n.cut {
+		return false
+	}
+	n.cut = true
+	for _, p := range n.pipes[1:] {
+		p.queue, p.hold = nil, nil
+		p.forward(packet{end: true})
+	}
+	n.leave(reason)
+	return true
+}
+
+func (n *conn) leave(reason string) {
+	if n.link == nil || !slices.Contains(n.link.conns, n) {
+		return
+	}
+	n.link.conns = slices.DeleteFunc(n.link.conns, func(o *conn) bool { return o == n })
+	n.event(evidence.LinkDisconnected, reason)
+}
+
+// silent has a side that hears nothing for three heartbeats give the connection up.
+func (n *conn) silent(side evidence.Direction, still func() bool) {
+	n.w.after(3*n.w.heartbeat, func() {
+		if n.pipes[side].gone || !still() {
+			return
+		}
+		if side == evidence.ToBroker {
+			n.process.lose(n)
+			return
+		}
+		n.client.end("nothing was heard for three heartbeats")
+	})
+}
+
+// strike is an armed fault on a link: links.Strike, with its count.
+type strike struct {
+	links.Strike
+	link    *link
+	carried int
+	at      int // the count at which it fires next; 0 is never
+	hits    int
+	holds   []*hold
+	gapped  []*conn
+	onHit   func(*strike, links.Frame) // a process is struck; nil for others
+}
+
+// aim counts a frame for every armed strike and gives the one that hits it.
+func (l *link) aim(f links.Frame) *strike {
+	var hit *strike
+	for _, s := range l.armed {
+		n := s.counts(f)
+		s.carried += n
+		if n == 0 || hit != nil || s.at == 0 || s.carried < s.at {
+			continue
+		}
+		hit = s
+		switch s.Repeat {
+		case links.Every:
+			s.at = (s.carried/s.N + 1) * s.N
+		case links.UntilHealed:
+		default:
+			s.at = 0
+		}
+	}
+	return hit
+}
+
+func (s *strike) counts(f links.Frame) (n int) {
+	switch {
+	case f.Kind != s.Kind:
+		return 0
+	case s.Of == "":
+		return max(len(f.Items), 1)
+	}
+	for _, item := range f.Items {
+		if item.BusinessID == s.Of {
+			n++
+		}
+	}
+	return n
+}
+
+func (s *strike) fire(n *conn, to evidence.Direction, f links.Frame) {
+	s.hits++
+	if s.onHit != nil {
+		s.onHit(s, f)
+		return
+	}
+	e := evidence.Event{Kind: evidence.FaultFired, Actor: s.link.name, Link: s.link.name, Fault: s.Label, Struck: string(s.Action),
+		Frame: f.Kind, To: to, Items: f.Items}
+	if n != nil {
+		e.Conn = n.number
+	}
+	s.link.w.record(e)
+}
+
+// strike does what the action says. Fired means that the effect was seen: what
+// withholds has happened once it is decided, what forwards once it is written.
+func (p *pipe) strike(s *strike, f links.Frame, x packet) {
+	n := p.conn
+	fire := func() { s.fire(n, p.to, f) }
+	switch s.Action {
+	case links.Drop:
+		fire()
+	case links.Hold:
+		p.holdBack(&hold{s, p, &x})
+		fire()
+	case links.Delay:
+		h := &hold{s, p, &x}
+		p.holdBack(h)
+		fire()
+		n.w.after(s.Delay, func() { h.release() })
+	case links.CutBefore:
+		fire()
+		n.reset("cut before " + f.Kind)
+	case links.HoldAfter:
+		h := &hold{s, p, nil}
+		n.gate = h
+		s.holds = append(s.holds, h)
+		p.forward(x)
+		for _, side := range n.pipes[1:] {
+			n.silent(side.to, func() bool { return n.gate == h })
+		}
+		fire()
+	case links.Duplicate:
+		p.forward(x)
+		p.record(f, string(links.Duplicate))
+		p.forward(x)
+		fire()
+	case links.Corrupt:
+		p.forward(x.corrupted())
+		fire()
+	case links.CutAfter:
+		p.forward(x)
+		n.reset("cut after " + f.Kind)
+		fire()
+	}
+}
+
+func (p *pipe) holdBack(h *hold) {
+	p.hold = h
+	h.strike.holds = append(h.strike.holds, h)
+	p.conn.silent(p.to, func() bool { return p.hold == h })
+}
+
+// release lets go on, in order, what was held.
+func (h *hold) release() {
+	n := h.pipe.conn
+	if n.gate == h {
+		n.gate = nil
+	} else if h.pipe.hold != h {
+		return
+	} else {
+		h.pipe.hold = nil
+		h.pipe.forward(*h.frame)
+	}
+	for _, p := range n.pipes[1:] {
+		p.flush()
+	}
+}
+
+func (p *pipe) swallow(x packet, s *strike) {
+	n := p.conn
+	if !slices.Contains(s.gapped, n) {
+		s.gapped = append(s.gapped, n)
+	}
+	if x.end {
+		return // lost like any byte
+	}
+	f, _, _ := p.framer.Next(x.raw)
+	if f.Kind != "" {
+		p.record(f, string(s.Action))
+	}
+	if f.Kind != "" || s.hits == 0 {
+		s.fire(n, p.to, f)
+	}
+}
+
+// blackHole loses every byte from now on.
+func (l *link) blackHole(s *strike) {
+	l.hole = s
+	for _, n := range l.conns {
+		for _, p := range n.pipes[1:] {
+			n.silent(p.to, func() bool { return l.hole == s })
+		}
+	}
+}
+
+func (l *link) cutAll(reason string) (cut []*conn) {
+	for _, n := range slices.Clone(l.conns) {
+		if n.reset(reason) {
+			cut = append(cut, n)
+		}
+	}
+	return cut
+}
+
+// heal ends the fault: nothing more is struck, what is held goes on.
+func (s *strike) heal() {
+	l := s.link
+	l.armed = slices.DeleteFunc(l.armed, func(o *strike) bool { return o == s })
+	if l.hole == s {
+		l.hole = nil
+	}
+	s.release(true)
+	for _, n := range s.gapped {
+		n.reset("lost bytes in a black hole")
+	}
+	if s.Action == "down" {
+		l.down = false
+	}
+}
+
+// release what is held: it goes on, or its connections are reset.
+func (s *strike) release(forward bool) {
+	holds := s.holds
+	s.holds = nil
+	for _, h := range holds {
+		if forward {
+			h.release()
+		} else {
+			h.pipe.conn.reset("held frames discarded")
+		}
+	}
+}
+
+// errCut: an answer will not come on this connection.
+var errCut = errors.New("explore: disconnected")

@@ -1,0 +1,127 @@
+package explore
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/custodymq/custody/bench"
+	"github.com/custodymq/custody/script"
+)
+
+// Shrink gives the smallest scenario that it finds for which fails still says
+// yes, s itself being one: first with fewer steps (delta debugging), then with
+// plainer ones, until neither helps. It asks about no script that bench.Check
+// refuses. fails is asked at most bound times.
+func Shrink(s script.Scenario, bound int, fails func(script.Scenario) bool) script.Scenario {
+	k := &shrinker{best: s, left: bound, fails: fails}
+	for {
+		before := script.Print(k.best)
+		k.fewer()
+		k.plainer()
+		if k.left <= 0 || script.Print(k.best) == before {
+			return k.best
+		}
+	}
+}
+
+type shrinker struct {
+	best  script.Scenario
+	left  int
+	fails func(script.Scenario) bool
+}
+
+// try keeps these steps if the scenario still fails with them.
+func (k *shrinker) try(steps []script.Step) bool {
+	s := k.best
+	s.Steps = steps
+	if k.left <= 0 || !fair(s) || bench.Check(s) != nil {
+		return false
+	}
+	k.left--
+	if !k.fails(s) {
+		return false
+	}
+	k.best = s
+	return true
+}
+
+// fewer leaves out runs of steps: halves, quarters, at last single ones; and
+// pairs, for what is armed and healed, stopped and started.
+func (k *shrinker) fewer() {
+	for size := max(len(k.best.Steps)/2, 1); size >= 1; size /= 2 {
+		for at := len(k.best.Steps) - size; at >= 0; at-- {
+			if at+size <= len(k.best.Steps) {
+				k.try(slices.Delete(slices.Clone(k.best.Steps), at, at+size))
+			}
+		}
+	}
+	for i := len(k.best.Steps) - 1; i > 0; i-- {
+		for j := i - 1; j >= 0 && i < len(k.best.Steps); j-- {
+			k.try(slices.Delete(slices.Delete(slices.Clone(k.best.Steps), i, i+1), j, j+1))
+		}
+	}
+}
+
+// plainer tries every simpler form of every step.
+func (k *shrinker) plainer() {
+	for i := range k.best.Steps {
+		for again := true; again; {
+			again = slices.ContainsFunc(simpler(k.best.Steps[i]), func(form script.Step) bool {
+				steps := slices.Clone(k.best.Steps)
+				steps[i] = form
+				return k.try(steps)
+			})
+		}
+	}
+}
+
+// simpler are the forms of a step with one thing less.
+func simpler(step script.Step) []script.Step {
+	switch s := step.(type) {
+	case script.Producer:
+		return leavingOut(&s, &s.TTL)
+	case script.Consumer:
+		forms := append(leavingOut(&s, &s.Child), leavingOut(&s, &s.Silent)...)
+		forms = append(append(forms, leavingOut(&s, &s.Offline)...), leavingOut(&s, &s.Window)...)
+		return append(append(forms, leavingOut(&s, &s.FailTimes)...), leavingOut(&s, &s.Fails)...)
+	case script.Publish:
+		forms := append(leavingOut(&s, &s.Background), leavingOut(&s, &s.Cancel)...)
+		forms = append(append(forms, leavingOut(&s, &s.Until)...), leavingOut(&s, &s.Window)...)
+		forms = append(append(forms, leavingOut(&s, &s.Size)...), leavingOut(&s, &s.TTL)...)
+		forms = append(forms, leavingOut(&s, &s.MessageID)...)
+		switch {
+		case s.To == 0:
+			return forms
+		case s.To > s.From:
+			s.To--
+		default:
+			s.BusinessID, s.From, s.To = fmt.Sprintf("%s%d", s.BusinessID, s.From), 0, 0
+		}
+		return append(forms, s)
+	case script.Fault:
+		forms := append(leavingOut(&s, &s.Repeat), leavingOut(&s, &s.N)...)
+		if s.Target != "" && s.Event != "" { // at once, and not at a hand-over
+			forms = append(forms, script.Fault{Label: s.Label, Verb: s.Verb, Target: s.Target, By: s.By})
+		}
+		return forms
+	case script.Await:
+		if s.Condition.Times > 0 {
+			s.Condition = script.Condition(s.Condition.Verb, s.Condition.Subject, s.Condition.Word, 0)
+			return []script.Step{s}
+		}
+	}
+	return nil
+}
+
+// leavingOut is the step with a field of it left out; nothing if it is already.
+func leavingOut[S script.Step, V comparable](step *S, field *V) []script.Step {
+	var zero V
+	was := *field
+	if was == zero {
+		return nil
+	}
+	*field = zero
+	form := *step
+	*field = was
+	return []script.Step{form}
+}

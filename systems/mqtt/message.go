@@ -1,0 +1,126 @@
+package mqtt
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/eclipse/paho.golang/packets"
+
+	"github.com/custodymq/custody/systems"
+)
+
+// What MQTT has no field for travels in user properties, which a server passes
+// on unaltered (MQTT 5, section 3.3.2.3.7).
+const (
+	keyProperty       = "custody-key"
+	messageIDProperty = "custody-message-id"
+	reservedPrefix    = "custody-"
+)
+
+// maxText is the longest string of MQTT, in bytes.
+const maxText = math.MaxUint16
+
+// validTopic of a destination, which may hold MQTT's wildcards where a consumer
+// subscribes to it.
+func validTopic(destination string) error {
+	if err := validText(destination); err != nil {
+		return fmt.Errorf("mqtt: destination %.80q: %w", destination, err)
+	}
+	if destination == "" || destination[0] == '$' {
+		return fmt.Errorf("mqtt: destination %.80q: a topic has at least one character, and those with a $ in front are the server's", destination)
+	}
+	return nil
+}
+
+func validText(s string) error {
+	if len(s) > maxText || !utf8.ValidString(s) || strings.ContainsRune(s, 0) {
+		return errors.New("no text of MQTT: UTF-8 without NUL, of 65,535 bytes at most")
+	}
+	return nil
+}
+
+// encode gives the PUBLISH of a message, but for its packet identifier. An
+// error is a message that MQTT could not carry unaltered: a failure to measure.
+func encode(m systems.Message, qos byte) (*packets.Publish, error) {
+	if err := validTopic(m.Destination); err != nil {
+		return nil, err
+	}
+	if strings.ContainsAny(m.Destination, "+#") {
+		return nil, fmt.Errorf("mqtt: publish to %q: a wildcard is for subscribing", m.Destination)
+	}
+	properties := &packets.Properties{}
+	add := func(name, value string) error {
+		if err := errors.Join(validText(name), validText(value)); err != nil {
+			return fmt.Errorf("mqtt: header %.80q: %w", name, err)
+		}
+		properties.User = append(properties.User, packets.User{Key: name, Value: value})
+		return nil
+	}
+	for name, value := range m.Headers {
+		if strings.HasPrefix(name, reservedPrefix) {
+			return nil, fmt.Errorf("mqtt: header %q is reserved", name)
+		}
+		if err := add(name, value); err != nil {
+			return nil, err
+		}
+	}
+	for name, value := range map[string]string{keyProperty: m.Key, messageIDProperty: m.MessageID} {
+		if value == "" {
+			continue
+		}
+		if err := add(name, value); err != nil {
+			return nil, err
+		}
+	}
+	if m.TTL > 0 {
+		// MQTT counts whole seconds, and nothing may end early.
+		seconds := uint32(min(math.Ceil(m.TTL.Seconds()), math.MaxUint32))
+		properties.MessageExpiry = &seconds
+	}
+	return &packets.Publish{Topic: m.Destination, QoS: qos, Properties: properties, Payload: m.Payload}, nil
+}
+
+// decode is the inverse of encode, for what the server hands out. The time to
+// live is what is left of it.
+func decode(p *packets.Publish) systems.Message {
+	m := systems.Message{Destination: p.Topic, Payload: p.Payload}
+	for _, property := range p.Properties.User {
+		switch property.Key {
+		case keyProperty:
+			m.Key = property.Value
+		case messageIDProperty:
+			m.MessageID = property.Value
+		default:
+			if m.Headers == nil {
+				m.Headers = make(map[string]string)
+			}
+			m.Headers[property.Key] = property.Value
+		}
+	}
+	if left := p.Properties.MessageExpiry; left != nil {
+		m.TTL = time.Duration(*left) * time.Second
+	}
+	return m
+}
+
+// shareName of a logical subscriber. MQTT's share names are narrower than ours:
+// what one cannot hold is told apart by a hash.
+func shareName(subscription string) string { return name(subscription, "") }
+
+func name(subscription, destination string) string {
+	plain := strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '-':
+			return r
+		}
+		return '_'
+	}, subscription)
+	sum := sha256.Sum256([]byte(subscription + "\x00" + destination))
+	return plain[:min(len(plain), 64)] + "_" + hex.EncodeToString(sum[:4])
+}

@@ -1,0 +1,118 @@
+package mqtt
+
+import (
+	"math"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/systems"
+)
+
+func TestMessagesTravelWhole(t *testing.T) {
+	for _, m := range []systems.Message{
+		{Destination: "orders", Payload: []byte("body")},
+		{Destination: "orders/new", Payload: []byte{}, Key: "customer-7", MessageID: "m-1", Headers: map[string]string{"Region": "north", "": "empty", "trace": "a b: ü"}},
+		{Destination: "orders", Payload: []byte("x"), TTL: 2 * time.Second},
+	} {
+		p, err := encode(m, 1)
+		if err != nil {
+			t.Errorf("%+v: %v", m, err)
+			continue
+		}
+		if got := decode(p); !reflect.DeepEqual(got, m) {
+			t.Errorf("sent %+v, got %+v", m, got)
+		}
+	}
+}
+
+func TestTimeToLiveIsRoundedUp(t *testing.T) {
+	for ttl, want := range map[time.Duration]uint32{time.Millisecond: 1, time.Second: 1, 1001 * time.Millisecond: 2, math.MaxInt64: math.MaxUint32} {
+		p, err := encode(systems.Message{Destination: "orders", TTL: ttl}, 1)
+		if err != nil || *p.Properties.MessageExpiry != want {
+			t.Errorf("%v: %+v, %v; want %d", ttl, p, err, want)
+		}
+	}
+}
+
+func TestWhatMQTTCannotCarryIsRefused(t *testing.T) {
+	for _, m := range []systems.Message{
+		{Destination: ""}, {Destination: "$SYS/broker"}, {Destination: "orders/+"}, {Destination: "orders/#"}, {Destination: "a\x00b"},
+		{Destination: strings.Repeat("a", maxText+1)},
+		{Destination: "orders", Headers: map[string]string{keyProperty: "mine"}},
+		{Destination: "orders", Headers: map[string]string{"name": "\xff"}},
+		{Destination: "orders", Key: strings.Repeat("k", maxText+1)},
+	} {
+		if p, err := encode(m, 1); err == nil {
+			t.Errorf("%.60q: %+v", m.Destination, p)
+		}
+	}
+}
+
+func TestNamesOfSubscriptionsDiffer(t *testing.T) {
+	seen := make(map[string]string)
+	for _, s := range []string{"billing", "billing/eu", "billing+eu", "billing#eu", strings.Repeat("b", 100), strings.Repeat("b", 101)} {
+		n := shareName(s)
+		if strings.ContainsAny(n, "/+#") || n == "" || seen[n] != "" {
+			t.Errorf("%.20q and %.20q are both called %q", s, seen[n], n)
+		}
+		seen[n] = s
+	}
+}
+
+func TestAnswers(t *testing.T) {
+	for code, want := range map[byte]evidence.Acceptance{
+		0x00: evidence.Accepted,
+		0x01: evidence.Accepted, // mochi-mqtt's, which the standard does not know
+		0x10: evidence.Declined,
+		0x80: evidence.Unknown,
+		0x97: evidence.Declined,
+	} {
+		r := Profile{}.receipt(code)
+		if r.Acceptance != want || (r.Told == "ok") != (want == evidence.Accepted) || (r.HeldBy == evidence.HeldByNobody) == (want == evidence.Accepted) {
+			t.Errorf("0x%02x: %+v, want %v", code, r, want)
+		}
+	}
+}
+
+func TestSeats(t *testing.T) {
+	s := seats{t.TempDir()}
+	take := func(subscription, want string) *seat {
+		t.Helper()
+		seat, err := s.take(subscription, "orders")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasSuffix(seat.clientID, want) {
+			t.Errorf("took %s, want seat %s", seat.clientID, want)
+		}
+		t.Cleanup(seat.leave)
+		return seat
+	}
+	first, second := take("billing", ".1"), take("billing", ".2")
+	take("shipping", ".1")
+	first.leave()
+	first.leave()
+	take("billing", ".1")
+	take("billing", ".3")
+	second.leave()
+	take("billing", ".2")
+	if _, err := (seats{s.dir + "/nowhere"}).take("billing", "orders"); err == nil {
+		t.Error("took a seat in a folder that does not exist")
+	}
+}
+
+func TestCredentials(t *testing.T) {
+	p := Profile{}
+	in := &instance{clients: clients{address: "127.0.0.1:1", seats: seats{"/seats"}}}
+	if c, err := p.Connect(p.Credentials(in)); err != nil || !reflect.DeepEqual(c, clients{profile: p, address: "127.0.0.1:1", seats: seats{"/seats"}}) {
+		t.Errorf("%+v, %v", c, err)
+	}
+	for _, text := range []string{"", "{}", `{"address":"127.0.0.1:1"}`, `{"address":"nowhere","seats":"/s"}`} {
+		if _, err := p.Connect(text); err == nil {
+			t.Errorf("connected with %q", text)
+		}
+	}
+}

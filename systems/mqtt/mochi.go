@@ -1,0 +1,106 @@
+package mqtt
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	badgerdb "github.com/dgraph-io/badger/v4"
+	mochimqtt "github.com/mochi-mqtt/server/v2"
+	"github.com/mochi-mqtt/server/v2/hooks/auth"
+	"github.com/mochi-mqtt/server/v2/hooks/storage/badger"
+	"github.com/mochi-mqtt/server/v2/listeners"
+
+	"github.com/custodymq/custody/containers"
+	"github.com/custodymq/custody/evidence"
+)
+
+// mochi is the mochi-mqtt server, run by this binary in a process of its own
+// (see Role).
+type mochi struct {
+	persistent bool // in a badger database, the one that mochi-mqtt recommends; else in memory
+}
+
+func (mochi) system() string   { return "mqtt-mochi" }
+func (mochi) installed() error { return nil }
+
+func (m mochi) shown() []evidence.Setting {
+	if m.persistent {
+		return []evidence.Setting{{Name: "storage", Value: "badger"}, {Name: "sync_writes", Value: "true"}}
+	}
+	return []evidence.Setting{{Name: "storage", Value: "none"}}
+}
+
+func (mochi) versions() map[string]string {
+	return map[string]string{"mochi-mqtt": mochimqtt.Version}
+}
+
+// RoleName is the name under which Role is given to containers.RunRole.
+const RoleName = "mochi-mqtt"
+
+// mochiConfig is what the parent hands to the role.
+type mochiConfig struct {
+	Address  string `json:"address"`
+	Database string `json:"database,omitempty"` // a folder; empty keeps everything in memory
+}
+
+func (m mochi) prepare(_ Profile, address, dir string) (containers.StartFunc, error) {
+	config := mochiConfig{Address: address}
+	if m.persistent {
+		config.Database = filepath.Join(dir, "badger")
+	}
+	return func(ctx context.Context, log io.Writer, exited func(containers.Exit)) (containers.Process, string, error) {
+		child, err := containers.StartChild(ctx, containers.ChildOptions{Role: RoleName, Config: config, Log: log, Exited: exited}, nil)
+		if err != nil {
+			return nil, "", fmt.Errorf("mqtt: start the server on %s (main must give mqtt.Role to containers.RunRole): %w", address, err)
+		}
+		return child, "", nil
+	}, nil
+}
+
+// Role runs a mochi-mqtt server in this process, until it is stopped. It is
+// ready when its sessions are restored and it accepts connections.
+func Role() containers.Role {
+	var running *mochimqtt.Server
+	return containers.Role{
+		Start: func(_ context.Context, config json.RawMessage, _ *containers.Parent) error {
+			var c mochiConfig
+			if err := json.Unmarshal(config, &c); err != nil {
+				return fmt.Errorf("mqtt: configuration of the server's process: %w", err)
+			}
+			var err error
+			running, err = serveMochi(c)
+			return err
+		},
+		Stop: func(context.Context) error {
+			if running == nil {
+				return nil
+			}
+			return running.Close()
+		},
+	}
+}
+
+func serveMochi(c mochiConfig) (*mochimqtt.Server, error) {
+	s := mochimqtt.New(&mochimqtt.Options{Logger: slog.New(slog.NewTextHandler(os.Stderr, nil))}) // which the parent bounds
+	err := s.AddHook(new(auth.AllowHook), nil)
+	if err == nil && c.Database != "" {
+		options := badgerdb.DefaultOptions(c.Database).WithSyncWrites(true)
+		err = s.AddHook(new(badger.Hook), &badger.Options{Options: &options})
+	}
+	if err == nil {
+		err = s.AddListener(listeners.NewTCP(listeners.Config{ID: "tcp", Address: c.Address}))
+	}
+	if err == nil {
+		err = s.Serve()
+	}
+	if err != nil {
+		s.Close()
+		return nil, fmt.Errorf("mqtt: run the server on %s: %w", c.Address, err)
+	}
+	return s, nil
+}

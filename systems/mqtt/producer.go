@@ -1,0 +1,206 @@
+package mqtt
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/eclipse/paho.golang/packets"
+
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/systems"
+)
+
+// producer publishes on a session that ends with its connection: nothing is
+// ever sent again. Safe for concurrent use.
+type producer struct {
+	*session
+	profile Profile
+	sending chan struct{} // held by the one Send that writes: call order is the order on the wire
+	slots   chan struct{} // one for each publish unanswered, as many as the server allows
+
+	mu      sync.Mutex
+	last    uint16 // packet identifier given
+	waiting map[uint16]*pending
+}
+
+func (p Profile) producer(ctx context.Context, address, session string) (*producer, error) {
+	s, err := p.open(ctx, address, &packets.Connect{
+		ClientID:   "producer-" + session,
+		CleanStart: true,
+		KeepAlive:  p.keepAlive(),
+		Properties: &packets.Properties{},
+	}, func() {})
+	if err != nil {
+		return nil, err
+	}
+	pr := &producer{
+		session: s,
+		profile: p,
+		sending: make(chan struct{}, 1),
+		slots:   make(chan struct{}, s.quota),
+		waiting: make(map[uint16]*pending),
+	}
+	s.serve(p.scaled(heartbeat), pr.handle)
+	return pr, nil
+}
+
+func (p *producer) Send(ctx context.Context, m systems.Message) (systems.Pending, error) {
+	publish, err := encode(m, p.profile.qos)
+	if err != nil {
+		return nil, err
+	}
+	if ctx.Err() != nil {
+		return settled(refusal(evidence.Rejected, context.Cause(ctx).Error(), "cancelled before anything was written")), nil
+	}
+	if !p.enter(ctx, p.sending) {
+		return settled(p.notSent(ctx)), nil
+	}
+	defer func() { <-p.sending }()
+	if publish.QoS > 0 && !p.enter(ctx, p.slots) {
+		return settled(p.notSent(ctx)), nil
+	}
+	pend := &pending{session: p.session, answered: make(chan struct{})}
+	publish.PacketID = p.expect(pend, publish.QoS)
+	n, err := p.write(publish)
+	switch {
+	case err != nil && n == 0:
+		return settled(refusal(evidence.Rejected, err.Error(), "the connection was gone before anything was written")), nil
+	case err != nil:
+		return settled(refusal(evidence.Unknown, err.Error(), "the connection broke while writing")), nil
+	case publish.QoS == 0:
+		return settled(systems.Receipt{Told: "ok", Reason: "QoS 0 has no answer"}), nil
+	}
+	return pend, nil
+}
+
+// enter takes a place, unless the session or the call ends first.
+func (p *producer) enter(ctx context.Context, places chan<- struct{}) bool {
+	if p.ended() {
+		return false
+	}
+	select {
+	case places <- struct{}{}:
+		return true
+	case <-p.gone:
+	case <-ctx.Done():
+	}
+	return false
+}
+
+func (p *producer) notSent(ctx context.Context) systems.Receipt {
+	if p.ended() {
+		return refusal(evidence.Rejected, p.cause.Error(), "the connection was gone before anything was written")
+	}
+	return refusal(evidence.Rejected, context.Cause(ctx).Error(), "cancelled before anything was written: the server takes no more unanswered publishes")
+}
+
+// expect gives a free packet identifier, under which the answer will come. One
+// is free, because there are as many as slots at the least.
+func (p *producer) expect(pend *pending, qos byte) uint16 {
+	if qos == 0 {
+		return 0
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for {
+		p.last++
+		if p.last != 0 && p.waiting[p.last] == nil {
+			p.waiting[p.last] = pend
+			return p.last
+		}
+	}
+}
+
+// handle is called by the session's reader. An answer may come twice over a link.
+func (p *producer) handle(packet *packets.ControlPacket) error {
+	switch answer := packet.Content.(type) {
+	case *packets.Puback:
+		p.answered(answer.PacketID, answer.ReasonCode)
+	case *packets.Pubrec:
+		if answer.ReasonCode >= failure {
+			p.answered(answer.PacketID, answer.ReasonCode)
+			return nil
+		}
+		_, err := p.write(&packets.Pubrel{PacketID: answer.PacketID})
+		return err
+	case *packets.Pubcomp:
+		p.answered(answer.PacketID, answer.ReasonCode)
+	default:
+		return fmt.Errorf("mqtt: a producer received %s", packet.PacketType())
+	}
+	return nil
+}
+
+func (p *producer) answered(id uint16, code byte) {
+	p.mu.Lock()
+	pend := p.waiting[id]
+	delete(p.waiting, id)
+	p.mu.Unlock()
+	if pend != nil {
+		pend.receipt = p.profile.receipt(code)
+		close(pend.answered)
+		<-p.slots
+	}
+}
+
+// pending is a publish on its way; receipt is valid once answered is closed.
+type pending struct {
+	session  *session // nil once settled without the server
+	answered chan struct{}
+	receipt  systems.Receipt
+}
+
+func settled(r systems.Receipt) *pending {
+	done := make(chan struct{})
+	close(done)
+	return &pending{answered: done, receipt: r}
+}
+
+func (p *pending) Receipt(ctx context.Context) systems.Receipt {
+	select { // an answer that is there counts, whatever else has ended
+	case <-p.answered:
+		return p.receipt
+	default:
+	}
+	select {
+	case <-p.answered:
+		return p.receipt
+	case <-p.session.gone:
+		return refusal(evidence.Unknown, p.session.cause.Error(), "the connection ended before the answer")
+	case <-ctx.Done():
+		return refusal(evidence.Unknown, context.Cause(ctx).Error(), "cancelled before the answer")
+	}
+}
+
+func refusal(a evidence.Acceptance, told, reason string) systems.Receipt {
+	return systems.Receipt{Acceptance: a, Told: told, Reason: reason}
+}
+
+// The reason codes of answers (MQTT 5, section 2.4).
+const (
+	noSubscribers = 0x10
+	failure       = 0x80 // the first that is no success
+)
+
+// refusals are the codes by which a server says no before it stores anything.
+// Any other failure may be partial.
+var refusals = map[byte]string{
+	noSubscribers: "no matching subscribers",
+	0x87:          "not authorized",
+	0x90:          "topic name invalid",
+	0x97:          "quota exceeded",
+	0x99:          "payload format invalid",
+}
+
+// receipt reads the server's answer to a publish.
+func (p Profile) receipt(code byte) systems.Receipt {
+	told := fmt.Sprintf("reason 0x%02x", code)
+	if reason, declined := refusals[code]; declined {
+		return refusal(evidence.Declined, told, reason)
+	}
+	if code >= failure {
+		return refusal(evidence.Unknown, told, "the server failed")
+	}
+	return systems.Receipt{Acceptance: evidence.Accepted, HeldBy: evidence.HeldByBrokerMemory, Told: "ok"}
+}

@@ -1,0 +1,261 @@
+// Package mqtt puts two MQTT servers under test: Eclipse Mosquitto, as it is
+// installed, and mochi-mqtt, run by this binary in a process of its own (see
+// Role). Both are reached with MQTT 5, in the packets of paho.golang.
+//
+// A logical subscriber is a shared subscription, and its consumers take the
+// client identifiers of that subscription in turn: see seats.
+package mqtt
+
+import (
+	"maps"
+	"math"
+	"runtime/debug"
+	"strconv"
+	"time"
+
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/systems"
+)
+
+// Profile is one configuration of one server. Start the instances of mochi-mqtt
+// from a binary whose main (or TestMain) gives Role to containers.RunRole.
+type Profile struct {
+	server        server
+	name, summary string
+	qos           byte
+	clean         bool    // a session ends with its connection
+	declines      bool    // the answer says whether anybody subscribes
+	windowless    bool    // a consumer is sent all there is: see Profile.window
+	expires       bool    // messages may have a time to live
+	scale         float64 // factor on every period and bound
+	claims        claims
+}
+
+// Profiles lists the configurations of this adapter; the first of each server
+// is its default. scale is the factor on every period and deadline of the run:
+// 1 on an ordinary machine.
+func Profiles(scale float64) []systems.System {
+	saved := []evidence.Setting{{Name: "autosave_on_changes", Value: "true"}, {Name: "autosave_interval", Value: "1"}}
+	few := append(saved, evidence.Setting{Name: "max_queued_messages", Value: "3"})
+	profiles := []Profile{
+		{name: "qos1", summary: "QoS 1, sessions that outlive their connection, saved after every change",
+			server: mosquitto{settings: saved}, qos: 1, declines: true, claims: atLeastOnce(unlessLeft, unlessLeft, unlessLeft)},
+		{name: "qos1-default-autosave", summary: "as qos1, but saved every 30 minutes and at an orderly end only, which is Mosquitto's default",
+			server: mosquitto{}, qos: 1, declines: true, claims: atLeastOnce(unlessLeft, unlessLeft, unlessLeft)},
+		{name: "qos2", summary: "as qos1, with QoS 2: each message is handed over in four steps, and acknowledgements are confirmed",
+			server: mosquitto{settings: saved}, qos: 2, claims: exactlyOnce},
+		{name: "qos0", summary: "QoS 0: sent once, answered by nobody, kept for nobody",
+			server: mosquitto{settings: saved}, qos: 0, clean: true, claims: atMostOnce},
+		{name: "clean-session", summary: "as qos1, but sessions end with their connection",
+			server: mosquitto{settings: saved}, qos: 1, clean: true, declines: true, claims: whileConnected},
+		{name: "queue-limit", summary: "as qos1, but only 3 messages wait for a consumer: what is more is answered with success, and dropped",
+			server: mosquitto{settings: few}, qos: 1, declines: true, claims: whileConnected},
+		{name: "expiry", summary: "as qos1, with a time to live: a message that outlives it in flight holds up those behind it",
+			server: mosquitto{settings: saved}, qos: 1, declines: true, expires: true, claims: expiring},
+
+		{name: "qos1", summary: "QoS 1, sessions that outlive their connection, in a badger database; a consumer sets no window",
+			server: mochi{persistent: true}, qos: 1, windowless: true, claims: atLeastOnce(untouched, unlessLeft, nil)},
+		{name: "qos1-memory", summary: "as qos1, but in memory, which is mochi-mqtt's default",
+			server: mochi{}, qos: 1, windowless: true, claims: atLeastOnce(untouched, whileRunning, nil)},
+		{name: "qos1-window", summary: "as qos1, but a consumer sets its window: what waits behind it is sent once and forgotten, and the rest is stuck",
+			server: mochi{persistent: true}, qos: 1, claims: whileConnected},
+		{name: "qos0", summary: "QoS 0: sent once, answered by nobody, kept for nobody",
+			server: mochi{}, qos: 0, clean: true, claims: atMostOnce},
+	}
+	all := make([]systems.System, len(profiles))
+	for i, p := range profiles {
+		p.scale = scale
+		all[i] = p
+	}
+	return all
+}
+
+// The periods of a profile at scale 1.
+const (
+	heartbeat     = 2 * time.Second // a server that is silent for two of them is gone
+	writeTimeout  = 2 * time.Second // a write that a stopped server does not take ends the connection
+	dialTimeout   = 2 * time.Second // connection and handshake
+	sessionExpiry = time.Hour       // longer than any run: the server's clock is not scaled
+	quietPeriod   = time.Second     // nothing comes again on a living connection; this is how long to look
+)
+
+func (p Profile) scaled(d time.Duration) time.Duration {
+	return time.Duration(float64(d) * p.scale)
+}
+
+// keepAlive in whole seconds, after half as much again the server ends a silent
+// connection: later than its client does.
+func (p Profile) keepAlive() uint16 {
+	return uint16(math.Ceil(p.scaled(2 * heartbeat).Seconds()))
+}
+
+// anyFault is every class that a child process on a link can be struck with.
+var anyFault = []evidence.Class{
+	evidence.ClientCrash, evidence.BrokerRestart, evidence.BrokerCrash, evidence.BrokerPause, evidence.Link,
+}
+
+// unlessLeft leaves out what ends one side for good. A server answers a publish
+// before it has stored it, so that a kill can lose it. And what a member of a
+// shared subscription was given waits for that member, and for no other: when
+// it dies and nobody takes its place, its part is never served.
+var unlessLeft = under(evidence.BrokerRestart, evidence.BrokerPause, evidence.Link)
+
+// whileRunning leaves out every end of the server too.
+var whileRunning = under(evidence.BrokerPause, evidence.Link)
+
+// untouched leaves out all that makes a client connect anew: mochi-mqtt can
+// lose what is published at the moment at which a session passes from one
+// connection to the next.
+var untouched = under(evidence.BrokerPause)
+
+func under(classes ...evidence.Class) []evidence.Class { return classes }
+
+// claims is a table of promises, each with the section that makes it.
+type claims []struct {
+	guarantee string
+	under     []evidence.Class
+	source    string
+}
+
+// The sections of the standard, MQTT Version 5.0.
+const (
+	qos0Section    = "MQTT Version 5.0, 4.3.1 QoS 0: At most once delivery"
+	qos1Section    = "MQTT Version 5.0, 4.3.2 QoS 1: At least once delivery, 4.1 Session State"
+	qos2Section    = "MQTT Version 5.0, 4.3.3 QoS 2: Exactly once delivery"
+	retrySection   = "MQTT Version 5.0, 4.4 Message delivery retry"
+	orderSection   = "MQTT Version 5.0, 4.6 Message ordering"
+	dupSection     = "MQTT Version 5.0, 3.3.1.1 DUP"
+	expirySection  = "MQTT Version 5.0, 3.3.2.3.3 Message Expiry Interval"
+	reasonSection  = "MQTT Version 5.0, 3.4.2.1 PUBACK Reason Code"
+	payloadSection = "MQTT Version 5.0, 3.3.3 PUBLISH Payload"
+	errorsSection  = "MQTT Version 5.0, 4.13 Handling errors"
+)
+
+// atLeastOnce under the classes over which a server keeps what it accepted,
+// those over which it marks what it sends again, and those over which it sends
+// in order.
+func atLeastOnce(kept, marked, ordered []evidence.Class) claims {
+	return claims{
+		{evidence.NoAcceptedLoss, kept, qos1Section},
+		{evidence.NoPhantom, anyFault, payloadSection},
+		{evidence.DeclinedMeansAbsent, anyFault, reasonSection},
+		{evidence.StableRedeliveryID, marked, dupSection},
+		{evidence.Order, ordered, orderSection},
+		{evidence.RecoveryBounded, kept, retrySection},
+		{evidence.Survives, anyFault, errorsSection},
+	}
+}
+
+// exactlyOnce is a promise to one session. A consumer that ends before it has
+// acknowledged is one, who takes its seat is the next: what the first was
+// handed comes again in the second.
+//
+// Mosquitto does not bring shared subscriptions back when it starts again, but
+// only with the client that subscribes anew. At QoS 1 it says meanwhile that
+// nobody subscribes; at QoS 2 it says success, and drops the message.
+var exactlyOnce = append(claims{{evidence.AckIsFinal, whileRunning, qos2Section}}, atLeastOnce(whileRunning, whileRunning, unlessLeft)...)
+
+// expiring leaves out what a message that expires in flight takes from others.
+var expiring = append(claims{{evidence.ExpiryHonoured, unlessLeft, expirySection}}, whileConnected...)
+
+var whileConnected = claims{
+	{evidence.NoPhantom, anyFault, payloadSection},
+	{evidence.DeclinedMeansAbsent, anyFault, reasonSection},
+	{evidence.Order, nil, orderSection},
+	{evidence.Survives, anyFault, errorsSection},
+}
+
+var atMostOnce = claims{
+	{evidence.NoDuplicateDelivery, anyFault, qos0Section},
+	{evidence.NoPhantom, anyFault, payloadSection},
+	{evidence.Order, anyFault, orderSection},
+	{evidence.Survives, anyFault, errorsSection},
+}
+
+func (table claims) bySystem() []evidence.Claim {
+	made := make([]evidence.Claim, 0, len(table))
+	for _, c := range table {
+		made = append(made, evidence.Claim{Guarantee: c.guarantee, Under: c.under, Owner: evidence.OwnerSystem, Source: c.source})
+	}
+	return made
+}
+
+// Installed says what is missing on this machine.
+func (p Profile) Installed() error { return p.server.installed() }
+
+// Describe says what this profile promises and lacks.
+func (p Profile) Describe() systems.Description {
+	d := systems.Description{
+		System: p.server.system(),
+		Profile: evidence.Profile{
+			Name:    p.name,
+			Summary: p.summary,
+			Settings: append([]evidence.Setting{
+				{Name: "qos", Value: strconv.Itoa(int(p.qos))},
+				{Name: "clean_start", Value: strconv.FormatBool(p.clean)},
+				{Name: "subscription", Value: "$share"},
+			}, p.server.shown()...),
+			Redelivers:  evidence.RedeliverReconnect,
+			AckCounting: "per-message",
+			MarksAgain:  p.qos > 0,
+			AckConfirms: p.qos == 2,
+			Limits: evidence.Limits{
+				RedeliveryPeriod: p.scaled(quietPeriod),
+				RecoveryBound:    p.scaled(15 * time.Second),
+				InFlightBound:    p.scaled(time.Second),
+				// Whole seconds, rounded up; they do not grow with the scale.
+				ExpiryTolerance: max(p.scaled(2*time.Second), 2*time.Second),
+				DrainDeadline:   p.scaled(25 * time.Second),
+				OrderScope:      "connection",
+			},
+		},
+		Claims:   p.claims.bySystem(),
+		Versions: p.server.versions(),
+		Lacks: map[systems.Need]string{
+			systems.NeedRows:        "MQTT has no view of stored messages, and the servers only count them together with their own",
+			systems.NeedModes:       "the publisher chooses the quality of service, and a subscription only lowers it: nothing is declined for it",
+			systems.NeedNack:        "MQTT has no negative acknowledgement",
+			systems.NeedDeadLetters: "MQTT has no dead-letter queue, and no limit of attempts",
+			systems.NeedLookup:      "MQTT has no look-up: an unknown publish is settled by its delivery alone",
+			systems.NeedStoreFaults: "the store is inside the server, with no seam to strike it",
+			systems.NeedClock:       "the server reads the machine's clock",
+			systems.NeedIdentity:    "the data does not depend on the server's name or host",
+			systems.NeedPlanting:    "MQTT payloads have no protocol version that the server would refuse",
+		},
+	}
+	if version := clientVersion(); version != "" {
+		d.Versions["paho.golang"] = version
+	}
+	if !p.declines {
+		d.Lacks[systems.NeedDecline] = "the answer does not say whether anybody subscribes"
+	}
+	if !p.expires {
+		d.Lacks[systems.NeedTTL] = "message expiry is tried in a profile of its own, because what expires in flight can hold up the rest"
+	}
+	if p.clean {
+		d.Profile.Redelivers = evidence.RedeliverNever
+		d.Lacks[systems.NeedRedelivery] = "the session ends with its connection, and nothing of it comes again"
+	}
+	if p.qos == 0 {
+		d.Profile.AckCounting = "automatic"
+		maps.Copy(d.Lacks, map[systems.Need]string{
+			systems.NeedAcks:      "QoS 0 has no acknowledgements",
+			systems.NeedDecline:   "QoS 0 has no answer to a publish",
+			systems.NeedMessageID: "QoS 0 has no answer to a publish, so that nothing is tried again",
+		})
+	}
+	return d
+}
+
+func clientVersion() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return ""
+	}
+	for _, dep := range info.Deps {
+		if dep.Path == "github.com/eclipse/paho.golang" {
+			return dep.Version
+		}
+	}
+	return ""
+}
