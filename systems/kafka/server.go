@@ -89,6 +89,7 @@ group.min.session.timeout.ms=100
 group.share.heartbeat.interval.ms=%[4]d
 group.share.min.heartbeat.interval.ms=100
 group.share.assignment.interval.ms=0
+group.share.initialize.retry.interval.ms=1000
 group.share.session.timeout.ms=%[5]d
 group.share.min.session.timeout.ms=100
 group.share.record.lock.duration.ms=%[6]d
