@@ -17,8 +17,8 @@ import (
 // each group has committed: what lies before is processed, the rest pending. A
 // topic has one row of a message for each of its groups, or one if it has none.
 //
-// A share group shows how many messages it has not settled, and not which: taken
-// for the last ones.
+// A share group shows the offset before which all is settled, which follows with
+// a delay, and how many messages it has not settled: none is exact.
 func (in *instance) Rows(ctx context.Context) (evidence.Snapshot, error) {
 	snapshot := evidence.Snapshot{Source: evidence.SourceBroker, Trust: evidence.Exact}
 	if in.profile.share {
@@ -171,8 +171,9 @@ func (in *instance) settledBy(ctx context.Context, group, topic string) (map[int
 		return nil, err
 	}
 	for partition, o := range described[group].Offsets[topic] {
-		if o.Lag >= 0 { // negative before the group's first fetch
-			next[partition] = in.log.next[place{topic, partition}] - o.Lag
+		next[partition] = o.StartOffset // negative before the group's first fetch
+		if o.Lag == 0 {
+			next[partition] = in.log.next[place{topic, partition}]
 		}
 	}
 	return next, nil
