@@ -23,20 +23,10 @@ import (
 // A message's ID is "TOPIC-PARTITION@OFFSET". Client IDs must tell sessions
 // apart: a commit names an offset only, and acknowledges what this session was
 // given before it.
-type Protocol struct {
-	shared *shared
-	silent bool
-}
+type Protocol struct{ shared *shared }
 
 // New makes the protocol of one instance.
-func New() Protocol { return Protocol{shared: newShared()} }
-
-// Unanswered is the same for producers with acks=0, which have no answer to
-// strike.
-func (p Protocol) Unanswered() Protocol {
-	p.silent = true
-	return p
-}
+func New() Protocol { return Protocol{newShared()} }
 
 var (
 	_ links.Protocol  = Protocol{}
@@ -74,9 +64,7 @@ var kinds = []links.KindInfo{
 func (Protocol) Name() string { return "kafka" }
 
 // Kinds are all named kinds.
-func (p Protocol) Kinds() []links.KindInfo {
-	return slices.DeleteFunc(slices.Clone(kinds), func(k links.KindInfo) bool { return p.silent && k.Name == links.FrameAccept })
-}
+func (Protocol) Kinds() []links.KindInfo { return slices.Clone(kinds) }
 
 // withPayload are the kinds in which there is something to corrupt.
 var withPayload = map[string]bool{links.FramePublish: true, links.FrameDeliver: true}

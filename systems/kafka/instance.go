@@ -59,12 +59,8 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	if err != nil {
 		return nil, errors.Join(err, b.Close(context.WithoutCancel(ctx)))
 	}
-	protocol := kafkalink.New()
-	if p.acks == acksNone {
-		protocol = protocol.Unanswered()
-	}
 	prefix := names("custody-" + strings.ToLower(rand.Text()[:10]))
-	return &instance{clients: p.clients(b.address, prefix), broker: b, servers: env.Servers, protocol: protocol, admin: admin}, nil
+	return &instance{clients: p.clients(b.address, prefix), broker: b, servers: env.Servers, protocol: kafkalink.New(), admin: admin}, nil
 }
 
 func (p Profile) startBroker(ctx context.Context, b *broker) error {

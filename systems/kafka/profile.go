@@ -197,6 +197,9 @@ func (p Profile) Describe() systems.Description {
 		systems.NeedPlanting:    "a message has no protocol version that the broker would refuse",
 		systems.NeedDeadLetters: "a consumer group has no dead letters: what to do with a poison message is the application's",
 	}
+	if p.acks == acksNone {
+		lacks[systems.NeedAnswer] = "with acks=0 the broker never answers a publish"
+	}
 	if p.share {
 		profile.Redelivers, profile.AckCounting, profile.MarksAgain = evidence.RedeliverReconnect, "per-message", true
 		profile.Limits.RedeliveryPeriod, profile.Limits.MaxAttempts = p.scaled(lockDuration), maxAttempts
