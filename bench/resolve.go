@@ -172,8 +172,11 @@ func Needs(s script.Scenario) []systems.Need {
 			if spec.Frame != "" {
 				add(systems.NeedFrames)
 			}
-			if spec.Frame == links.FrameAck || spec.Frame == links.FrameAckConfirm {
+			switch spec.Frame {
+			case links.FrameAck, links.FrameAckConfirm:
 				add(systems.NeedAcks)
+			case links.FrameAccept:
+				add(systems.NeedAnswer)
 			}
 			if spec.Operation != "" {
 				add(systems.NeedStoreFaults)

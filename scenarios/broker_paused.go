@@ -22,7 +22,7 @@ var brokerPaused = script.Scenario{
 	},
 	Reached: []evidence.Condition{
 		script.InFlight("frozen", 0),
-		script.Effect("order-10"),
+		script.Answered("unknown", "order-5"),
 	},
 	Expect: usual(evidence.UnknownResolved),
 }

@@ -21,8 +21,7 @@ var consumerCrash = script.Scenario{
 	},
 	Reached: []evidence.Condition{
 		script.Fired("died"),
-		script.Redelivery("order-1"),
-		script.Absorbed("order-1"),
+		script.Connected("c2", 0),
 	},
 	Expect: usual(evidence.StableRedeliveryID),
 }

@@ -22,7 +22,7 @@ var deliveryLost = script.Scenario{
 	},
 	Reached: []evidence.Condition{
 		script.Fired("gone"),
-		script.Effect("order-3"),
+		script.Connected("c1", 2),
 	},
 	Expect: usual(),
 }

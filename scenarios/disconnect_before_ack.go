@@ -18,8 +18,8 @@ var disconnectBeforeAck = script.Scenario{
 		script.Await{Condition: script.Absorbed("order-1")},
 	},
 	Reached: []evidence.Condition{
-		script.Redelivery("order-1"),
-		script.Absorbed("order-1"),
+		script.Fired("gone"),
+		script.Connected("c1", 2),
 	},
 	Expect: usual(evidence.StableRedeliveryID),
 }

@@ -23,8 +23,8 @@ var lateConsumer = script.Scenario{
 		script.Await{Condition: script.Effect("order-3")},
 	},
 	Reached: []evidence.Condition{
-		script.Redelivery("order-3"),
-		script.Effect("order-3"),
+		script.Delivered("order-3", 0),
+		script.Connected("c1", 0),
 	},
 	Expect: usual(evidence.StableRedeliveryID),
 }

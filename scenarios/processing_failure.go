@@ -18,9 +18,7 @@ var processingFailure = script.Scenario{
 		script.Await{Condition: script.Effect("order-1")},
 	},
 	Reached: []evidence.Condition{
-		script.HandlerFailed("order-1", 2),
-		script.Redelivery("order-1"),
-		script.Effect("order-1"),
+		script.HandlerFailed("order-1", 0),
 	},
 	Expect: usual(evidence.StableRedeliveryID),
 }

@@ -10,7 +10,7 @@ import (
 var publisherRetries = script.Scenario{
 	Name:  "publisher-retries",
 	Why:   "The publisher sends one message twice under one message ID: there is one row, and it is kept for who comes later.",
-	Needs: []string{string(systems.NeedMessageID), string(systems.NeedRows)},
+	Needs: []string{string(systems.NeedMessageID), string(systems.NeedDedup), string(systems.NeedRows)},
 	Steps: []script.Step{
 		script.Producer{Name: "p1", Destination: "orders"},
 		script.Consumer{Name: "c0", Destination: "orders", Silent: true, Window: 10},

@@ -24,7 +24,7 @@ var restartReplay = script.Scenario{
 	},
 	Reached: []evidence.Condition{
 		script.Fired("restarted"),
-		script.Effect("order-6"),
+		script.Connected("c1", 0),
 	},
 	Expect: usual(evidence.Order),
 }

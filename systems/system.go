@@ -59,6 +59,7 @@ const (
 	NeedModes       Need = "modes"          // at-most-once and at-least-once side by side
 	NeedDecline     Need = "decline"        // says no when nobody is there to receive
 	NeedMessageID   Need = "message-id"     // the publisher may choose the message ID
+	NeedDedup       Need = "deduplication"  // a publish under a known message ID is recognised as the same message
 	NeedAnswer      Need = "answer"         // a publish is answered, so that it can be tried until it is accepted
 	NeedAcks        Need = "acks"           // acknowledgements go over the wire
 	NeedRedelivery  Need = "redelivery"     // an unsettled message comes again

@@ -49,11 +49,11 @@ var all = []Defect{
 	{
 		Name: "client-retries-with-new-id", Text: "each try of a publish gets a message ID of its own, whatever the publisher chose",
 		Breaks: evidence.SingleEffect, Follows: []string{evidence.NoDuplicateDelivery, evidence.RowsMatchClients, evidence.DeclinedMeansAbsent},
-		SeenIn: "the publisher retries", producer: forgetID,
+		SeenIn: "the publisher retries", Shown: "publisher-retries", producer: forgetID,
 	},
 	{
 		Name: "client-hides-a-retry", Text: "a publish whose answer does not come is sent a second time, as another message, within the one call",
-		Breaks: evidence.SingleEffect, Follows: []string{evidence.NoDuplicateDelivery, evidence.AckIsFinal, evidence.RowsMatchClients, evidence.StableRedeliveryID},
+		Breaks: evidence.SingleEffect, Follows: []string{evidence.NoDuplicateDelivery, evidence.DeclinedMeansAbsent, evidence.AckIsFinal, evidence.RowsMatchClients, evidence.StableRedeliveryID},
 		SeenIn: "the answer to a publish is lost", producer: retryInside,
 	},
 	{

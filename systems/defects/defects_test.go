@@ -100,7 +100,7 @@ func (d handed) Nack(context.Context, string) (evidence.AckOutcome, error) {
 // story is one publish, two deliveries acknowledged, a third given back.
 func story(t *testing.T, h *honest, c systems.Clients) (receipt systems.Receipt, third systems.Delivery) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	p, err := c.Producer(ctx, systems.ProducerOptions{})
 	s, err2 := c.Consumer(ctx, systems.ConsumerOptions{})

@@ -356,6 +356,7 @@ func cancelledBefore(b *bench) {
 }
 
 func cancelledAfter(b *bench) {
+	b.needs(systems.NeedAnswer)
 	process := b.process()
 	producer := b.producer()
 	defer b.subscribe()()
@@ -381,6 +382,7 @@ func refused(b *bench) {
 }
 
 func answerLost(b *bench) {
+	b.needs(systems.NeedAnswer)
 	link := b.link()
 	consumer := b.consumer(1)
 	producer := b.producerAt(link.Addr())

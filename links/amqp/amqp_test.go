@@ -1,0 +1,369 @@
+package amqp_test
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/links"
+	"github.com/custodymq/custody/links/amqp"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// said is one unit of a recorded dialogue, or a piece of it.
+type said struct {
+	to    evidence.Direction
+	bytes []byte
+}
+
+const dialogueFile = "testdata/dialogue.txt"
+
+var arrows = map[evidence.Direction]string{evidence.ToBroker: "> ", evidence.ToClient: "< "}
+
+// captured is the dialogue of a real client with a real server, in the order
+// in which a link carried it: see TestServer.
+func captured(t testing.TB) (list []said) {
+	t.Helper()
+	file, err := os.Open(dialogueFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	lines := bufio.NewScanner(file)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		for to, arrow := range arrows {
+			if text, ok := strings.CutPrefix(lines.Text(), arrow); ok {
+				b, err := hex.DecodeString(text)
+				if err != nil {
+					t.Fatal(err)
+				}
+				list = append(list, said{to, b})
+			}
+		}
+	}
+	if err := lines.Err(); err != nil || len(list) == 0 {
+		t.Fatal(len(list), err)
+	}
+	return list
+}
+
+// frames cuts a dialogue that comes in these portions.
+func frames(portions []said) (list []links.Frame, err error) {
+	toBroker, toClient := amqp.Protocol{}.NewConn(links.NewIndex())
+	framers := map[evidence.Direction]links.Framer{evidence.ToBroker: toBroker, evidence.ToClient: toClient}
+	buffers := map[evidence.Direction][]byte{}
+	for _, p := range portions {
+		framer := framers[p.to]
+		if framer == nil {
+			continue // it has failed: unobserved from there on
+		}
+		buf := append(buffers[p.to], p.bytes...)
+		for len(buf) > 0 {
+			f, n, bad := framer.Next(buf)
+			if bad != nil {
+				err = errors.Join(err, bad)
+				framers[p.to], buf = nil, nil
+				break
+			}
+			if n == 0 {
+				break
+			}
+			if n < 0 || n > len(buf) || !bytes.Equal(f.Raw, buf[:n]) {
+				return nil, errors.New("a framer read over the end")
+			}
+			f.Raw = bytes.Clone(f.Raw)
+			list = append(list, f)
+			buf = buf[n:]
+		}
+		buffers[p.to] = slices.Clone(buf)
+	}
+	return list, err
+}
+
+// inPieces of at most n bytes.
+func inPieces(dialogue []said, n int) (portions []said) {
+	for _, s := range dialogue {
+		for piece := range slices.Chunk(s.bytes, n) {
+			portions = append(portions, said{s.to, piece})
+		}
+	}
+	return portions
+}
+
+func item(n, try string) evidence.FrameItem {
+	return evidence.FrameItem{BusinessID: "order-" + n, PublishID: "p1-" + n + "-" + try, MessageID: "m-" + n}
+}
+
+// understood says which messages the frames of each kind carry in the dialogue
+// (see dialogue in server_test.go), in order.
+var understood = map[string][]evidence.FrameItem{
+	links.FramePublish: {item("0", "1"), item("1", "1"), item("2", "1"), item("3", "1"), item("4", "1"), item("5", "1"), item("6", "1"), item("7", "1")},
+	// Not order-0, which was published before confirm.select, nor order-7, whose channel the server closed.
+	links.FrameAccept:  {item("1", "1"), item("2", "1"), item("3", "1"), item("4", "1"), item("5", "1"), item("6", "1")},
+	amqp.FrameReturn:   {item("5", "1")},
+	links.FrameDeliver: {item("0", "1"), item("1", "1"), item("2", "1"), item("3", "1"), item("4", "1"), item("0", "1"), item("3", "1")},
+	links.FrameNack:    {item("0", "1"), item("3", "1")},
+	links.FrameAck:     {item("1", "1"), item("2", "1"), item("4", "1"), item("0", "1"), item("3", "1")},
+}
+
+func check(t *testing.T, list []links.Frame) {
+	t.Helper()
+	got, count, says := map[string][]evidence.FrameItem{}, map[string]int{}, map[string][]string{}
+	for _, f := range list {
+		count[f.Kind]++
+		got[f.Kind] = append(got[f.Kind], f.Items...)
+		for _, i := range f.Items {
+			if f.Says != "" {
+				says[f.Says] = append(says[f.Says], i.BusinessID)
+			}
+		}
+	}
+	for kind, want := range understood {
+		have := got[kind]
+		if kind == links.FrameAccept { // their order is the server's choice
+			slices.SortFunc(have, func(a, b evidence.FrameItem) int { return strings.Compare(a.BusinessID, b.BusinessID) })
+		}
+		if !slices.Equal(have, want) {
+			t.Errorf("%s: %+v, want %+v", kind, have, want)
+		}
+	}
+	if !slices.Equal(says["nack"], []string{"order-6"}) || len(says) != 2 || len(says[links.Yes]) == 0 {
+		t.Errorf("confirms say %v", says)
+	}
+	for kind, want := range map[string]int{
+		links.FrameSubscribe: 2, links.FrameSubscribed: 2, amqp.FrameGet: 2, amqp.FrameUnsubscribe: 1, amqp.FrameCancel: 1, amqp.FrameError: 1,
+	} {
+		if count[kind] != want {
+			t.Errorf("%d frames of %s, want %d", count[kind], kind, want)
+		}
+	}
+}
+
+func TestCapturedDialogueIsUnderstood(t *testing.T) {
+	list, err := frames(captured(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	check(t, list)
+}
+
+func TestSplittingChangesNothing(t *testing.T) {
+	dialogue := captured(t)
+	whole, err := frames(dialogue)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []int{1, 2, 3, 5, 7, 8, 11, 64, 4096, 4104} {
+		split, err := frames(inPieces(dialogue, n))
+		if err != nil || !reflect.DeepEqual(split, whole) {
+			t.Errorf("in pieces of %d: %d frames (%v), want %d", n, len(split), err, len(whole))
+		}
+	}
+}
+
+// The wire, by hand.
+
+func wire(kind byte, channel uint16, payload ...byte) []byte {
+	b := binary.BigEndian.AppendUint16([]byte{kind}, channel)
+	b = binary.BigEndian.AppendUint32(b, uint32(len(payload))) //nolint:gosec // short
+	return append(append(b, payload...), 0xCE)
+}
+
+func method(channel uint16, class, id byte, arguments ...byte) []byte {
+	return wire(1, channel, append([]byte{0, class, 0, id}, arguments...)...)
+}
+
+func tag(n byte, bits ...byte) []byte { return append([]byte{0, 0, 0, 0, 0, 0, 0, n}, bits...) }
+
+// head of a content of so many bytes, with a message-id behind every property
+// that may stand before it.
+func head(channel uint16, size byte, id string) []byte {
+	properties := []byte("\x01a\x01b\x00\x00\x00\x03xyz\x02\x00\x01c\x01d\x031000")
+	properties[len(properties)-5] = 4
+	properties = append(append(properties, byte(len(id))), id...)
+	return wire(2, channel, append(append([]byte{0, 60, 0, 0}, append(tag(size), 0xFF, 0x80)...), properties...)...)
+}
+
+func publish(channel uint16, n string) []byte {
+	payload := []byte("custody/1 p1-" + n + "-1 order-" + n + "\n")
+	return slices.Concat(method(channel, 60, 40, 0, 0, 0, 1, 'q', 0), head(channel, byte(len(payload)), "m-"+n), wire(3, channel, payload...))
+}
+
+func deliver(channel uint16, number byte, n string) []byte {
+	payload := []byte("custody/1 p1-" + n + "-1 order-" + n + "\n")
+	arguments := slices.Concat([]byte("\x03ctg"), tag(number, 0), []byte("\x00\x01q"))
+	// In two bodies, with a heartbeat between them.
+	return slices.Concat(method(channel, 60, 60, arguments...), head(channel, byte(len(payload)), "m-"+n), wire(3, channel, payload[:4]...), wire(8, 0), wire(3, channel, payload[4:]...))
+}
+
+func TestNumbersAreOfTheirChannel(t *testing.T) {
+	toBroker, toClient := func(b []byte) said { return said{evidence.ToBroker, b} }, func(b []byte) said { return said{evidence.ToClient, b} }
+	list, err := frames([]said{
+		toBroker(method(1, 85, 10, 0)), toBroker(method(2, 85, 10, 0)),
+		toBroker(publish(1, "1")), toBroker(publish(2, "2")), toBroker(publish(1, "3")), toBroker(publish(1, "4")), toBroker(publish(3, "5")),
+		toClient(method(1, 60, 80, tag(2, 0)...)),  // ack of order-3
+		toClient(method(1, 60, 80, tag(3, 1)...)),  // of all up to order-4: order-1 too, and not order-3 again
+		toClient(method(2, 60, 120, tag(1, 0)...)), // nack of order-2
+		toClient(method(3, 60, 80, tag(1, 0)...)),  // not in confirm mode
+		toClient(deliver(1, 1, "1")), toClient(deliver(1, 2, "3")), toClient(deliver(1, 3, "4")), toClient(deliver(2, 1, "2")),
+		toBroker(method(1, 60, 90, tag(2, 1)...)), // reject of order-3: the bit is requeue
+		toBroker(method(1, 60, 80, tag(0, 1)...)), // all
+		toBroker(method(2, 20, 10, 0)),            // the channel opens again: numbers begin anew
+		toBroker(method(2, 60, 80, tag(1, 0)...)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, f := range list {
+		if f.Kind == "" || f.Kind == links.FramePublish || f.Kind == links.FrameDeliver {
+			continue
+		}
+		text := f.Kind + " " + f.Says
+		for _, i := range f.Items {
+			text += " " + i.BusinessID + "/" + i.MessageID
+		}
+		got = append(got, text)
+	}
+	want := []string{
+		"accept accepted order-3/m-3", "accept accepted order-1/m-1 order-4/m-4", "accept nack order-2/m-2", "accept accepted",
+		"nack  order-3/m-3", "ack  order-1/m-1 order-4/m-4", "ack ",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+}
+
+func TestBadStreamsAreRefused(t *testing.T) {
+	content := method(1, 60, 40, 0, 0, 0, 0, 0)
+	large := append([]byte{0, 60, 0, 0}, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0)
+	for name, stream := range map[string][]byte{
+		"HTTP":                       []byte("GET / HTTP/1.1"),
+		"TLS":                        []byte("\x16\x03\x01\x00"),
+		"half a protocol header":     []byte("AMQX"),
+		"a frame over the limit":     {1, 0, 1, 0xFF, 0xFF, 0xFF, 0xFF},
+		"no frame-end":               append(wire(8, 0)[:7], 0),
+		"a body without a method":    wire(3, 1, 'x'),
+		"a header without a method":  head(1, 1, "m"),
+		"a method of two bytes":      wire(1, 1, 0, 60),
+		"a method instead of a head": slices.Concat(content, content),
+		"a body instead of a head":   slices.Concat(content, wire(3, 1, 'x')),
+		"a second head":              slices.Concat(content, head(1, 1, "m"), head(1, 1, "m")),
+		"a head that is too short":   slices.Concat(content, wire(2, 1, 0, 60)),
+		"a body that is too long":    slices.Concat(content, head(1, 1, "m"), wire(3, 1, 'x', 'y')),
+		"a message over the limit":   slices.Concat(content, wire(2, 1, large...)),
+		"interleaved channels":       slices.Concat(content, head(2, 1, "m")),
+	} {
+		for _, pieces := range []int{1, len(stream)} {
+			if list, err := frames(inPieces([]said{{evidence.ToBroker, stream}}, pieces)); err == nil {
+				t.Errorf("%s in pieces of %d: no error, %d frames", name, pieces, len(list))
+			}
+		}
+	}
+}
+
+func TestABrokenHeadHasNoMessageID(t *testing.T) {
+	whole := head(1, 0, "m-1")
+	payload := whole[7 : len(whole)-1]
+	for end := 14; end < len(payload); end++ {
+		stream := slices.Concat(method(1, 60, 40, 0, 0, 0, 0, 0), wire(2, 1, payload[:end]...))
+		list, err := frames([]said{{evidence.ToBroker, stream}})
+		if err != nil || len(list) != 1 || len(list[0].Items) != 0 {
+			t.Errorf("a head cut to %d bytes: %+v, %v", end, list, err)
+		}
+	}
+}
+
+func TestLegal(t *testing.T) {
+	for _, c := range []struct {
+		kind   string
+		action links.Action
+		legal  bool
+	}{
+		{links.FramePublish, links.Drop, false},
+		{links.FramePublish, links.Duplicate, false},
+		{links.FramePublish, links.Withhold, true},
+		{links.FramePublish, links.Corrupt, true},
+		{links.FrameAccept, links.Drop, true},
+		{links.FrameAccept, links.Corrupt, false},
+		{links.FrameDeliver, links.Duplicate, true},
+		{links.FrameAck, links.Drop, true},
+		{links.FrameSubscribed, links.Drop, false},
+		{links.FrameSubscribed, links.Hold, true},
+	} {
+		var illegal *links.ErrIllegal
+		if err := (amqp.Protocol{}).Legal(c.kind, c.action); (err == nil) != c.legal || err != nil && !errors.As(err, &illegal) {
+			t.Errorf("%s of %s: %v", c.action, c.kind, err)
+		}
+	}
+}
+
+func TestCorruptKeepsFramesWellFormed(t *testing.T) {
+	for _, f := range must(frames(captured(t)))(t) {
+		corrupted, err := amqp.Protocol{}.Corrupt(f)
+		if f.Kind != links.FramePublish && f.Kind != links.FrameDeliver && f.Kind != amqp.FrameReturn {
+			if err == nil {
+				t.Errorf("a %q frame was corrupted", f.Kind)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		different := 0
+		for i := range f.Raw {
+			if corrupted[i] != f.Raw[i] {
+				different++
+			}
+		}
+		again, err := frames([]said{{evidence.ToClient, corrupted}})
+		if err != nil || len(again) != 1 || different != 1 || len(corrupted) != len(f.Raw) {
+			t.Errorf("%s of %v: %d bytes differ, %d frames, %v", f.Kind, f.Items, different, len(again), err)
+		}
+	}
+}
+
+func must[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+func FuzzFramer(f *testing.F) {
+	streams := map[evidence.Direction][]byte{}
+	for _, s := range captured(f) {
+		streams[s.to] = append(streams[s.to], s.bytes...)
+	}
+	f.Add(streams[evidence.ToBroker], streams[evidence.ToClient], uint(3))
+	f.Add(slices.Concat(method(1, 85, 10, 0), publish(1, "1"), method(1, 60, 80, tag(1, 0)...)), slices.Concat(deliver(1, 1, "1"), method(1, 60, 80, tag(0, 1)...)), uint(1))
+	f.Fuzz(func(t *testing.T, toBroker, toClient []byte, piece uint) {
+		dialogue := []said{{evidence.ToBroker, toBroker}, {evidence.ToClient, toClient}}
+		whole, err1 := frames(dialogue)
+		split, err2 := frames(inPieces(dialogue, int(piece%64)+1))
+		if !reflect.DeepEqual(whole, split) || fmt.Sprint(err1) != fmt.Sprint(err2) {
+			t.Fatalf("whole: %d frames, %v; in pieces: %d frames, %v", len(whole), err1, len(split), err2)
+		}
+		for _, fr := range whole {
+			if corrupted, err := (amqp.Protocol{}).Corrupt(fr); err == nil && len(corrupted) != len(fr.Raw) {
+				t.Fatal("corrupt changed the length")
+			}
+		}
+	})
+}

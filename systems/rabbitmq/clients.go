@@ -1,0 +1,172 @@
+package rabbitmq
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+
+	client "github.com/rabbitmq/amqp091-go"
+
+	"github.com/custodymq/custody/systems"
+)
+
+// clients opens sessions with a server that may run anywhere: in a child of
+// this process, or in a child of its parent. Safe for concurrent use.
+type clients struct {
+	profile Profile
+	address string
+	prefix  string                      // of every name that this run makes on the server
+	settle  func(context.Context) error // after a queue was made; nil where there is nothing to do
+
+	mu          sync.Mutex
+	made        map[string]bool   // destinations whose queue was made since the server started
+	subscribers map[string]string // the logical subscriber of each destination
+}
+
+func newClients(p Profile, address, prefix string) *clients {
+	return &clients{profile: p, address: address, prefix: prefix, made: make(map[string]bool), subscribers: make(map[string]string)}
+}
+
+// Credentials are the address of the server and the prefix of the run's names.
+// The user is RabbitMQ's own for clients on the same machine.
+func (p Profile) Credentials(i systems.Instance) string {
+	in, ok := i.(*instance)
+	if !ok {
+		return ""
+	}
+	return in.clients.address + " " + in.prefix
+}
+
+// Connect gives clients of a server that another process has started.
+func (p Profile) Connect(credentials string) (systems.Clients, error) {
+	address, prefix, ok := strings.Cut(credentials, " ")
+	if _, _, err := net.SplitHostPort(address); err != nil || !ok || prefix == "" {
+		return nil, fmt.Errorf("rabbitmq: credentials %q are no address and prefix; they come from Credentials of the running instance", credentials)
+	}
+	return newClients(p, address, prefix), nil
+}
+
+func (c *clients) Producer(ctx context.Context, o systems.ProducerOptions) (systems.Producer, error) {
+	if err := accepts(o.Mode); err != nil {
+		return nil, err
+	}
+	p, err := c.producer(ctx, o)
+	if err != nil {
+		return nil, err // a nil *producer is no nil Producer
+	}
+	return p, nil
+}
+
+func (c *clients) Consumer(ctx context.Context, o systems.ConsumerOptions) (systems.Consumer, error) {
+	if err := accepts(o.Mode); err != nil {
+		return nil, err
+	}
+	if err := c.subscribes(o.Destination, o.Subscription); err != nil {
+		return nil, err
+	}
+	consumer, err := c.consumer(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	return consumer, nil
+}
+
+// accepts refuses what this adapter has no counterpart for, rather than ignore it.
+func accepts(mode systems.Mode) error {
+	if mode != systems.DefaultMode {
+		return fmt.Errorf("rabbitmq: no mode %q: a profile has one", mode)
+	}
+	return nil
+}
+
+// subscribes refuses a second logical subscriber: all consumers of a queue compete.
+func (c *clients) subscribes(destination, subscription string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if other, taken := c.subscribers[destination]; taken && other != subscription {
+		return fmt.Errorf("rabbitmq: subscribe %s to %s: a queue has one logical subscriber, and that is %s", subscription, destination, other)
+	}
+	c.subscribers[destination] = subscription
+	return nil
+}
+
+// reached is the address of an actor's link, or the server's own without one.
+func (c *clients) reached(address string) string {
+	if address == "" {
+		return c.address
+	}
+	return address
+}
+
+// queueOf a destination, on the default exchange.
+func (c *clients) queueOf(destination string) (string, error) {
+	name := c.prefix + destination
+	if destination == "" || len(name)+len(deadSuffix) > maxShortString {
+		return "", fmt.Errorf("rabbitmq: destination %q: it has 1 to %d bytes", destination, maxShortString-len(c.prefix)-len(deadSuffix))
+	}
+	return name, nil
+}
+
+// administer does something on a connection of its own, straight to the server
+// and never through a link.
+func (c *clients) administer(ctx context.Context, do func(*client.Channel) error) error {
+	s, err := dial(ctx, c.address, "administrator", c.profile.scaled(openTimeout), do)
+	if err != nil {
+		return err
+	}
+	return s.Close(ctx)
+}
+
+// makeQueue of a destination, and of its dead letters, if it is not there.
+func (c *clients) makeQueue(ctx context.Context, destination string) error {
+	name, err := c.queueOf(destination)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	made := c.made[destination]
+	c.mu.Unlock()
+	if made {
+		return nil
+	}
+	err = c.administer(ctx, func(ch *client.Channel) error { return c.profile.declare(ch, name) })
+	if err == nil && c.settle != nil {
+		err = c.settle(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("rabbitmq: make queue %s: %w", name, err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.made[destination] = true
+	return nil
+}
+
+// forgetQueues: the server ended, and what was not durable with it.
+func (c *clients) forgetQueues() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clear(c.made)
+}
+
+// deadSuffix of the queue of a destination's dead letters.
+const deadSuffix = "!dead"
+
+// declare a queue as the profile has it.
+func (p Profile) declare(ch *client.Channel, name string) error {
+	arguments := client.Table{"x-queue-type": p.queueType}
+	for argument, value := range p.arguments {
+		arguments[argument] = value
+	}
+	if p.deadLetters {
+		arguments["x-dead-letter-exchange"] = "" // the default one
+		arguments["x-dead-letter-routing-key"] = name + deadSuffix
+		if _, err := ch.QueueDeclare(name+deadSuffix, true, false, false, false, client.Table{"x-queue-type": "classic"}); err != nil {
+			return err
+		}
+	}
+	_, err := ch.QueueDeclare(name, !p.transientQueue, false, false, false, arguments)
+	return err
+}

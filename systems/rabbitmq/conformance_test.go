@@ -1,0 +1,21 @@
+package rabbitmq
+
+import (
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/custodymq/custody/systems/systemtest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// The first profile, and one that keeps and answers as little as possible.
+func TestConformance(t *testing.T) {
+	for _, s := range Profiles(1) {
+		switch name := s.Describe().Profile.Name; name {
+		case "quorum", "no-confirms":
+			t.Run(name, func(t *testing.T) { systemtest.Exercise(t, s) })
+		}
+	}
+}

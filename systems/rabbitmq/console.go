@@ -1,0 +1,185 @@
+package rabbitmq
+
+import (
+	"bufio"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// console asks a node what AMQP cannot tell: how many messages each of its
+// queues holds, those in the hands of consumers included. rabbitmqctl starts an
+// Erlang machine for every question, which takes a second, and what the node
+// publishes about quorum queues is seconds old. So one Erlang machine stays
+// beside the node and does what rabbitmqctl does. Safe for concurrent use.
+type console struct {
+	node string
+	env  []string
+
+	mu      sync.Mutex // one question at a time
+	cmd     *exec.Cmd  // nil until the first question
+	in      io.WriteCloser
+	answers chan string
+	ended   chan struct{} // closed when no more answers come
+	last    int           // number of the last question
+}
+
+// counting is evaluated in the node: it gives [{Name, Count}] for the queues
+// whose name begins with Prefix. A quorum queue is asked by a query of its
+// leader's state, a classic one by a call of its process.
+const counting = `
+Named = [{element(4, amqqueue:get_name(Q)), Q} || Q <- rabbit_amqqueue:list(<<"/">>)],
+[{Name, case amqqueue:get_type(Q) of
+	rabbit_quorum_queue ->
+		{ok, {_, Total}, _} = ra:local_query(amqqueue:get_pid(Q), fun rabbit_fifo:query_messages_total/1, 1000),
+		Total;
+	_ ->
+		[{messages, Total}] = rabbit_amqqueue:info(Q, [messages]),
+		Total
+end} || {Name, Q} <- Named, string:prefix(Name, Prefix) =/= nomatch].`
+
+// writing makes the node write now what it knows of its queues: the log of its
+// database, and the tables in which a quorum queue has its place.
+const writing = `ok = mnesia:sync_log(), [dets:sync(Table) || Table <- dets:all()], [].`
+
+// The questions, by their place among the arguments of asking.
+const (
+	askCounts = "1"
+	askWrite  = "2"
+)
+
+// asking reads questions ("7 1 PREFIX") and writes answers ("7 ok NAME COUNT …",
+// "7 failed WHY") until its input ends. Names are in hexadecimal.
+const asking = `
+[Node | Texts] = init:get_plain_arguments(),
+Parse = fun(Text) ->
+	{ok, Tokens, _} = erl_scan:string(Text),
+	{ok, Expressions} = erl_parse:parse_exprs(Tokens),
+	Expressions
+end,
+Questions = [Parse(Text) || Text <- Texts],
+Ask = fun(Question, Prefix) ->
+	Expressions = lists:nth(list_to_integer(Question), Questions),
+	try erpc:call(list_to_atom(Node), erl_eval, exprs, [Expressions, [{'Prefix', Prefix}]], 2000) of
+		{value, Counts, _} -> ["ok" | [[" ", binary:encode_hex(Name), " ", integer_to_binary(N)] || {Name, N} <- Counts]]
+	catch
+		_:Why -> ["failed ", io_lib:format("~0p", [Why])]
+	end
+end,
+Loop = fun Again() ->
+	case io:get_line("") of
+		Line when is_list(Line) ->
+			[Number, Question, Prefix] = string:lexemes(Line, " \n"),
+			io:format("~s ~s~n", [Number, Ask(Question, Prefix)]),
+			Again();
+		_ -> halt()
+	end
+end,
+Loop().`
+
+// count gives the messages of each queue whose name begins with prefix.
+func (c *console) count(ctx context.Context, prefix string) (map[string]int, error) {
+	return c.ask(ctx, askCounts, prefix)
+}
+
+// write returns when what the node knows of its queues is in its files.
+func (c *console) write(ctx context.Context) error {
+	_, err := c.ask(ctx, askWrite, "-")
+	return err
+}
+
+func (c *console) ask(ctx context.Context, question, prefix string) (map[string]int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.start(); err != nil {
+		return nil, err
+	}
+	c.last++
+	number := strconv.Itoa(c.last)
+	if _, err := fmt.Fprintf(c.in, "%s %s %s\n", number, question, prefix); err != nil {
+		return nil, fmt.Errorf("rabbitmq: ask the node: %w", err)
+	}
+	for {
+		select {
+		case line := <-c.answers:
+			if rest, mine := strings.CutPrefix(line, number+" "); mine { // not one that came too late
+				return readCounts(rest)
+			}
+		case <-c.ended:
+			return nil, errors.New("rabbitmq: the Erlang machine that asks the node has ended")
+		case <-ctx.Done():
+			return nil, fmt.Errorf("rabbitmq: no answer of the node: %w", context.Cause(ctx))
+		}
+	}
+}
+
+// readCounts reads "ok NAME COUNT NAME COUNT …".
+func readCounts(answer string) (map[string]int, error) {
+	words := strings.Fields(answer)
+	if len(words) == 0 || words[0] != "ok" || len(words)%2 == 0 {
+		return nil, fmt.Errorf("rabbitmq: the node does not tell: %.200s", answer)
+	}
+	counts := make(map[string]int)
+	for i := 1; i < len(words); i += 2 {
+		name, err1 := hex.DecodeString(words[i])
+		n, err2 := strconv.Atoi(words[i+1])
+		if err := errors.Join(err1, err2); err != nil {
+			return nil, fmt.Errorf("rabbitmq: count of a queue: %w", err)
+		}
+		counts[string(name)] = n
+	}
+	return counts, nil
+}
+
+func (c *console) start() error {
+	if c.cmd != nil {
+		return nil
+	}
+	name := "console-" + c.node // a name of its own, as the name mapper knows it
+	cmd := exec.Command("erl", "-noshell", "-hidden", "-sname", name,
+		"-kernel", "inet_dist_use_interface", "{127,0,0,1}", "+sbwt", "none", "-eval", asking, "-extra", c.node, counting, writing)
+	cmd.Env, cmd.WaitDelay = c.env, time.Second
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	in, err1 := cmd.StdinPipe()
+	out, err2 := cmd.StdoutPipe()
+	if err := errors.Join(err1, err2); err != nil {
+		return fmt.Errorf("rabbitmq: pipes to erl: %w", err)
+	}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("rabbitmq: start erl to ask the node: %w", err)
+	}
+	c.cmd, c.in, c.answers, c.ended = cmd, in, make(chan string, 1), make(chan struct{})
+	go func() {
+		defer close(c.ended)
+		lines := bufio.NewScanner(out)
+		lines.Buffer(nil, 1<<20)
+		for lines.Scan() {
+			select {
+			case <-c.answers: // nobody waited for it
+			default:
+			}
+			c.answers <- lines.Text()
+		}
+	}()
+	return nil
+}
+
+func (c *console) close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cmd == nil {
+		return nil
+	}
+	err := errors.Join(c.in.Close(), c.cmd.Process.Kill())
+	<-c.ended
+	_ = c.cmd.Wait() // it was killed, and says so
+	return err
+}

@@ -1,0 +1,121 @@
+package rabbitmq
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	client "github.com/rabbitmq/amqp091-go"
+
+	"github.com/custodymq/custody/evidence"
+)
+
+// DeadLetters takes every message out of the queues of dead letters and gives
+// it back, as RabbitMQ's own management does: nobody consumes from them, so
+// that the mark which this leaves is seen by nobody.
+func (in *instance) DeadLetters(ctx context.Context) ([]evidence.StoredRow, error) {
+	var rows []evidence.StoredRow
+	err := in.eachDeadLetter(ctx, func(_ *client.Channel, queue string, d client.Delivery) (done bool, err error) {
+		rows = append(rows, in.rowOf(queue, d))
+		return false, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return rows, nil
+}
+
+// Redrive publishes a dead letter to the queue that it came from, and takes it
+// out of its own once that is confirmed.
+func (in *instance) Redrive(ctx context.Context, messageID string) error {
+	return in.settleDeadLetter(ctx, messageID, func(ch *client.Channel, queue string, d client.Delivery) error {
+		if err := ch.Confirm(false); err != nil {
+			return err
+		}
+		headers := client.Table{}
+		for name, value := range d.Headers {
+			if !strings.HasPrefix(name, serverHeaders) {
+				headers[name] = value
+			}
+		}
+		confirm, err := ch.PublishWithDeferredConfirm("", queue, true, false, client.Publishing{
+			Headers: headers, DeliveryMode: d.DeliveryMode, MessageId: d.MessageId, Body: d.Body,
+		})
+		if err != nil {
+			return err
+		}
+		if ok, err := confirm.WaitContext(ctx); err != nil || !ok {
+			return fmt.Errorf("publish to %s was not confirmed: %w", queue, err)
+		}
+		return nil
+	})
+}
+
+// Discard deletes a dead letter.
+func (in *instance) Discard(ctx context.Context, messageID string) error {
+	return in.settleDeadLetter(ctx, messageID, func(*client.Channel, string, client.Delivery) error { return nil })
+}
+
+// settleDeadLetter acknowledges a dead letter once do has done what is to be
+// done with it. queue is the one that it came from.
+func (in *instance) settleDeadLetter(ctx context.Context, messageID string, do func(ch *client.Channel, queue string, d client.Delivery) error) error {
+	found := false
+	err := in.eachDeadLetter(ctx, func(ch *client.Channel, queue string, d client.Delivery) (bool, error) {
+		if d.MessageId != messageID {
+			return false, nil
+		}
+		found = true
+		if err := do(ch, strings.TrimSuffix(queue, deadSuffix), d); err != nil {
+			return true, err
+		}
+		return true, d.Ack(false)
+	})
+	if err == nil && !found {
+		err = fmt.Errorf("rabbitmq: no dead letter has the message ID %q", messageID)
+	}
+	return err
+}
+
+// eachDeadLetter visits the dead letters until visit is done. What it does not
+// acknowledge goes back, in its place, when the connection ends.
+func (in *instance) eachDeadLetter(ctx context.Context, visit func(ch *client.Channel, queue string, d client.Delivery) (done bool, err error)) error {
+	counts, err := in.console.count(ctx, in.prefix)
+	if err != nil {
+		return err
+	}
+	return in.administer(ctx, func(ch *client.Channel) error {
+		for queue, n := range counts {
+			for ; n > 0 && strings.HasSuffix(queue, deadSuffix); n-- {
+				d, ok, err := ch.Get(queue, false)
+				if err != nil {
+					return fmt.Errorf("dead letters of %s: %w", queue, err)
+				}
+				if !ok {
+					break
+				}
+				if done, err := visit(ch, queue, d); done || err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+}
+
+func (in *instance) rowOf(queue string, d client.Delivery) evidence.StoredRow {
+	m := decode(strings.TrimSuffix(strings.TrimPrefix(queue, in.prefix), deadSuffix), d)
+	reason, _ := d.Headers["x-first-death-reason"].(string)
+	row := evidence.StoredRow{
+		State:       evidence.RowDead,
+		MessageID:   m.MessageID,
+		Destination: m.Destination,
+		Digest:      evidence.Digest(m.Payload, m.Key, m.Headers),
+		Attempts:    deliveries(d),
+		Reason:      reason,
+	}
+	// A payload that is not ours has a digest and no IDs.
+	if e, err := evidence.ParseEnvelope(m.Payload); err == nil {
+		row.BusinessID, row.PublishID = e.BusinessID, e.PublishID
+	}
+	return row
+}

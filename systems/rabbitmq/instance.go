@@ -1,0 +1,127 @@
+package rabbitmq
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strings"
+
+	client "github.com/rabbitmq/amqp091-go"
+
+	"github.com/custodymq/custody/containers"
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/links"
+	"github.com/custodymq/custody/links/amqp"
+	"github.com/custodymq/custody/systems"
+)
+
+// instance is what one run has of a server: the queues whose names begin with
+// its prefix. Safe for concurrent use.
+type instance struct {
+	*clients
+	*server
+	pool *containers.Pool
+}
+
+var (
+	_ systems.System        = Profile{}
+	_ systems.Connector     = Profile{}
+	_ systems.Installed     = Profile{}
+	_ systems.Networked     = (*instance)(nil)
+	_ systems.Process       = (*instance)(nil)
+	_ systems.Inspector     = (*instance)(nil)
+	_ systems.Administrator = (*instance)(nil)
+	_ systems.Rejecter      = (*delivery)(nil)
+	_ containers.Kept       = (*server)(nil)
+)
+
+// Start takes a server that an earlier run has left as it was, or runs one.
+func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, error) {
+	if env.Defect != "" {
+		return nil, fmt.Errorf("rabbitmq: no seeded defect %q: this adapter has none", env.Defect)
+	}
+	log, err := env.Log(serverName)
+	if err != nil {
+		return nil, fmt.Errorf("rabbitmq: log of the server: %w", err)
+	}
+	s, found := containers.Take[*server](ctx, env.Servers, poolKey)
+	if found {
+		s.Attach(env.Sink, log)
+	} else if s, err = startServer(ctx, env.Sink, log); err != nil {
+		return nil, errors.Join(err, log.Close())
+	}
+	prefix := "custody-" + strings.ToLower(rand.Text()[:10]) + "-"
+	in := &instance{clients: newClients(p, s.address, prefix), server: s, pool: env.Servers}
+	// What a node knows of a new queue reaches its files later: killed within
+	// seconds it has no such queue, or one that never serves again, though it
+	// has confirmed messages in it. The queues of these profiles are meant to
+	// have been there for long.
+	in.settle = s.console.write
+	return in, nil
+}
+
+// Stop deletes the run's queues and puts the server back; one that was struck
+// is ended.
+func (in *instance) Stop(ctx context.Context) error {
+	if in.Untouched() {
+		if err := in.deleteQueues(ctx); err != nil {
+			return errors.Join(err, in.Close(ctx))
+		}
+		return errors.Join(in.Detach(), in.pool.Put(ctx, poolKey, in.server))
+	}
+	return in.Close(ctx)
+}
+
+func (in *instance) deleteQueues(ctx context.Context) error {
+	counts, err := in.console.count(ctx, in.prefix)
+	if err != nil || len(counts) == 0 {
+		return err
+	}
+	return in.administer(ctx, func(ch *client.Channel) error {
+		for name := range counts {
+			if _, err := ch.QueueDelete(name, false, false, false); err != nil {
+				return fmt.Errorf("delete queue %s: %w", name, err)
+			}
+		}
+		return nil
+	})
+}
+
+func (in *instance) Address() string          { return in.clients.address }
+func (in *instance) Protocol() links.Protocol { return amqp.Protocol{} }
+
+// Restart starts the server, which must have ended.
+func (in *instance) Restart(ctx context.Context) error {
+	in.forgetQueues()
+	return in.server.Restart(ctx)
+}
+
+// Rows counts the messages, and shows them where all that there are lie in the
+// queues of dead letters: AMQP has no way to look at a message and leave it as
+// it was. A count of none is exact.
+func (in *instance) Rows(ctx context.Context) (evidence.Snapshot, error) {
+	counts, err := in.console.count(ctx, in.prefix)
+	if err != nil {
+		return evidence.Snapshot{}, err
+	}
+	snapshot := evidence.Snapshot{Source: evidence.SourceBroker, Trust: evidence.Exact}
+	dead := 0
+	for name, n := range counts {
+		snapshot.Count += n
+		if strings.HasSuffix(name, deadSuffix) {
+			dead += n
+		}
+	}
+	if snapshot.Count > dead {
+		snapshot.Trust = evidence.CountsOnly
+		return snapshot, nil
+	}
+	if dead > 0 {
+		if snapshot.Rows, err = in.DeadLetters(ctx); err != nil {
+			return evidence.Snapshot{}, err
+		}
+		snapshot.Count = len(snapshot.Rows)
+	}
+	return snapshot, nil
+}

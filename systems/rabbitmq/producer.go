@@ -1,0 +1,192 @@
+package rabbitmq
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	client "github.com/rabbitmq/amqp091-go"
+
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/systems"
+)
+
+// producer publishes to the queue of a destination through the default
+// exchange. Safe for concurrent use.
+type producer struct {
+	*session
+	clients *clients
+
+	sending sync.Mutex
+	waiting atomic.Int64 // publishes without an answer
+
+	// The client tells of a return before it tells of the confirm behind it,
+	// both from its one reader: once noted has been received from, every return
+	// that came before is in returned.
+	noted chan struct{}
+
+	mu       sync.Mutex
+	returned map[string]int // by queue and message ID
+}
+
+// maxWaiting bounds the publishes of one session without an answer.
+const maxWaiting = 1 << 16
+
+func (c *clients) producer(ctx context.Context, o systems.ProducerOptions) (*producer, error) {
+	p := &producer{clients: c, noted: make(chan struct{}), returned: make(map[string]int)}
+	var returns chan client.Return
+	s, err := dial(ctx, c.reached(o.Address), o.Session, c.profile.scaled(openTimeout), func(ch *client.Channel) error {
+		returns = ch.NotifyReturn(make(chan client.Return))
+		if !c.profile.confirms {
+			return nil
+		}
+		return ch.Confirm(false)
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.session = s
+	go p.keepReturns(returns)
+	return p, nil
+}
+
+// keepReturns ends with the session.
+func (p *producer) keepReturns(returns <-chan client.Return) {
+	for {
+		select {
+		case r, ok := <-returns:
+			if !ok {
+				return
+			}
+			p.mu.Lock()
+			p.returned[returnKey(r.RoutingKey, r.MessageId)]++
+			p.mu.Unlock()
+		case p.noted <- struct{}{}:
+		}
+	}
+}
+
+func returnKey(queue, messageID string) string { return queue + "\x00" + messageID }
+
+// wasReturned says whether a publish that is confirmed now was returned before.
+func (p *producer) wasReturned(key string) bool {
+	select {
+	case <-p.noted:
+	case <-p.gone:
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.returned[key] == 0 {
+		return false
+	}
+	if p.returned[key]--; p.returned[key] == 0 {
+		delete(p.returned, key)
+	}
+	return true
+}
+
+func (p *producer) Send(ctx context.Context, m systems.Message) (systems.Pending, error) {
+	profile := p.clients.profile
+	if m.MessageID == "" {
+		m.MessageID = rand.Text() // RabbitMQ gives none
+	}
+	out, err := encode(m, profile.deliveryMode())
+	if err != nil {
+		return nil, err
+	}
+	queue, err := p.clients.queueOf(m.Destination)
+	if err != nil {
+		return nil, err
+	}
+	if ctx.Err() != nil {
+		return settled(refusal(evidence.Rejected, context.Cause(ctx), "cancelled before anything was written")), nil
+	}
+	if !profile.consumersMakeQueues {
+		if err := p.clients.makeQueue(ctx, m.Destination); err != nil {
+			return settled(refusal(evidence.Rejected, err, "nothing was written: there is no queue, and none could be made")), nil
+		}
+	}
+	p.sending.Lock()
+	defer p.sending.Unlock() // call order is the order on the wire
+	switch {
+	case p.ended():
+		return settled(refusal(evidence.Rejected, client.ErrClosed, "the connection was gone before anything was written")), nil
+	case p.waiting.Load() >= maxWaiting:
+		return nil, fmt.Errorf("rabbitmq: %d publishes of one session have no answer: wait for their receipts first", maxWaiting)
+	}
+	confirm, err := p.channel.PublishWithDeferredConfirm("", queue, profile.mandatory, false, out)
+	if err != nil {
+		_ = p.conn.CloseDeadline(time.Now()) // half a frame may be written: nothing can follow it
+		return settled(refusal(evidence.Unknown, err, "the connection broke while writing")), nil
+	}
+	if confirm == nil {
+		return settled(systems.Receipt{Told: "ok", Reason: "without confirms nothing is answered"}), nil
+	}
+	p.waiting.Add(1)
+	return &pending{producer: p, confirm: confirm, messageID: m.MessageID, queue: queue}, nil
+}
+
+// pending is a publish on its way.
+type pending struct {
+	producer         *producer
+	confirm          *client.DeferredConfirmation // nil once settled without the server
+	messageID, queue string
+
+	once    sync.Once
+	receipt systems.Receipt // valid once the confirm is done
+}
+
+func settled(r systems.Receipt) *pending { return &pending{receipt: r} }
+
+func (p *pending) Receipt(ctx context.Context) systems.Receipt {
+	if p.confirm == nil {
+		return p.receipt
+	}
+	select { // an answer that is there counts, whatever else has ended
+	case <-p.confirm.Done():
+		return p.answered()
+	default:
+	}
+	select {
+	case <-p.confirm.Done():
+		return p.answered()
+	case <-p.producer.gone:
+		return refusal(evidence.Unknown, client.ErrClosed, "the connection ended before the answer")
+	case <-ctx.Done():
+		return refusal(evidence.Unknown, context.Cause(ctx), "cancelled before the answer")
+	}
+}
+
+func (p *pending) answered() systems.Receipt {
+	p.once.Do(func() {
+		p.producer.waiting.Add(-1)
+		profile := p.producer.clients.profile
+		switch {
+		case p.confirm.Acked() && profile.mandatory && p.producer.wasReturned(returnKey(p.queue, p.messageID)):
+			p.receipt = refusal(evidence.Declined, errReturned, "no queue of this name: returned before it was confirmed")
+		case p.confirm.Acked():
+			// Without a message ID: a confirm names none, and one that comes
+			// again is another message to RabbitMQ.
+			p.receipt = systems.Receipt{Acceptance: evidence.Accepted, HeldBy: profile.heldBy(), Told: "ok"}
+		case p.producer.ended():
+			// The client resolves what is open as refused when its connection ends.
+			p.receipt = refusal(evidence.Unknown, client.ErrClosed, "the connection ended before the answer")
+		default:
+			p.receipt = refusal(profile.nackMeans(), errNacked, profile.nackReason())
+		}
+	})
+	return p.receipt
+}
+
+var (
+	errReturned = errors.New("rabbitmq: basic.return 312 NO_ROUTE")
+	errNacked   = errors.New("rabbitmq: basic.nack")
+)
+
+func refusal(a evidence.Acceptance, err error, reason string) systems.Receipt {
+	return systems.Receipt{Acceptance: a, Told: err.Error(), Reason: reason}
+}

@@ -1,0 +1,238 @@
+// Package rabbitmq puts RabbitMQ under test: the installed server, run as a
+// child process with a private folder and private ports, reached over AMQP
+// 0-9-1 with amqp091-go.
+package rabbitmq
+
+import (
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	client "github.com/rabbitmq/amqp091-go"
+
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/systems"
+)
+
+// Profile is one configuration of queues and clients. The server is the same
+// for all of them.
+type Profile struct {
+	name, summary  string
+	queueType      string
+	transientQueue bool
+	transient      bool // messages
+	arguments      client.Table
+	deadLetters    bool
+	maxAttempts    int
+
+	confirms            bool
+	mandatory           bool
+	consumersMakeQueues bool // and producers do not
+	autoAck             bool
+
+	scale  float64 // factor on every period and bound
+	claims []evidence.Claim
+}
+
+const (
+	quorum  = "quorum"
+	classic = "classic"
+)
+
+// deliveryLimit with dead letters: a message is delivered once more than that.
+const deliveryLimit = 4
+
+// Profiles lists the configurations of this adapter, the safest first. scale is
+// the factor on every period and deadline of the run: 1 on an ordinary machine.
+func Profiles(scale float64) []systems.System {
+	safe := Profile{
+		name:      "quorum",
+		summary:   "quorum queue, persistent messages, publisher confirms, mandatory, manual acknowledgements",
+		queueType: quorum, confirms: true, mandatory: true, scale: scale, claims: quorumClaims,
+	}
+	durable := safe
+	durable.name, durable.queueType, durable.claims = "classic", classic, classicClaims
+	durable.summary = "durable classic queue, persistent messages, publisher confirms, mandatory, manual acknowledgements"
+
+	made := []Profile{safe, durable}
+	add := func(from Profile, name, summary string, claims []evidence.Claim, change func(*Profile)) {
+		p := from
+		p.name, p.summary, p.claims = name, summary, claims
+		change(&p)
+		made = append(made, p)
+	}
+	add(durable, "classic-transient", "as classic, but messages are transient: they end with the server", transientClaims,
+		func(p *Profile) { p.transient = true })
+	add(durable, "non-durable", "as classic-transient, and so does the queue", transientClaims,
+		func(p *Profile) { p.transient, p.transientQueue = true, true })
+	add(durable, "no-confirms", "as classic, without publisher confirms: nobody is told whether a publish arrived", unconfirmedClaims,
+		func(p *Profile) { p.confirms, p.mandatory = false, false })
+	add(durable, "auto-ack", "as classic, with automatic acknowledgements: sent to a consumer is done", autoAckClaims,
+		func(p *Profile) { p.autoAck = true })
+	add(safe, "unroutable", "as quorum, but only consumers make the queue, and a publish is not mandatory: without a queue it is confirmed and thrown away", unroutableClaims,
+		func(p *Profile) { p.consumersMakeQueues, p.mandatory = true, false })
+	add(safe, "mandatory", "as unroutable, but mandatory: without a queue a publish is returned", mandatoryClaims,
+		func(p *Profile) { p.consumersMakeQueues = true })
+	add(safe, "delivery-limit", "as quorum, with a limit of deliveries and nowhere to put what exceeds it: it is dropped", deliveryLimitClaims,
+		func(p *Profile) { p.arguments = client.Table{"x-delivery-limit": 1} })
+	add(safe, "delivery-limit-dlx", "as quorum, with a limit of deliveries, and a dead-letter queue that is written at least once", deadLetterClaims,
+		func(p *Profile) {
+			p.maxAttempts, p.deadLetters = deliveryLimit+1, true
+			p.arguments = client.Table{"x-delivery-limit": deliveryLimit, "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
+		})
+	add(safe, "max-length-reject", "as quorum, at most a few messages long: then a publish is refused", quorumClaims,
+		func(p *Profile) {
+			p.arguments = client.Table{"x-max-length": 5, "x-overflow": "reject-publish"}
+		})
+	add(safe, "max-length-drop-head", "as quorum, at most a few messages long: then the oldest is dropped", dropHeadClaims,
+		func(p *Profile) { p.arguments = client.Table{"x-max-length": 3, "x-overflow": "drop-head"} })
+
+	list := make([]systems.System, len(made))
+	for i, p := range made {
+		list[i] = p
+	}
+	return list
+}
+
+// The periods of a profile at scale 1.
+const (
+	openTimeout = 5 * time.Second // connection, handshake, and what is set up on it
+	// redelivery follows the end of a session at once; the end of one whose
+	// peer is silent is found out by heartbeats, which no healed fault leaves so.
+	redelivery = time.Second
+)
+
+// Periods that no scale makes longer: they end what a fault has broken.
+const (
+	heartbeat    = 5 * time.Second
+	writeTimeout = 2 * time.Second // for a write that a stopped server does not take
+	closeTimeout = time.Second     // for the server's answer to an orderly end
+	readyTimeout = 2 * time.Second
+	frameSize    = 128 << 10 // RabbitMQ's own default
+)
+
+func (p Profile) scaled(d time.Duration) time.Duration {
+	return time.Duration(float64(d) * p.scale)
+}
+
+func (p Profile) deliveryMode() uint8 {
+	if p.transient {
+		return client.Transient
+	}
+	return client.Persistent
+}
+
+// heldBy says who has a message that was confirmed. With one node a quorum is
+// that node's disk.
+func (p Profile) heldBy() evidence.HeldBy {
+	if p.transient {
+		return evidence.HeldByBrokerMemory
+	}
+	return evidence.HeldByStore
+}
+
+// nackMeans: a queue that is full by policy has stored nothing; any other
+// basic.nack tells of an internal error, and that may be partial.
+func (p Profile) nackMeans() evidence.Acceptance {
+	if p.arguments["x-max-length"] != nil {
+		return evidence.Declined
+	}
+	return evidence.Unknown
+}
+
+func (p Profile) nackReason() string {
+	if p.nackMeans() == evidence.Declined {
+		return "the queue is full"
+	}
+	return "an internal error of the server"
+}
+
+// Describe says what this profile promises and lacks.
+func (p Profile) Describe() systems.Description {
+	d := systems.Description{
+		System: "rabbitmq",
+		Profile: evidence.Profile{
+			Name:        p.name,
+			Summary:     p.summary,
+			Settings:    p.settings(),
+			Redelivers:  evidence.RedeliverReconnect,
+			AckCounting: "per-message",
+			MarksAgain:  true,
+			Limits: evidence.Limits{
+				MaxAttempts:      p.maxAttempts,
+				RedeliveryPeriod: p.scaled(redelivery),
+				RecoveryBound:    p.scaled(15 * time.Second),
+				InFlightBound:    p.scaled(time.Second),
+				ExpiryTolerance:  p.scaled(time.Second),
+				DrainDeadline:    p.scaled(25 * time.Second),
+				OrderScope:       "connection",
+			},
+		},
+		Claims:   p.claims,
+		Versions: versions(),
+		Lacks: map[systems.Need]string{
+			systems.NeedModes:       "a queue has one mode: what is at most once there is another profile",
+			systems.NeedDecline:     "the queue is there, and stores a message whether or not a consumer is online",
+			systems.NeedDedup:       "RabbitMQ reads no message ID: the same one again is another message",
+			systems.NeedLookup:      "AMQP has no way to ask for a message by its ID: an unknown publish is settled by its delivery, or by a queue that is empty",
+			systems.NeedStoreFaults: "the message store is inside the server, with no seam to strike it",
+			systems.NeedClock:       "RabbitMQ reads the machine's clock",
+			systems.NeedIdentity:    "the run does not rename a node: its folder is named for it",
+			systems.NeedPlanting:    "AMQP messages have no protocol version that the server would refuse",
+			systems.NeedDeadLetters: "this profile has no dead-letter exchange",
+		},
+	}
+	if p.consumersMakeQueues {
+		// With mandatory it says no. Without it says yes, and the scenario shows it.
+		delete(d.Lacks, systems.NeedDecline)
+	}
+	if p.deadLetters {
+		delete(d.Lacks, systems.NeedDeadLetters)
+	}
+	if !p.confirms {
+		d.Lacks[systems.NeedAnswer] = "without confirms no publish is answered"
+	}
+	if p.autoAck {
+		const automatic = "an automatically acknowledged message is done when it is sent"
+		d.Profile.Redelivers, d.Profile.AckCounting = evidence.RedeliverNever, "automatic"
+		for _, need := range []systems.Need{systems.NeedAcks, systems.NeedNack, systems.NeedRedelivery, systems.NeedTTL} {
+			d.Lacks[need] = automatic
+		}
+	}
+	return d
+}
+
+func (p Profile) settings() []evidence.Setting {
+	yes := map[bool]string{true: "true", false: "false"}
+	list := []evidence.Setting{
+		{Name: "x-queue-type", Value: p.queueType},
+		{Name: "durable", Value: yes[!p.transientQueue]},
+		{Name: "delivery-mode", Value: map[bool]string{true: "1 (transient)", false: "2 (persistent)"}[p.transient]},
+		{Name: "confirm.select", Value: yes[p.confirms]},
+		{Name: "mandatory", Value: yes[p.mandatory]},
+		{Name: "no-ack", Value: yes[p.autoAck]},
+		{Name: "heartbeat", Value: heartbeat.String()},
+	}
+	for _, name := range slices.Sorted(maps.Keys(p.arguments)) {
+		list = append(list, evidence.Setting{Name: name, Value: fmt.Sprint(p.arguments[name])})
+	}
+	if p.deadLetters {
+		list = append(list, evidence.Setting{Name: "x-dead-letter-exchange", Value: "the default one"})
+	}
+	return list
+}
+
+// versions of the installed server and of the client; what is not known is left out.
+func versions() map[string]string {
+	found := make(map[string]string)
+	if dirs, err := filepath.Glob("/usr/lib/rabbitmq/lib/rabbitmq_server-*"); err == nil && len(dirs) > 0 {
+		_, found["rabbitmq-server"], _ = strings.Cut(filepath.Base(dirs[len(dirs)-1]), "-")
+	}
+	if v, ok := client.NewConnectionProperties()["version"].(string); ok {
+		found["amqp091-go"] = v
+	}
+	return found
+}

@@ -1,0 +1,195 @@
+package rabbitmq
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+
+	client "github.com/rabbitmq/amqp091-go"
+
+	"github.com/custodymq/custody/containers"
+	"github.com/custodymq/custody/evidence"
+)
+
+// server is one RabbitMQ node with all that belongs to it. It may outlive the
+// run that started it: see containers.Pool.
+type server struct {
+	*containers.Server
+	address string
+	dir     string // private: configuration, cookie, database
+	epmd    containers.Process
+	console *console
+}
+
+const (
+	// serverProgram is not the wrapper in PATH, which wants to be root or rabbitmq.
+	serverProgram = "/usr/lib/rabbitmq/bin/rabbitmq-server"
+	// serverName is the actor of the server's events and the name of its log.
+	serverName = "broker"
+	// poolKey: the server is the same for all profiles, which differ in queues and clients.
+	poolKey = "rabbitmq"
+)
+
+const configText = `listeners.tcp.1 = %s
+distribution.listener.interface = 127.0.0.1
+log.console = true
+log.file = false
+disk_free_limit.absolute = 50MB
+`
+
+// Installed says what is missing to run the server.
+func (p Profile) Installed() error {
+	if _, err := os.Stat(serverProgram); err != nil {
+		return fmt.Errorf("rabbitmq: no RabbitMQ server: apt-get install rabbitmq-server: %w", err)
+	}
+	return nil
+}
+
+// startServer runs a node on free ports of 127.0.0.1, with a name mapper of its
+// own: the one that Erlang starts by itself stays behind and is everybody's.
+func startServer(ctx context.Context, sink evidence.Sink, log io.WriteCloser) (*server, error) {
+	s := &server{}
+	address, mapper, peers, err := freeAddresses()
+	if err != nil {
+		return nil, err
+	}
+	s.address = address
+	if s.dir, err = containers.Folder(); err != nil {
+		return nil, err
+	}
+	env, err := s.configure(mapper, peers)
+	if err != nil {
+		return nil, errors.Join(err, s.discard(ctx))
+	}
+	_, mapperPort, _ := net.SplitHostPort(mapper) // it was just made
+	s.epmd, err = containers.StartProgram(ctx, containers.ProgramOptions{
+		Path: "epmd", Args: []string{"-port", mapperPort, "-address", "127.0.0.1"}, Env: env,
+		Ready: func(ctx context.Context) error { return reachable(ctx, mapper) },
+	})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("rabbitmq: Erlang's name mapper: %w", err), s.discard(ctx))
+	}
+	s.console = &console{node: nodeName(address), env: env}
+	s.Server = containers.NewServer(serverName, sink, log, func(ctx context.Context, log io.Writer, exited func(containers.Exit)) (containers.Process, string, error) {
+		p, err := containers.StartProgram(ctx, containers.ProgramOptions{
+			Path: serverProgram, Env: env, Dir: s.dir, Log: log, Exited: exited,
+			Ready: func(ctx context.Context) error { return ready(ctx, address) },
+		})
+		if err != nil {
+			return nil, "", fmt.Errorf("rabbitmq: start the server on %s: %w", address, err)
+		}
+		return p, "", nil
+	})
+	if err := s.Restart(ctx); err != nil {
+		return nil, errors.Join(err, s.discard(ctx))
+	}
+	if err := s.console.write(ctx); err != nil { // the first question takes the longest
+		return nil, errors.Join(err, s.Close(ctx))
+	}
+	return s, nil
+}
+
+// Close ends the node and removes its folder. What is in it is of no use to
+// anybody, so that an orderly end would only take longer.
+func (s *server) Close(ctx context.Context) error {
+	var err error
+	if s.Running() {
+		err = s.Kill(ctx)
+	}
+	return errors.Join(err, s.Server.Close(ctx), s.discard(ctx))
+}
+
+// discard what is beside the node's process.
+func (s *server) discard(ctx context.Context) error {
+	var errs []error
+	if s.console != nil {
+		errs = append(errs, s.console.close())
+	}
+	if s.epmd != nil {
+		errs = append(errs, s.epmd.Kill(context.WithoutCancel(ctx)))
+	}
+	return errors.Join(append(errs, os.RemoveAll(s.dir))...)
+}
+
+func freeAddresses() (address, mapper, peers string, err error) {
+	for _, a := range []*string{&address, &mapper, &peers} {
+		if *a, err = containers.FreeAddress(); err != nil {
+			return "", "", "", err
+		}
+	}
+	return address, mapper, peers, nil
+}
+
+// nodeName is that of the node which listens on an address.
+func nodeName(address string) string {
+	_, port, _ := net.SplitHostPort(address)
+	return "p" + port + "@localhost"
+}
+
+// configure writes the node's files and gives its environment.
+func (s *server) configure(mapper, peers string) (env []string, err error) {
+	_, mapperPort, _ := net.SplitHostPort(mapper)
+	_, peersPort, _ := net.SplitHostPort(peers)
+	in := func(name string) string { return filepath.Join(s.dir, name) }
+	for _, dir := range []string{"home", "db", "log"} {
+		if err := os.Mkdir(in(dir), 0o700); err != nil {
+			return nil, fmt.Errorf("rabbitmq: folder of the server: %w", err)
+		}
+	}
+	for name, text := range map[string]string{
+		"home/.erlang.cookie": rand.Text(),
+		"rabbitmq.conf":       fmt.Sprintf(configText, s.address),
+		"advanced.config":     "[].\n",
+		"plugins":             "[].\n",
+		"env.conf":            "",
+	} {
+		if err := os.WriteFile(in(name), []byte(text), 0o400); err != nil {
+			return nil, fmt.Errorf("rabbitmq: configuration of the server: %w", err)
+		}
+	}
+	return []string{
+		"PATH=" + os.Getenv("PATH"),
+		"HOME=" + in("home"),
+		"LANG=C.UTF-8",
+		"RABBITMQ_NODENAME=" + nodeName(s.address),
+		"RABBITMQ_CONF_ENV_FILE=" + in("env.conf"),
+		"RABBITMQ_CONFIG_FILE=" + in("rabbitmq"),
+		"RABBITMQ_ADVANCED_CONFIG_FILE=" + in("advanced"),
+		"RABBITMQ_ENABLED_PLUGINS_FILE=" + in("plugins"),
+		"RABBITMQ_MNESIA_BASE=" + in("db"),
+		"RABBITMQ_LOG_BASE=" + in("log"),
+		"RABBITMQ_PID_FILE=" + in("pid"),
+		"RABBITMQ_LOGS=-",
+		"RABBITMQ_DIST_PORT=" + peersPort,
+		// Erlang's schedulers would spin while they wait, on a machine with few cores.
+		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=+sbwt none +sbwtdcpu none +sbwtdio none",
+		// The script then becomes the server instead of staying as its parent,
+		// which alone would be killed.
+		"RUNNING_UNDER_SYSTEMD=true",
+		"ERL_EPMD_PORT=" + mapperPort,
+		"ERL_EPMD_ADDRESS=127.0.0.1",
+		"ERL_CRASH_DUMP=/dev/null",
+	}, nil
+}
+
+// ready: the node takes connections, which it does when its queues are recovered.
+func ready(ctx context.Context, address string) error {
+	s, err := dial(ctx, address, "ready", readyTimeout, func(*client.Channel) error { return nil })
+	if err != nil {
+		return err
+	}
+	return s.Close(ctx)
+}
+
+func reachable(ctx context.Context, address string) error {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}

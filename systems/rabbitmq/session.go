@@ -1,0 +1,137 @@
+package rabbitmq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	client "github.com/rabbitmq/amqp091-go"
+
+	"github.com/custodymq/custody/systems"
+)
+
+// session is one connection with one channel that is never made again. It ends
+// as a whole: where the server closes the channel, the connection follows.
+type session struct {
+	conn    *client.Connection
+	channel *client.Channel
+	gone    chan struct{} // closed when it has ended
+}
+
+// dial opens a session, with setup done on its channel, within a time of its
+// own and the caller's: the client's calls take no context, so the connection
+// is closed under them.
+func dial(ctx context.Context, address, name string, within time.Duration, setup func(*client.Channel) error) (*session, error) {
+	bounded, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	s, err := open(bounded, address, name, setup)
+	switch {
+	case err == nil:
+		return s, nil
+	case ctx.Err() != nil:
+		return nil, fmt.Errorf("rabbitmq: session with %s: %w", address, context.Cause(ctx))
+	case refused(err):
+		return nil, fmt.Errorf("rabbitmq: session with %s: %w", address, err)
+	}
+	return nil, fmt.Errorf("rabbitmq: session with %s: %w: %w", address, systems.ErrUnavailable, err)
+}
+
+func open(ctx context.Context, address, name string, setup func(*client.Channel) error) (_ *session, err error) {
+	raw, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	release := context.AfterFunc(ctx, func() { raw.Close() })
+	defer func() {
+		if !release() && err == nil {
+			err = context.Cause(ctx)
+		}
+		if err != nil {
+			raw.Close() // the client's goroutines end with it
+		}
+	}()
+	properties := client.NewConnectionProperties()
+	properties.SetClientConnectionName(name)
+	conn, err := client.Open(boundedConn{raw}, client.Config{
+		SASL:       []client.Authentication{&client.PlainAuth{Username: "guest", Password: "guest"}},
+		Vhost:      "/",
+		Heartbeat:  heartbeat,
+		FrameSize:  frameSize,
+		Properties: properties,
+	})
+	if err != nil {
+		return nil, err
+	}
+	channel, err := conn.Channel()
+	if err != nil {
+		return nil, err
+	}
+	if err := setup(channel); err != nil {
+		return nil, err
+	}
+	s := &session{conn: conn, channel: channel, gone: make(chan struct{})}
+	closed := channel.NotifyClose(make(chan *client.Error, 1))
+	go func() {
+		for range closed {
+			continue // until it is closed, which it is whatever ends the channel
+		}
+		_ = conn.CloseDeadline(time.Now().Add(closeTimeout)) // ended already, or soon
+		close(s.gone)
+	}()
+	return s, nil
+}
+
+// boundedConn is a connection on which no write waits longer than writeTimeout for
+// a server that does not read: the client would wait for ever, and hold locks
+// that its end needs.
+type boundedConn struct{ net.Conn }
+
+func (c boundedConn) Write(b []byte) (int, error) {
+	if err := c.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
+		return 0, err
+	}
+	return c.Conn.Write(b)
+}
+
+// Close ends the session in order, so that the server has handled what was
+// sent before, and returns when the connection is closed. Answers still on
+// their way are Unknown from then on.
+func (s *session) Close(ctx context.Context) error {
+	deadline := time.Now().Add(closeTimeout)
+	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
+		deadline = d
+	}
+	// A server that cannot answer has not to: the connection is closed all the same.
+	_ = s.conn.CloseDeadline(deadline)
+	select {
+	case <-s.gone:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("rabbitmq: close: %w", context.Cause(ctx))
+	}
+}
+
+// ended reports whether the session is over.
+func (s *session) ended() bool {
+	select {
+	case <-s.gone:
+		return true
+	default:
+		return s.conn.IsClosed() || s.channel.IsClosed()
+	}
+}
+
+// refused says whether the server said no, so that trying again is of no use.
+func refused(err error) bool {
+	var said *client.Error
+	if !errors.As(err, &said) || !said.Server {
+		return false
+	}
+	switch said.Code {
+	case client.AccessRefused, client.PreconditionFailed, client.NotAllowed, client.NotImplemented:
+		return true
+	}
+	return false
+}
