@@ -15,6 +15,7 @@ import (
 	"github.com/custodymq/custody/guarantees"
 	"github.com/custodymq/custody/links"
 	"github.com/custodymq/custody/links/amqp"
+	"github.com/custodymq/custody/links/kafka"
 	"github.com/custodymq/custody/links/mqtt"
 	"github.com/custodymq/custody/links/nats"
 	"github.com/custodymq/custody/links/resp"
@@ -142,7 +143,7 @@ func faultsTable() string {
 
 func framesTable() string {
 	var rows [][]string
-	for _, p := range []links.Protocol{zmtp.Protocol{}, amqp.Protocol{}, mqtt.Protocol{}, nats.Protocol{}, resp.Protocol{}} {
+	for _, p := range []links.Protocol{zmtp.Protocol{}, amqp.Protocol{}, kafka.New(), mqtt.Protocol{}, nats.Protocol{}, resp.Protocol{}} {
 		for _, k := range p.Kinds() {
 			rows = append(rows, []string{p.Name(), "`" + k.Name + "`", "to the " + k.To.String(), k.Text})
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/custodymq/custody/script"
 	"github.com/custodymq/custody/systems"
+	"github.com/custodymq/custody/systems/kafka"
 	"github.com/custodymq/custody/systems/mqtt"
 	"github.com/custodymq/custody/systems/nats"
 	"github.com/custodymq/custody/systems/rabbitmq"
@@ -17,7 +18,7 @@ import (
 
 // Systems are all profiles of all systems; the first of a system is its default.
 func Systems(scale float64) []systems.System {
-	return slices.Concat(zeromq.Profiles(scale), nats.Profiles(scale), redis.Profiles(scale), mqtt.Profiles(scale), rabbitmq.Profiles(scale))
+	return slices.Concat(zeromq.Profiles(scale), nats.Profiles(scale), redis.Profiles(scale), mqtt.Profiles(scale), rabbitmq.Profiles(scale), kafka.Profiles(scale))
 }
 
 // Find gives the system that "SYSTEM" or "SYSTEM:PROFILE" names.

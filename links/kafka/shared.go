@@ -1,0 +1,107 @@
+package kafka
+
+import (
+	"encoding/hex"
+	"slices"
+	"sync"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/links"
+)
+
+// shared is what the connections of an instance know together: a client gets
+// its messages on one connection, commits on another, and learns the names of
+// topics on a third.
+type shared struct {
+	topics *links.Recent[[16]byte, string] // newer requests name a topic by its ID
+
+	mu       sync.Mutex
+	sessions *links.Recent[string, *received] // by client ID
+}
+
+const (
+	maxTopics   = 1 << 12
+	maxSessions = 1 << 10
+	// maxReceived is how many messages of one session wait for a commit.
+	maxReceived = 1 << 16
+)
+
+func newShared() *shared {
+	return &shared{
+		topics:   links.NewRecent[[16]byte, string](maxTopics),
+		sessions: links.NewRecent[string, *received](maxSessions),
+	}
+}
+
+func (s *shared) learn(m *kmsg.MetadataResponse) {
+	for i := range m.Topics {
+		t := &m.Topics[i]
+		if _, known := s.topics.Asked(t.TopicID); !known && t.Topic != nil && t.TopicID != [16]byte{} {
+			s.topics.Ask(t.TopicID, *t.Topic)
+		}
+	}
+}
+
+// topic gives the name of a topic, whichever way a request names it. An ID
+// that nobody has told the name of stands for itself.
+func (s *shared) topic(name string, id [16]byte) string {
+	if name != "" {
+		return name
+	}
+	if known, ok := s.topics.Asked(id); ok {
+		return known
+	}
+	return hex.EncodeToString(id[:])
+}
+
+// received are the messages that one session was given and has not committed.
+type received struct {
+	mu   sync.Mutex
+	open map[spot]evidence.FrameItem
+}
+
+// spot is where one message stands.
+type spot struct {
+	place  place
+	offset int64
+}
+
+func (s *shared) session(client string) *received {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r, known := s.sessions.Asked(client)
+	if !known {
+		r = &received{open: make(map[spot]evidence.FrameItem)}
+		s.sessions.Ask(client, r)
+	}
+	return r
+}
+
+func (r *received) arrived(p place, offset int64, item evidence.FrameItem) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.open) < maxReceived {
+		r.open[spot{p, offset}] = item
+	}
+}
+
+// committed takes out what lies before an offset, and gives it in order.
+func (r *received) committed(p place, offset int64) []evidence.FrameItem {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var before []int64
+	for at := range r.open {
+		if at.place == p && at.offset < offset {
+			before = append(before, at.offset)
+		}
+	}
+	slices.Sort(before)
+	items := make([]evidence.FrameItem, 0, len(before))
+	for _, o := range before {
+		items = append(items, r.open[spot{p, o}])
+		delete(r.open, spot{p, o})
+	}
+	return items
+}

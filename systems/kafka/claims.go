@@ -1,0 +1,65 @@
+package kafka
+
+import (
+	"slices"
+
+	"github.com/custodymq/custody/evidence"
+)
+
+// anyFault is every class that a child process on a link can be struck with.
+var anyFault = under(evidence.ClientCrash, evidence.BrokerRestart, evidence.BrokerCrash, evidence.BrokerPause, evidence.Link)
+
+func under(classes ...evidence.Class) []evidence.Class { return classes }
+
+// claims is a table of promises, each with the section of the documentation
+// that makes it.
+type claims []struct {
+	guarantee string
+	under     []evidence.Class
+	source    string
+}
+
+func (table claims) bySystem() []evidence.Claim {
+	made := make([]evidence.Claim, 0, len(table))
+	for _, c := range table {
+		made = append(made, evidence.Claim{Guarantee: c.guarantee, Under: c.under, Owner: evidence.OwnerSystem, Source: "Apache Kafka documentation, " + c.source})
+	}
+	return made
+}
+
+// consumingClaims hold whatever the producer was told.
+var consumingClaims = claims{
+	{evidence.NoPhantom, anyFault, "Design: Message Delivery Semantics"},
+	{evidence.Survives, anyFault, "Operations: Graceful shutdown; Design: Replication"},
+}.bySystem()
+
+// producingClaims hold whatever the consumer commits.
+var producingClaims = append(slices.Clip(consumingClaims), claims{
+	{evidence.DeclinedMeansAbsent, anyFault, "Protocol: Error Codes"},
+	{evidence.UnknownResolved, anyFault, "Design: Message Delivery Semantics (a committed message is in the log)"},
+}.bySystem()...)
+
+// atLeastOnce is what a producer that waits for a synced message and a consumer
+// that commits behind its work have together.
+var atLeastOnce = append(slices.Clip(producingClaims), claims{
+	{evidence.NoAcceptedLoss, anyFault, "Design: Message Delivery Semantics; Topic Configs: flush.messages"},
+	{evidence.AckIsFinal, anyFault, "Design: Message Delivery Semantics (the position of a consumer is stored in a topic)"},
+	{evidence.RecoveryBounded, anyFault, "Consumer Configs: session.timeout.ms, max.poll.interval.ms"},
+	{evidence.RowsMatchClients, anyFault, "Distribution: Consumer Offset Tracking"},
+}.bySystem()...)
+
+// leaderClaims: the leader answers before anything is synced or copied, so that
+// what it has answered is promised only while it lives.
+var leaderClaims = append(slices.Clip(producingClaims), claims{
+	{evidence.NoAcceptedLoss, under(evidence.ClientCrash, evidence.BrokerRestart, evidence.BrokerPause, evidence.Link), "Producer Configs: acks"},
+	{evidence.RecoveryBounded, under(evidence.ClientCrash, evidence.BrokerRestart, evidence.BrokerPause, evidence.Link), "Consumer Configs: session.timeout.ms, max.poll.interval.ms"},
+}.bySystem()...)
+
+// shareClaims: each message by itself, and counted. What was declined leaves
+// nothing here either, but the rows lag too far behind to show it.
+var shareClaims = append(slices.Clip(consumingClaims), claims{
+	{evidence.UnknownResolved, anyFault, "Design: Message Delivery Semantics (a committed message is in the log)"},
+	{evidence.NoAcceptedLoss, anyFault, "Design: Message Delivery Semantics; Topic Configs: flush.messages"},
+	{evidence.RecoveryBounded, anyFault, "Design: Share groups; Group Configs: share.record.lock.duration.ms"},
+	{evidence.StableRedeliveryID, under(evidence.ClientCrash, evidence.BrokerPause, evidence.Link), "KIP-932: Queues for Kafka (delivery count)"},
+}.bySystem()...)

@@ -1,0 +1,164 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/custodymq/custody/systems"
+)
+
+// clients opens sessions with a server that may run anywhere: in a child of
+// this process, or in a child of its parent. Safe for concurrent use.
+type clients struct {
+	profile Profile
+	address string
+	names   names
+
+	mu    sync.Mutex
+	made  map[string]bool // topics that are known to be there
+	ready map[string]bool // share groups that are known to begin at the start
+}
+
+func (p Profile) clients(address string, n names) *clients {
+	return &clients{profile: p, address: address, names: n, made: make(map[string]bool), ready: make(map[string]bool)}
+}
+
+// Credentials are the address of the server, which has no users, and what the
+// names of the run begin with.
+func (p Profile) Credentials(in systems.Instance) string {
+	if i, ok := in.(*instance); ok {
+		return i.Address() + " " + string(i.names)
+	}
+	return ""
+}
+
+// Connect gives clients of a server that another process has started.
+func (p Profile) Connect(credentials string) (systems.Clients, error) {
+	address, prefix, ok := strings.Cut(credentials, " ")
+	if _, _, err := net.SplitHostPort(address); err != nil || !ok || prefix == "" {
+		return nil, errors.Join(fmt.Errorf("kafka: credentials %q are no address and prefix", credentials), err)
+	}
+	return p.clients(address, names(prefix)), nil
+}
+
+func (c *clients) Producer(ctx context.Context, o systems.ProducerOptions) (systems.Producer, error) {
+	if err := c.accepts(o.Mode); err != nil {
+		return nil, err
+	}
+	o.Address = c.reached(o.Address)
+	p, err := c.producer(ctx, o)
+	if err != nil {
+		return nil, err // a nil *producer is no nil Producer
+	}
+	return p, nil
+}
+
+func (c *clients) Consumer(ctx context.Context, o systems.ConsumerOptions) (systems.Consumer, error) {
+	if err := c.accepts(o.Mode); err != nil {
+		return nil, err
+	}
+	o.Address, o.Window = c.reached(o.Address), max(o.Window, 1)
+	topic, err := c.topic(ctx, o.Destination)
+	if err != nil {
+		return nil, err
+	}
+	if c.profile.share {
+		return c.shareConsumer(ctx, o, topic)
+	}
+	return c.groupConsumer(ctx, o, topic)
+}
+
+// accepts refuses what Kafka has no counterpart for, rather than ignore it.
+func (c *clients) accepts(mode systems.Mode) error {
+	if mode != systems.DefaultMode {
+		return fmt.Errorf("kafka: no mode %q: a profile has one", mode)
+	}
+	return nil
+}
+
+// reached is the address of an actor's link, or the server's own without one.
+func (c *clients) reached(address string) string {
+	if address == "" {
+		return c.address
+	}
+	return address
+}
+
+// topic gives the topic of a destination, and makes it if it is not there.
+func (c *clients) topic(ctx context.Context, destination string) (string, error) {
+	topic, err := c.names.topic(destination)
+	if err != nil {
+		return "", err
+	}
+	return topic, c.once(ctx, c.made, topic, func(ctx context.Context, admin administrator) error {
+		_, err := admin.CreateTopic(ctx, c.profile.partitions, 1, c.profile.topicSettings(), topic)
+		if err != nil && !errors.Is(err, kerr.TopicAlreadyExists) {
+			return err
+		}
+		return led(ctx, admin, topic)
+	})
+}
+
+// once does what is done once for each name, and remembers that it is.
+func (c *clients) once(ctx context.Context, done map[string]bool, name string, do func(context.Context, administrator) error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if done[name] {
+		return nil
+	}
+	bounded, cancel := context.WithTimeout(ctx, c.profile.scaled(adminBound))
+	defer cancel()
+	err := administer(c.address, func(admin administrator) error { return do(bounded, admin) })
+	if err != nil && ctx.Err() == nil {
+		return fmt.Errorf("%w: %w", systems.ErrUnavailable, err)
+	}
+	done[name] = err == nil
+	return err
+}
+
+// led waits until the leader of every partition of a topic serves it.
+func led(ctx context.Context, admin administrator, topic string) error {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		ends, err := admin.ListEndOffsets(ctx, topic)
+		if err = errors.Join(err, ends.Error()); err == nil && len(ends[topic]) > 0 {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("kafka: topic %s has no leader yet: %w", topic, errors.Join(context.Cause(ctx), err))
+		}
+	}
+}
+
+// fromStart lets a share group begin with what is stored already: by default
+// it begins with what comes next.
+func (c *clients) fromStart(ctx context.Context, group string) error {
+	return c.once(ctx, c.ready, group, func(ctx context.Context, admin administrator) error {
+		request := kmsg.NewPtrIncrementalAlterConfigsRequest()
+		resource := kmsg.NewIncrementalAlterConfigsRequestResource()
+		config := kmsg.NewIncrementalAlterConfigsRequestResourceConfig()
+		config.Name, config.Value = "share.auto.offset.reset", kmsg.StringPtr("earliest")
+		resource.ResourceType, resource.ResourceName = kmsg.ConfigResourceTypeGroupConfig, group
+		resource.Configs = append(resource.Configs, config)
+		request.Resources = append(request.Resources, resource)
+		response, err := request.RequestWith(ctx, admin.kafka)
+		if err != nil {
+			return err
+		}
+		for _, r := range response.Resources {
+			err = errors.Join(err, kerr.ErrorForCode(r.ErrorCode))
+		}
+		return err
+	})
+}

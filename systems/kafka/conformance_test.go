@@ -1,0 +1,30 @@
+package kafka_test
+
+import (
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/custodymq/custody/systems"
+	"github.com/custodymq/custody/systems/kafka"
+	"github.com/custodymq/custody/systems/systemtest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestConformance(t *testing.T) {
+	for _, name := range []string{"acks-all", "share-group"} {
+		t.Run(name, func(t *testing.T) { systemtest.Exercise(t, profile(t, name)) })
+	}
+}
+
+func profile(t *testing.T, name string) systems.System {
+	t.Helper()
+	for _, p := range kafka.Profiles(1) {
+		if p.Describe().Profile.Name == name {
+			return p
+		}
+	}
+	t.Fatalf("no profile %s", name)
+	return nil
+}

@@ -1,0 +1,182 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/systems"
+)
+
+// producer publishes on one session. Safe for concurrent use.
+type producer struct {
+	*session
+	clients *clients
+	profile Profile
+	written *writes
+}
+
+// writes counts the Produce requests of which a byte was written.
+type writes struct{ n atomic.Int64 }
+
+var _ kgo.HookBrokerWrite = (*writes)(nil)
+
+// OnBrokerWrite is called by the client, before it looks at what came of it.
+func (w *writes) OnBrokerWrite(_ kgo.BrokerMetadata, key int16, written int, _, _ time.Duration, _ error) {
+	if key == int16(kmsg.Produce) && written > 0 {
+		w.n.Add(1)
+	}
+}
+
+// maxBuffered bounds the publishes of one session without an answer.
+const maxBuffered = 1 << 14
+
+func (c *clients) producer(ctx context.Context, o systems.ProducerOptions) (*producer, error) {
+	p := &producer{session: newSession(o.Address, c.profile.retries), clients: c, profile: c.profile, written: &writes{}}
+	err := p.start(c.profile, o.Session, append([]kgo.Opt{
+		kgo.WithHooks(p.written),
+		kgo.ProducerBatchCompression(kgo.NoCompression()), // the link reads what it carries
+		kgo.ProducerBatchMaxBytes(maxMessage),
+		kgo.ProducerLinger(0),
+		kgo.MaxBufferedRecords(maxBuffered),
+		kgo.ProduceRequestTimeout(c.profile.scaled(produceTimeout)),
+		kgo.RecordPartitioner(kgo.BasicConsistentPartitioner(partition)),
+	}, c.profile.producing()...)...)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.client.Ping(ctx); err != nil {
+		p.close(ctx, false)
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("kafka: connect to %s: %w", o.Address, context.Cause(ctx))
+		}
+		return nil, fmt.Errorf("kafka: connect to %s: %w: %w", o.Address, systems.ErrUnavailable, err)
+	}
+	return p, nil
+}
+
+// Close ends the session. Answers still on their way are Unknown from then on.
+func (p *producer) Close(ctx context.Context) error {
+	p.close(ctx, false)
+	return nil
+}
+
+// partition sends a key where Kafka's own clients send it, and messages without
+// one to each partition in turn.
+func partition(topic string) func(*kgo.Record, int) int {
+	keyed, next := kgo.StickyKeyPartitioner(nil).ForTopic(topic), 0
+	return func(r *kgo.Record, partitions int) int {
+		if r.Key != nil {
+			return keyed.Partition(r, partitions)
+		}
+		next++
+		return (next - 1) % partitions
+	}
+}
+
+func (p *producer) Send(ctx context.Context, m systems.Message) (systems.Pending, error) {
+	if _, err := p.clients.names.topic(m.Destination); err != nil {
+		return nil, err
+	}
+	if ctx.Err() != nil {
+		return settled(refusal(evidence.Rejected, context.Cause(ctx), "cancelled before anything was written")), nil
+	}
+	topic, err := p.clients.topic(ctx, m.Destination)
+	if err != nil {
+		return settled(refusal(evidence.Rejected, err, "its topic could not be made, and nothing was written")), nil
+	}
+	record, err := encode(topic, m)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-p.gone:
+		return settled(refusal(evidence.Rejected, p.disconnected(), "the session was over before anything was written")), nil
+	default:
+	}
+	pend := &pending{answered: make(chan struct{})}
+	before := p.written.n.Load()
+	// The publish outlives the call of the application that waits for it.
+	p.client.TryProduce(context.WithoutCancel(ctx), record, func(r *kgo.Record, err error) {
+		pend.receipt = p.receipt(r, err, p.written.n.Load()-before)
+		close(pend.answered)
+	})
+	return pend, nil
+}
+
+// pending is a publish on its way; receipt is valid once answered is closed.
+type pending struct {
+	answered chan struct{}
+	receipt  systems.Receipt
+}
+
+func settled(r systems.Receipt) *pending {
+	done := make(chan struct{})
+	close(done)
+	return &pending{answered: done, receipt: r}
+}
+
+func (p *pending) Receipt(ctx context.Context) systems.Receipt {
+	select { // an answer that is there counts, whatever else has ended
+	case <-p.answered:
+		return p.receipt
+	default:
+	}
+	select {
+	case <-p.answered:
+		return p.receipt
+	case <-ctx.Done():
+		return refusal(evidence.Unknown, context.Cause(ctx), "cancelled before the answer")
+	}
+}
+
+func refusal(a evidence.Acceptance, err error, reason string) systems.Receipt {
+	return systems.Receipt{Acceptance: a, Told: err.Error(), Reason: reason}
+}
+
+// refusals are the answers that a broker gives before it appends anything. Any
+// other (a failed store, replicas that did not follow in time) may be partial.
+var refusals = map[*kerr.Error]evidence.Acceptance{
+	kerr.MessageTooLarge:          evidence.Declined,
+	kerr.RecordListTooLarge:       evidence.Declined,
+	kerr.InvalidRecord:            evidence.Declined,
+	kerr.InvalidTimestamp:         evidence.Declined,
+	kerr.PolicyViolation:          evidence.Declined,
+	kerr.TopicAuthorizationFailed: evidence.Declined,
+	kerr.NotEnoughReplicas:        evidence.Rejected,
+	kerr.NotLeaderForPartition:    evidence.Rejected,
+	kerr.UnknownTopicOrPartition:  evidence.Rejected,
+	kerr.UnknownTopicID:           evidence.Rejected,
+}
+
+// receipt reads what came of a record. written is how many Produce requests
+// have been written since it was handed over: none is proof that it was not.
+func (p *producer) receipt(r *kgo.Record, err error, written int64) systems.Receipt {
+	switch {
+	case err == nil && p.profile.acks == acksNone:
+		return systems.Receipt{Acceptance: evidence.Unknown, Told: "ok", Reason: "acks=0: the broker does not answer"}
+	case err == nil:
+		return systems.Receipt{Acceptance: evidence.Accepted, HeldBy: p.profile.heldBy, MessageID: messageID(r), Told: "ok"}
+	case errors.Is(err, kerr.MessageTooLarge):
+		return refusal(evidence.Declined, err, "over the largest message that is allowed")
+	case written == 0:
+		return refusal(evidence.Rejected, err, "nothing was written")
+	case errors.Is(err, kgo.ErrMaxBuffered):
+		return refusal(evidence.Rejected, err, "the client's buffer is full, and this was never in it")
+	}
+	var refused *kerr.Error
+	// With retries an answer may be about a later try, and an earlier one be stored.
+	if errors.As(err, &refused) && !p.profile.retries {
+		if a, known := refusals[refused]; known {
+			return refusal(a, err, refused.Description)
+		}
+	}
+	return refusal(evidence.Unknown, err, "no answer that tells what became of it")
+}

@@ -1,0 +1,252 @@
+// Package kafka puts Apache Kafka under test: a broker of its own, run with
+// Java from where install.sh has put it, reached with franz-go.
+package kafka
+
+import (
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/systems"
+)
+
+// Profile is one configuration of broker and client.
+type Profile struct {
+	name, summary string
+	scale         float64 // factor on every period and bound
+
+	acks       string // of the producer: all, 1, 0
+	idempotent bool
+	retries    bool // by the client, within its delivery time-out
+	flush      bool // the log is synced at every message
+	heldBy     evidence.HeldBy
+	partitions int32
+	commit     commitMode
+	share      bool // a share group, not a consumer group
+
+	claims []evidence.Claim
+}
+
+const (
+	acksAll    = "all"
+	acksLeader = "1"
+	acksNone   = "0"
+)
+
+// commitMode is what a consumer group's member commits, and when.
+type commitMode string
+
+const (
+	commitPrefix commitMode = "the processed prefix" // at each acknowledgement, as far as nothing is left behind
+	commitEach   commitMode = "each success"         // its own offset, whatever was left behind
+	commitPolled commitMode = "what was polled"      // by the client, at intervals
+	commitMarked commitMode = "what was processed"   // by the client, at intervals
+)
+
+// Profiles lists the configurations of this adapter, the safest first. scale is
+// the factor on every period and deadline of the run: 1 on an ordinary machine.
+func Profiles(scale float64) []systems.System {
+	all := []Profile{
+		{
+			name: "acks-all", summary: "acks=all, every message synced, no retries; a consumer group of three partitions commits what it has processed, in order",
+			acks: acksAll, flush: true, heldBy: evidence.HeldByStore, commit: commitPrefix, claims: atLeastOnce,
+		},
+		{
+			name: "share-group", summary: "acks=all, every message synced; a share group accepts or releases each message by itself",
+			acks: acksAll, flush: true, heldBy: evidence.HeldByStore, share: true, claims: shareClaims,
+		},
+		{
+			name: "acks-1", summary: "acks=1: the leader answers from its page cache; on one node this is all replicas",
+			acks: acksLeader, heldBy: evidence.HeldByBrokerMemory, commit: commitPrefix, claims: leaderClaims,
+		},
+		{
+			name: "acks-0", summary: "acks=0: the producer is told ok as soon as it has written; the broker never answers",
+			acks: acksNone, heldBy: evidence.HeldByClient, commit: commitPrefix, claims: consumingClaims,
+		},
+		{
+			name: "idempotent-retries", summary: "acks=all, and the client tries again with sequence numbers by which the broker knows a repetition",
+			acks: acksAll, flush: true, idempotent: true, retries: true, heldBy: evidence.HeldByStore, commit: commitPrefix, claims: atLeastOnce,
+		},
+		{
+			name: "retries", summary: "acks=all, and the client tries again without sequence numbers: a lost answer makes a second message",
+			acks: acksAll, flush: true, retries: true, heldBy: evidence.HeldByStore, commit: commitPrefix, claims: atLeastOnce,
+		},
+		{
+			name: "auto-commit", summary: "the client commits at intervals what the application has polled, processed or not",
+			acks: acksAll, flush: true, heldBy: evidence.HeldByStore, commit: commitPolled, claims: producingClaims,
+		},
+		{
+			name: "auto-commit-marked", summary: "the client commits at intervals up to what the application has marked as processed",
+			acks: acksAll, flush: true, heldBy: evidence.HeldByStore, commit: commitMarked, claims: producingClaims,
+		},
+		{
+			name: "commit-skips-failed", summary: "each success commits its own offset, and with it every failed message before it",
+			acks: acksAll, flush: true, heldBy: evidence.HeldByStore, commit: commitEach, claims: producingClaims,
+		},
+	}
+	list := make([]systems.System, len(all))
+	for i, p := range all {
+		p.scale, p.partitions = scale, 3
+		if p.share {
+			p.partitions = 1 // its members share one
+		}
+		list[i] = p
+	}
+	return list
+}
+
+// The periods of a profile at scale 1. They are short, so that a run sees
+// redelivery within seconds.
+const (
+	sessionTimeout  = 2 * time.Second // a member that is not heard of for this long has left
+	heartbeat       = 250 * time.Millisecond
+	assignWait      = 600 * time.Millisecond // for a member's part, before it counts as subscribed all the same
+	pollInterval    = time.Second            // a member that does not settle what it holds leaves: max.poll.interval.ms
+	lockDuration    = 2 * time.Second        // of a message in the hands of a share group's member
+	fetchWait       = 500 * time.Millisecond
+	autoCommit      = 100 * time.Millisecond
+	nackDelay       = 100 * time.Millisecond
+	produceTimeout  = time.Second     // the broker's, for its replicas
+	requestTimeout  = 3 * time.Second // …and the client's, for an answer, on top
+	deliveryTimeout = 8 * time.Second // of a record with all its retries
+	brokerSession   = 2 * time.Second // until a broker that was killed may register again
+	brokerHeartbeat = 200 * time.Millisecond
+	adminBound      = 10 * time.Second
+	readyBound      = time.Minute // of the server's start
+)
+
+// What does not grow with the scale.
+const (
+	backoff         = 50 * time.Millisecond
+	metadataAge     = 50 * time.Millisecond
+	leastAutoCommit = 100 * time.Millisecond // franz-go takes no less
+	maxMessage      = 4 << 20
+	maxAttempts     = 10 // deliveries by a share group, which then drops a message; no more can be set
+	serverVersion   = "4.4.0"
+)
+
+func (p Profile) scaled(d time.Duration) time.Duration {
+	return time.Duration(float64(d) * p.scale)
+}
+
+// producing is how the client of a producer is set.
+func (p Profile) producing() []kgo.Opt {
+	var opts []kgo.Opt
+	switch p.acks {
+	case acksLeader:
+		opts = append(opts, kgo.RequiredAcks(kgo.LeaderAck()))
+	case acksNone:
+		opts = append(opts, kgo.RequiredAcks(kgo.NoAck()))
+	default:
+		opts = append(opts, kgo.RequiredAcks(kgo.AllISRAcks()))
+	}
+	if !p.idempotent {
+		opts = append(opts, kgo.DisableIdempotentWrite())
+	}
+	if p.retries {
+		opts = append(opts, kgo.RecordDeliveryTimeout(p.scaled(deliveryTimeout)))
+	} else {
+		opts = append(opts, kgo.RecordRetries(0), kgo.UnknownTopicRetries(0))
+	}
+	return opts
+}
+
+// topicSettings of every topic that a run makes.
+func (p Profile) topicSettings() map[string]*string {
+	settings := map[string]*string{}
+	if p.flush {
+		every := "1"
+		settings["flush.messages"] = &every
+	}
+	return settings
+}
+
+// Describe says what this profile promises and lacks.
+func (p Profile) Describe() systems.Description {
+	settings := []evidence.Setting{
+		{Name: "acks", Value: p.acks},
+		{Name: "enable.idempotence", Value: strconv.FormatBool(p.idempotent)},
+		{Name: "retries", Value: map[bool]string{false: "0", true: "until delivery.timeout.ms"}[p.retries]},
+		{Name: "flush.messages", Value: map[bool]string{false: "never", true: "1"}[p.flush]},
+		{Name: "replication.factor", Value: "1"},
+		{Name: "partitions", Value: strconv.Itoa(int(p.partitions))},
+		{Name: "fetch.max.bytes", Value: "1 (one batch)"},
+	}
+	profile := evidence.Profile{
+		Name: p.name, Summary: p.summary,
+		AckConfirms: true, KeepsRows: true,
+		Limits: evidence.Limits{
+			RecoveryBound: p.scaled(20 * time.Second),
+			InFlightBound: p.scaled(time.Second),
+			DrainDeadline: p.scaled(30 * time.Second),
+		},
+	}
+	lacks := map[systems.Need]string{
+		systems.NeedModes:       "acks is a setting of the whole producer, not of a message",
+		systems.NeedDecline:     "a topic stores a message whether or not a group reads it",
+		systems.NeedMessageID:   "the broker numbers messages by itself",
+		systems.NeedTTL:         "retention is of a topic, not of a message",
+		systems.NeedLookup:      "a topic has no index by business ID: an unknown publish is settled from the stored rows",
+		systems.NeedStoreFaults: "the log is inside the broker's process, with no seam to strike it",
+		systems.NeedClock:       "the broker reads the machine's clock",
+		systems.NeedIdentity:    "the data does not depend on the broker's name or host",
+		systems.NeedPlanting:    "a message has no protocol version that the broker would refuse",
+		systems.NeedDeadLetters: "a consumer group has no dead letters: what to do with a poison message is the application's",
+	}
+	if p.acks == acksNone {
+		lacks[systems.NeedAnswer] = "with acks=0 the broker never answers a publish"
+	}
+	if p.share {
+		profile.Redelivers, profile.AckCounting, profile.MarksAgain = evidence.RedeliverReconnect, "per-message", true
+		profile.Limits.RedeliveryPeriod, profile.Limits.MaxAttempts = p.scaled(lockDuration), maxAttempts
+		settings = append(settings,
+			evidence.Setting{Name: "group type", Value: "share"},
+			evidence.Setting{Name: "share.acknowledgement.mode", Value: "explicit"},
+			evidence.Setting{Name: "share.auto.offset.reset", Value: "earliest"},
+			evidence.Setting{Name: "group.share.record.lock.duration.ms", Value: millisText(p.scaled(lockDuration))},
+			evidence.Setting{Name: "group.share.delivery.count.limit", Value: strconv.Itoa(maxAttempts)})
+		lacks[systems.NeedDeadLetters] = "a share group drops what it has delivered too often, unless a topic for it is configured, which is not done here"
+	} else {
+		profile.Redelivers, profile.AckCounting = evidence.RedeliverRebalance, "cumulative"
+		profile.Limits.RedeliveryPeriod = p.scaled(max(sessionTimeout, pollInterval))
+		settings = append(settings,
+			evidence.Setting{Name: "group type", Value: "classic"},
+			evidence.Setting{Name: "commits", Value: string(p.commit)},
+			evidence.Setting{Name: "session.timeout.ms", Value: millisText(p.scaled(sessionTimeout))},
+			evidence.Setting{Name: "max.poll.interval.ms", Value: millisText(p.scaled(pollInterval))})
+	}
+	if p.commit == commitPolled || p.commit == commitMarked {
+		profile.AckConfirms, profile.AckCounting = false, "automatic"
+		lacks[systems.NeedAcks] = "the client commits at intervals: no acknowledgement of a message goes over the wire"
+		settings = append(settings, evidence.Setting{Name: "auto.commit.interval.ms", Value: millisText(max(p.scaled(autoCommit), leastAutoCommit))})
+	}
+	if !p.share && p.commit != commitPrefix {
+		lacks[systems.NeedNack] = "nothing is given back: the member's position has moved on"
+	}
+	if p.commit == commitPolled || p.commit == commitEach {
+		lacks[systems.NeedRedelivery] = "an unsettled message is committed with those behind it"
+	}
+	profile.Settings = settings
+	return systems.Description{
+		System: "kafka", Profile: profile, Claims: p.claims, Lacks: lacks,
+		Versions: map[string]string{"kafka": serverVersion, "franz-go": clientVersion()},
+	}
+}
+
+func millisText(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
+
+// clientVersion is that of the module which was built in.
+func clientVersion() string {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, m := range info.Deps {
+			if m.Path == "github.com/twmb/franz-go" {
+				return strings.TrimPrefix(m.Version, "v")
+			}
+		}
+	}
+	return "unknown"
+}

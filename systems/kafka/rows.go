@@ -1,0 +1,200 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/custodymq/custody/evidence"
+)
+
+// Rows reads every topic of the run from its start, and sets it against what
+// each group has committed: what lies before is processed, the rest pending. A
+// topic has one row of a message for each of its groups, or one if it has none.
+//
+// A share group shows the offset before which all is settled, which follows with
+// a delay, and how many messages it has not settled: none is exact.
+func (in *instance) Rows(ctx context.Context) (evidence.Snapshot, error) {
+	snapshot := evidence.Snapshot{Source: evidence.SourceBroker, Trust: evidence.Exact}
+	if in.profile.share {
+		snapshot.Trust = evidence.Lagging
+	}
+	in.log.mu.Lock()
+	defer in.log.mu.Unlock()
+	if err := in.readLog(ctx); err != nil {
+		return evidence.Snapshot{}, err
+	}
+	committed, err := in.committed(ctx)
+	if err != nil {
+		return evidence.Snapshot{}, err
+	}
+	for _, message := range in.log.messages {
+		snapshot.Rows = append(snapshot.Rows, rowsOf(message, committed)...)
+	}
+	snapshot.Count = len(snapshot.Rows)
+	return snapshot, nil
+}
+
+// log is what was read of the run's topics. A log is only appended to, so that
+// it is read on from where the last look ended, unless the broker was struck in
+// between.
+type log struct {
+	mu       sync.Mutex
+	next     map[place]int64 // the offset to read on from
+	messages []stored
+}
+
+// place is one partition of a topic.
+type place struct {
+	topic     string
+	partition int32
+}
+
+type stored struct {
+	place  place
+	offset int64
+	row    evidence.StoredRow
+}
+
+// readLog brings the log up to date; log.mu is held.
+func (in *instance) readLog(ctx context.Context) error {
+	if in.log.next == nil || !in.Untouched() {
+		in.log.next, in.log.messages = make(map[place]int64), nil
+	}
+	ends, err := in.admin.ListEndOffsets(ctx)
+	if err != nil {
+		return fmt.Errorf("kafka: read the ends of the topics: %w", err)
+	}
+	from, until := make(map[string]map[int32]kgo.Offset), make(map[place]int64)
+	for topic, partitions := range ends {
+		for partition, end := range partitions {
+			at := place{topic, partition}
+			switch {
+			case !in.names.has(topic):
+				continue
+			case end.Err != nil:
+				return fmt.Errorf("kafka: read the end of %s: %w", topic, end.Err)
+			case end.Offset > in.log.next[at]:
+				if from[topic] == nil {
+					from[topic] = make(map[int32]kgo.Offset)
+				}
+				from[topic][partition] = kgo.NewOffset().At(in.log.next[at])
+				until[at] = end.Offset
+			}
+		}
+	}
+	if len(until) == 0 {
+		return nil
+	}
+	reader, err := kgo.NewClient(kgo.SeedBrokers(in.Address()), kgo.ConsumePartitions(from), kgo.DisableClientMetrics(), kgo.MetadataMinAge(metadataAge))
+	if err != nil {
+		return fmt.Errorf("kafka: read the topics: %w", err)
+	}
+	defer reader.Close()
+	for len(until) > 0 {
+		fetches := reader.PollFetches(ctx)
+		if err := fetches.Err(); err != nil {
+			return fmt.Errorf("kafka: read the topics: %w", errors.Join(context.Cause(ctx), err))
+		}
+		fetches.EachRecord(func(r *kgo.Record) {
+			at := place{r.Topic, r.Partition}
+			in.log.messages = append(in.log.messages, stored{at, r.Offset, in.row(r)})
+			in.log.next[at] = r.Offset + 1
+			if in.log.next[at] >= until[at] {
+				delete(until, at)
+			}
+		})
+	}
+	return nil
+}
+
+func (in *instance) row(r *kgo.Record) evidence.StoredRow {
+	m := in.names.decode(r)
+	row := evidence.StoredRow{
+		State:       evidence.RowPending,
+		MessageID:   m.MessageID,
+		Destination: m.Destination,
+		Digest:      evidence.Digest(m.Payload, m.Key, m.Headers),
+	}
+	// A payload that is not ours has a digest and no IDs.
+	if e, err := evidence.ParseEnvelope(m.Payload); err == nil {
+		row.BusinessID, row.PublishID = e.BusinessID, e.PublishID
+	}
+	return row
+}
+
+// offsets are the next ones of a logical subscriber, by topic and partition.
+type offsets map[string]map[int32]int64
+
+// committed gives the offsets of every group of the run, by its subscription.
+func (in *instance) committed(ctx context.Context) (map[string]offsets, error) {
+	groups, err := in.groups(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all := make(map[string]offsets)
+	for _, group := range groups {
+		subscription, destination, _ := in.names.subscriber(group)
+		topic, err := in.names.topic(destination)
+		if err != nil {
+			return nil, err
+		}
+		next, err := in.settledBy(ctx, group, topic)
+		if err != nil {
+			return nil, fmt.Errorf("kafka: read what %s has settled: %w", group, err)
+		}
+		if all[subscription] == nil {
+			all[subscription] = make(offsets)
+		}
+		all[subscription][topic] = next
+	}
+	return all, nil
+}
+
+// settledBy gives the offset before which a group has settled everything.
+func (in *instance) settledBy(ctx context.Context, group, topic string) (map[int32]int64, error) {
+	next := make(map[int32]int64)
+	if !in.profile.share {
+		fetched, err := in.admin.FetchOffsets(ctx, group)
+		for partition, o := range fetched[topic] {
+			next[partition] = o.At
+		}
+		return next, err
+	}
+	described, err := in.admin.DescribeShareGroupOffsets(ctx, group)
+	if err != nil {
+		return nil, err
+	}
+	for partition, o := range described[group].Offsets[topic] {
+		next[partition] = o.StartOffset // negative before the group's first fetch
+		if o.Lag == 0 {
+			next[partition] = in.log.next[place{topic, partition}]
+		}
+	}
+	return next, nil
+}
+
+// rowsOf a message: one for each logical subscriber of its topic.
+func rowsOf(m stored, committed map[string]offsets) (rows []evidence.StoredRow) {
+	for _, subscription := range slices.Sorted(maps.Keys(committed)) {
+		next, subscribed := committed[subscription][m.place.topic]
+		if !subscribed {
+			continue
+		}
+		row := m.row
+		row.Subscription = subscription
+		if m.offset < next[m.place.partition] {
+			row.State = evidence.RowProcessed
+		}
+		rows = append(rows, row)
+	}
+	if rows == nil {
+		rows = append(rows, m.row)
+	}
+	return rows
+}

@@ -1,0 +1,231 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/custodymq/custody/containers"
+	"github.com/custodymq/custody/evidence"
+)
+
+// homeVariable names the folder into which install.sh puts the broker.
+const homeVariable = "CUSTODY_KAFKA_HOME"
+
+// home is where install.sh has put the broker: libs/ with its jars, format/
+// with an empty store, and kafka.jsa, which makes the start faster.
+func home() (string, error) {
+	if dir := os.Getenv(homeVariable); dir != "" {
+		return dir, nil
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("kafka: say with %s where the broker is: %w", homeVariable, err)
+	}
+	return filepath.Join(cache, "custody", "kafka-"+serverVersion), nil
+}
+
+// Installed says what is missing on this machine, and how to get it.
+func (Profile) Installed() error {
+	if _, err := exec.LookPath("java"); err != nil {
+		return fmt.Errorf("kafka: no Java: apt-get install openjdk-17-jre-headless: %w", err)
+	}
+	dir, err := home()
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stat(filepath.Join(dir, "format", "meta.properties")); err != nil {
+		return fmt.Errorf("kafka: no broker in %s: make brokers (systems/kafka/install.sh): %w", dir, err)
+	}
+	return nil
+}
+
+// broker is one server with its folder. It may serve several runs, one after
+// another.
+type broker struct {
+	*containers.Server
+	address string
+	dir     string
+}
+
+// serverName is the actor of the server's events and the name of its log.
+const serverName = "broker"
+
+// configText is the configuration of the server: a single node, whose internal
+// topics have one partition and one replica; periods short enough that a member
+// which is gone, and a broker that was killed, are noticed within seconds; and
+// topics only where they are asked for.
+const configText = `process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@%[2]s
+controller.listener.names=CONTROLLER
+listeners=CLIENT://%[1]s,CONTROLLER://%[2]s
+listener.security.protocol.map=CLIENT:PLAINTEXT,CONTROLLER:PLAINTEXT
+inter.broker.listener.name=CLIENT
+log.dirs=%[3]s
+message.max.bytes=4194304
+auto.create.topics.enable=false
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+share.coordinator.state.topic.num.partitions=1
+group.initial.rebalance.delay.ms=0
+group.min.session.timeout.ms=100
+group.share.heartbeat.interval.ms=%[4]d
+group.share.min.heartbeat.interval.ms=100
+group.share.assignment.interval.ms=0
+group.share.initialize.retry.interval.ms=1000
+group.share.session.timeout.ms=%[5]d
+group.share.min.session.timeout.ms=100
+group.share.record.lock.duration.ms=%[6]d
+group.share.min.record.lock.duration.ms=1000
+group.share.delivery.count.limit=%[7]d
+group.share.max.delivery.count.limit=%[7]d
+broker.session.timeout.ms=%[8]d
+broker.heartbeat.interval.ms=%[9]d
+`
+
+// logText lets the server print to standard output, which the parent bounds.
+const logText = `rootLogger.level=warn
+rootLogger.appenderRef.out.ref=out
+appender.out.type=Console
+appender.out.name=out
+appender.out.layout.type=PatternLayout
+appender.out.layout.pattern=%d %p %m (%c)%n
+logger.server.name=kafka.server.KafkaRaftServer
+logger.server.level=info
+`
+
+// newBroker makes a server in a private folder; it is not started yet.
+func (p Profile) newBroker(sink evidence.Sink, log io.WriteCloser) (*broker, error) {
+	installed, err := home()
+	if err != nil {
+		return nil, err
+	}
+	jars, err := filepath.Glob(filepath.Join(installed, "libs", "*.jar"))
+	if err != nil || len(jars) == 0 {
+		return nil, errors.Join(fmt.Errorf("kafka: no jars in %s: make brokers", installed), err)
+	}
+	slices.Sort(jars)
+	address, err := containers.FreeAddress()
+	if err != nil {
+		return nil, err
+	}
+	controller, err := containers.FreeAddress()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := containers.Folder()
+	if err != nil {
+		return nil, err
+	}
+	millis := func(d time.Duration) int64 { return p.scaled(d).Milliseconds() }
+	config := fmt.Sprintf(configText, address, controller, filepath.Join(dir, "data"),
+		millis(heartbeat), millis(sessionTimeout), millis(lockDuration), maxAttempts, millis(brokerSession), millis(brokerHeartbeat))
+	err = errors.Join(
+		os.CopyFS(filepath.Join(dir, "data"), os.DirFS(filepath.Join(installed, "format"))),
+		os.WriteFile(filepath.Join(dir, "server.properties"), []byte(config), 0o600),
+		os.WriteFile(filepath.Join(dir, "log4j2.properties"), []byte(logText), 0o600))
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("kafka: folder of the server: %w", err), os.RemoveAll(dir))
+	}
+	// A small heap, and the collector and compiler that start fastest.
+	args := []string{
+		"-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xlog:disable",
+		"-Xshare:auto", "-XX:SharedArchiveFile=" + filepath.Join(installed, "kafka.jsa"),
+		"-Dlog4j2.configurationFile=" + filepath.Join(dir, "log4j2.properties"),
+		"-cp", strings.Join(jars, string(os.PathListSeparator)), "kafka.Kafka", filepath.Join(dir, "server.properties"),
+	}
+	b := &broker{address: address, dir: dir}
+	b.Server = containers.NewServer(serverName, sink, log, func(ctx context.Context, log io.Writer, exited func(containers.Exit)) (containers.Process, string, error) {
+		started, err := containers.StartProgram(ctx, containers.ProgramOptions{
+			Path: "java", Args: args, Dir: dir, Log: log, Ready: b.ready, Exited: exited,
+		})
+		return started, "", err
+	})
+	return b, nil
+}
+
+// Close ends the server and removes its folder.
+func (b *broker) Close(ctx context.Context) error {
+	return errors.Join(b.Server.Close(ctx), os.RemoveAll(b.dir))
+}
+
+// readyGroup is no group: its coordinator is asked for.
+const readyGroup = "ready"
+
+// ready says whether the broker serves: it knows itself, every partition has
+// its leader, and groups have their coordinator.
+func (b *broker) ready(ctx context.Context) error {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", b.address)
+	if err != nil {
+		return err
+	}
+	conn.Close()
+	return administer(b.address, func(admin administrator) error {
+		m, err := admin.Metadata(ctx)
+		if err != nil {
+			return err
+		}
+		if len(m.Brokers) == 0 {
+			return errors.New("kafka: the broker is not registered yet")
+		}
+		for _, topic := range m.Topics {
+			for _, partition := range topic.Partitions {
+				if partition.Leader < 0 {
+					return fmt.Errorf("kafka: %s has no leader yet", topic.Topic)
+				}
+			}
+		}
+		if err := admin.FindGroupCoordinators(ctx, readyGroup).Error(); err != nil {
+			return err
+		}
+		_, err = admin.FetchOffsets(ctx, readyGroup) // only once it has read its topic
+		return err
+	})
+}
+
+// administrator asks what kadm has a call for, or anything.
+type administrator struct {
+	*kadm.Client
+	kafka *kgo.Client
+}
+
+// newAdministrator reaches the server straight and never through a link; its
+// client is to be closed.
+func newAdministrator(address string) (administrator, error) {
+	client, err := kgo.NewClient(kgo.SeedBrokers(address), kgo.ClientID("administrator"), kgo.DisableClientMetrics(),
+		kgo.MetadataMinAge(metadataAge), kgo.RequestRetries(3), kgo.RetryBackoffFn(func(int) time.Duration { return backoff }))
+	if err != nil {
+		return administrator{}, fmt.Errorf("kafka: administer %s: %w", address, err)
+	}
+	return administrator{kadm.NewClient(client), client}, nil
+}
+
+// administer does something on connections of its own.
+func administer(address string, do func(administrator) error) error {
+	admin, err := newAdministrator(address)
+	if err != nil {
+		return err
+	}
+	defer admin.Close()
+	if err := do(admin); err != nil {
+		return fmt.Errorf("kafka: administer %s: %w", address, err)
+	}
+	return nil
+}

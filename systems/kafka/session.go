@@ -1,0 +1,269 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/custodymq/custody/systems"
+)
+
+// session is one client with its connections: kgo opens several to the one
+// broker, and opens them anew when they end. Here all of them go to the actor's
+// link, whatever address the broker advertises; and the first that ends, ends
+// the session and with it the others, so that nothing happens behind the
+// caller's back.
+type session struct {
+	client  *kgo.Client
+	address string
+	again   bool // the profile leaves it to the client to connect anew
+	closing sync.Once
+	gone    chan struct{} // closed when the session is over
+
+	mu    sync.Mutex
+	why   error // set before gone is closed
+	conns map[*conn]struct{}
+}
+
+func newSession(address string, again bool) *session {
+	return &session{address: address, again: again, gone: make(chan struct{}), conns: make(map[*conn]struct{})}
+}
+
+// start makes the client.
+func (s *session) start(p Profile, name string, opts ...kgo.Opt) (err error) {
+	s.client, err = kgo.NewClient(append([]kgo.Opt{
+		kgo.SeedBrokers(s.address),
+		kgo.ClientID(name), // the link tells sessions apart by it
+		kgo.Dialer(s.dial),
+		kgo.ConnIdleTimeout(15 * time.Minute), // an idle connection is no end of the session
+		kgo.RequestTimeoutOverhead(p.scaled(requestTimeout)),
+		kgo.RequestRetries(0),
+		kgo.RetryBackoffFn(func(int) time.Duration { return backoff }),
+		kgo.MetadataMinAge(metadataAge),
+		kgo.DisableClientMetrics(),
+	}, opts...)...)
+	if err != nil {
+		return fmt.Errorf("kafka: make a client: %w", err)
+	}
+	return nil
+}
+
+func (s *session) dial(ctx context.Context, network, _ string) (net.Conn, error) {
+	select {
+	case <-s.gone:
+		return nil, errOver
+	default:
+	}
+	raw, err := (&net.Dialer{}).DialContext(ctx, network, s.address)
+	if err != nil {
+		if !s.again && ctx.Err() == nil {
+			s.end(err)
+		}
+		return nil, err
+	}
+	c := &conn{Conn: raw, session: s}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.why != nil {
+		raw.Close()
+		return nil, errOver
+	}
+	s.conns[c] = struct{}{}
+	return c, nil
+}
+
+var errOver = errors.New("kafka: the session is over")
+
+// end the session, once; why says what ended it.
+func (s *session) end(why error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.why != nil {
+		return
+	}
+	s.why = why
+	close(s.gone)
+	for c := range s.conns {
+		c.Conn.Close()
+	}
+}
+
+// conn tells its session when it ends, unless it was the client that ended it:
+// it does so to interrupt a request that it needs no more, by a deadline that
+// has passed already.
+type conn struct {
+	net.Conn
+	session     *session
+	interrupted atomic.Bool
+}
+
+func (c *conn) SetReadDeadline(t time.Time) error {
+	c.interrupts(t)
+	return c.Conn.SetReadDeadline(t)
+}
+
+func (c *conn) SetWriteDeadline(t time.Time) error {
+	c.interrupts(t)
+	return c.Conn.SetWriteDeadline(t)
+}
+
+func (c *conn) SetDeadline(t time.Time) error {
+	c.interrupts(t)
+	return c.Conn.SetDeadline(t)
+}
+
+func (c *conn) interrupts(t time.Time) {
+	if !t.IsZero() && !t.After(time.Now()) {
+		c.interrupted.Store(true)
+	}
+}
+
+func (c *conn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.lost(err)
+	return n, err
+}
+
+func (c *conn) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	c.lost(err)
+	return n, err
+}
+
+func (c *conn) Close() error {
+	c.session.forget(c)
+	return c.Conn.Close()
+}
+
+func (c *conn) lost(err error) {
+	if err == nil {
+		return
+	}
+	c.session.forget(c)
+	if !c.session.again && !c.interrupted.Load() && !errors.Is(err, net.ErrClosed) {
+		c.session.end(fmt.Errorf("kafka: a connection ended: %w", err))
+	}
+}
+
+func (s *session) forget(c *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.conns, c)
+}
+
+// reason of the end.
+func (s *session) reason() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.why
+}
+
+// disconnected is the error of a session that is over.
+func (s *session) disconnected() error {
+	return fmt.Errorf("%w: %w", systems.ErrDisconnected, s.reason())
+}
+
+// joining waits for the answer to the first request with which a member joins
+// its group: the coordinator knows it from then on. What it is to read it is
+// told later, when the other members have been asked too.
+type joining struct {
+	request kmsg.Key
+	once    sync.Once
+	done    chan struct{}
+}
+
+var _ kgo.HookBrokerE2E = (*joining)(nil)
+
+func newJoining(request kmsg.Key) *joining {
+	return &joining{request: request, done: make(chan struct{})}
+}
+
+func (j *joining) OnBrokerE2E(_ kgo.BrokerMetadata, key int16, e2e kgo.BrokerE2E) {
+	if key == int16(j.request) && e2e.Err() == nil {
+		j.once.Do(func() { close(j.done) })
+	}
+}
+
+// opened waits until the session works, as ready tells; one that ends before
+// was refused.
+func (s *session) opened(ctx context.Context, ready <-chan struct{}) error {
+	select {
+	case <-ready:
+		return nil
+	case <-s.gone:
+		return fmt.Errorf("kafka: connect to %s: %w: %w", s.address, systems.ErrUnavailable, s.reason())
+	case <-ctx.Done():
+		return fmt.Errorf("kafka: connect to %s: %w", s.address, context.Cause(ctx))
+	}
+}
+
+// until gives a context that ends when the channel is closed too.
+func until(ctx context.Context, gone <-chan struct{}) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		select {
+		case <-gone:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
+}
+
+// poll takes one record. empty is called after each poll that brought none,
+// which holds up a rebalance as one with a record does.
+func (s *session) poll(ctx context.Context, empty func()) (*kgo.Record, error) {
+	polling, cancel := until(ctx, s.gone)
+	defer cancel()
+	for {
+		fetches := s.client.PollRecords(polling, 1)
+		if records := fetches.Records(); len(records) > 0 {
+			return records[0], nil
+		}
+		empty()
+		select {
+		case <-s.gone:
+			return nil, s.disconnected()
+		default:
+		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		// What may pass by itself the client tries again; the rest is the end. A
+		// group that drops its member says so by itself, and what it said before
+		// the member was in is past.
+		for _, e := range fetches.Errors() {
+			var group *kgo.ErrGroupSession
+			if !errors.As(e.Err, &group) && !kerr.IsRetriable(e.Err) {
+				s.end(e.Err)
+				return nil, s.disconnected()
+			}
+		}
+	}
+}
+
+// close ends the session; leave says whether its group is told.
+func (s *session) close(ctx context.Context, leave bool) {
+	s.closing.Do(func() {
+		select {
+		case <-s.gone:
+			leave = false
+		default:
+		}
+		s.client.AllowRebalance()
+		if leave {
+			// A group that cannot be told finds out by itself.
+			_ = s.client.LeaveGroupContext(ctx)
+		}
+		s.end(errOver)
+		s.client.CloseAllowingRebalance()
+	})
+}

@@ -1,0 +1,282 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/systems"
+)
+
+// shareConsumer receives from the share group (KIP-932) of its logical
+// subscriber, in which each message is acknowledged by itself. Safe for
+// concurrent use; one Receive at a time waits for the broker.
+//
+// A client takes its next message only when it has settled the last one: kgo
+// accepts what is left open, Kafka's own client refuses to poll. So a consumer
+// is one member of the group for each message that it holds at once: the first
+// is all that an application needs which settles one before it takes the next.
+type shareConsumer struct {
+	clients   *clients
+	options   systems.ConsumerOptions
+	topic     string
+	receiving chan struct{} // held by the one Receive that waits
+	settled   chan struct{} // a delivery was settled
+	gone      chan struct{} // closed when a member's session is over, and with it all
+	ending    sync.Once
+
+	mu      sync.Mutex
+	members []*shareMember
+	why     error
+}
+
+// shareMember holds one message at a time.
+type shareMember struct {
+	*session
+	consumer *shareConsumer
+	results  chan error // of the one acknowledgement that is under way
+	busy     bool       // guarded by consumer.mu
+}
+
+func (c *clients) shareConsumer(ctx context.Context, o systems.ConsumerOptions, topic string) (systems.Consumer, error) {
+	if err := c.fromStart(ctx, c.names.group(o.Subscription, o.Destination)); err != nil {
+		return nil, err
+	}
+	s := &shareConsumer{
+		clients: c, options: o, topic: topic,
+		receiving: make(chan struct{}, 1), settled: make(chan struct{}, 1), gone: make(chan struct{}),
+	}
+	if _, err := s.join(ctx); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// join makes one more member.
+func (s *shareConsumer) join(ctx context.Context) (*shareMember, error) {
+	p := s.clients.profile
+	m := &shareMember{session: newSession(s.options.Address, false), consumer: s, results: make(chan error, 1)}
+	joined := newJoining(kmsg.ShareGroupHeartbeat)
+	err := m.start(p, s.options.Session,
+		kgo.WithHooks(joined),
+		kgo.ShareGroup(s.clients.names.group(s.options.Subscription, s.options.Destination)),
+		kgo.ConsumeTopics(s.topic),
+		kgo.FetchMaxWait(p.scaled(fetchWait)),
+		kgo.ShareMaxRecords(1),
+		kgo.ShareMaxRecordsStrict(), // and fetches only when polled
+		kgo.ShareAckCallback(m.acknowledged),
+	)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.opened(ctx, joined.done); err != nil {
+		m.close(ctx, false)
+		return nil, err
+	}
+	s.mu.Lock()
+	s.members = append(s.members, m)
+	s.mu.Unlock()
+	go func() {
+		<-m.gone // at the latest when the consumer is closed
+		s.end(m.reason())
+	}()
+	return m, nil
+}
+
+func (s *shareConsumer) end(why error) {
+	s.ending.Do(func() {
+		s.mu.Lock()
+		s.why = why
+		s.mu.Unlock()
+		close(s.gone)
+	})
+}
+
+func (s *shareConsumer) disconnected() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return fmt.Errorf("%w: %w", systems.ErrDisconnected, s.why)
+}
+
+// Close leaves the group; the broker gives what was not settled to another member.
+func (s *shareConsumer) Close(ctx context.Context) error {
+	s.end(errOver)
+	s.mu.Lock()
+	members := s.members
+	s.mu.Unlock()
+	var leaving sync.WaitGroup
+	for _, m := range members {
+		leaving.Go(func() { m.close(ctx, true) })
+	}
+	leaving.Wait()
+	return nil
+}
+
+func (s *shareConsumer) Receive(ctx context.Context) (systems.Delivery, error) {
+	select {
+	case s.receiving <- struct{}{}:
+		defer func() { <-s.receiving }()
+	case <-s.gone:
+		return nil, s.disconnected()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	m, err := s.free(ctx)
+	if err != nil {
+		return nil, err
+	}
+	polling, cancel := until(ctx, s.gone)
+	defer cancel()
+	r, err := m.poll(polling, func() {})
+	if err != nil {
+		select {
+		case <-s.gone:
+			return nil, s.disconnected()
+		default:
+			return nil, err
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m.busy = true
+	return &shareDelivery{member: m, record: r, message: s.clients.names.decode(r)}, nil
+}
+
+// free gives a member that holds no message. When none is to be had for as long
+// as the broker lets a message be held, the session ends.
+func (s *shareConsumer) free(ctx context.Context) (*shareMember, error) {
+	held := s.clients.profile.scaled(lockDuration)
+	timer := time.NewTimer(held)
+	defer timer.Stop()
+	for {
+		select {
+		case <-s.gone:
+			return nil, s.disconnected()
+		default:
+		}
+		s.mu.Lock()
+		i := slices.IndexFunc(s.members, func(m *shareMember) bool { return !m.busy })
+		members := s.members
+		s.mu.Unlock()
+		switch {
+		case i >= 0:
+			return members[i], nil
+		case len(members) < s.options.Window:
+			return s.join(ctx)
+		}
+		select {
+		case <-s.settled:
+		case <-timer.C:
+			s.end(fmt.Errorf("kafka: %d messages were not settled within %v", s.options.Window, held))
+			_ = s.Close(ctx)
+		case <-s.gone:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// acknowledged is called by the client with the broker's answers.
+func (m *shareMember) acknowledged(_ *kgo.Client, results kgo.ShareAckResults) {
+	var err error
+	for _, r := range results {
+		err = errors.Join(err, r.Err)
+	}
+	select {
+	case m.results <- err:
+	default: // of an acknowledgement whose caller has gone
+	}
+}
+
+// shareDelivery is one message in the hands of the application.
+type shareDelivery struct {
+	member   *shareMember
+	record   *kgo.Record
+	message  systems.Message
+	answered atomic.Bool
+}
+
+func (d *shareDelivery) Message() systems.Message { return d.message }
+
+func (d *shareDelivery) Attempt() (int, bool) { return int(d.record.DeliveryCount()), true }
+
+func (d *shareDelivery) Mark() evidence.Mark {
+	if d.record.DeliveryCount() > 1 {
+		return evidence.MarkRedelivered
+	}
+	return evidence.MarkFirst
+}
+
+// Ack accepts the message.
+func (d *shareDelivery) Ack(ctx context.Context) (evidence.AckOutcome, error) {
+	return d.answer(ctx, kgo.AckAccept)
+}
+
+// Nack releases the message, for any member to take. It waits a little before,
+// for a handler that always fails must not spin.
+func (d *shareDelivery) Nack(ctx context.Context, _ string) (evidence.AckOutcome, error) {
+	pause := time.NewTimer(d.member.consumer.clients.profile.scaled(nackDelay))
+	defer pause.Stop()
+	select {
+	case <-pause.C:
+	case <-ctx.Done():
+		return evidence.AckUnknown, ctx.Err()
+	}
+	return d.answer(ctx, kgo.AckRelease)
+}
+
+func (s *shareConsumer) settle(m *shareMember) {
+	s.mu.Lock()
+	m.busy = false
+	s.mu.Unlock()
+	select {
+	case s.settled <- struct{}{}:
+	default:
+	}
+}
+
+// answer sends one acknowledgement and waits for the broker's word on it.
+func (d *shareDelivery) answer(ctx context.Context, status kgo.AckStatus) (evidence.AckOutcome, error) {
+	m := d.member
+	if !d.answered.CompareAndSwap(false, true) {
+		return evidence.AckRefused, fmt.Errorf("kafka: answer to %s: it has been answered already", d.message.MessageID)
+	}
+	defer m.consumer.settle(m)
+	select {
+	case _ = <-m.results: // of an earlier one, whose caller has gone
+	default:
+	}
+	ctx, cancel := until(ctx, m.gone)
+	defer cancel()
+	d.record.Ack(status)
+	err := m.client.FlushAcks(ctx)
+	if err == nil {
+		select {
+		case err = <-m.results:
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		}
+	}
+	var refused *kerr.Error
+	switch {
+	case err == nil:
+		return evidence.AckConfirmed, nil
+	case errors.As(err, &refused):
+		return evidence.AckRefused, fmt.Errorf("kafka: answer to %s: %w", d.message.MessageID, err)
+	}
+	select {
+	case <-m.gone:
+		err = errors.Join(m.disconnected(), err)
+	default:
+	}
+	return evidence.AckUnknown, fmt.Errorf("kafka: answer to %s: %w", d.message.MessageID, err)
+}
