@@ -44,7 +44,7 @@ type shareMember struct {
 	*session
 	consumer *shareConsumer
 	results  chan result // of the one acknowledgement that is under way
-	busy     bool       // guarded by consumer.mu
+	busy     bool        // guarded by consumer.mu
 }
 
 // result is the broker's word on an acknowledgement.
