@@ -22,8 +22,8 @@ type consumer struct {
 	address string
 	db      *business.Database
 	sink    evidence.Sink
-	call    time.Duration       // deadline of one call
-	names   bool                // the system takes message IDs of the publisher's
+	call    time.Duration // deadline of one call
+	names   bool          // the system takes message IDs of the publisher's
 	reopens bool          // a delivery that is left unsettled keeps its place until the session ends
 
 	sessions int // of this process
