@@ -12,12 +12,13 @@ var processingFailure = script.Scenario{
 	Steps: []script.Step{
 		script.Producer{Name: "p1", Destination: "orders"},
 		script.Consumer{Name: "c1", Destination: "orders", Idempotent: true, Fails: "order-1", FailTimes: 2},
+		script.Publish{BusinessID: "order-0", By: "p1"},
+		script.Await{Condition: script.Effect("order-0")},
 		script.Publish{BusinessID: "order-1", By: "p1"},
 		script.Await{Condition: script.HandlerFailed("order-1", 0)},
-		script.Publish{BusinessID: "order-2", By: "p1", Until: "accepted"},
-		script.Await{Condition: script.Effect("order-2")},
 	},
 	Reached: []evidence.Condition{
+		script.Effect("order-0"),
 		script.HandlerFailed("order-1", 0),
 	},
 	Expect: usual(evidence.StableRedeliveryID),
