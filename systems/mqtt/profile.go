@@ -21,6 +21,7 @@ import (
 // from a binary whose main (or TestMain) gives Role to containers.RunRole.
 type Profile struct {
 	server        server
+	image         string // that the server runs from; empty is the installed one
 	name, summary string
 	qos           byte
 	clean         bool    // a session ends with its connection
@@ -180,6 +181,16 @@ func (table claims) bySystem() []evidence.Claim {
 	return made
 }
 
+// In gives the profile with its server from an image.
+func (p Profile) In(image string) (systems.System, error) {
+	s, err := p.server.in(image)
+	if err != nil {
+		return nil, err
+	}
+	p.server, p.image = s, image
+	return p, nil
+}
+
 // Installed says what is missing on this machine.
 func (p Profile) Installed() error { return p.server.installed() }
 
@@ -222,6 +233,9 @@ func (p Profile) Describe() systems.Description {
 			systems.NeedIdentity:    "the data does not depend on the server's name or host",
 			systems.NeedPlanting:    "MQTT payloads have no protocol version that the server would refuse",
 		},
+	}
+	if p.image != "" {
+		d.Profile.Name += "@" + p.image
 	}
 	if version := clientVersion(); version != "" {
 		d.Versions["paho.golang"] = version
