@@ -87,6 +87,13 @@ type Installed interface {
 	Installed() error
 }
 
+// Contained is an optional ability of a System: the same profile, with its
+// server from a container image of this machine. Its profile is then named
+// "PROFILE@IMAGE". The error says why this system has no server to run so.
+type Contained interface {
+	In(image string) (System, error)
+}
+
 // Instance is a running system.
 type Instance interface {
 	Clients

@@ -49,7 +49,7 @@ caught by the right guarantee.`,
 	flags := cmd.Flags()
 	flags.StringVar(&f.format, "format", "text", "text, or json: one list of objects")
 	flags.StringVar(&f.out, "out", "", "folder for the evidence (default: a temporary one, removed when all are caught)")
-	flags.StringVar(&f.system, "system", "zeromq", "SYSTEM or SYSTEM:PROFILE; one without defects of its own gets those of clients")
+	flags.StringVar(&f.system, "system", "zeromq", "SYSTEM[:PROFILE][@IMAGE]; one without defects of its own gets those of clients")
 	flags.IntVar(&f.parallel, "parallel", 2*runtime.NumCPU(), "defects at once")
 	flags.BoolVar(&f.list, "list", false, "only list them")
 	flags.Float64Var(&f.scale, "scale", bench.DefaultScale, "factor on deadlines, bounds and periods")

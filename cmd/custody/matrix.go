@@ -16,7 +16,6 @@ import (
 	"github.com/custodymq/custody/containers"
 	"github.com/custodymq/custody/reports"
 	"github.com/custodymq/custody/scenarios"
-	"github.com/custodymq/custody/script"
 	"github.com/custodymq/custody/systems"
 	"github.com/custodymq/custody/systems/all"
 )
@@ -32,16 +31,18 @@ type matrixFlags struct {
 func matrixCommand() *cobra.Command {
 	var f matrixFlags
 	cmd := &cobra.Command{
-		Use:   "matrix [SYSTEM|SYSTEM:PROFILE…]",
+		Use:   "matrix [SYSTEM[:PROFILE][@IMAGE]…]",
 		Short: "Set what every profile claims against what its runs show",
 		Long: `Run the checklist over systems and profiles (without any named: all of them) and
 set claims against evidence: one row for each profile, one column for each
 guarantee and class of fault. A system that is not on this machine gets a row
-that says how to install it.
+that says how to install it. With @IMAGE its server runs from a container image:
+two versions of a system, side by side.
 
 An interrupted matrix goes on where it was with --resume and the same --out.`,
 		Example: `  custody matrix
   custody matrix rabbitmq redis:no-aof
+  custody matrix redis redis@custody/redis:trixie
   custody matrix --out matrix --resume
   custody matrix nats --scenarios baseline,broker-killed --format markdown`,
 		RunE: func(cmd *cobra.Command, args []string) error { return makeMatrix(cmd, args, f) },
@@ -113,7 +114,7 @@ func makeMatrix(cmd *cobra.Command, args []string, f matrixFlags) error {
 				continue
 			}
 		}
-		below := filepath.Join(dir, strings.ReplaceAll(spec, ":", "-"))
+		below := filepath.Join(dir, fileName.Replace(spec))
 		plan := scenarios.Plan{Scenarios: checklist, Dir: below, Repeat: f.repeat, Parallel: f.parallel, Resume: f.resume,
 			Options: bench.Options{System: s, Spec: spec, Seed: f.seed, Scale: f.scale, Servers: servers}}
 		progress := newProgress(say, len(checklist)*f.repeat)
@@ -149,6 +150,9 @@ func makeMatrix(cmd *cobra.Command, args []string, f matrixFlags) error {
 	return nil
 }
 
+// fileName is the name of a folder for a profile.
+var fileName = strings.NewReplacer(":", "-", "/", "-")
+
 func specOf(s systems.System) string {
 	d := s.Describe()
 	return d.System + ":" + d.Profile.Name
@@ -156,32 +160,16 @@ func specOf(s systems.System) string {
 
 // matrixSystems are the profiles that args name: one, or all of a system.
 func matrixSystems(args []string, scale float64) ([]systems.System, error) {
-	known := all.Systems(scale)
 	if len(args) == 0 {
-		return known, nil
+		return all.Systems(scale), nil
 	}
 	var chosen []systems.System
 	for _, arg := range args {
-		if strings.Contains(arg, ":") {
-			s, err := all.Find(arg, scale)
-			if err != nil {
-				return nil, err
-			}
-			chosen = append(chosen, s)
-			continue
+		found, err := all.Named(arg, scale)
+		if err != nil {
+			return nil, err
 		}
-		before := len(chosen)
-		var names []string
-		for _, s := range known {
-			name := s.Describe().System
-			names = append(names, name)
-			if name == arg {
-				chosen = append(chosen, s)
-			}
-		}
-		if len(chosen) == before {
-			return nil, fmt.Errorf("no system %q%s", arg, script.Suggest(arg, names))
-		}
+		chosen = append(chosen, found...)
 	}
 	return chosen, nil
 }

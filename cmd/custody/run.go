@@ -49,7 +49,7 @@ which it is judged, and from which it can be judged again.`,
 		RunE: func(cmd *cobra.Command, args []string) error { return runScenarios(cmd, args, f) },
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.system, "system", "zeromq", "SYSTEM or SYSTEM:PROFILE; see custody list profiles")
+	flags.StringVar(&f.system, "system", "zeromq", "SYSTEM[:PROFILE][@IMAGE]; see custody list profiles")
 	flags.StringVar(&f.out, "out", "", "folder for the evidence (default custody-runs/ and the time)")
 	flags.StringVar(&f.format, "format", "terminal", "what is printed: terminal, json, junit, markdown or html")
 	flags.StringVar(&f.defect, "defect", "", "switch on a seeded defect of the broker or of clients; see custody defects --list")

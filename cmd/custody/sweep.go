@@ -46,7 +46,7 @@ An interrupted sweep goes on where it was with --resume and the same --out.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return sweep(cmd, f) },
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.system, "system", "zeromq", "SYSTEM or SYSTEM:PROFILE; see custody list profiles")
+	flags.StringVar(&f.system, "system", "zeromq", "SYSTEM[:PROFILE][@IMAGE]; see custody list profiles")
 	flags.StringSliceVar(&f.guarantees, "guarantee", nil, "judge only these (default: the usual ones)")
 	flags.StringVar(&f.out, "out", "", "folder for the evidence and the pages (default custody-runs/sweep- and the time)")
 	flags.StringVar(&f.format, "format", "terminal", "what is printed: terminal, markdown, html or json; all but the first are left in the folder too")

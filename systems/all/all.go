@@ -21,10 +21,44 @@ func Systems(scale float64) []systems.System {
 	return slices.Concat(zeromq.Profiles(scale), nats.Profiles(scale), redis.Profiles(scale), mqtt.Profiles(scale), rabbitmq.Profiles(scale), kafka.Profiles(scale))
 }
 
-// Find gives the system that "SYSTEM" or "SYSTEM:PROFILE" names.
+// Find gives the system that a spec names: "SYSTEM", which is its first
+// profile, or "SYSTEM:PROFILE"; an image that the server is to run from follows
+// behind an '@'.
 func Find(spec string, scale float64) (systems.System, error) {
+	found, err := Named(spec, scale)
+	if err != nil {
+		return nil, err
+	}
+	return found[0], nil
+}
+
+// Named gives all that a spec names: without a profile, all of the system.
+func Named(spec string, scale float64) ([]systems.System, error) {
+	named, image, contained := strings.Cut(spec, "@")
+	found, err := profiles(named, scale)
+	if err != nil || !contained {
+		return found, err
+	}
+	if image == "" {
+		return nil, fmt.Errorf("%q names no image behind its @; write SYSTEM:PROFILE@IMAGE", spec)
+	}
+	for i, s := range found {
+		c, ok := s.(systems.Contained)
+		if !ok {
+			return nil, fmt.Errorf("system %s runs from no image: leave out @%s", s.Describe().System, image)
+		}
+		if found[i], err = c.In(image); err != nil {
+			return nil, err
+		}
+	}
+	return found, nil
+}
+
+// profiles gives those that "SYSTEM" or "SYSTEM:PROFILE" names.
+func profiles(spec string, scale float64) ([]systems.System, error) {
 	name, profile, _ := strings.Cut(spec, ":")
-	var names, profiles []string
+	var found []systems.System
+	var names, known []string
 	for _, s := range Systems(scale) {
 		d := s.Describe()
 		if d.System != name {
@@ -34,12 +68,15 @@ func Find(spec string, scale float64) (systems.System, error) {
 			continue
 		}
 		if profile == "" || profile == d.Profile.Name {
-			return s, nil
+			found = append(found, s)
 		}
-		profiles = append(profiles, d.Profile.Name)
+		known = append(known, d.Profile.Name)
 	}
-	if profiles != nil {
-		return nil, fmt.Errorf("system %s has no profile %q%s", name, profile, script.Suggest(profile, profiles))
+	switch {
+	case found != nil:
+		return found, nil
+	case known != nil:
+		return nil, fmt.Errorf("system %s has no profile %q%s", name, profile, script.Suggest(profile, known))
 	}
 	return nil, fmt.Errorf("no system %q%s", name, script.Suggest(name, names))
 }

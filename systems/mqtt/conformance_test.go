@@ -35,3 +35,12 @@ func TestConformance(t *testing.T) {
 		t.Run(name, func(t *testing.T) { systemtest.Exercise(t, profile(t, "mqtt-mosquitto", name)) })
 	}
 }
+
+// TestConformanceFromAnImage: another release, from a container image.
+func TestConformanceFromAnImage(t *testing.T) {
+	s, err := profile(t, "mqtt-mosquitto", "qos1").(systems.Contained).In("custody/mosquitto:trixie")
+	if err != nil {
+		t.Fatal(err)
+	}
+	systemtest.Exercise(t, s)
+}

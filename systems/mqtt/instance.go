@@ -25,6 +25,7 @@ type instance struct {
 var (
 	_ systems.System    = Profile{}
 	_ systems.Installed = Profile{}
+	_ systems.Contained = Profile{}
 	_ systems.Connector = Profile{}
 	_ systems.Networked = (*instance)(nil)
 	_ systems.Process   = (*instance)(nil)
@@ -79,6 +80,7 @@ func (in *instance) Protocol() links.Protocol { return mqttlink.Protocol{} }
 type server interface {
 	system() string
 	installed() error
+	in(image string) (server, error)
 	shown() []evidence.Setting
 	versions() map[string]string
 	// prepare writes what the server at this address needs into its folder, and

@@ -28,6 +28,10 @@ type mochi struct {
 func (mochi) system() string   { return "mqtt-mochi" }
 func (mochi) installed() error { return nil }
 
+func (mochi) in(image string) (server, error) {
+	return nil, fmt.Errorf("mqtt: mochi-mqtt is a part of this binary, and runs from no image: leave out @%s", image)
+}
+
 func (m mochi) shown() []evidence.Setting {
 	if m.persistent {
 		return []evidence.Setting{{Name: "storage", Value: "badger"}, {Name: "sync_writes", Value: "true"}}

@@ -10,20 +10,30 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"time"
 
 	"github.com/custodymq/custody/containers"
 	"github.com/custodymq/custody/evidence"
 )
 
-// mosquitto is Eclipse Mosquitto, as the machine has it installed.
+// mosquitto is Eclipse Mosquitto.
 type mosquitto struct {
+	image    string             // that it runs from; empty is the installed one
 	settings []evidence.Setting // lines of its configuration
 }
 
 func (mosquitto) system() string { return "mqtt-mosquitto" }
 
+func (m mosquitto) in(image string) (server, error) {
+	m.image = image
+	return m, nil
+}
+
 // path of the program: Debian keeps it where an ordinary user's PATH has no entry.
-func (mosquitto) path() (string, error) {
+func (m mosquitto) path() (string, error) {
+	if m.image != "" {
+		return "mosquitto", nil
+	}
 	path, err := exec.LookPath("mosquitto")
 	if err != nil {
 		path, err = exec.LookPath("/usr/sbin/mosquitto")
@@ -36,6 +46,12 @@ func (m mosquitto) shown() []evidence.Setting {
 }
 
 func (m mosquitto) installed() error {
+	if m.image != "" {
+		if _, err := m.usage(); err != nil {
+			return fmt.Errorf("mqtt: mosquitto from image %s: %w", m.image, err)
+		}
+		return nil
+	}
 	if _, err := m.path(); err != nil {
 		return fmt.Errorf("mosquitto is not installed: apt-get install mosquitto: %w", err)
 	}
@@ -46,16 +62,30 @@ var versionLine = regexp.MustCompile(`mosquitto version (\S+)`)
 
 func (m mosquitto) versions() map[string]string {
 	versions := map[string]string{}
-	path, err := m.path()
-	if err != nil {
-		return versions
-	}
-	// It prints its version and its usage, and ends as if that were a failure.
-	usage, _ := exec.Command(path, "-h").Output()
-	if found := versionLine.FindSubmatch(usage); found != nil {
-		versions["mosquitto"] = string(found[1])
+	usage, err := m.usage()
+	if found := versionLine.FindStringSubmatch(usage); err == nil && found != nil {
+		versions["mosquitto"] = found[1]
 	}
 	return versions
+}
+
+// imageWithin bounds a look into an image.
+const imageWithin = 30 * time.Second
+
+// usage is what the program prints of itself, its version first. It ends as if
+// that were a failure.
+func (m mosquitto) usage() (string, error) {
+	if m.image != "" {
+		ctx, cancel := context.WithTimeout(context.Background(), imageWithin)
+		defer cancel()
+		return containers.ImageVersion(ctx, m.image, "sh", "-c", "command -v mosquitto && { mosquitto -h || true; }")
+	}
+	path, err := m.path()
+	if err != nil {
+		return "", err
+	}
+	printed, _ := exec.Command(path, "-h").Output()
+	return string(printed), nil
 }
 
 // mosquittoText is the configuration that all profiles share. Started by root,
@@ -89,8 +119,10 @@ func (m mosquitto) prepare(p Profile, address, dir string) (containers.StartFunc
 	}
 	return func(ctx context.Context, log io.Writer, exited func(containers.Exit)) (containers.Process, string, error) {
 		process, err := containers.StartProgram(ctx, containers.ProgramOptions{
+			Image:  m.image,
 			Path:   path,
 			Args:   []string{"-c", file},
+			Dir:    dir,
 			Log:    log,
 			Ready:  func(ctx context.Context) error { return p.ready(ctx, address) },
 			Exited: exited,

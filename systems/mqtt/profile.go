@@ -21,6 +21,7 @@ import (
 // from a binary whose main (or TestMain) gives Role to containers.RunRole.
 type Profile struct {
 	server        server
+	image         string // that the server runs from; empty is the installed one
 	name, summary string
 	qos           byte
 	clean         bool    // a session ends with its connection
@@ -180,6 +181,16 @@ func (table claims) bySystem() []evidence.Claim {
 	return made
 }
 
+// In gives the profile with its server from an image.
+func (p Profile) In(image string) (systems.System, error) {
+	s, err := p.server.in(image)
+	if err != nil {
+		return nil, err
+	}
+	p.server, p.image = s, image
+	return p, nil
+}
+
 // Installed says what is missing on this machine.
 func (p Profile) Installed() error { return p.server.installed() }
 
@@ -223,6 +234,9 @@ func (p Profile) Describe() systems.Description {
 			systems.NeedPlanting:    "MQTT payloads have no protocol version that the server would refuse",
 		},
 	}
+	if p.image != "" {
+		d.Profile.Name += "@" + p.image
+	}
 	if version := clientVersion(); version != "" {
 		d.Versions["paho.golang"] = version
 	}
@@ -239,6 +253,7 @@ func (p Profile) Describe() systems.Description {
 	if p.qos == 0 {
 		d.Profile.AckCounting = "automatic"
 		maps.Copy(d.Lacks, map[systems.Need]string{
+			systems.NeedAnswer:    "QoS 0 has no answer to a publish",
 			systems.NeedAcks:      "QoS 0 has no acknowledgements",
 			systems.NeedDecline:   "QoS 0 has no answer to a publish",
 			systems.NeedMessageID: "QoS 0 has no answer to a publish, so that nothing is tried again",

@@ -19,3 +19,12 @@ func TestConformance(t *testing.T) {
 		t.Run(name, func(t *testing.T) { systemtest.Exercise(t, named(t, name)) })
 	}
 }
+
+// TestConformanceFromAnImage: another release, from a container image.
+func TestConformanceFromAnImage(t *testing.T) {
+	s, err := named(t, "file-explicit-ack").In("custody/nats:trixie")
+	if err != nil {
+		t.Fatal(err)
+	}
+	systemtest.Exercise(t, s)
+}

@@ -27,6 +27,8 @@ type instance struct {
 var (
 	_ systems.System    = Profile{}
 	_ systems.Connector = Profile{}
+	_ systems.Installed = Profile{}
+	_ systems.Contained = Profile{}
 	_ systems.Networked = (*instance)(nil)
 	_ systems.Process   = (*instance)(nil)
 	_ systems.Inspector = (*instance)(nil)
@@ -73,12 +75,13 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 		return nil, fmt.Errorf("nats: log of the server: %w", err)
 	}
 	in := &instance{clients: clients{profile: p, address: address}}
+	start := in.startChild
+	if p.image != "" {
+		start = in.startContainer
+	}
 	in.Server = containers.NewServer(serverName, env.Sink, log, func(ctx context.Context, log io.Writer, exited func(containers.Exit)) (containers.Process, string, error) {
-		child, err := containers.StartChild(ctx, containers.ChildOptions{Role: RoleName, Config: serverConfig{File: file}, Log: log, Exited: exited}, nil)
-		if err != nil {
-			return nil, "", fmt.Errorf("nats: start the server on %s (main must give nats.Role to containers.RunRole): %w", address, err)
-		}
-		return child, "", nil
+		process, err := start(ctx, file, log, exited)
+		return process, "", err
 	})
 	if err := in.Server.Restart(ctx); err != nil {
 		return nil, errors.Join(err, log.Close())
@@ -87,6 +90,27 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 		return nil, errors.Join(err, in.Stop(context.WithoutCancel(ctx)))
 	}
 	return in, nil
+}
+
+func (in *instance) startChild(ctx context.Context, file string, log io.Writer, exited func(containers.Exit)) (containers.Process, error) {
+	child, err := containers.StartChild(ctx, containers.ChildOptions{Role: RoleName, Config: serverConfig{File: file}, Log: log, Exited: exited}, nil)
+	if err != nil {
+		return nil, fmt.Errorf("nats: start the server on %s (main must give nats.Role to containers.RunRole): %w", in.address, err)
+	}
+	return child, nil
+}
+
+func (in *instance) startContainer(ctx context.Context, file string, log io.Writer, exited func(containers.Exit)) (containers.Process, error) {
+	process, err := containers.StartProgram(ctx, containers.ProgramOptions{
+		Image: in.profile.image, Path: program, Args: []string{"--config", file}, Dir: filepath.Dir(file), Log: log, Exited: exited,
+		Ready: func(ctx context.Context) error {
+			return in.administer(ctx, func(js jetstream.JetStream) error { _, err := js.AccountInfo(ctx); return err })
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("nats: start the server on %s: %w", in.address, err)
+	}
+	return process, nil
 }
 
 // Stop ends the server, whatever state it is in.
@@ -115,7 +139,7 @@ func (in *instance) makeStream(ctx context.Context) error {
 		Retention:   p.retention(),
 		MaxAge:      p.scaled(p.maxAge),
 		Duplicates:  p.scaled(p.duplicates),
-		AllowMsgTTL: true,
+		AllowMsgTTL: p.expires(),
 	}
 	if p.storage == jetstream.MemoryStorage {
 		// It is made anew after each restart: no message of it may have the

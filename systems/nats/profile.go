@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	client "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -22,6 +21,7 @@ import (
 type Profile struct {
 	settings
 	scale float64 // factor on every period and bound
+	image string  // that the server runs from; empty is the one in this binary
 }
 
 // settings are what the profiles differ in.
@@ -125,7 +125,7 @@ var profiles = []settings{
 func Profiles(scale float64) []systems.System {
 	all := make([]systems.System, len(profiles))
 	for i, s := range profiles {
-		all[i] = Profile{s, scale}
+		all[i] = Profile{settings: s, scale: scale}
 	}
 	return all
 }
@@ -170,6 +170,11 @@ func (p Profile) scaled(d time.Duration) time.Duration {
 func (p Profile) Describe() systems.Description {
 	lacks := maps.Clone(lacked)
 	maps.Copy(lacks, p.lacks)
+	claims := p.claims
+	if !p.core && !p.expires() {
+		lacks[systems.NeedTTL] = "this nats-server knows no time to live of a message: " + ttlSince + " and later do"
+		claims = claims.without(evidence.ExpiryHonoured)
+	}
 	d := systems.Description{
 		System: "nats",
 		Profile: evidence.Profile{
@@ -193,9 +198,15 @@ func (p Profile) Describe() systems.Description {
 				OrderScope:      "connection",
 			},
 		},
-		Claims:   p.claims.bySystem(),
-		Versions: map[string]string{"nats-server": server.VERSION, "nats.go": client.Version},
+		Claims:   claims.bySystem(),
+		Versions: map[string]string{"nats.go": client.Version},
 		Lacks:    lacks,
+	}
+	if release, err := p.release(); err == nil {
+		d.Versions["nats-server"] = release
+	}
+	if p.image != "" {
+		d.Profile.Name += "@" + p.image
 	}
 	if p.automatic() {
 		d.Profile.Redelivers, d.Profile.AckCounting = evidence.RedeliverNever, "automatic"
@@ -222,7 +233,9 @@ func (p Profile) listed() []evidence.Setting {
 		// A message past its last attempt would stay in the work queue,
 		// offered to nobody: JetStream has no dead-letter queue.
 		{Name: "max_deliver", Value: strconv.Itoa(maxDeliver)},
-		{Name: "allow_msg_ttl", Value: "true"},
+	}
+	if p.expires() {
+		list = append(list, evidence.Setting{Name: "allow_msg_ttl", Value: "true"})
 	}
 	if p.persist != jetstream.DefaultPersistMode {
 		list = append(list, evidence.Setting{Name: "persist_mode", Value: strings.ToLower(p.persist.String())})

@@ -19,3 +19,12 @@ func TestConformance(t *testing.T) {
 		}
 	}
 }
+
+// TestConformanceFromAnImage: another release, from a container image.
+func TestConformanceFromAnImage(t *testing.T) {
+	s, err := profile(t, "quorum").In("custody/rabbitmq:trixie")
+	if err != nil {
+		t.Fatal(err)
+	}
+	systemtest.Exercise(t, s)
+}

@@ -6,13 +6,14 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
-	"os/exec"
+	"net"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
+
+	"github.com/custodymq/custody/containers"
 )
 
 // console asks a node what AMQP cannot tell: how many messages each of its
@@ -21,12 +22,14 @@ import (
 // publishes about quorum queues is seconds old. So one Erlang machine stays
 // beside the node and does what rabbitmqctl does. Safe for concurrent use.
 type console struct {
-	node string
-	env  []string
+	node  string
+	image string // the node's
+	dir   string // the node's; it holds the socket over which questions go
+	env   []string
 
-	mu      sync.Mutex // one question at a time
-	cmd     *exec.Cmd  // nil until the first question
-	in      io.WriteCloser
+	mu      sync.Mutex         // one question at a time
+	process containers.Process // nil until the first question
+	conn    net.Conn
 	answers chan string
 	ended   chan struct{} // closed when no more answers come
 	last    int           // number of the last question
@@ -57,9 +60,10 @@ const (
 )
 
 // asking reads questions ("7 1 PREFIX") and writes answers ("7 ok NAME COUNT …",
-// "7 failed WHY") until its input ends. Names are in hexadecimal.
+// "7 failed WHY") until its connection ends. Names are in hexadecimal.
 const asking = `
-[Node | Texts] = init:get_plain_arguments(),
+[Node, Socket | Texts] = init:get_plain_arguments(),
+{ok, Harness} = gen_tcp:connect({local, Socket}, 0, [local, {packet, line}, {active, false}]),
 Parse = fun(Text) ->
 	{ok, Tokens, _} = erl_scan:string(Text),
 	{ok, Expressions} = erl_parse:parse_exprs(Tokens),
@@ -75,10 +79,10 @@ Ask = fun(Question, Prefix) ->
 	end
 end,
 Loop = fun Again() ->
-	case io:get_line("") of
-		Line when is_list(Line) ->
+	case gen_tcp:recv(Harness, 0) of
+		{ok, Line} ->
 			[Number, Question, Prefix] = string:lexemes(Line, " \n"),
-			io:format("~s ~s~n", [Number, Ask(Question, Prefix)]),
+			ok = gen_tcp:send(Harness, io_lib:format("~s ~s~n", [Number, Ask(Question, Prefix)])),
 			Again();
 		_ -> halt()
 	end
@@ -99,12 +103,12 @@ func (c *console) write(ctx context.Context) error {
 func (c *console) ask(ctx context.Context, question, prefix string) (map[string]int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := c.start(); err != nil {
+	if err := c.start(ctx); err != nil {
 		return nil, err
 	}
 	c.last++
 	number := strconv.Itoa(c.last)
-	if _, err := fmt.Fprintf(c.in, "%s %s %s\n", number, question, prefix); err != nil {
+	if _, err := fmt.Fprintf(c.conn, "%s %s %s\n", number, question, prefix); err != nil {
 		return nil, fmt.Errorf("rabbitmq: ask the node: %w", err)
 	}
 	for {
@@ -139,27 +143,44 @@ func readCounts(answer string) (map[string]int, error) {
 	return counts, nil
 }
 
-func (c *console) start() error {
-	if c.cmd != nil {
+// acceptEvery is how long the machine's connection is waited for at a time.
+const acceptEvery = 50 * time.Millisecond
+
+func (c *console) start(ctx context.Context) error {
+	if c.process != nil {
 		return nil
 	}
-	name := "console-" + c.node // a name of its own, as the name mapper knows it
-	cmd := exec.Command("erl", "-noshell", "-hidden", "-sname", name,
-		"-kernel", "inet_dist_use_interface", "{127,0,0,1}", "+sbwt", "none", "-eval", asking, "-extra", c.node, counting, writing)
-	cmd.Env, cmd.WaitDelay = c.env, time.Second
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	in, err1 := cmd.StdinPipe()
-	out, err2 := cmd.StdoutPipe()
-	if err := errors.Join(err1, err2); err != nil {
-		return fmt.Errorf("rabbitmq: pipes to erl: %w", err)
+	socket := filepath.Join(c.dir, "console")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
+	if err != nil {
+		return fmt.Errorf("rabbitmq: a socket for the questions to the node: %w", err)
 	}
-	if err := cmd.Start(); err != nil {
+	defer l.Close()
+	name := "console-" + c.node // a name of its own, as the name mapper knows it
+	process, err := containers.StartProgram(ctx, containers.ProgramOptions{
+		Image: c.image, Path: "erl", Env: c.env, Dir: c.dir,
+		Args: []string{
+			"-noinput", "-hidden", "-sname", name, "-kernel", "inet_dist_use_interface", "{127,0,0,1}", "+sbwt", "none",
+			"-eval", asking, "-extra", c.node, socket, counting, writing,
+		},
+		Ready: func(context.Context) error {
+			if err := l.SetDeadline(time.Now().Add(acceptEvery)); err != nil {
+				return err
+			}
+			conn, err := l.Accept()
+			if err == nil {
+				c.conn = conn
+			}
+			return err
+		},
+	})
+	if err != nil {
 		return fmt.Errorf("rabbitmq: start erl to ask the node: %w", err)
 	}
-	c.cmd, c.in, c.answers, c.ended = cmd, in, make(chan string, 1), make(chan struct{})
+	c.process, c.answers, c.ended = process, make(chan string, 1), make(chan struct{})
 	go func() {
 		defer close(c.ended)
-		lines := bufio.NewScanner(out)
+		lines := bufio.NewScanner(c.conn)
 		lines.Buffer(nil, 1<<20)
 		for lines.Scan() {
 			select {
@@ -172,14 +193,13 @@ func (c *console) start() error {
 	return nil
 }
 
-func (c *console) close() error {
+func (c *console) close(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.cmd == nil {
+	if c.process == nil {
 		return nil
 	}
-	err := errors.Join(c.in.Close(), c.cmd.Process.Kill())
+	err := errors.Join(c.conn.Close(), c.process.Kill(ctx))
 	<-c.ended
-	_ = c.cmd.Wait() // it was killed, and says so
 	return err
 }

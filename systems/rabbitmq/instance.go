@@ -28,6 +28,7 @@ var (
 	_ systems.System        = Profile{}
 	_ systems.Connector     = Profile{}
 	_ systems.Installed     = Profile{}
+	_ systems.Contained     = Profile{}
 	_ systems.Networked     = (*instance)(nil)
 	_ systems.Process       = (*instance)(nil)
 	_ systems.Inspector     = (*instance)(nil)
@@ -45,10 +46,10 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	if err != nil {
 		return nil, fmt.Errorf("rabbitmq: log of the server: %w", err)
 	}
-	s, found := containers.Take[*server](ctx, env.Servers, poolKey)
+	s, found := containers.Take[*server](ctx, env.Servers, p.kind())
 	if found {
 		s.Attach(env.Sink, log)
-	} else if s, err = startServer(ctx, env.Sink, log); err != nil {
+	} else if s, err = startServer(ctx, p.image, env.Sink, log); err != nil {
 		return nil, errors.Join(err, log.Close())
 	}
 	prefix := "custody-" + strings.ToLower(rand.Text()[:10]) + "-"
@@ -61,6 +62,10 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	return in, nil
 }
 
+// kind names what makes two servers alike: the same one serves all profiles,
+// which differ in queues and clients.
+func (p Profile) kind() string { return "rabbitmq " + p.image }
+
 // Stop deletes the run's queues and puts the server back; one that was struck
 // is ended.
 func (in *instance) Stop(ctx context.Context) error {
@@ -68,7 +73,7 @@ func (in *instance) Stop(ctx context.Context) error {
 		if err := in.deleteQueues(ctx); err != nil {
 			return errors.Join(err, in.Close(ctx))
 		}
-		return errors.Join(in.Detach(), in.pool.Put(ctx, poolKey, in.server))
+		return errors.Join(in.Detach(), in.pool.Put(ctx, in.profile.kind(), in.server))
 	}
 	return in.Close(ctx)
 }

@@ -6,9 +6,7 @@ package rabbitmq
 import (
 	"fmt"
 	"maps"
-	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	client "github.com/rabbitmq/amqp091-go"
@@ -33,6 +31,7 @@ type Profile struct {
 	consumersMakeQueues bool // and producers do not
 	autoAck             bool
 
+	image  string  // that the server runs from; empty is the installed one
 	scale  float64 // factor on every period and bound
 	claims []evidence.Claim
 }
@@ -172,7 +171,7 @@ func (p Profile) Describe() systems.Description {
 			},
 		},
 		Claims:   p.claims,
-		Versions: versions(),
+		Versions: p.versions(),
 		Lacks: map[systems.Need]string{
 			systems.NeedModes:       "a queue has one mode: what is at most once there is another profile",
 			systems.NeedDecline:     "the queue is there, and stores a message whether or not a consumer is online",
@@ -185,9 +184,14 @@ func (p Profile) Describe() systems.Description {
 			systems.NeedDeadLetters: "this profile has no dead-letter exchange",
 		},
 	}
-	if p.consumersMakeQueues {
-		// With mandatory it says no. Without it says yes, and the scenario shows it.
+	if p.image != "" {
+		d.Profile.Name += "@" + p.image
+	}
+	switch {
+	case p.consumersMakeQueues && p.mandatory:
 		delete(d.Lacks, systems.NeedDecline)
+	case p.consumersMakeQueues:
+		d.Lacks[systems.NeedDecline] = "a message that no queue takes is confirmed all the same, and thrown away: see docs/track-record.md"
 	}
 	if p.deadLetters {
 		delete(d.Lacks, systems.NeedDeadLetters)
@@ -223,16 +227,4 @@ func (p Profile) settings() []evidence.Setting {
 		list = append(list, evidence.Setting{Name: "x-dead-letter-exchange", Value: "the default one"})
 	}
 	return list
-}
-
-// versions of the installed server and of the client; what is not known is left out.
-func versions() map[string]string {
-	found := make(map[string]string)
-	if dirs, err := filepath.Glob("/usr/lib/rabbitmq/lib/rabbitmq_server-*"); err == nil && len(dirs) > 0 {
-		_, found["rabbitmq-server"], _ = strings.Cut(filepath.Base(dirs[len(dirs)-1]), "-")
-	}
-	if v, ok := client.NewConnectionProperties()["version"].(string); ok {
-		found["amqp091-go"] = v
-	}
-	return found
 }

@@ -31,8 +31,6 @@ const (
 	serverProgram = "/usr/lib/rabbitmq/bin/rabbitmq-server"
 	// serverName is the actor of the server's events and the name of its log.
 	serverName = "broker"
-	// poolKey: the server is the same for all profiles, which differ in queues and clients.
-	poolKey = "rabbitmq"
 )
 
 const configText = `listeners.tcp.1 = %s
@@ -42,17 +40,9 @@ log.file = false
 disk_free_limit.absolute = 50MB
 `
 
-// Installed says what is missing to run the server.
-func (p Profile) Installed() error {
-	if _, err := os.Stat(serverProgram); err != nil {
-		return fmt.Errorf("rabbitmq: no RabbitMQ server: apt-get install rabbitmq-server: %w", err)
-	}
-	return nil
-}
-
 // startServer runs a node on free ports of 127.0.0.1, with a name mapper of its
 // own: the one that Erlang starts by itself stays behind and is everybody's.
-func startServer(ctx context.Context, sink evidence.Sink, log io.WriteCloser) (*server, error) {
+func startServer(ctx context.Context, image string, sink evidence.Sink, log io.WriteCloser) (*server, error) {
 	s := &server{}
 	address, mapper, peers, err := freeAddresses()
 	if err != nil {
@@ -62,22 +52,22 @@ func startServer(ctx context.Context, sink evidence.Sink, log io.WriteCloser) (*
 	if s.dir, err = containers.Folder(); err != nil {
 		return nil, err
 	}
-	env, err := s.configure(mapper, peers)
+	env, err := s.configure(image, mapper, peers)
 	if err != nil {
 		return nil, errors.Join(err, s.discard(ctx))
 	}
 	_, mapperPort, _ := net.SplitHostPort(mapper) // it was just made
 	s.epmd, err = containers.StartProgram(ctx, containers.ProgramOptions{
-		Path: "epmd", Args: []string{"-port", mapperPort, "-address", "127.0.0.1"}, Env: env,
+		Image: image, Path: "epmd", Args: []string{"-port", mapperPort, "-address", "127.0.0.1"}, Env: env, Dir: s.dir,
 		Ready: func(ctx context.Context) error { return reachable(ctx, mapper) },
 	})
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("rabbitmq: Erlang's name mapper: %w", err), s.discard(ctx))
 	}
-	s.console = &console{node: nodeName(address), env: env}
+	s.console = &console{node: nodeName(address), image: image, dir: s.dir, env: env}
 	s.Server = containers.NewServer(serverName, sink, log, func(ctx context.Context, log io.Writer, exited func(containers.Exit)) (containers.Process, string, error) {
 		p, err := containers.StartProgram(ctx, containers.ProgramOptions{
-			Path: serverProgram, Env: env, Dir: s.dir, Log: log, Exited: exited,
+			Image: image, Path: serverProgram, Env: env, Dir: s.dir, Log: log, Exited: exited,
 			Ready: func(ctx context.Context) error { return ready(ctx, address) },
 		})
 		if err != nil {
@@ -108,7 +98,7 @@ func (s *server) Close(ctx context.Context) error {
 func (s *server) discard(ctx context.Context) error {
 	var errs []error
 	if s.console != nil {
-		errs = append(errs, s.console.close())
+		errs = append(errs, s.console.close(context.WithoutCancel(ctx)))
 	}
 	if s.epmd != nil {
 		errs = append(errs, s.epmd.Kill(context.WithoutCancel(ctx)))
@@ -132,7 +122,7 @@ func nodeName(address string) string {
 }
 
 // configure writes the node's files and gives its environment.
-func (s *server) configure(mapper, peers string) (env []string, err error) {
+func (s *server) configure(image, mapper, peers string) (env []string, err error) {
 	_, mapperPort, _ := net.SplitHostPort(mapper)
 	_, peersPort, _ := net.SplitHostPort(peers)
 	in := func(name string) string { return filepath.Join(s.dir, name) }
@@ -152,29 +142,31 @@ func (s *server) configure(mapper, peers string) (env []string, err error) {
 			return nil, fmt.Errorf("rabbitmq: configuration of the server: %w", err)
 		}
 	}
-	return []string{
-		"PATH=" + os.Getenv("PATH"),
-		"HOME=" + in("home"),
+	if image == "" { // an image has a PATH of its own
+		env = append(env, "PATH="+os.Getenv("PATH"))
+	}
+	return append(env,
+		"HOME="+in("home"),
 		"LANG=C.UTF-8",
-		"RABBITMQ_NODENAME=" + nodeName(s.address),
-		"RABBITMQ_CONF_ENV_FILE=" + in("env.conf"),
-		"RABBITMQ_CONFIG_FILE=" + in("rabbitmq"),
-		"RABBITMQ_ADVANCED_CONFIG_FILE=" + in("advanced"),
-		"RABBITMQ_ENABLED_PLUGINS_FILE=" + in("plugins"),
-		"RABBITMQ_MNESIA_BASE=" + in("db"),
-		"RABBITMQ_LOG_BASE=" + in("log"),
-		"RABBITMQ_PID_FILE=" + in("pid"),
+		"RABBITMQ_NODENAME="+nodeName(s.address),
+		"RABBITMQ_CONF_ENV_FILE="+in("env.conf"),
+		"RABBITMQ_CONFIG_FILE="+in("rabbitmq"),
+		"RABBITMQ_ADVANCED_CONFIG_FILE="+in("advanced"),
+		"RABBITMQ_ENABLED_PLUGINS_FILE="+in("plugins"),
+		"RABBITMQ_MNESIA_BASE="+in("db"),
+		"RABBITMQ_LOG_BASE="+in("log"),
+		"RABBITMQ_PID_FILE="+in("pid"),
 		"RABBITMQ_LOGS=-",
-		"RABBITMQ_DIST_PORT=" + peersPort,
+		"RABBITMQ_DIST_PORT="+peersPort,
 		// Erlang's schedulers would spin while they wait, on a machine with few cores.
 		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=+sbwt none +sbwtdcpu none +sbwtdio none",
 		// The script then becomes the server instead of staying as its parent,
 		// which alone would be killed.
 		"RUNNING_UNDER_SYSTEMD=true",
-		"ERL_EPMD_PORT=" + mapperPort,
+		"ERL_EPMD_PORT="+mapperPort,
 		"ERL_EPMD_ADDRESS=127.0.0.1",
 		"ERL_CRASH_DUMP=/dev/null",
-	}, nil
+	), nil
 }
 
 // ready: the node takes connections, which it does when its queues are recovered.

@@ -29,3 +29,12 @@ func TestConformance(t *testing.T) {
 		t.Run(name, func(t *testing.T) { systemtest.Exercise(t, profile(t, name)) })
 	}
 }
+
+// TestConformanceFromAnImage: another release, from a container image.
+func TestConformanceFromAnImage(t *testing.T) {
+	s, err := profile(t, "aof-always-claim").(systems.Contained).In("custody/redis:trixie")
+	if err != nil {
+		t.Fatal(err)
+	}
+	systemtest.Exercise(t, s)
+}

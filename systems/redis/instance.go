@@ -38,6 +38,7 @@ var (
 	_ systems.System    = Profile{}
 	_ systems.Connector = Profile{}
 	_ systems.Installed = Profile{}
+	_ systems.Contained = Profile{}
 	_ systems.Networked = (*instance)(nil)
 	_ systems.Process   = (*instance)(nil)
 	_ systems.Inspector = (*instance)(nil)
@@ -79,7 +80,7 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 }
 
 // kind names what makes two servers alike.
-func (p Profile) kind() string { return "redis-server " + p.persistence }
+func (p Profile) kind() string { return "redis-server " + p.image + " " + p.persistence }
 
 func (p Profile) startServer(ctx context.Context, env systems.Env, log io.WriteCloser) (*server, error) {
 	address, err := containers.FreeAddress()
@@ -101,7 +102,7 @@ func (p Profile) startServer(ctx context.Context, env systems.Env, log io.WriteC
 	s := &server{endpoint: address, dir: dir}
 	s.Server = containers.NewServer(serverName, env.Sink, log, func(ctx context.Context, log io.Writer, exited func(containers.Exit)) (containers.Process, string, error) {
 		process, err := containers.StartProgram(ctx, containers.ProgramOptions{
-			Path: program, Args: []string{file}, Dir: dir, Log: log, Exited: exited,
+			Image: p.image, Path: p.release().program, Args: []string{file}, Dir: dir, Log: log, Exited: exited,
 			Ready: func(ctx context.Context) error { return p.administer(ctx, address, ping) },
 		})
 		return process, "", err

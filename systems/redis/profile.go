@@ -4,11 +4,7 @@
 package redis
 
 import (
-	"context"
-	"fmt"
 	"maps"
-	"os/exec"
-	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -27,7 +23,8 @@ type Profile struct {
 	heldBy        evidence.HeldBy // who has what was accepted
 	scale         float64         // factor on every period and bound
 	claims        []evidence.Claim
-	version       func() string // of the server; asked for once
+	image         string // that the server runs from; empty is the installed one
+	release       func() release
 }
 
 // reads is what a consumer of a profile reads. Redis sends no entry again by
@@ -51,8 +48,8 @@ const (
 // Profiles lists the configurations of this adapter, the safest first. scale is
 // the factor on every period and deadline of the run: 1 on an ordinary machine.
 func Profiles(scale float64) []systems.System {
-	version := sync.OnceValue(serverVersion)
-	profile := func(p Profile) systems.System { p.scale, p.version = scale, version; return p }
+	installed := sync.OnceValue(installedRelease)
+	profile := func(p Profile) systems.System { p.scale, p.release = scale, installed; return p }
 	return []systems.System{
 		profile(Profile{
 			name: "aof-always-claim", persistence: aofAlways, reads: claim, heldBy: evidence.HeldByStore, claims: claimingClaims(anyFault),
@@ -169,35 +166,9 @@ var (
 	}.bySystem()
 )
 
-// program is the server, as Debian names it.
-const program = "redis-server"
-
-// Installed says whether the server is on this machine.
-func (Profile) Installed() error {
-	if _, err := exec.LookPath(program); err != nil {
-		return fmt.Errorf("redis: %s is missing: apt-get install %s, or make brokers", program, program)
-	}
-	return nil
-}
-
-// versionForm is in what the server prints: "Redis server v=7.0.15 sha=…".
-var versionForm = regexp.MustCompile(`\bv=(\S+)`)
-
-// serverVersion asks the installed server.
-func serverVersion() string {
-	ctx, cancel := context.WithTimeout(context.Background(), versionWithin)
-	defer cancel()
-	printed, err := exec.CommandContext(ctx, program, "--version").Output()
-	if found := versionForm.FindSubmatch(printed); err == nil && found != nil {
-		return string(found[1])
-	}
-	return "not installed"
-}
-
-const versionWithin = 5 * time.Second
-
 // Describe says what this profile promises and lacks.
 func (p Profile) Describe() systems.Description {
+	server := p.release()
 	d := systems.Description{
 		System: "redis",
 		Profile: evidence.Profile{
@@ -222,8 +193,11 @@ func (p Profile) Describe() systems.Description {
 			},
 		},
 		Claims:   p.claims,
-		Versions: map[string]string{program: p.version(), "go-redis": client.Version()},
+		Versions: map[string]string{server.program: server.version, "go-redis": client.Version()},
 		Lacks:    maps.Clone(lacks),
+	}
+	if p.image != "" {
+		d.Profile.Name += "@" + p.image
 	}
 	if p.reads == channel {
 		const none = "pub/sub keeps nothing and asks for no acknowledgement"

@@ -1,0 +1,78 @@
+package rabbitmq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"time"
+
+	client "github.com/rabbitmq/amqp091-go"
+
+	"github.com/custodymq/custody/containers"
+	"github.com/custodymq/custody/systems"
+)
+
+// releaseFolders hold one release each, by the name "rabbitmq_server-3.10.8".
+const releaseFolders = "/usr/lib/rabbitmq/lib/rabbitmq_server-*"
+
+// imageWithin bounds a look into an image.
+const imageWithin = 30 * time.Second
+
+// In gives the profile with its server from an image in which RabbitMQ lies
+// where Debian has it.
+func (p Profile) In(image string) (systems.System, error) {
+	p.image = image
+	return p, nil
+}
+
+// Installed says what is missing to run the server.
+func (p Profile) Installed() error {
+	_, err := p.release()
+	return err
+}
+
+// release is the version of the server.
+func (p Profile) release() (string, error) {
+	if p.image != "" {
+		ctx, cancel := context.WithTimeout(context.Background(), imageWithin)
+		defer cancel()
+		folders, err := containers.ImageVersion(ctx, p.image, "sh", "-c", "ls -d "+releaseFolders)
+		if err != nil {
+			return "", fmt.Errorf("rabbitmq: no server as Debian installs it in image %s: %w", p.image, err)
+		}
+		return newest(strings.Fields(folders))
+	}
+	if _, err := os.Stat(serverProgram); err != nil {
+		return "", fmt.Errorf("rabbitmq: no RabbitMQ server: apt-get install rabbitmq-server: %w", err)
+	}
+	folders, err := filepath.Glob(releaseFolders)
+	if err != nil {
+		return "", err
+	}
+	return newest(folders)
+}
+
+// newest version among the folders of releases, which are sorted.
+func newest(folders []string) (string, error) {
+	if len(folders) == 0 {
+		return "", errors.New("rabbitmq: no release in " + releaseFolders)
+	}
+	_, version, _ := strings.Cut(path.Base(folders[len(folders)-1]), "-")
+	return version, nil
+}
+
+// versions of server and client; what is not known is left out.
+func (p Profile) versions() map[string]string {
+	found := make(map[string]string)
+	if version, err := p.release(); err == nil {
+		found["rabbitmq-server"] = version
+	}
+	if v, ok := client.NewConnectionProperties()["version"].(string); ok {
+		found["amqp091-go"] = v
+	}
+	return found
+}

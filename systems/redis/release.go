@@ -1,0 +1,86 @@
+package redis
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/custodymq/custody/containers"
+	"github.com/custodymq/custody/systems"
+)
+
+// program is the server, as Debian names it.
+const program = "redis-server"
+
+// release is the server that a profile runs: Redis, or Valkey, which is one.
+type release struct{ program, version string }
+
+const (
+	installedWithin = 5 * time.Second  // for what the installed server prints
+	imageWithin     = 30 * time.Second // for a container that does the same
+)
+
+// In gives the profile with its server from an image, of Redis or of Valkey.
+func (p Profile) In(image string) (systems.System, error) {
+	p.image = image
+	p.release = func() release {
+		r, err := imageRelease(image)
+		if err != nil {
+			return release{program, "not known"} // Installed says why
+		}
+		return r
+	}
+	return p, nil
+}
+
+// Installed says whether the server is on this machine, or its image.
+func (p Profile) Installed() error {
+	if p.image != "" {
+		_, err := imageRelease(p.image)
+		return err
+	}
+	if _, err := exec.LookPath(program); err != nil {
+		return fmt.Errorf("redis: %s is missing: apt-get install %s, or make brokers", program, program)
+	}
+	return nil
+}
+
+// installedRelease asks the installed server.
+func installedRelease() release {
+	ctx, cancel := context.WithTimeout(context.Background(), installedWithin)
+	defer cancel()
+	printed, err := exec.CommandContext(ctx, program, "--version").Output()
+	if r, ok := releaseIn(string(printed)); ok && err == nil {
+		return r
+	}
+	return release{program, "not installed"}
+}
+
+// imageRelease asks the server of an image, by either of its names.
+func imageRelease(image string) (release, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), imageWithin)
+	defer cancel()
+	printed, err := containers.ImageVersion(ctx, image, "sh", "-c", "redis-server --version || valkey-server --version")
+	if err != nil {
+		return release{}, fmt.Errorf("redis: a server from image %s: %w", image, err)
+	}
+	r, ok := releaseIn(printed)
+	if !ok {
+		return release{}, fmt.Errorf("redis: the server of image %s says %q, which is no version; choose an image of Redis or Valkey", image, printed)
+	}
+	return r, nil
+}
+
+// releaseForm is in what a server prints: "Redis server v=7.0.15 sha=…".
+var releaseForm = regexp.MustCompile(`(Redis|Valkey) server v=(\S+)`)
+
+func releaseIn(printed string) (release, bool) {
+	found := releaseForm.FindStringSubmatch(printed)
+	if found == nil {
+		return release{}, false
+	}
+	return release{strings.ToLower(found[1]) + "-server", found[2]}, true
+}
