@@ -278,7 +278,7 @@ func (r recorded) seen(o scenarios.Outcome) string {
 	case !v.Claimed:
 		return seen + "), which is not claimed"
 	case !v.Covered:
-		return seen + "), which is claimed, and not for this fault"
+		return seen + "), which is claimed, but not for this fault"
 	}
 	Expect(o.Judgement.Outcome).To(Equal(guarantees.Violated), "%s\n%s", o.Judgement.Why, o.Dir)
 	return seen + "), which is claimed, and violated"
@@ -338,10 +338,30 @@ func (r recorded) section(seen string) string {
 	for _, name := range slices.Sorted(maps.Keys(versions)) {
 		with = append(with, name+" "+versions[name])
 	}
-	shown, control := r.shown.find().Describe().Profile, r.control.find().Describe().Profile
-	return fmt.Sprintf("### %s\n\n%s\n\n- Run: %s\n- On: %s.\n- Shown by %s.\n- Control: %s\n- On: %s.\n%s%s with %s.\n",
-		r.report, why, r.shown.command(), shown.Summary, seen, r.control.command(), control.Summary,
+	return fmt.Sprintf("### %s\n\n%s\n\n- Run: %s. %s\n- Shown by %s.\n- Control: %s. %s\n%s%s with %s.\n",
+		r.report, why, r.shown.command(), r.shown.summary(), seen, r.control.command(), r.different(),
 		measuredOn, time.Now().UTC().Format("2 January 2006"), strings.Join(with, ", "))
+}
+
+// different says what is, in the control.
+func (r recorded) different() string {
+	GinkgoHelper()
+	switch {
+	case r.control.script != r.shown.script:
+		s, err := script.Parse(r.control.file(), r.control.text())
+		Expect(err).NotTo(HaveOccurred())
+		return s.Why
+	case r.control.system != r.shown.system:
+		return r.control.summary()
+	}
+	return "The client is honest."
+}
+
+// summary of the profile, as a sentence.
+func (m making) summary() string {
+	GinkgoHelper()
+	text := m.find().Describe().Profile.Summary
+	return strings.ToUpper(text[:1]) + text[1:] + "."
 }
 
 // versions of server and client. A test binary does not know its modules, as a
