@@ -22,9 +22,9 @@ type consumer struct {
 	address string
 	db      *business.Database
 	sink    evidence.Sink
-	call    time.Duration       // deadline of one call
-	names   bool                // the system takes message IDs of the publisher's
-	again   evidence.Redelivery // how what is left unsettled comes again
+	call    time.Duration // deadline of one call
+	names   bool          // the system takes message IDs of the publisher's
+	reopens bool          // a delivery that is left unsettled keeps its place until the session ends
 
 	sessions int // of this process
 	name     string
@@ -142,8 +142,8 @@ func (c *consumer) handle(ctx context.Context, d systems.Delivery) error {
 	if c.fails(e.BusinessID) {
 		step(evidence.HandlerFailed, "the handler fails on "+e.BusinessID)
 		r, ok := d.(systems.Rejecter)
-		if !ok && (c.again == evidence.RedeliverReconnect || c.again == evidence.RedeliverRebalance) {
-			return fmt.Errorf("%w: the handler fails on %s, and it comes again to a new session only", systems.ErrDisconnected, e.BusinessID)
+		if !ok && c.reopens {
+			return fmt.Errorf("%w: the handler fails on %s, and only a new session goes on from there", systems.ErrDisconnected, e.BusinessID)
 		}
 		return c.settle(ctx, e, evidence.NackCalled, evidence.NackReturned, func(ctx context.Context) (evidence.AckOutcome, error) {
 			if ok {
@@ -174,6 +174,18 @@ func (c *consumer) logKey(delivered evidence.Event) string {
 		return delivered.MessageID
 	}
 	return delivered.BusinessID
+}
+
+// holdsPlace says whether only the end of its session frees what a delivery
+// that nobody settles takes of the window.
+func holdsPlace(p evidence.Profile) bool {
+	switch p.Redelivers {
+	case evidence.RedeliverReconnect, evidence.RedeliverRebalance:
+		return true
+	case evidence.RedeliverNever:
+		return p.AckCounting != "automatic"
+	}
+	return false
 }
 
 // takesMessageID says whether a publisher of this system may choose the ID.

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Installs the servers that Custody runs as child processes, as far as this
-# machine's package managers have them. Debian or a relative of it, as root;
-# each server that the packages bring along is stopped, for Custody starts its
-# own in private folders. What is there already is left as it is.
+# Installs the servers that Custody runs as child processes, and a Docker engine
+# for those that it runs as containers, as far as the package managers have
+# them. Debian or a relative of it, as root; each server that the packages bring
+# along is stopped, for Custody starts its own in private folders. What is there
+# already is left as it is.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -11,6 +12,8 @@ declare -A packages=(
 	[rabbitmq-server]=rabbitmq-server
 	[mosquitto]=mosquitto
 	[redis-server]=redis-server
+	[dockerd]=docker.io
+	[iptables]=iptables
 )
 
 missing=()
@@ -35,6 +38,7 @@ if ((${#missing[@]})); then
 	apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 fi
 
-systems/kafka/install.sh
+command -v mvn >/dev/null || printf 'no mvn: Kafka is left out (apt-get install maven default-jre-headless)\n' >&2
+command -v mvn >/dev/null && systems/kafka/install.sh
 
 bin/custody doctor

@@ -87,15 +87,47 @@ func (s *Server) Restart(ctx context.Context) error {
 	if running(s.process) {
 		return fmt.Errorf("containers: restart %s: it still runs: kill it or shut it down first", s.actor)
 	}
-	p, note, err := s.start(ctx, s, func(e Exit) {
-		s.record(evidence.Event{Kind: evidence.ProcessExited, Exit: &evidence.ExitInfo{Code: e.Code, Signal: e.Signal, Ordered: e.Ordered}})
-	})
+	l := &incarnation{of: s}
+	p, note, err := s.start(ctx, s, l.exited)
 	if err != nil {
-		return err
+		return err // it never served: its end is no event of the system's
 	}
 	s.process = p
-	s.record(evidence.Event{Kind: evidence.ProcessStarted, Reason: note})
+	l.started(note)
 	return nil
+}
+
+// incarnation is one process of a server: its life begins when the process serves, and its
+// end is recorded after its beginning.
+type incarnation struct {
+	of *Server
+
+	mu      sync.Mutex
+	serving bool
+	early   *Exit // before it was known to serve
+}
+
+func (l *incarnation) started(note string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.of.record(evidence.Event{Kind: evidence.ProcessStarted, Reason: note})
+	if l.serving = true; l.early != nil {
+		l.of.recordExit(*l.early)
+	}
+}
+
+func (l *incarnation) exited(e Exit) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.serving {
+		l.early = &e
+		return
+	}
+	l.of.recordExit(e)
+}
+
+func (s *Server) recordExit(e Exit) {
+	s.record(evidence.Event{Kind: evidence.ProcessExited, Exit: &evidence.ExitInfo{Code: e.Code, Signal: e.Signal, Ordered: e.Ordered}})
 }
 
 // Running says whether the process lives; a paused one does.

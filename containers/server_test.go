@@ -107,6 +107,17 @@ func TestServerLives(t *testing.T) {
 	}
 }
 
+func TestServerThatDoesNotStartHasNoLife(t *testing.T) {
+	ctx, h := bounded(t), &history{}
+	s := containers.NewServer("broker", h, &logFile{}, shell("exit 1", never))
+	if err := s.Restart(ctx); err == nil {
+		t.Error("it was started")
+	}
+	if h.String() != "" || s.Running() {
+		t.Errorf("recorded %q, running %v", h, s.Running())
+	}
+}
+
 func TestServerTellsOfADeathThatNobodyOrdered(t *testing.T) {
 	ctx, h := bounded(t), &history{}
 	p, _, err := shell("exit 3", atOnce)(ctx, io.Discard, func(e containers.Exit) {

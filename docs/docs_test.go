@@ -256,7 +256,7 @@ func (s *shell) line(t *testing.T, where, line string) {
 // need a broker that runs: their words are checked, and they are not run.
 func endless(args []string) bool {
 	switch args[0] {
-	case "broker", "dlq":
+	case "broker", "dlq", "matrix", "sweep":
 		return true
 	case "defects":
 		return !slices.Contains(args, "--list")

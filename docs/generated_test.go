@@ -2,6 +2,9 @@ package docs_test
 
 import (
 	"cmp"
+	"encoding/json"
+	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -20,6 +23,7 @@ import (
 	"github.com/custodymq/custody/links/nats"
 	"github.com/custodymq/custody/links/resp"
 	"github.com/custodymq/custody/links/zmtp"
+	"github.com/custodymq/custody/reports"
 	"github.com/custodymq/custody/scenarios"
 	"github.com/custodymq/custody/systems"
 	"github.com/custodymq/custody/systems/all"
@@ -35,6 +39,8 @@ var generated = map[string]func() string{
 	"frames":     framesTable,
 	"scenarios":  scenariosTable,
 	"classes":    classesList,
+	"matrix":     matrixTable,
+	"losses":     lossesTable,
 }
 
 var part = regexp.MustCompile(`(?s)(<!-- generated: ([a-z]+) -->\n).*?(<!-- end -->)`)
@@ -82,6 +88,64 @@ func guaranteeSections() string {
 		}
 		fmt.Fprintf(&b, "*Put to the test in* %s.\n\n", cmp.Or(strings.Join(in, ", "), "no scenario of the catalogue"))
 	}
+	return b.String()
+}
+
+// measured is the file of a matrix that `custody matrix` has left, from which
+// the documentation's tables are made: go test ./docs -update -matrix FILE.
+var measured = flag.String("matrix", "", "matrix.json of a run; with -update it becomes the documentation's")
+
+// matrixFile is the documentation's own, without reasons and folders.
+const matrixFile = "docs/matrix.json"
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if *update && *measured != "" {
+		if err := takeMatrix(*measured); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
+	os.Exit(m.Run())
+}
+
+func takeMatrix(file string) error {
+	g, err := readMatrix(file)
+	if err != nil {
+		return err
+	}
+	f, err := os.Create(filepath.Join(root, matrixFile))
+	if err != nil {
+		return err
+	}
+	return errors.Join(reports.WriteGridJSON(f, g.Plain()), f.Close())
+}
+
+func readMatrix(file string) (g reports.Grid, err error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return g, err
+	}
+	if err := json.Unmarshal(b, &g); err != nil {
+		return g, fmt.Errorf("%s: %w", file, err)
+	}
+	return g, nil
+}
+
+func matrixTable() string { return gridTable(func(g reports.Grid) reports.Grid { return g }) }
+
+// lossesTable is the part of the matrix that most readers come for.
+func lossesTable() string {
+	return gridTable(func(g reports.Grid) reports.Grid { return g.Only(evidence.NoAcceptedLoss) })
+}
+
+func gridTable(part func(reports.Grid) reports.Grid) string {
+	g, err := readMatrix(filepath.Join(root, matrixFile))
+	if err != nil {
+		panic(err) // it is a file of this repository
+	}
+	var b strings.Builder
+	_ = reports.WriteGridMarkdown(&b, part(g)) // a Builder takes all
 	return b.String()
 }
 

@@ -75,7 +75,7 @@ var verbs = map[string]verb{
 		event: func(w *watched, _ *Conditions, e *Event) bool {
 			return e.BusinessID == w.Subject && e.Ack.Settles()
 		}},
-	CondInFlight: {on: []Kind{FaultFired}, missing: "too few messages were in flight when the fault fired",
+	CondInFlight: {on: []Kind{Commanded, FaultFired}, missing: "too few messages were in flight when the fault fired",
 		event: func(w *watched, c *Conditions, e *Event) bool {
 			if e.Fault == w.Subject {
 				w.count = max(w.count, len(c.open))

@@ -45,6 +45,9 @@ func TestConditions(t *testing.T) {
 		{"in flight, one settled and not answered", Condition{Verb: CondInFlight, Subject: "f", Times: 2}, []any{
 			Event{Kind: PublishCalled, PublishID: "p-1-1"}, Event{Kind: PublishCalled, PublishID: "p-2-1"},
 			Event{Kind: AckReturned, PublishID: "p-1-1", Ack: AckConfirmed}, Event{Kind: FaultFired, Fault: "f"}}, true, ""},
+		{"in flight when the stroke began, and given up before it was certain", Condition{Verb: CondInFlight, Subject: "f"}, []any{
+			Event{Kind: PublishCalled, PublishID: "p-1-1"}, Event{Kind: Commanded, Fault: "f"},
+			Event{Kind: AckReturned, PublishID: "p-1-1", Ack: AckConfirmed}, Event{Kind: PublishReturned, PublishID: "p-1-1"}, Event{Kind: FaultFired, Fault: "f"}}, true, ""},
 		{"in flight, one refused before", Condition{Verb: CondInFlight, Subject: "f", Times: 2}, []any{
 			Event{Kind: PublishCalled, PublishID: "p-1-1"}, Event{Kind: PublishCalled, PublishID: "p-2-1"},
 			Event{Kind: PublishReturned, PublishID: "p-1-1", Acceptance: Rejected}, Event{Kind: FaultFired, Fault: "f"}}, false, "1 of 2"},

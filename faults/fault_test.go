@@ -99,9 +99,9 @@ func TestAtOnce(t *testing.T) {
 		did    []string
 		events []string
 	}{
-		{"kill", faults.Spec{Target: "broker"}, []string{"kill", "revive"}, []string{"fault-armed", "fault-fired", "fault-healed"}},
-		{"shutdown", faults.Spec{Target: "broker"}, []string{"shutdown", "revive"}, []string{"fault-armed", "fault-fired", "fault-healed"}},
-		{"pause", faults.Spec{Target: "broker"}, []string{"pause", "continue"}, []string{"fault-armed", "fault-fired", "fault-healed"}},
+		{"kill", faults.Spec{Target: "broker"}, []string{"kill", "revive"}, []string{"fault-armed", "commanded", "fault-fired", "fault-healed"}},
+		{"shutdown", faults.Spec{Target: "broker"}, []string{"shutdown", "revive"}, []string{"fault-armed", "commanded", "fault-fired", "fault-healed"}},
+		{"pause", faults.Spec{Target: "broker"}, []string{"pause", "continue"}, []string{"fault-armed", "commanded", "fault-fired", "fault-healed"}},
 		{"clock", faults.Spec{Target: "broker", By: time.Hour}, []string{"clock 1h0m0s", "clock 0s"},
 			[]string{"fault-armed", "clock-set", "fault-fired", "clock-set", "fault-healed"}},
 	} {

@@ -125,6 +125,9 @@ func (p *processStroke) wait(reached <-chan struct{}, release func(), items <-ch
 }
 
 func (p *processStroke) strike(ctx context.Context, items []evidence.FrameItem) error {
+	// An orderly end takes its time: what was under way when it began may have
+	// given up when it is certain.
+	p.sink.Record(evidence.Event{Kind: evidence.Commanded, Actor: p.spec.Target, Fault: p.spec.Label, Reason: p.verb})
 	if err := p.stroke(ctx, p.process); err != nil {
 		return fmt.Errorf("%s %s: %w", p.verb, p.spec.Target, err)
 	}

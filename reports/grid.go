@@ -331,3 +331,42 @@ func WriteGridMarkdown(w io.Writer, g Grid) error {
 	_, err := io.WriteString(w, b.String())
 	return err
 }
+
+// Only gives the columns of one group, without its name.
+func (g Grid) Only(group string) Grid {
+	var kept []int
+	only := g
+	only.Columns = nil
+	for i, c := range g.Columns {
+		if c.Group == group {
+			kept = append(kept, i)
+			only.Columns = append(only.Columns, Column{Name: c.Name})
+		}
+	}
+	only.Rows = slices.Clone(g.Rows)
+	for r := range only.Rows {
+		row := &only.Rows[r]
+		cells := make([]Cell, 0, len(kept))
+		for _, i := range kept {
+			if i < len(row.Cells) {
+				cells = append(cells, row.Cells[i])
+			}
+		}
+		row.Cells = cells
+	}
+	return only
+}
+
+// Plain gives the grid without reasons, folders and links: what a document shows
+// of it, whichever machine it was measured on.
+func (g Grid) Plain() Grid {
+	g.Rows = slices.Clone(g.Rows)
+	for r := range g.Rows {
+		cells := slices.Clone(g.Rows[r].Cells)
+		for i := range cells {
+			cells[i] = Cell{State: cells[i].State}
+		}
+		g.Rows[r].Cells = cells
+	}
+	return g
+}

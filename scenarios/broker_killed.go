@@ -22,7 +22,7 @@ var brokerKilled = script.Scenario{
 	Reached: []evidence.Condition{
 		script.InFlight("died", 0),
 		script.Answered("unknown", "order-10"),
-		script.Effect("order-30"),
+		script.Accepted("order-30"),
 	},
 	Expect: usual(evidence.UnknownResolved),
 }

@@ -22,7 +22,7 @@ var brokerRestart = script.Scenario{
 	Reached: []evidence.Condition{
 		script.InFlight("restarted", 0),
 		script.Connected("c1", 2),
-		script.Effect("order-30"),
+		script.Accepted("order-30"),
 	},
 	Expect: usual(),
 }

@@ -3,14 +3,12 @@ package scenarios
 import (
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/script"
-	"github.com/custodymq/custody/systems"
 )
 
 // lateConsumer: what is pending outlives its consumer.
 var lateConsumer = script.Scenario{
-	Name:  "late-consumer",
-	Why:   "Messages wait when their consumer leaves; a new one is served, one that does not match is not.",
-	Needs: []string{string(systems.NeedRedelivery)},
+	Name: "late-consumer",
+	Why:  "Messages wait when their consumer leaves; a new one is served, one that does not match is not.",
 	Steps: []script.Step{
 		script.Producer{Name: "p1", Destination: "orders"},
 		script.Consumer{Name: "c0", Destination: "orders", Silent: true, Window: 10},

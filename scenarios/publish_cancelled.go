@@ -3,14 +3,12 @@ package scenarios
 import (
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/script"
-	"github.com/custodymq/custody/systems"
 )
 
 // publishCancelled: cancelling is no way to take a message back.
 var publishCancelled = script.Scenario{
-	Name:  "publish-cancelled",
-	Why:   "The caller cancels once the frame has left: Unknown, and resolved later.",
-	Needs: []string{string(systems.NeedRedelivery)},
+	Name: "publish-cancelled",
+	Why:  "The caller cancels once the frame has left: Unknown, and resolved later.",
 	Steps: []script.Step{
 		script.Producer{Name: "p1", Destination: "orders"},
 		script.Consumer{Name: "c0", Destination: "orders", Silent: true},

@@ -381,7 +381,7 @@ var probes = map[string]func(r *rig) bool{
 		}
 		r.subscribe(wire.AtLeastOnce, 0)
 		r.purged()
-		return r.count(r.neighbour, store.Pending) == 0
+		return r.soon(func() bool { return r.count(r.neighbour, store.Pending) == 0 })
 	},
 	"pending-forgotten-on-restart": func(r *rig) bool {
 		r.subscribe(wire.AtLeastOnce, 0)

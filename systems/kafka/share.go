@@ -43,9 +43,12 @@ type shareConsumer struct {
 type shareMember struct {
 	*session
 	consumer *shareConsumer
-	results  chan error // of the one acknowledgement that is under way
-	busy     bool       // guarded by consumer.mu
+	results  chan result // of the one acknowledgement that is under way
+	busy     bool        // guarded by consumer.mu
 }
+
+// result is the broker's word on an acknowledgement.
+type result struct{ err error }
 
 func (c *clients) shareConsumer(ctx context.Context, o systems.ConsumerOptions, topic string) (systems.Consumer, error) {
 	if err := c.fromStart(ctx, c.names.group(o.Subscription, o.Destination)); err != nil {
@@ -64,7 +67,7 @@ func (c *clients) shareConsumer(ctx context.Context, o systems.ConsumerOptions, 
 // join makes one more member.
 func (s *shareConsumer) join(ctx context.Context) (*shareMember, error) {
 	p := s.clients.profile
-	m := &shareMember{session: newSession(s.options.Address, false), consumer: s, results: make(chan error, 1)}
+	m := &shareMember{session: newSession(s.options.Address, false), consumer: s, results: make(chan result, 1)}
 	joined := newJoining(kmsg.ShareGroupHeartbeat)
 	err := m.start(p, s.options.Session,
 		kgo.WithHooks(joined),
@@ -192,7 +195,7 @@ func (m *shareMember) acknowledged(_ *kgo.Client, results kgo.ShareAckResults) {
 		err = errors.Join(err, r.Err)
 	}
 	select {
-	case m.results <- err:
+	case m.results <- result{err}:
 	default: // of an acknowledgement whose caller has gone
 	}
 }
@@ -252,7 +255,7 @@ func (d *shareDelivery) answer(ctx context.Context, status kgo.AckStatus) (evide
 	}
 	defer m.consumer.settle(m)
 	select {
-	case _ = <-m.results: // of an earlier one, whose caller has gone
+	case <-m.results: // of an earlier one, whose caller has gone
 	default:
 	}
 	ctx, cancel := until(ctx, m.gone)
@@ -261,7 +264,8 @@ func (d *shareDelivery) answer(ctx context.Context, status kgo.AckStatus) (evide
 	err := m.client.FlushAcks(ctx)
 	if err == nil {
 		select {
-		case err = <-m.results:
+		case r := <-m.results:
+			err = r.err
 		case <-ctx.Done():
 			err = context.Cause(ctx)
 		}

@@ -253,6 +253,7 @@ func (p Profile) Describe() systems.Description {
 	if p.qos == 0 {
 		d.Profile.AckCounting = "automatic"
 		maps.Copy(d.Lacks, map[systems.Need]string{
+			systems.NeedAnswer:    "QoS 0 has no answer to a publish",
 			systems.NeedAcks:      "QoS 0 has no acknowledgements",
 			systems.NeedDecline:   "QoS 0 has no answer to a publish",
 			systems.NeedMessageID: "QoS 0 has no answer to a publish, so that nothing is tried again",

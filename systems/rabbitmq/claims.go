@@ -72,9 +72,10 @@ var (
 	unroutableClaims = claims(always, []promise{redelivered, timeToLive})
 	mandatoryClaims  = quorumClaims
 
-	// What comes again too often, or what is one too many, is dropped.
+	// What comes again too often, or what is one too many, is dropped: the oldest,
+	// and so what would have come again.
 	deliveryLimitClaims = claims(always, []promise{redelivered, timeToLive})
-	dropHeadClaims      = deliveryLimitClaims
+	dropHeadClaims      = claims(always, []promise{timeToLive})
 
 	deadLetterClaims = claims(always, kept(anyFault, "Quorum Queues: Data Safety; At-least-once dead-lettering"), []promise{
 		{evidence.BoundedRetry, anyFault, "Quorum Queues: Poison Message Handling"},

@@ -187,9 +187,11 @@ func (p Profile) Describe() systems.Description {
 	if p.image != "" {
 		d.Profile.Name += "@" + p.image
 	}
-	if p.consumersMakeQueues {
-		// With mandatory it says no. Without it says yes, and the scenario shows it.
+	switch {
+	case p.consumersMakeQueues && p.mandatory:
 		delete(d.Lacks, systems.NeedDecline)
+	case p.consumersMakeQueues:
+		d.Lacks[systems.NeedDecline] = "a message that no queue takes is confirmed all the same, and thrown away: see docs/track-record.md"
 	}
 	if p.deadLetters {
 		delete(d.Lacks, systems.NeedDeadLetters)
