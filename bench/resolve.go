@@ -191,6 +191,9 @@ func Needs(s script.Scenario) []systems.Need {
 			case faults.StrikesProcess:
 				if spec.Target == faults.Broker {
 					add(systems.NeedProcess)
+					if f.Class == evidence.BrokerPause {
+						add(systems.NeedPause)
+					}
 				}
 			}
 		}

@@ -218,6 +218,10 @@ func TestCommandsWork(t *testing.T) {
 					if err := os.WriteFile(filepath.Join(s.dir, "my.scenario"), []byte(b.text), 0o644); err != nil {
 						t.Fatal(err)
 					}
+				case "yaml":
+					if err := os.WriteFile(filepath.Join(s.dir, "staging.yaml"), []byte(b.text), 0o644); err != nil {
+						t.Fatal(err)
+					}
 				case "sh":
 					for i, line := range strings.Split(strings.TrimSpace(b.text), "\n") {
 						s.line(t, fmt.Sprintf("%s:%d", page, b.line+i), line)

@@ -15,6 +15,7 @@ type Manifest struct {
 	Format       int               `json:"format"`
 	Run          string            `json:"run"`
 	System       string            `json:"system"`
+	Spec         string            `json:"spec,omitempty"` // how the run's caller named system and profile
 	Profile      Profile           `json:"profile"`
 	Claims       []Claim           `json:"claims"` // of the system and of the application's mechanisms
 	Scenario     string            `json:"scenario"`

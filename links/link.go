@@ -36,12 +36,12 @@ type Link struct {
 	armed    []*Armed
 }
 
-// Options of a link; all but Toxics and DialTimeout are required.
+// Options of a link; all but Protocol, Toxics and DialTimeout are required.
 type Options struct {
-	Name     string // the actor's
-	Upstream string // host:port of the system
-	Protocol Protocol
-	Index    *Index // shared by all links of a run
+	Name     string   // the actor's
+	Upstream string   // host:port of the system
+	Protocol Protocol // nil: the link sees bytes and no frames
+	Index    *Index   // shared by all links of a run
 	Sink     evidence.Sink
 	// Toxics chains Toxiproxy in from the start, so that AddToxic works on
 	// connections that are already open; otherwise on new ones only.
@@ -61,8 +61,11 @@ const (
 
 // Open starts a link; ctx bounds the opening only. The link runs until Close.
 func Open(ctx context.Context, o Options) (*Link, error) {
-	if o.Name == "" || o.Upstream == "" || o.Protocol == nil || o.Index == nil || o.Sink == nil {
-		return nil, errors.New("links: a link needs a name, an upstream, a protocol, an index and a sink")
+	if o.Name == "" || o.Upstream == "" || o.Index == nil || o.Sink == nil {
+		return nil, errors.New("links: a link needs a name, an upstream, an index and a sink")
+	}
+	if o.Protocol == nil {
+		o.Protocol = opaque{}
 	}
 	if o.DialTimeout <= 0 {
 		o.DialTimeout = defaultDialTimeout

@@ -16,6 +16,7 @@ import (
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/guarantees"
 	"github.com/custodymq/custody/script"
+	"github.com/custodymq/custody/systems"
 )
 
 // Plan is several runs: scenarios, each repeated, a few at a time.
@@ -81,6 +82,9 @@ func (p Plan) Run(ctx context.Context) (done []Outcome, err error) {
 	}
 	outcomes := make([]Outcome, len(runs))
 	spending := budget{whole: p.Budget, began: time.Now()}
+	if s, ok := p.Options.System.(systems.Exclusive); ok && s.Exclusive() {
+		p.Parallel = 1
+	}
 	slots := make(chan struct{}, max(p.Parallel, 1))
 	var group sync.WaitGroup
 	for i, r := range runs {

@@ -8,6 +8,7 @@ package systems
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
 	"time"
@@ -47,6 +48,7 @@ const (
 	NeedLinks       Need = "links"          // Networked
 	NeedFrames      Need = "frames"         // Networked with a Protocol
 	NeedProcess     Need = "process"        // Process
+	NeedPause       Need = "pause"          // …which can stand still
 	NeedRows        Need = "rows"           // Inspector
 	NeedDeadLetters Need = "dead-letters"   // Administrator
 	NeedStoreFaults Need = "store-faults"   // StoreFaulter
@@ -92,6 +94,31 @@ type Installed interface {
 // "PROFILE@IMAGE". The error says why this system has no server to run so.
 type Contained interface {
 	In(image string) (System, error)
+}
+
+// Remote is an optional ability of a System: the same profile on a server that
+// somebody else has started and that goes on after the run. The system that At
+// gives makes only what carries the run's name, and deletes that at its end; it
+// is a Connector, and its instances are Networked and no Process.
+type Remote interface {
+	At(Endpoint) System
+}
+
+// Endpoint is where such a server is, and as whom it is reached. User and
+// Password go to the server and nowhere else.
+type Endpoint struct {
+	Address        string // host and port
+	User, Password string // empty: none
+	TLS            *tls.Config
+}
+
+// String leaves the secrets out.
+func (e Endpoint) String() string { return e.Address }
+
+// Exclusive is an optional ability of a System whose runs strike one and the
+// same server: true asks for one run at a time.
+type Exclusive interface {
+	Exclusive() bool
 }
 
 // Instance is a running system.

@@ -54,7 +54,7 @@ Exit codes: 0 nothing found · 1 a claim is broken · 3 could not measure.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return exploreSystem(cmd, f) },
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.system, "system", "zeromq", "SYSTEM[:PROFILE][@IMAGE]; see custody list profiles")
+	flags.StringVar(&f.system, "system", "zeromq", "SYSTEM[:PROFILE][@IMAGE] or FILE.yaml; see custody list profiles")
 	flags.StringVar(&f.defect, "defect", "", "switch on a seeded defect of the reference broker; see custody defects --list")
 	flags.IntVar(&f.runs, "runs", 0, "schedules (default 20000 in the simulation, 20 on a system)")
 	flags.Uint64Var(&f.seed, "seed", 1, "of the first schedule; each next one has the next")

@@ -18,6 +18,7 @@ import (
 	"github.com/custodymq/custody/scenarios"
 	"github.com/custodymq/custody/systems"
 	"github.com/custodymq/custody/systems/all"
+	"github.com/custodymq/custody/systems/own"
 )
 
 type matrixFlags struct {
@@ -26,12 +27,13 @@ type matrixFlags struct {
 	seed              uint64
 	scale             float64
 	resume, require   bool
+	allowRemote       bool
 }
 
 func matrixCommand() *cobra.Command {
 	var f matrixFlags
 	cmd := &cobra.Command{
-		Use:   "matrix [SYSTEM[:PROFILE][@IMAGE]…]",
+		Use:   "matrix [SYSTEM[:PROFILE][@IMAGE]|FILE.yaml…]",
 		Short: "Set what every profile claims against what its runs show",
 		Long: `Run the checklist over systems and profiles (without any named: all of them) and
 set claims against evidence: one row for each profile, one column for each
@@ -55,6 +57,7 @@ An interrupted matrix goes on where it was with --resume and the same --out.`,
 	flags.IntVar(&f.repeat, "repeat", 1, "run each scenario so often; the worst decides a cell")
 	flags.Uint64Var(&f.seed, "seed", 1, "of everything that is drawn by chance")
 	flags.Float64Var(&f.scale, "scale", bench.DefaultScale, "factor on deadlines, bounds and periods, for a slow machine")
+	flags.BoolVar(&f.allowRemote, "allow-remote", false, remoteUsage)
 	flags.BoolVar(&f.resume, "resume", false, "take the whole runs that the folder already holds")
 	flags.BoolVar(&f.require, "require", false, "a system that is not on this machine is a failure (exit 3)")
 	return cmd
@@ -114,9 +117,16 @@ func makeMatrix(cmd *cobra.Command, args []string, f matrixFlags) error {
 				continue
 			}
 		}
+		name := spec // by which child processes find it
+		if mine, ok := s.(own.System); ok {
+			name = mine.Path()
+		}
+		if f.allowRemote {
+			s = own.AllowRemote(s)
+		}
 		below := filepath.Join(dir, fileName.Replace(spec))
 		plan := scenarios.Plan{Scenarios: checklist, Dir: below, Repeat: f.repeat, Parallel: f.parallel, Resume: f.resume,
-			Options: bench.Options{System: s, Spec: spec, Seed: f.seed, Scale: f.scale, Servers: servers}}
+			Options: bench.Options{System: s, Spec: name, Seed: f.seed, Scale: f.scale, Servers: servers}}
 		progress := newProgress(say, len(checklist)*f.repeat)
 		plan.Began, plan.Done = progress.began, progress.done
 		fmt.Fprintf(say, "%s (%d of %d)\n", spec, i+1, len(chosen))

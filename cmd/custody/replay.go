@@ -17,10 +17,12 @@ import (
 	"github.com/custodymq/custody/scenarios"
 	"github.com/custodymq/custody/script"
 	"github.com/custodymq/custody/systems/all"
+	"github.com/custodymq/custody/systems/own"
 )
 
 func replayCommand() *cobra.Command {
 	var out string
+	var allowRemote bool
 	cmd := &cobra.Command{
 		Use:   "replay RUN",
 		Short: "Run a saved script again and compare the verdicts",
@@ -40,13 +42,14 @@ Exit codes: 1 where the verdicts differ, otherwise that of the new run.`,
 			}
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, args []string) error { return replay(cmd, args[0], out) },
+		RunE: func(cmd *cobra.Command, args []string) error { return replay(cmd, args[0], out, allowRemote) },
 	}
 	cmd.Flags().StringVar(&out, "out", "", "folder for the new evidence (default RUN-replay-N)")
+	cmd.Flags().BoolVar(&allowRemote, "allow-remote", false, remoteUsage)
 	return cmd
 }
 
-func replay(cmd *cobra.Command, dir, out string) error {
+func replay(cmd *cobra.Command, dir, out string, allowRemote bool) error {
 	options, err := saved(dir)
 	if err != nil {
 		return unmeasured{fmt.Errorf("replay: %w", err)}
@@ -60,6 +63,9 @@ func replay(cmd *cobra.Command, dir, out string) error {
 		return unmeasured{fmt.Errorf("replay: a folder for the new run (choose one with --out): %w", err)}
 	}
 	options.Dir = out
+	if allowRemote {
+		options.System = own.AllowRemote(options.System)
+	}
 	fmt.Fprintf(cmd.ErrOrStderr(), "replaying %s on %s, seed %d, into %s\n", options.Scenario.Name, options.Spec, options.Seed, out)
 	judgement, err := scenarios.Run(cmd.Context(), options)
 	var usage *bench.UsageError
@@ -106,6 +112,9 @@ func saved(dir string) (bench.Options, error) {
 	}
 	m := run.Manifest()
 	spec := m.System + ":" + m.Profile.Name
+	if own.IsFile(m.Spec) {
+		spec = m.Spec
+	}
 	system, err := all.Find(spec, m.Scale)
 	if err != nil {
 		return bench.Options{}, err

@@ -23,6 +23,7 @@ import (
 	"github.com/custodymq/custody/script"
 	"github.com/custodymq/custody/systems"
 	"github.com/custodymq/custody/systems/all"
+	"github.com/custodymq/custody/systems/own"
 )
 
 type runFlags struct {
@@ -30,7 +31,8 @@ type runFlags struct {
 	seed                        uint64
 	parallel, repeat            int
 	scale                       float64
-	resume                      bool
+	resume, allowRemote         bool
+	profile                     string
 	budget                      time.Duration
 }
 
@@ -49,7 +51,9 @@ which it is judged, and from which it can be judged again.`,
 		RunE: func(cmd *cobra.Command, args []string) error { return runScenarios(cmd, args, f) },
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.system, "system", "zeromq", "SYSTEM[:PROFILE][@IMAGE]; see custody list profiles")
+	flags.StringVar(&f.system, "system", "zeromq", "SYSTEM[:PROFILE][@IMAGE] or FILE.yaml; see custody list profiles")
+	flags.StringVar(&f.profile, "profile", "", "FILE.yaml of a server of your own, the same as --system FILE.yaml")
+	flags.BoolVar(&f.allowRemote, "allow-remote", false, remoteUsage)
 	flags.StringVar(&f.out, "out", "", "folder for the evidence (default custody-runs/ and the time)")
 	flags.StringVar(&f.format, "format", "terminal", "what is printed: terminal, json, junit, markdown or html")
 	flags.StringVar(&f.defect, "defect", "", "switch on a seeded defect of the broker or of clients; see custody defects --list")
@@ -70,7 +74,13 @@ func runScenarios(cmd *cobra.Command, args []string, f runFlags) error {
 	if f.parallel < 1 || f.repeat < 1 || f.scale <= 0 || f.budget < 0 {
 		return errors.New("--parallel, --repeat, --scale and --budget must be positive")
 	}
-	system, err := findInstalled(f.system, f.scale)
+	if f.profile != "" {
+		if cmd.Flags().Changed("system") || !own.IsFile(f.profile) {
+			return errors.New("--profile takes a file that ends in .yaml or .yml, and no --system beside it; profiles of an adapter are named by --system SYSTEM:PROFILE")
+		}
+		f.system = f.profile
+	}
+	system, err := findInstalled(f.system, f.scale, f.allowRemote)
 	if err != nil {
 		return err
 	}
@@ -110,8 +120,11 @@ func sayLeftOut(w io.Writer, budget time.Duration, wanted []script.Scenario, out
 	}
 }
 
-// findInstalled finds a system that is on this machine.
-func findInstalled(spec string, scale float64) (systems.System, error) {
+// remoteUsage is of --allow-remote.
+const remoteUsage = "a server of your own may be on another machine; it is flooded, and struck if it has commands for that"
+
+// findInstalled finds a system that is on this machine, or that may be on another.
+func findInstalled(spec string, scale float64, remote bool) (systems.System, error) {
 	s, err := all.Find(spec, scale)
 	if err != nil {
 		return nil, err
@@ -120,6 +133,9 @@ func findInstalled(spec string, scale float64) (systems.System, error) {
 		if err := need.Installed(); err != nil {
 			return nil, unmeasured{fmt.Errorf("%s is not on this machine: %w", spec, err)}
 		}
+	}
+	if remote {
+		s = own.AllowRemote(s)
 	}
 	return s, nil
 }

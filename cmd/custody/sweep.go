@@ -25,7 +25,7 @@ type sweepFlags struct {
 	parallel                    int
 	seed                        uint64
 	scale                       float64
-	resume                      bool
+	resume, allowRemote         bool
 }
 
 func sweepCommand() *cobra.Command {
@@ -46,7 +46,7 @@ An interrupted sweep goes on where it was with --resume and the same --out.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return sweep(cmd, f) },
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.system, "system", "zeromq", "SYSTEM[:PROFILE][@IMAGE]; see custody list profiles")
+	flags.StringVar(&f.system, "system", "zeromq", "SYSTEM[:PROFILE][@IMAGE] or FILE.yaml; see custody list profiles")
 	flags.StringSliceVar(&f.guarantees, "guarantee", nil, "judge only these (default: the usual ones)")
 	flags.StringVar(&f.out, "out", "", "folder for the evidence and the pages (default custody-runs/sweep- and the time)")
 	flags.StringVar(&f.format, "format", "terminal", "what is printed: terminal, markdown, html or json; all but the first are left in the folder too")
@@ -54,6 +54,7 @@ An interrupted sweep goes on where it was with --resume and the same --out.`,
 	flags.IntVar(&f.parallel, "parallel", 2*runtime.NumCPU(), "runs at once")
 	flags.Uint64Var(&f.seed, "seed", 1, "of everything that is drawn by chance")
 	flags.Float64Var(&f.scale, "scale", bench.DefaultScale, "factor on deadlines, bounds and periods, for a slow machine")
+	flags.BoolVar(&f.allowRemote, "allow-remote", false, remoteUsage)
 	flags.BoolVar(&f.resume, "resume", false, "take the whole runs that the folder already holds")
 	return cmd
 }
@@ -69,7 +70,7 @@ func sweep(cmd *cobra.Command, f sweepFlags) error {
 	if err := knownGuarantees(f.guarantees); err != nil {
 		return err
 	}
-	system, err := findInstalled(f.system, f.scale)
+	system, err := findInstalled(f.system, f.scale, f.allowRemote)
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/custodymq/custody/systems/kafka"
 	"github.com/custodymq/custody/systems/mqtt"
 	"github.com/custodymq/custody/systems/nats"
+	"github.com/custodymq/custody/systems/own"
 	"github.com/custodymq/custody/systems/rabbitmq"
 	"github.com/custodymq/custody/systems/redis"
 	"github.com/custodymq/custody/systems/zeromq"
@@ -23,7 +24,8 @@ func Systems(scale float64) []systems.System {
 
 // Find gives the system that a spec names: "SYSTEM", which is its first
 // profile, or "SYSTEM:PROFILE"; an image that the server is to run from follows
-// behind an '@'.
+// behind an '@'. One that ends in .yaml or .yml is a file, which tells of a
+// server of the user's own: see package own.
 func Find(spec string, scale float64) (systems.System, error) {
 	found, err := Named(spec, scale)
 	if err != nil {
@@ -34,6 +36,13 @@ func Find(spec string, scale float64) (systems.System, error) {
 
 // Named gives all that a spec names: without a profile, all of the system.
 func Named(spec string, scale float64) ([]systems.System, error) {
+	if own.IsFile(spec) {
+		s, err := own.Open(spec, scale, Find)
+		if err != nil {
+			return nil, err
+		}
+		return []systems.System{s}, nil
+	}
 	named, image, contained := strings.Cut(spec, "@")
 	found, err := profiles(named, scale)
 	if err != nil || !contained {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"strings"
 
 	"github.com/custodymq/custody/systems"
 )
@@ -15,20 +16,26 @@ type clients struct {
 	address string
 }
 
-// Credentials are the address of the server: it has no users.
+// Credentials are the address of the server and the name of the stream. Who is
+// to be somebody there has that from where p has it.
 func (p Profile) Credentials(in systems.Instance) string {
-	if networked, ok := in.(systems.Networked); ok {
-		return networked.Address()
+	switch in := in.(type) {
+	case *instance:
+		return in.address + " " + in.profile.stream
+	case *remote:
+		return in.address + " " + in.profile.stream
 	}
 	return ""
 }
 
 // Connect gives clients of a server that another process has started.
 func (p Profile) Connect(credentials string) (systems.Clients, error) {
-	if _, _, err := net.SplitHostPort(credentials); err != nil {
-		return nil, fmt.Errorf("nats: credentials %q are no address: %w", credentials, err)
+	address, stream, ok := strings.Cut(credentials, " ")
+	if _, _, err := net.SplitHostPort(address); err != nil || !ok {
+		return nil, fmt.Errorf("nats: credentials %q are no address and stream; they come from Credentials of the running instance", credentials)
 	}
-	return clients{profile: p, address: credentials}, nil
+	p.stream = stream
+	return clients{profile: p, address: address}, nil
 }
 
 func (c clients) Producer(ctx context.Context, o systems.ProducerOptions) (systems.Producer, error) {

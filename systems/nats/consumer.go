@@ -39,7 +39,7 @@ type consumer struct {
 }
 
 func (p Profile) consumer(ctx context.Context, o systems.ConsumerOptions) (systems.Consumer, error) {
-	subject, err := subjectOf(o.Destination)
+	subject, err := subjectOf(p.stream, o.Destination)
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +66,7 @@ func (p Profile) subscribe(ctx context.Context, s *session, subject string, o sy
 		return nil, fmt.Errorf("nats: JetStream: %w", err)
 	}
 	durable := durableName(o.Subscription, o.Destination)
-	_, err = js.CreateOrUpdateConsumer(ctx, streamName, jetstream.ConsumerConfig{
+	_, err = js.CreateOrUpdateConsumer(ctx, p.stream, jetstream.ConsumerConfig{
 		Durable:       durable,
 		Description:   o.Subscription + " of " + o.Destination,
 		FilterSubject: subject,
@@ -95,7 +95,7 @@ func (p Profile) subscribe(ctx context.Context, s *session, subject string, o sy
 		nakDelay:  p.scaled(nakDelay),
 		patience:  p.scaled(pullExpires + pullGrace),
 		pull:      pull,
-		next:      "$JS.API.CONSUMER.MSG.NEXT." + streamName + "." + durable,
+		next:      "$JS.API.CONSUMER.MSG.NEXT." + p.stream + "." + durable,
 		inbox:     s.conn.NewInbox(),
 		messages:  make(chan *client.Msg, 64), // far more than one pull at a time can bring
 		receiving: make(chan struct{}, 1),
@@ -193,7 +193,7 @@ func (c *consumer) take(msg *client.Msg) (systems.Delivery, error) {
 	if err != nil {
 		return nil, fmt.Errorf("nats: a delivery that is not from a stream: %w", err)
 	}
-	message := decode(messageID(meta.Stream, meta.Sequence.Stream), msg.Subject, msg.Header, msg.Data)
+	message := decode(meta.Stream, messageID(meta.Stream, meta.Sequence.Stream), msg.Subject, msg.Header, msg.Data)
 	if c.profile.automatic() {
 		return handed{message}, nil
 	}

@@ -14,6 +14,7 @@ import (
 // what has come waits in a channel for Receive: it is lost with the session.
 type listener struct {
 	*session
+	stream   string // the first token of its subjects
 	messages chan *client.Msg
 }
 
@@ -22,7 +23,7 @@ type listener struct {
 const maxHeard = 1 << 16
 
 func (p Profile) listen(ctx context.Context, s *session, subject string, o systems.ConsumerOptions) (*listener, error) {
-	l := &listener{session: s, messages: make(chan *client.Msg, maxHeard)}
+	l := &listener{session: s, stream: p.stream, messages: make(chan *client.Msg, maxHeard)}
 	_, err := s.conn.ChanQueueSubscribe(subject, durableName(o.Subscription, o.Destination), l.messages)
 	if err == nil {
 		err = s.conn.FlushWithContext(ctx) // its answer comes behind the subscription
@@ -42,7 +43,7 @@ func (l *listener) Receive(ctx context.Context) (systems.Delivery, error) {
 	}
 	select {
 	case msg := <-l.messages:
-		return handed{decode("", msg.Subject, msg.Header, msg.Data)}, nil
+		return handed{decode(l.stream, "", msg.Subject, msg.Header, msg.Data)}, nil
 	case <-l.gone:
 		return nil, systems.ErrDisconnected
 	case <-ctx.Done():

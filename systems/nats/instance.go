@@ -29,6 +29,7 @@ var (
 	_ systems.Connector = Profile{}
 	_ systems.Installed = Profile{}
 	_ systems.Contained = Profile{}
+	_ systems.Remote    = Profile{}
 	_ systems.Networked = (*instance)(nil)
 	_ systems.Process   = (*instance)(nil)
 	_ systems.Inspector = (*instance)(nil)
@@ -56,6 +57,9 @@ jetstream {
 func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, error) {
 	if env.Defect != "" {
 		return nil, fmt.Errorf("nats: no seeded defect %q: this adapter has none", env.Defect)
+	}
+	if p.at.Address != "" {
+		return p.reach(ctx, env)
 	}
 	address, err := containers.FreeAddress()
 	if err != nil {
@@ -126,14 +130,14 @@ func (in *instance) Restart(ctx context.Context) error {
 	return err
 }
 
-func (in *instance) makeStream(ctx context.Context) error {
-	p := in.profile
+func (c clients) makeStream(ctx context.Context) error {
+	p := c.profile
 	if p.core {
 		return nil
 	}
 	config := jetstream.StreamConfig{
-		Name:        streamName,
-		Subjects:    []string{subjectPrefix + ">"},
+		Name:        p.stream,
+		Subjects:    []string{p.stream + ".>"},
 		Storage:     p.storage,
 		PersistMode: p.persist,
 		Retention:   p.retention(),
@@ -146,7 +150,7 @@ func (in *instance) makeStream(ctx context.Context) error {
 		// ID of one that was lost with the stream before.
 		config.FirstSeq = uint64(time.Now().UnixMicro())
 	}
-	return in.administer(ctx, func(js jetstream.JetStream) error {
+	return c.administer(ctx, func(js jetstream.JetStream) error {
 		_, err := js.CreateStream(ctx, config)
 		return err
 	})
@@ -154,8 +158,8 @@ func (in *instance) makeStream(ctx context.Context) error {
 
 // administer does something on a connection of its own, straight to the server
 // and never through a link.
-func (in *instance) administer(ctx context.Context, do func(jetstream.JetStream) error) error {
-	s, err := in.profile.dial(ctx, in.address, "administrator")
+func (c clients) administer(ctx context.Context, do func(jetstream.JetStream) error) error {
+	s, err := c.profile.dial(ctx, c.address, "administrator")
 	if err != nil {
 		return err
 	}
@@ -165,30 +169,37 @@ func (in *instance) administer(ctx context.Context, do func(jetstream.JetStream)
 		err = do(js)
 	}
 	if err != nil {
-		return fmt.Errorf("nats: administer stream %s: %w", streamName, err)
+		return fmt.Errorf("nats: administer stream %s: %w", c.profile.stream, err)
 	}
 	return nil
 }
 
-func (in *instance) Address() string          { return in.address }
-func (in *instance) Protocol() links.Protocol { return natslink.Protocol{} }
+func (c clients) Address() string { return c.address }
+
+// Protocol is nil where the frames are encrypted.
+func (c clients) Protocol() links.Protocol {
+	if c.profile.at.TLS != nil {
+		return nil
+	}
+	return natslink.Protocol{}
+}
 
 // Rows reads the stream message by message. Every stored message is pending:
 // the acknowledged are deleted before that is confirmed. Core NATS stores none.
-func (in *instance) Rows(ctx context.Context) (evidence.Snapshot, error) {
+func (c clients) Rows(ctx context.Context) (evidence.Snapshot, error) {
 	snapshot := evidence.Snapshot{Source: evidence.SourceBroker, Trust: evidence.Exact}
-	if in.profile.core {
+	if c.profile.core {
 		return snapshot, nil
 	}
-	err := in.administer(ctx, func(js jetstream.JetStream) error {
-		stream, err := js.Stream(ctx, streamName)
+	err := c.administer(ctx, func(js jetstream.JetStream) error {
+		stream, err := js.Stream(ctx, c.profile.stream)
 		if err != nil {
 			return err
 		}
 		for sequence := uint64(1); ; sequence++ {
 			// With a subject the server gives the next message from there on,
 			// so that gaps cost nothing.
-			msg, err := stream.GetMsg(ctx, sequence, jetstream.WithGetMsgSubject(subjectPrefix+">"))
+			msg, err := stream.GetMsg(ctx, sequence, jetstream.WithGetMsgSubject(c.profile.stream+".>"))
 			if errors.Is(err, jetstream.ErrMsgNotFound) {
 				return nil
 			}
@@ -196,7 +207,7 @@ func (in *instance) Rows(ctx context.Context) (evidence.Snapshot, error) {
 				return err
 			}
 			sequence = msg.Sequence
-			snapshot.Rows = append(snapshot.Rows, in.profile.rowOf(msg, time.Now()))
+			snapshot.Rows = append(snapshot.Rows, c.profile.rowOf(msg, time.Now()))
 		}
 	})
 	if err != nil {
@@ -207,7 +218,7 @@ func (in *instance) Rows(ctx context.Context) (evidence.Snapshot, error) {
 }
 
 func (p Profile) rowOf(msg *jetstream.RawStreamMsg, now time.Time) evidence.StoredRow {
-	m := decode(messageID(streamName, msg.Sequence), msg.Subject, msg.Header, msg.Data)
+	m := decode(p.stream, messageID(p.stream, msg.Sequence), msg.Subject, msg.Header, msg.Data)
 	life := m.TTL
 	if age := p.scaled(p.maxAge); age > 0 && (life == 0 || age < life) {
 		life = age

@@ -14,11 +14,11 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// One stream holds every destination; the subject's first token keeps them
-// apart from the server's own subjects, which a stream must not take.
+// One stream holds every destination; the subject's first token, which is the
+// stream's name, keeps them apart from the server's own subjects, which a
+// stream must not take.
 const (
 	streamName    = "custody"
-	subjectPrefix = "custody."
 	keyHeader     = "Custody-Key"
 	serverHeaders = "Nats-" // a header with this prefix is between client and server
 )
@@ -30,19 +30,19 @@ func messageID(stream string, sequence uint64) string {
 
 // subjectOf a destination, which may hold NATS wildcards where a consumer
 // subscribes to it.
-func subjectOf(destination string) (string, error) {
+func subjectOf(stream, destination string) (string, error) {
 	for token := range strings.SplitSeq(destination, ".") {
 		if token == "" || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
 			return "", fmt.Errorf("nats: destination %q: each of its tokens, parted by dots, has at least one character and no blank", destination)
 		}
 	}
-	return subjectPrefix + destination, nil
+	return stream + "." + destination, nil
 }
 
 // encode gives the NATS message of a publish. An error is a message that NATS
 // could not carry unaltered: a failure to measure.
-func encode(m systems.Message) (*client.Msg, error) {
-	subject, err := subjectOf(m.Destination)
+func encode(stream string, m systems.Message) (*client.Msg, error) {
+	subject, err := subjectOf(stream, m.Destination)
 	if err != nil {
 		return nil, err
 	}
@@ -71,9 +71,9 @@ func encode(m systems.Message) (*client.Msg, error) {
 }
 
 // decode is the inverse of encode, for what the server hands out or shows.
-func decode(id, subject string, header client.Header, payload []byte) systems.Message {
+func decode(stream, id, subject string, header client.Header, payload []byte) systems.Message {
 	m := systems.Message{
-		Destination: strings.TrimPrefix(subject, subjectPrefix),
+		Destination: strings.TrimPrefix(subject, stream+"."),
 		MessageID:   id,
 		Key:         header.Get(keyHeader),
 		Payload:     payload,

@@ -27,11 +27,11 @@ func TestDecodeIsTheInverseOfEncode(t *testing.T) {
 			Headers:     rapid.MapOf(name, text).Draw(t, "headers"),
 			Payload:     rapid.SliceOf(rapid.Byte()).Draw(t, "payload"),
 		}
-		msg, err := encode(m)
+		msg, err := encode(streamName, m)
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := decode("custody:7", msg.Subject, msg.Header, msg.Data)
+		got := decode(streamName, "custody:7", msg.Subject, msg.Header, msg.Data)
 		if got.MessageID != "custody:7" || got.Destination != m.Destination || got.Key != m.Key ||
 			!maps.Equal(got.Headers, m.Headers) || string(got.Payload) != string(m.Payload) {
 			t.Fatalf("sent %+v, got %+v", m, got)
@@ -49,7 +49,7 @@ func TestEncodeRefusesWhatNATSWouldAlter(t *testing.T) {
 		{Destination: "orders", Headers: map[string]string{keyHeader: "k"}},
 		{Destination: "orders", Headers: map[string]string{"Nats-Rollup": "all"}},
 	} {
-		if msg, err := encode(m); err == nil {
+		if msg, err := encode(streamName, m); err == nil {
 			t.Errorf("%+v was encoded as %+v", m, msg)
 		}
 	}

@@ -56,7 +56,7 @@ func (p *producer) Send(ctx context.Context, m systems.Message) (systems.Pending
 			m.MessageID = e.BusinessID // the same on each try
 		}
 	}
-	msg, err := encode(m)
+	msg, err := encode(p.profile.stream, m)
 	if err != nil {
 		return nil, err
 	}

@@ -22,6 +22,9 @@ type Profile struct {
 	settings
 	scale float64 // factor on every period and bound
 	image string  // that the server runs from; empty is the one in this binary
+	// at is where a server is that somebody else has started; its zero value is none.
+	at     systems.Endpoint
+	stream string // its name, and the first token of every subject
 }
 
 // settings are what the profiles differ in.
@@ -125,7 +128,7 @@ var profiles = []settings{
 func Profiles(scale float64) []systems.System {
 	all := make([]systems.System, len(profiles))
 	for i, s := range profiles {
-		all[i] = Profile{settings: s, scale: scale}
+		all[i] = Profile{settings: s, scale: scale, stream: streamName}
 	}
 	return all
 }
@@ -202,7 +205,7 @@ func (p Profile) Describe() systems.Description {
 		Versions: map[string]string{"nats.go": client.Version},
 		Lacks:    lacks,
 	}
-	if release, err := p.release(); err == nil {
+	if release, err := p.release(); err == nil && p.at.Address == "" { // else a run notes what it finds
 		d.Versions["nats-server"] = release
 	}
 	if p.image != "" {

@@ -22,7 +22,7 @@ type session struct {
 func (p Profile) dial(ctx context.Context, address, name string) (*session, error) {
 	gone := make(chan struct{})
 	d := &dialer{ctx: ctx}
-	conn, err := client.Connect("nats://"+address,
+	options := []client.Option{
 		client.Name(name),
 		client.NoReconnect(),
 		client.IgnoreDiscoveredServers(), // they are not behind this actor's link
@@ -40,7 +40,14 @@ func (p Profile) dial(ctx context.Context, address, name string) (*session, erro
 			}
 		}),
 		client.ClosedHandler(func(*client.Conn) { close(gone) }),
-	)
+	}
+	if p.at.Password != "" {
+		options = append(options, client.UserInfo(p.at.User, p.at.Password))
+	}
+	if p.at.TLS != nil {
+		options = append(options, client.Secure(p.at.TLS))
+	}
+	conn, err := client.Connect("nats://"+address, options...)
 	cancelled := !d.release()
 	switch {
 	case cancelled || ctx.Err() != nil:

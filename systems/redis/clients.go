@@ -17,10 +17,13 @@ type clients struct {
 	prefix  string // of every name of this run: its server serves others too
 }
 
-// Credentials are the address of the server and the prefix of the run's names:
-// there are no users.
+// Credentials are the address of the server and the prefix of the run's names.
+// Who is to be somebody there has that from where p has it.
 func (p Profile) Credentials(in systems.Instance) string {
-	if in, ok := in.(*instance); ok {
+	switch in := in.(type) {
+	case *instance:
+		return in.address + " " + in.prefix
+	case *remote:
 		return in.address + " " + in.prefix
 	}
 	return ""

@@ -39,6 +39,7 @@ var (
 	_ systems.Connector = Profile{}
 	_ systems.Installed = Profile{}
 	_ systems.Contained = Profile{}
+	_ systems.Remote    = Profile{}
 	_ systems.Networked = (*instance)(nil)
 	_ systems.Process   = (*instance)(nil)
 	_ systems.Inspector = (*instance)(nil)
@@ -65,6 +66,9 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	if env.Defect != "" {
 		return nil, fmt.Errorf("redis: no seeded defect %q: this adapter has none", env.Defect)
 	}
+	if p.at.Address != "" {
+		return p.reach(ctx, env)
+	}
 	log, err := env.Log(serverName)
 	if err != nil {
 		return nil, fmt.Errorf("redis: log of the server: %w", err)
@@ -75,9 +79,10 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	} else if s, err = p.startServer(ctx, env, log); err != nil {
 		return nil, errors.Join(err, log.Close())
 	}
-	prefix := "custody-" + strings.ToLower(rand.Text()[:8]) + ":"
-	return &instance{clients: clients{profile: p, address: s.endpoint, prefix: prefix}, server: s, pool: env.Servers}, nil
+	return &instance{clients: clients{profile: p, address: s.endpoint, prefix: newPrefix()}, server: s, pool: env.Servers}, nil
 }
+
+func newPrefix() string { return "custody-" + strings.ToLower(rand.Text()[:8]) + ":" }
 
 // kind names what makes two servers alike.
 func (p Profile) kind() string { return "redis-server " + p.image + " " + p.persistence }
@@ -132,10 +137,14 @@ func (p Profile) administer(ctx context.Context, address string, do func(context
 
 func ping(ctx context.Context, c *client.Client) error { return c.Ping(ctx).Err() }
 
-func (in *instance) Address() string { return in.address }
+func (c clients) Address() string { return c.address }
 
-func (in *instance) Protocol() links.Protocol {
-	return resp.Protocol{PubSub: in.profile.reads == channel}
+// Protocol is nil where the frames are encrypted.
+func (c clients) Protocol() links.Protocol {
+	if c.profile.at.TLS != nil {
+		return nil
+	}
+	return resp.Protocol{PubSub: c.profile.reads == channel}
 }
 
 // Stop deletes the run's names from a server that goes on, and gives it back.
@@ -143,26 +152,28 @@ func (in *instance) Stop(ctx context.Context) error {
 	if !in.Untouched() {
 		return in.Close(ctx)
 	}
-	err := in.profile.administer(ctx, in.address, in.forget)
-	return errors.Join(err, in.Detach(), in.pool.Put(ctx, in.profile.kind(), in.server))
+	return errors.Join(in.forget(ctx), in.Detach(), in.pool.Put(ctx, in.profile.kind(), in.server))
 }
 
-func (in *instance) forget(ctx context.Context, c *client.Client) error {
-	names, err := in.names(ctx, c)
-	if err != nil || len(names) == 0 {
-		return err
-	}
-	if err := c.Unlink(ctx, names...).Err(); err != nil {
-		return fmt.Errorf("redis: delete the streams of the run: %w", err)
-	}
-	return nil
+// forget deletes all that has the run's name.
+func (c clients) forget(ctx context.Context) error {
+	return c.profile.administer(ctx, c.address, func(ctx context.Context, admin *client.Client) error {
+		names, err := c.names(ctx, admin)
+		if err != nil || len(names) == 0 {
+			return err
+		}
+		if err := admin.Unlink(ctx, names...).Err(); err != nil {
+			return fmt.Errorf("redis: delete the streams of the run: %w", err)
+		}
+		return nil
+	})
 }
 
 // names lists the streams of this run; a name may stand there twice.
-func (in *instance) names(ctx context.Context, c *client.Client) ([]string, error) {
+func (c clients) names(ctx context.Context, admin *client.Client) ([]string, error) {
 	var names []string
 	for cursor := uint64(0); ; {
-		found, next, err := c.Scan(ctx, cursor, in.prefix+"*", scanCount).Result()
+		found, next, err := admin.Scan(ctx, cursor, c.prefix+"*", scanCount).Result()
 		if err != nil {
 			return nil, fmt.Errorf("redis: list the streams of the run: %w", err)
 		}

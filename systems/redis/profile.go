@@ -25,6 +25,7 @@ type Profile struct {
 	claims        []evidence.Claim
 	image         string // that the server runs from; empty is the installed one
 	release       func() release
+	at            systems.Endpoint // of a server that somebody else has started; its zero value is none
 }
 
 // reads is what a consumer of a profile reads. Redis sends no entry again by
@@ -193,8 +194,11 @@ func (p Profile) Describe() systems.Description {
 			},
 		},
 		Claims:   p.claims,
-		Versions: map[string]string{server.program: server.version, "go-redis": client.Version()},
+		Versions: map[string]string{"go-redis": client.Version()},
 		Lacks:    maps.Clone(lacks),
+	}
+	if p.at.Address == "" { // else a run notes what it finds
+		d.Versions[server.program] = server.version
 	}
 	if p.image != "" {
 		d.Profile.Name += "@" + p.image

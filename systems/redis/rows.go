@@ -21,20 +21,20 @@ const (
 // An entry stays in its stream when it is acknowledged: it has a row for each
 // group, which is pending until that group is through with it. Without a group
 // it has one, which is pending.
-func (in *instance) Rows(ctx context.Context) (evidence.Snapshot, error) {
+func (c clients) Rows(ctx context.Context) (evidence.Snapshot, error) {
 	snapshot := evidence.Snapshot{Source: evidence.SourceBroker, Trust: evidence.Exact}
-	err := in.profile.administer(ctx, in.address, func(ctx context.Context, c *client.Client) error {
-		names, err := in.names(ctx, c)
+	err := c.profile.administer(ctx, c.address, func(ctx context.Context, admin *client.Client) error {
+		names, err := c.names(ctx, admin)
 		if err != nil {
 			return err
 		}
 		slices.Sort(names)
 		for _, key := range slices.Compact(names) {
-			stream, err := readStream(ctx, c, key)
+			stream, err := readStream(ctx, admin, key)
 			if err != nil {
 				return fmt.Errorf("redis: read the rows of %s: %w", key, err)
 			}
-			snapshot.Rows = append(snapshot.Rows, stream.rows(strings.TrimPrefix(key, in.prefix))...)
+			snapshot.Rows = append(snapshot.Rows, stream.rows(strings.TrimPrefix(key, c.prefix))...)
 		}
 		return nil
 	})

@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -32,11 +33,21 @@ func (p Profile) open(ctx context.Context, address string, ready func(context.Co
 	if err != nil {
 		return nil, fmt.Errorf("redis: connect to %s: %w", address, unavailable(ctx, err))
 	}
+	if p.at.TLS != nil {
+		secure := tls.Client(tcp, p.at.TLS)
+		if err := secure.HandshakeContext(bounded); err != nil {
+			_ = tcp.Close()
+			return nil, fmt.Errorf("redis: TLS with %s: %w", address, unavailable(ctx, err))
+		}
+		tcp = secure
+	}
 	c := &conn{Conn: tcp, gone: make(chan struct{})}
 	s := &session{conn: c, gone: c.gone, client: client.NewClient(&client.Options{
 		Addr:     address,
 		Dialer:   c.once(),
 		Protocol: 3,
+		Username: p.at.User,
+		Password: p.at.Password,
 		// Without these the client tries again by itself, or sends what the
 		// application did not ask for.
 		MaxRetries:               -1,

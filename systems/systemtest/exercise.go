@@ -357,6 +357,7 @@ func cancelledBefore(b *bench) {
 
 func cancelledAfter(b *bench) {
 	b.needs(systems.NeedAnswer)
+	b.needs(systems.NeedPause)
 	process := b.process()
 	producer := b.producer()
 	defer b.subscribe()()

@@ -1,0 +1,33 @@
+package docs_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/custodymq/custody/systems/all"
+)
+
+// TestProfilesOpen reads each profile of a server of the reader's own.
+func TestProfilesOpen(t *testing.T) {
+	t.Setenv("REDIS_PASSWORD", "any")
+	opened := 0
+	for _, page := range documents(t) {
+		for _, b := range blocks(read(t, page)) {
+			if b.language != "yaml" {
+				continue
+			}
+			path := filepath.Join(t.TempDir(), "staging.yaml")
+			if err := os.WriteFile(path, []byte(b.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := all.Find(path, 1); err != nil {
+				t.Errorf("%s, block at line %d: %v", page, b.line, err)
+			}
+			opened++
+		}
+	}
+	if opened == 0 {
+		t.Error("no profile was found")
+	}
+}

@@ -1,0 +1,62 @@
+package nats
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"strings"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/systems"
+)
+
+// remote is one run's part of a server that somebody else has started: a stream
+// of its own. Safe for concurrent use.
+type remote struct{ clients }
+
+var (
+	_ systems.Networked = (*remote)(nil)
+	_ systems.Inspector = (*remote)(nil)
+)
+
+// At gives the profile on a server that somebody else has started. What its
+// configuration sets, such as sync_interval, is for its owner to know.
+func (p Profile) At(e systems.Endpoint) systems.System {
+	p.at = e
+	return p
+}
+
+// reach looks whether the server answers, notes what it is, and makes the
+// stream of the run.
+func (p Profile) reach(ctx context.Context, env systems.Env) (systems.Instance, error) {
+	p.stream = streamName + "-" + strings.ToLower(rand.Text()[:8])
+	r := &remote{clients{profile: p, address: p.at.Address}}
+	s, err := p.dial(ctx, p.at.Address, "administrator")
+	if err == nil {
+		env.Sink.Record(evidence.Event{Kind: evidence.Noted, Actor: serverName, Reason: "the server says nats-server " + s.conn.ConnectedServerVersion()})
+		s.conn.Close()
+		err = r.makeStream(ctx)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("nats: the server at %s must run with JetStream and take its user (address, user-from, password-from, tls): %w", p.at.Address, err)
+	}
+	return r, nil
+}
+
+// Restarted makes a stream in memory anew: it has ended with the server.
+func (r *remote) Restarted(ctx context.Context) error {
+	if r.profile.storage != jetstream.MemoryStorage {
+		return nil
+	}
+	return r.makeStream(ctx)
+}
+
+// Stop deletes the stream of the run, and its consumers with it.
+func (r *remote) Stop(ctx context.Context) error {
+	if r.profile.core {
+		return nil
+	}
+	return r.administer(ctx, func(js jetstream.JetStream) error { return js.DeleteStream(ctx, r.profile.stream) })
+}

@@ -1,0 +1,253 @@
+package own_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"io/fs"
+	"math/big"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"go.uber.org/goleak"
+
+	"github.com/custodymq/custody/bench"
+	"github.com/custodymq/custody/bench/child"
+	"github.com/custodymq/custody/containers"
+	"github.com/custodymq/custody/guarantees"
+	"github.com/custodymq/custody/scenarios"
+	"github.com/custodymq/custody/systems"
+	"github.com/custodymq/custody/systems/all"
+	"github.com/custodymq/custody/systems/own"
+	"github.com/custodymq/custody/systems/systemtest"
+)
+
+func TestMain(m *testing.M) {
+	child.Run(all.Find)
+	goleak.VerifyTestMain(m)
+}
+
+// secret is a password that must not be found anywhere.
+const secret = "hunter2-of-the-test"
+
+func profile(t *testing.T, text string) string {
+	t.Helper()
+	t.Setenv("TEST_PASSWORD", secret)
+	t.Setenv("TEST_USER", "tester")
+	path := filepath.Join(t.TempDir(), "staging.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func open(t *testing.T, path string) systems.System {
+	t.Helper()
+	s, err := all.Find(path, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func freeAddress(t *testing.T) (address, port string) {
+	t.Helper()
+	address, err := containers.FreeAddress()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, err = net.SplitHostPort(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return address, port
+}
+
+// somebodysRedis runs with a password until the test ends. Its profile has the
+// commands that strike it.
+func somebodysRedis(t *testing.T) string {
+	t.Helper()
+	base, err := all.Find("redis", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	systemtest.Require(t, base)
+	address, port := freeAddress(t)
+	dir := t.TempDir()
+	config, pid := filepath.Join(dir, "redis.conf"), filepath.Join(dir, "redis.pid")
+	text := fmt.Sprintf("bind 127.0.0.1\nport %s\ndir %s\nappendonly yes\nappendfsync always\nsave \"\"\ndaemonize yes\npidfile %s\nlogfile %s\nrequirepass %s\n",
+		port, dir, pid, filepath.Join(dir, "log"), secret)
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.CommandContext(t.Context(), "redis-server", config).CombinedOutput(); err != nil {
+		t.Fatalf("redis-server: %v: %s", err, out)
+	}
+	t.Cleanup(func() {
+		if out, err := exec.Command("sh", "-c", "kill -KILL $(cat "+pid+")").CombinedOutput(); err != nil {
+			t.Errorf("the run has left the server dead: %v: %s", err, out)
+		}
+	})
+	return profile(t, fmt.Sprintf(`system: redis:aof-always-claim
+address: %s
+password-from: TEST_PASSWORD
+start: [redis-server, %s]
+stop: [sh, -c, "kill -TERM $(cat %[3]s)"]
+kill: [sh, -c, "kill -KILL $(cat %[3]s)"]
+`, address, config, pid))
+}
+
+// somebodysNATS runs with a user and TLS until the test ends. It cannot be struck.
+func somebodysNATS(t *testing.T) string {
+	t.Helper()
+	certificate, authority := certificate(t)
+	o := &server.Options{
+		Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true,
+		Username: "tester", Password: secret, SyncAlways: true, MaxPayload: 4 << 20,
+		TLSConfig: &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}, TLSTimeout: 5,
+	}
+	s, err := server.NewServer(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
+	if !s.ReadyForConnections(20 * time.Second) {
+		t.Fatal("nats-server does not start")
+	}
+	path := profile(t, fmt.Sprintf(`system: nats:file-explicit-ack
+address: %s
+user-from: TEST_USER
+password-from: TEST_PASSWORD
+tls: {ca: ca.pem, server-name: nats.internal}
+`, s.Addr()))
+	if err := os.WriteFile(filepath.Join(filepath.Dir(path), "ca.pem"), authority, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func certificate(t *testing.T) (tls.Certificate, []byte) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "nats.internal"}, DNSNames: []string{"nats.internal"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}
+
+func TestConformance(t *testing.T) {
+	t.Run("redis", func(t *testing.T) { systemtest.Exercise(t, open(t, somebodysRedis(t))) })
+	t.Run("nats over TLS", func(t *testing.T) { systemtest.Exercise(t, open(t, somebodysNATS(t))) })
+}
+
+func TestRunsHoldAndKeepTheSecret(t *testing.T) {
+	for _, c := range []struct {
+		name         string
+		start        func(*testing.T) string
+		held, others []string
+	}{
+		{"redis", somebodysRedis, []string{"baseline", "broker-killed", "broker-restart", "consumer-crash", "ack-lost"}, []string{"broker-paused"}},
+		{"nats over TLS", somebodysNATS, []string{"baseline", "link-reset"}, []string{"broker-killed", "ack-lost"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			path := c.start(t)
+			dir := t.TempDir()
+			plan := scenarios.Plan{Dir: dir, Parallel: 4, Options: bench.Options{System: open(t, path), Spec: path, Seed: 1, Scale: 1}}
+			for _, name := range append(c.held, c.others...) {
+				s, err := scenarios.Find(name)
+				if err != nil {
+					t.Fatal(err)
+				}
+				plan.Scenarios = append(plan.Scenarios, s)
+			}
+			outcomes, err := plan.Run(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, o := range outcomes {
+				want := guarantees.Held
+				if i >= len(c.held) {
+					want = guarantees.NotApplicable
+				}
+				if o.Err != nil || o.Judgement.Outcome != want {
+					t.Errorf("%s: %v, want %v: %s (%v)", plan.Scenarios[i].Name, o.Judgement.Outcome, want, o.Judgement.Why, o.Err)
+				}
+			}
+			nowhere(t, dir)
+		})
+	}
+}
+
+// nowhere in what runs leave is the secret.
+func nowhere(t *testing.T, dir string) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if err == nil && strings.HasSuffix(path, ".zst") {
+			text, err = exec.Command("zstd", "-dc", path).Output()
+		}
+		if bytes.Contains(text, []byte(secret)) {
+			t.Errorf("%s holds the password", path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestOpenAndStartRefuse(t *testing.T) {
+	t.Setenv("TEST_EMPTY", "")
+	for name, c := range map[string]struct{ text, want string }{
+		"no such system":      {"system: rediss\naddress: 127.0.0.1:1\n", `staging.yaml:1: system: no system "rediss"`},
+		"an adapter without":  {"system: zeromq\naddress: 127.0.0.1:1\n", "staging.yaml:1: system: the adapter of zeromq tests only servers that it starts itself"},
+		"no such variable":    {"system: redis\naddress: 127.0.0.1:1\npassword-from: TEST_NOT_SET\n", "staging.yaml:3: password-from: the environment variable TEST_NOT_SET is not set"},
+		"no such authority":   {"system: redis\naddress: 127.0.0.1:1\ntls: {ca: no.pem}\n", "staging.yaml:3: tls.ca: "},
+		"no authority in it":  {"system: redis\naddress: 127.0.0.1:1\ntls: {ca: staging.yaml}\n", "holds no certificate"},
+		"limits that collide": {"system: redis\naddress: 127.0.0.1:1\nlimits: {recovery-bound: 1h}\n", "staging.yaml:3: limits: drain-deadline"},
+		"another machine":     {"system: redis\naddress: 192.0.2.1:6379\n", "staging.yaml:2: address: 192.0.2.1:6379 is not on this machine"},
+		"nobody there":        {"system: redis\naddress: 127.0.0.1:1\npassword-from: TEST_PASSWORD\n", "the server at 127.0.0.1:1 must run"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, err := all.Find(profile(t, c.text), 1)
+			if err == nil {
+				_, err = s.Start(context.Background(), systems.Env{})
+			}
+			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), secret) {
+				t.Errorf("%v, want %q", err, c.want)
+			}
+		})
+	}
+	far := open(t, profile(t, "system: redis\naddress: 192.0.2.1:6379\n"))
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := own.AllowRemote(far).Start(over, systems.Env{}); err == nil || strings.Contains(err.Error(), "--allow-remote") {
+		t.Errorf("allowed, but %v", err)
+	}
+}

@@ -1,0 +1,44 @@
+package redis
+
+import (
+	"context"
+	"fmt"
+
+	client "github.com/redis/go-redis/v9"
+
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/systems"
+)
+
+// remote is one run's part of a server that somebody else has started. Safe for
+// concurrent use.
+type remote struct{ clients }
+
+var (
+	_ systems.Networked = (*remote)(nil)
+	_ systems.Inspector = (*remote)(nil)
+)
+
+// At gives the profile on a server that somebody else has started.
+func (p Profile) At(e systems.Endpoint) systems.System {
+	p.at = e
+	return p
+}
+
+// reach looks whether the server answers, and notes what it is.
+func (p Profile) reach(ctx context.Context, env systems.Env) (systems.Instance, error) {
+	err := p.administer(ctx, p.at.Address, func(ctx context.Context, c *client.Client) error {
+		info, err := c.InfoMap(ctx, "server").Result()
+		if err == nil {
+			env.Sink.Record(evidence.Event{Kind: evidence.Noted, Actor: serverName, Reason: "the server says redis_version " + info["Server"]["redis_version"]})
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("redis: the server at %s must run and take its user (address, user-from, password-from, tls): %w", p.at.Address, err)
+	}
+	return &remote{clients{profile: p, address: p.at.Address, prefix: newPrefix()}}, nil
+}
+
+// Stop deletes the run's names.
+func (r *remote) Stop(ctx context.Context) error { return r.forget(ctx) }
