@@ -621,6 +621,9 @@ func affirms(e *evidence.Event) bool { return e.Reason == "" || e.Reason == "acc
 
 // commanded notes a redrive: what was dead-lettered gets its attempts anew.
 func (l *ledger) commanded(e *evidence.Event, tell observe) {
+	if e.Actor == actorBroker && e.Reason == restartCommand {
+		l.restarted = true
+	}
 	if strings.HasPrefix(e.Reason, redriveCommand) {
 		for _, m := range l.hot {
 			if m != nil && m.deadLettered.seq != 0 {

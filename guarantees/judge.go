@@ -234,6 +234,9 @@ func (j *judge) conclude(out *Judgement) {
 			classes = append(classes, f.Class)
 		}
 	}
+	if j.ledger.restarted && !slices.Contains(classes, evidence.BrokerRestart) {
+		classes = append(classes, evidence.BrokerRestart) // a step of the script, and no less a restart
+	}
 	if j.unlisted {
 		classes = append(classes, "unlisted")
 	}

@@ -43,6 +43,9 @@ func TestJudgeRuns(t *testing.T) {
 		{"not covered", twice().fault("f", evidence.Clock).fire("f", "clock", "", ""), func(t *tale) {
 			t.history.Manifest.Claims = []evidence.Claim{{Guarantee: dup, Under: []evidence.Class{evidence.Link}}}
 		}, NotClaimed, ExitNone, ""},
+		{"a restart by a step of the script is a restart", twice().add(evidence.Event{Kind: evidence.Commanded, Actor: actorBroker, Reason: restartCommand}), func(t *tale) {
+			t.history.Manifest.Claims = []evidence.Claim{{Guarantee: dup, Under: []evidence.Class{evidence.Link}}}
+		}, NotClaimed, ExitNone, ""},
 		{"a fault without a class is always covered", twice().fault("f", "").fire("f", "fail", "", ""), func(t *tale) {
 			t.history.Manifest.Claims = []evidence.Claim{{Guarantee: dup}}
 		}, Violated, ExitViolated, ""},

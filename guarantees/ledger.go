@@ -53,6 +53,7 @@ type ledger struct {
 	healed        stamp
 	over          bool  // the run's last phase has begun
 	brokerEnded   stamp // its process
+	restarted     bool  // by a step of the script
 	brokerFailed  stamp // its latest crash, restart or store failure
 	active        map[string]bool
 	held          map[uint32][]window // by link: when we held or delayed what passes
@@ -178,6 +179,7 @@ const (
 	partitionWord  = "partition="
 	migratedWord   = "migrates="
 	redriveCommand = "redrive"
+	restartCommand = "restart"
 )
 
 func newLedger(h *evidence.History) *ledger {
