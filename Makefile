@@ -14,7 +14,7 @@ CUSTODY  := bin/custody
 # No C compiler is needed; only the race detector has to have one.
 export CGO_ENABLED := 0
 
-.PHONY: build brokers accept test race bench defects sweep matrix docs lint fuzz soak images clean
+.PHONY: build brokers accept test race bench defects sweep matrix docs record lint fuzz soak images clean
 
 ## build: bin/custody
 build:
@@ -70,6 +70,10 @@ matrix: build
 ## docs: write the generated parts of the documentation anew
 docs:
 	go test -count=1 ./docs -update
+
+## record: run the cases of docs/track-record.md and write what was measured anew
+record:
+	go test -count=1 ./scenarios -run TestScenarios -ginkgo.label-filter=record -update
 
 ## lint: golangci-lint, at the version that this file names
 lint: bin/golangci-lint-$(GOLANGCI)

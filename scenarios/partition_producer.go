@@ -22,7 +22,6 @@ var partitionProducer = script.Scenario{
 	Reached: []evidence.Condition{
 		script.Fired("dark"),
 		script.Answered("unknown", "order-2"),
-		script.Effect("order-2"),
 	},
 	Expect: usual(evidence.UnknownResolved),
 }

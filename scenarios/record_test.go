@@ -25,6 +25,7 @@ import (
 	"github.com/custodymq/custody/script"
 	"github.com/custodymq/custody/systems"
 	"github.com/custodymq/custody/systems/all"
+	"github.com/custodymq/custody/systems/defects"
 	"github.com/custodymq/custody/systems/systemtest"
 )
 
@@ -71,6 +72,11 @@ var record = []recorded{
 	},
 	{
 		"kafka-go issue 1427",
+		making{"given-up", "kafka:acks-all", "client-takes-unknown-for-rejected"}, evidence.SingleEffect, "effect-of-refused",
+		making{"given-up", "kafka:acks-all", ""},
+	},
+	{
+		"aiokafka issue 197",
 		making{"client-tries-again", "kafka:retries", ""}, evidence.NoDuplicateDelivery, "handed-twice",
 		making{"client-tries-again", "kafka:idempotent-retries", ""},
 	},
@@ -95,7 +101,7 @@ var record = []recorded{
 		making{"stuck-after-its-deliveries", "zeromq:at-least-once", ""},
 	},
 	{
-		"nats.go issue 484",
+		"nats.go issue 484, nats.rs issue 1177",
 		making{"told-ok", "nats:core", ""}, evidence.NoAcceptedLoss, "unconfirmed-loss",
 		making{"told-ok", "nats:file-explicit-ack", ""},
 	},
@@ -141,20 +147,27 @@ var _ = Describe("The track record", Ordered, ContinueOnFailure, Label("record")
 		noLeaks()
 		ctx, cancel := context.WithCancel(context.Background())
 		servers, dir := containers.NewPool(), evidenceDir("record")
-		slots := make(chan struct{}, 2*runtime.NumCPU())
-		var group sync.WaitGroup
+		// The cases of one system are made one after the other, so that each has
+		// the server of the one before.
+		chains := map[string][]int{}
 		for i, r := range record {
 			outcomes[i] = make(chan pair, 1)
-			if !r.shown.installed() || !r.control.installed() || !label(r).MatchesLabelFilter(GinkgoLabelFilter()) {
-				continue
+			if r.shown.installed() && r.control.installed() && label(r).MatchesLabelFilter(GinkgoLabelFilter()) {
+				system := r.shown.find().Describe().System
+				chains[system] = append(chains[system], i)
 			}
+		}
+		var group sync.WaitGroup
+		slots := make(chan struct{}, 2*runtime.NumCPU())
+		for _, chain := range chains {
 			group.Go(func() {
 				slots <- struct{}{}
 				defer func() { <-slots }()
-				// One after the other, so that the second has the first one's server.
-				shown := r.shown.make(ctx, servers, filepath.Join(dir, fmt.Sprintf("%02d-shown", i+1)))
-				control := r.control.make(ctx, servers, filepath.Join(dir, fmt.Sprintf("%02d-control", i+1)))
-				outcomes[i] <- pair{shown, control}
+				for _, i := range chain {
+					shown := record[i].shown.make(ctx, servers, filepath.Join(dir, fmt.Sprintf("%02d-shown", i+1)))
+					control := record[i].control.make(ctx, servers, filepath.Join(dir, fmt.Sprintf("%02d-control", i+1)))
+					outcomes[i] <- pair{shown, control}
+				}
 			})
 		}
 		DeferCleanup(func(ctx SpecContext) {
@@ -265,7 +278,7 @@ func (r recorded) seen(o scenarios.Outcome) string {
 	case !v.Claimed:
 		return seen + "), which is not claimed"
 	case !v.Covered:
-		return seen + "), which is claimed, and not for this fault"
+		return seen + "), which is claimed, but not for this fault"
 	}
 	Expect(o.Judgement.Outcome).To(Equal(guarantees.Violated), "%s\n%s", o.Judgement.Why, o.Dir)
 	return seen + "), which is claimed, and violated"
@@ -315,12 +328,55 @@ func (r recorded) section(seen string) string {
 	GinkgoHelper()
 	s, err := script.Parse(r.shown.file(), r.shown.text())
 	Expect(err).NotTo(HaveOccurred())
-	versions := r.shown.find().Describe().Versions
-	maps.Copy(versions, r.control.find().Describe().Versions)
+	why := s.Why
+	if d, ok := defects.Find(r.shown.defect); ok {
+		why += " The client is broken on purpose: " + d.Text + "."
+	}
+	versions := r.shown.versions()
+	maps.Copy(versions, r.control.versions())
 	var with []string
 	for _, name := range slices.Sorted(maps.Keys(versions)) {
 		with = append(with, name+" "+versions[name])
 	}
-	return fmt.Sprintf("### %s\n\n%s\n\n- Run: %s\n- Shown by %s.\n- Control: %s\n%s%s with %s.\n",
-		r.report, s.Why, r.shown.command(), seen, r.control.command(), measuredOn, time.Now().UTC().Format("2 January 2006"), strings.Join(with, ", "))
+	return fmt.Sprintf("### %s\n\n%s\n\n- Run: %s. %s\n- Shown by %s.\n- Control: %s. %s\n%s%s with %s.\n",
+		r.report, why, r.shown.command(), r.shown.summary(), seen, r.control.command(), r.different(),
+		measuredOn, time.Now().UTC().Format("2 January 2006"), strings.Join(with, ", "))
+}
+
+// different says what is, in the control.
+func (r recorded) different() string {
+	GinkgoHelper()
+	switch {
+	case r.control.script != r.shown.script:
+		s, err := script.Parse(r.control.file(), r.control.text())
+		Expect(err).NotTo(HaveOccurred())
+		return s.Why
+	case r.control.system != r.shown.system:
+		return r.control.summary()
+	}
+	return "The client is honest."
+}
+
+// summary of the profile, as a sentence.
+func (m making) summary() string {
+	GinkgoHelper()
+	text := m.find().Describe().Profile.Summary
+	return strings.ToUpper(text[:1]) + text[1:] + "."
+}
+
+// versions of server and client. A test binary does not know its modules, as a
+// built program does.
+func (m making) versions() map[string]string {
+	GinkgoHelper()
+	found := m.find().Describe().Versions
+	modules, err := os.ReadFile("../go.mod")
+	Expect(err).NotTo(HaveOccurred())
+	for _, name := range map[string][]string{
+		"zeromq": {"zmq4", "go-sqlite3"}, "kafka": {"franz-go"}, "mqtt-mosquitto": {"paho.golang"}, "mqtt-mochi": {"paho.golang"},
+	}[m.find().Describe().System] {
+		version := regexp.MustCompile(`/` + regexp.QuoteMeta(name) + ` v(\S+)`).FindSubmatch(modules)
+		Expect(version).NotTo(BeNil(), "go.mod does not name %s", name)
+		found[name] = string(version[1])
+	}
+	return found
 }
