@@ -229,12 +229,27 @@ func (l *ledger) anyEndRow(m *message, sub uint32, state evidence.RowState) *evi
 
 // absent reports whether it is proven that a message is nowhere any more: an
 // exact look at the rows, or a drain that ended on evidence. Memory shows no
-// rows, and quiet proves nothing where nobody was there to be served.
+// rows, and quiet proves nothing where nobody was there to be served, or where
+// somebody may still have it.
 func (l *ledger) absent(m *message, r *receipt) bool {
 	if (l.exactEnd() || l.emptyEnd()) && m.heldBy != evidence.HeldByBrokerMemory && m.heldBy != evidence.HeldByClient {
 		return true
 	}
-	return l.quiet() && l.ready(m, r.sub)
+	return l.quiet() && l.ready(m, r.sub) && (l.drainReason != "quiet" || !l.heldSomewhere(r.sub))
+}
+
+// heldSomewhere reports whether a message may be in the hands of a consumer that settles
+// nothing, or among rows that are only counted.
+func (l *ledger) heldSomewhere(sub uint32) bool {
+	if l.brokerEnd >= 0 && l.snapshots[l.brokerEnd].Trust == evidence.CountsOnly && l.snapshots[l.brokerEnd].Count > 0 {
+		return true
+	}
+	for _, s := range l.subscribers {
+		if (sub == 0 || s.name == sub) && s.live > 0 && s.inFlight > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // excuse is the proof that lets a message off; empty if there is none.

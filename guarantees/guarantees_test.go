@@ -105,6 +105,16 @@ var cases = []struct {
 	{evidence.NoAcceptedLoss, "nothing proves the absence", func(t *tale) {
 		t.sub("c1#1", "g").publish(o1).drained("deadline")
 	}, Inconclusive, ""},
+	{evidence.NoAcceptedLoss, "quiet while a consumer that settles nothing holds one", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1, o2).deliver("c1#1", o1).drained("quiet")
+	}, Inconclusive, ""},
+	{evidence.NoAcceptedLoss, "quiet while rows are only counted", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1, o2).serve("c1#1", o1).drained("quiet").
+			snapshot(evidence.Snapshot{Source: evidence.SourceBroker, Checkpoint: "end", Trust: evidence.CountsOnly, Count: 1})
+	}, Inconclusive, ""},
+	{evidence.NoAcceptedLoss, "quiet, and nobody holds anything", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1, o2).serve("c1#1", o1).drained("quiet")
+	}, Violated, "lost-suffix"},
 	{evidence.NoAcceptedLoss, "memory shows no rows", func(t *tale) {
 		t.sub("c1#1", "g").call(o1).answer(o1, evidence.Accepted, inMemory).drained("deadline").rows("end")
 	}, Inconclusive, ""},
