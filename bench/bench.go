@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"github.com/custodymq/custody/business"
@@ -121,13 +122,14 @@ func Manifest(o Options, desc systems.Description, labels []evidence.FaultLabel)
 
 // Claims that a run of a scenario is judged by: the system's, and the application's.
 func Claims(desc systems.Description, s script.Scenario) []evidence.Claim {
-	return append(append([]evidence.Claim(nil), desc.Claims...), applicationClaims(s)...)
+	return append(append([]evidence.Claim(nil), desc.Claims...), applicationClaims(desc, s)...)
 }
 
 // applicationClaims are those of the application's own mechanisms: a
-// consumption log absorbs repeats under every fault but a wrong clock, and
-// only where every consumer keeps it.
-func applicationClaims(s script.Scenario) []evidence.Claim {
+// consumption log absorbs repeats under every fault but a wrong clock and those
+// over which the system forgets message IDs, and only where every consumer
+// keeps it.
+func applicationClaims(desc systems.Description, s script.Scenario) []evidence.Claim {
 	consumers := 0
 	for _, step := range s.Steps {
 		if c, ok := bare(step).(script.Consumer); ok {
@@ -142,7 +144,7 @@ func applicationClaims(s script.Scenario) []evidence.Claim {
 	}
 	var under []evidence.Class
 	for _, c := range evidence.Classes() {
-		if c != evidence.Clock {
+		if c != evidence.Clock && !slices.Contains(desc.Forgets, c) {
 			under = append(under, c)
 		}
 	}

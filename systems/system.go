@@ -34,6 +34,10 @@ type Description struct {
 	Versions map[string]string // of server and client
 	// Known are findings of this profile that its owner knows of.
 	Known []evidence.Known
+	// Forgets are the classes of fault over which the system forgets the message
+	// IDs by which it knows a repeated publish again. A consumption log that
+	// goes by message ID then promises nothing.
+	Forgets []evidence.Class
 	// Lacks names what a scenario may need and this system has no counterpart
 	// for, with the reason a report gives: "no per-message time to live".
 	Lacks map[Need]string

@@ -203,6 +203,7 @@ func (p Profile) Describe() systems.Description {
 		},
 		Claims:   claims.bySystem(),
 		Versions: map[string]string{"nats.go": client.Version},
+		Forgets:  endOfServer, // it rebuilds them from the rows that are left: see docs/findings.md
 		Lacks:    lacks,
 	}
 	if release, err := p.release(); err == nil && p.at.Address == "" { // else a run notes what it finds
