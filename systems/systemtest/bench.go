@@ -210,7 +210,21 @@ func (b *bench) consumer(window int) systems.Consumer {
 
 func (b *bench) consumerAt(address string, window int) systems.Consumer {
 	b.t.Helper()
-	c, err := b.instance.Consumer(b.ctx, b.consumerOptions(b.session("c1"), address, window))
+	return b.open(b.consumerOptions(b.session("c1"), address, window))
+}
+
+// competitor is another consumer of the same logical subscriber: one that opens
+// a session under the first one's name would be the same consumer again.
+func (b *bench) competitor(window int) systems.Consumer {
+	b.t.Helper()
+	o := b.consumerOptions(b.session("c2"), b.address, window)
+	o.Name = "c2"
+	return b.open(o)
+}
+
+func (b *bench) open(o systems.ConsumerOptions) systems.Consumer {
+	b.t.Helper()
+	c, err := b.instance.Consumer(b.ctx, o)
 	b.must("open a consumer's session", err)
 	b.onStop(func() { b.close(c) })
 	return c

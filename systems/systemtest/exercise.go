@@ -211,7 +211,7 @@ func declined(b *bench) {
 func competing(b *bench) {
 	const messages = 20
 	producer := b.producer()
-	consumers := []systems.Consumer{b.consumer(1), b.consumer(1)}
+	consumers := []systems.Consumer{b.consumer(1), b.competitor(1)}
 	ctx, cancel := context.WithCancel(b.ctx)
 	defer cancel()
 	type result struct {
