@@ -69,6 +69,7 @@ const (
 	NeedAnswer      Need = "answer"         // a publish is answered, so that it can be tried until it is accepted
 	NeedAcks        Need = "acks"           // acknowledgements go over the wire
 	NeedRedelivery  Need = "redelivery"     // an unsettled message comes again
+	NeedRewind      Need = "rewind"         // Rewinder
 	NeedConnector   Need = "child-consumer" // the System is a Connector
 )
 
@@ -272,6 +273,23 @@ type Administrator interface {
 	DeadLetters(ctx context.Context) ([]evidence.StoredRow, error)
 	Redrive(ctx context.Context, messageID string) error
 	Discard(ctx context.Context, messageID string) error
+}
+
+// Rewinder instances keep what they have delivered, and put a subscriber back to
+// an earlier point, settled or not.
+type Rewinder interface {
+	// Position is where the destination's log ends now, in the system's own
+	// notation: whatever is published later lies behind it.
+	Position(ctx context.Context, destination string) (string, error)
+	// Rewind takes effect with the subscriber's next session. None of its
+	// consumers may be connected.
+	Rewind(ctx context.Context, destination, subscription string, to Point) error
+}
+
+// Point in a log. Exactly one of the two is set.
+type Point struct {
+	Time     time.Time // the first message that was stored at this time or later
+	Position string    // the first one behind what Position gave
 }
 
 // StoreFaulter can strike its own storage, below or above the database.
