@@ -1,6 +1,7 @@
 package rabbitmq
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -21,22 +22,32 @@ type clients struct {
 	settle  func(context.Context) error // after a queue was made; nil where there is nothing to do
 
 	mu          sync.Mutex
-	made        map[string]bool   // destinations whose queue was made since the server started
+	named       map[string]bool   // destinations that a session was to send to or receive from
+	made        map[string]bool   // …whose queue was made; true: since the server started
 	subscribers map[string]string // the logical subscriber of each destination
 }
 
 func newClients(p Profile, address, prefix string) *clients {
-	return &clients{profile: p, address: address, prefix: prefix, made: make(map[string]bool), subscribers: make(map[string]string)}
+	c := &clients{
+		profile: p, address: address, prefix: prefix,
+		named: make(map[string]bool), made: make(map[string]bool), subscribers: make(map[string]string),
+	}
+	if p.at.Struck {
+		c.settle = untilWritten
+	}
+	return c
 }
 
 // Credentials are the address of the server and the prefix of the run's names.
-// The user is RabbitMQ's own for clients on the same machine.
-func (p Profile) Credentials(i systems.Instance) string {
-	in, ok := i.(*instance)
-	if !ok {
-		return ""
+// Who is to be somebody there has that from where p has it.
+func (p Profile) Credentials(in systems.Instance) string {
+	switch in := in.(type) {
+	case *instance:
+		return in.clients.address + " " + in.prefix
+	case *remote:
+		return in.address + " " + in.prefix
 	}
-	return in.clients.address + " " + in.prefix
+	return ""
 }
 
 // Connect gives clients of a server that another process has started.
@@ -92,27 +103,40 @@ func (c *clients) subscribes(destination, subscription string) error {
 	return nil
 }
 
-// reached is the address of an actor's link, or the server's own without one.
-func (c *clients) reached(address string) string {
-	if address == "" {
-		return c.address
-	}
-	return address
+// endpoint of the server as an actor reaches it: by its link, if it has one.
+func (c *clients) endpoint(link string) systems.Endpoint {
+	at := c.profile.at
+	at.Address = cmp.Or(link, c.address)
+	return at
 }
 
-// queueOf a destination, on the default exchange.
+// queueOf a destination, on the default exchange. It is remembered.
 func (c *clients) queueOf(destination string) (string, error) {
 	name := c.prefix + destination
 	if destination == "" || len(name)+len(deadSuffix) > maxShortString {
 		return "", fmt.Errorf("rabbitmq: destination %q: it has 1 to %d bytes", destination, maxShortString-len(c.prefix)-len(deadSuffix))
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.named[destination] = true
 	return name, nil
+}
+
+// queues of the destinations that are in one of the two sets.
+func (c *clients) queues(destinations map[string]bool) []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var names []string
+	for destination := range destinations {
+		names = append(names, c.prefix+destination)
+	}
+	return names
 }
 
 // administer does something on a connection of its own, straight to the server
 // and never through a link.
 func (c *clients) administer(ctx context.Context, do func(*client.Channel) error) error {
-	s, err := dial(ctx, c.address, "administrator", c.profile.scaled(openTimeout), do)
+	s, err := dial(ctx, c.endpoint(""), "administrator", c.profile.scaled(openTimeout), do)
 	if err != nil {
 		return err
 	}
@@ -148,7 +172,9 @@ func (c *clients) makeQueue(ctx context.Context, destination string) error {
 func (c *clients) forgetQueues() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	clear(c.made)
+	for destination := range c.made {
+		c.made[destination] = false
+	}
 }
 
 // deadSuffix of the queue of a destination's dead letters.
@@ -163,7 +189,11 @@ func (p Profile) declare(ch *client.Channel, name string) error {
 	if p.deadLetters {
 		arguments["x-dead-letter-exchange"] = "" // the default one
 		arguments["x-dead-letter-routing-key"] = name + deadSuffix
-		if _, err := ch.QueueDeclare(name+deadSuffix, true, false, false, false, client.Table{"x-queue-type": "classic"}); err != nil {
+		dead := client.Table{"x-queue-type": "classic"}
+		if expires, ok := p.arguments["x-expires"]; ok {
+			dead["x-expires"] = expires
+		}
+		if _, err := ch.QueueDeclare(name+deadSuffix, true, false, false, false, dead); err != nil {
 			return err
 		}
 	}

@@ -29,7 +29,7 @@ func (c *clients) consumer(ctx context.Context, o systems.ConsumerOptions) (*con
 		return nil, err
 	}
 	consumer := &consumer{profile: c.profile, destination: o.Destination}
-	consumer.session, err = dial(ctx, c.reached(o.Address), o.Session, c.profile.scaled(openTimeout), func(ch *client.Channel) error {
+	consumer.session, err = dial(ctx, c.endpoint(o.Address), o.Session, c.profile.scaled(openTimeout), func(ch *client.Channel) error {
 		if err := ch.Qos(max(o.Window, 1), 0, false); err != nil {
 			return err
 		}

@@ -13,10 +13,10 @@ import (
 // DeadLetters takes every message out of the queues of dead letters and gives
 // it back, as RabbitMQ's own management does: nobody consumes from them, so
 // that the mark which this leaves is seen by nobody.
-func (in *instance) DeadLetters(ctx context.Context) ([]evidence.StoredRow, error) {
+func (c *clients) DeadLetters(ctx context.Context) ([]evidence.StoredRow, error) {
 	var rows []evidence.StoredRow
-	err := in.eachDeadLetter(ctx, func(_ *client.Channel, queue string, d client.Delivery) (done bool, err error) {
-		rows = append(rows, in.rowOf(queue, d))
+	err := c.eachDeadLetter(ctx, func(_ *client.Channel, queue string, d client.Delivery) (done bool, err error) {
+		rows = append(rows, c.rowOf(queue, d))
 		return false, nil
 	})
 	if err != nil {
@@ -27,8 +27,8 @@ func (in *instance) DeadLetters(ctx context.Context) ([]evidence.StoredRow, erro
 
 // Redrive publishes a dead letter to the queue that it came from, and takes it
 // out of its own once that is confirmed.
-func (in *instance) Redrive(ctx context.Context, messageID string) error {
-	return in.settleDeadLetter(ctx, messageID, func(ch *client.Channel, queue string, d client.Delivery) error {
+func (c *clients) Redrive(ctx context.Context, messageID string) error {
+	return c.settleDeadLetter(ctx, messageID, func(ch *client.Channel, queue string, d client.Delivery) error {
 		if err := ch.Confirm(false); err != nil {
 			return err
 		}
@@ -52,15 +52,15 @@ func (in *instance) Redrive(ctx context.Context, messageID string) error {
 }
 
 // Discard deletes a dead letter.
-func (in *instance) Discard(ctx context.Context, messageID string) error {
-	return in.settleDeadLetter(ctx, messageID, func(*client.Channel, string, client.Delivery) error { return nil })
+func (c *clients) Discard(ctx context.Context, messageID string) error {
+	return c.settleDeadLetter(ctx, messageID, func(*client.Channel, string, client.Delivery) error { return nil })
 }
 
 // settleDeadLetter acknowledges a dead letter once do has done what is to be
 // done with it. queue is the one that it came from.
-func (in *instance) settleDeadLetter(ctx context.Context, messageID string, do func(ch *client.Channel, queue string, d client.Delivery) error) error {
+func (c *clients) settleDeadLetter(ctx context.Context, messageID string, do func(ch *client.Channel, queue string, d client.Delivery) error) error {
 	found := false
-	err := in.eachDeadLetter(ctx, func(ch *client.Channel, queue string, d client.Delivery) (bool, error) {
+	err := c.eachDeadLetter(ctx, func(ch *client.Channel, queue string, d client.Delivery) (bool, error) {
 		if d.MessageId != messageID {
 			return false, nil
 		}
@@ -78,14 +78,15 @@ func (in *instance) settleDeadLetter(ctx context.Context, messageID string, do f
 
 // eachDeadLetter visits the dead letters until visit is done. What it does not
 // acknowledge goes back, in its place, when the connection ends.
-func (in *instance) eachDeadLetter(ctx context.Context, visit func(ch *client.Channel, queue string, d client.Delivery) (done bool, err error)) error {
-	counts, err := in.console.count(ctx, in.prefix)
-	if err != nil {
-		return err
-	}
-	return in.administer(ctx, func(ch *client.Channel) error {
-		for queue, n := range counts {
-			for ; n > 0 && strings.HasSuffix(queue, deadSuffix); n-- {
+func (c *clients) eachDeadLetter(ctx context.Context, visit func(ch *client.Channel, queue string, d client.Delivery) (done bool, err error)) error {
+	return c.administer(ctx, func(ch *client.Channel) error {
+		for _, name := range c.queues(c.made) {
+			queue := name + deadSuffix
+			there, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+			if err != nil {
+				return fmt.Errorf("dead letters of %s: %w", queue, err)
+			}
+			for range there.Messages {
 				d, ok, err := ch.Get(queue, false)
 				if err != nil {
 					return fmt.Errorf("dead letters of %s: %w", queue, err)
@@ -102,8 +103,8 @@ func (in *instance) eachDeadLetter(ctx context.Context, visit func(ch *client.Ch
 	})
 }
 
-func (in *instance) rowOf(queue string, d client.Delivery) evidence.StoredRow {
-	m := decode(strings.TrimSuffix(strings.TrimPrefix(queue, in.prefix), deadSuffix), d)
+func (c *clients) rowOf(queue string, d client.Delivery) evidence.StoredRow {
+	m := decode(strings.TrimSuffix(strings.TrimPrefix(queue, c.prefix), deadSuffix), d)
 	reason, _ := d.Headers["x-first-death-reason"].(string)
 	row := evidence.StoredRow{
 		State:       evidence.RowDead,

@@ -5,6 +5,8 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	client "github.com/rabbitmq/amqp091-go"
@@ -29,6 +31,7 @@ var (
 	_ systems.Connector     = Profile{}
 	_ systems.Installed     = Profile{}
 	_ systems.Contained     = Profile{}
+	_ systems.Remote        = Profile{}
 	_ systems.Networked     = (*instance)(nil)
 	_ systems.Process       = (*instance)(nil)
 	_ systems.Inspector     = (*instance)(nil)
@@ -42,6 +45,9 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	if env.Defect != "" {
 		return nil, fmt.Errorf("rabbitmq: no seeded defect %q: this adapter has none", env.Defect)
 	}
+	if p.at.Address != "" {
+		return p.reach(ctx, env)
+	}
 	log, err := env.Log(serverName)
 	if err != nil {
 		return nil, fmt.Errorf("rabbitmq: log of the server: %w", err)
@@ -52,8 +58,7 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	} else if s, err = startServer(ctx, p.image, env.Sink, log); err != nil {
 		return nil, errors.Join(err, log.Close())
 	}
-	prefix := "custody-" + strings.ToLower(rand.Text()[:10]) + "-"
-	in := &instance{clients: newClients(p, s.address, prefix), server: s, pool: env.Servers}
+	in := &instance{clients: newClients(p, s.address, newPrefix()), server: s, pool: env.Servers}
 	// What a node knows of a new queue reaches its files later: killed within
 	// seconds it has no such queue, or one that never serves again, though it
 	// has confirmed messages in it. The queues of these profiles are meant to
@@ -61,6 +66,8 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	in.settle = s.console.write
 	return in, nil
 }
+
+func newPrefix() string { return "custody-" + strings.ToLower(rand.Text()[:10]) + "-" }
 
 // kind names what makes two servers alike: the same one serves all profiles,
 // which differ in queues and clients.
@@ -83,8 +90,12 @@ func (in *instance) deleteQueues(ctx context.Context) error {
 	if err != nil || len(counts) == 0 {
 		return err
 	}
-	return in.administer(ctx, func(ch *client.Channel) error {
-		for name := range counts {
+	return in.deleteNamed(ctx, slices.Collect(maps.Keys(counts)))
+}
+
+func (c *clients) deleteNamed(ctx context.Context, queues []string) error {
+	return c.administer(ctx, func(ch *client.Channel) error {
+		for _, name := range queues {
 			if _, err := ch.QueueDelete(name, false, false, false); err != nil {
 				return fmt.Errorf("delete queue %s: %w", name, err)
 			}
@@ -93,8 +104,15 @@ func (in *instance) deleteQueues(ctx context.Context) error {
 	})
 }
 
-func (in *instance) Address() string          { return in.clients.address }
-func (in *instance) Protocol() links.Protocol { return amqp.Protocol{} }
+func (c *clients) Address() string { return c.address }
+
+// Protocol is nil where the frames are encrypted.
+func (c *clients) Protocol() links.Protocol {
+	if c.profile.at.TLS != nil {
+		return nil
+	}
+	return amqp.Protocol{}
+}
 
 // Restart starts the server, which must have ended.
 func (in *instance) Restart(ctx context.Context) error {

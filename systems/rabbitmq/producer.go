@@ -39,7 +39,7 @@ const maxWaiting = 1 << 16
 func (c *clients) producer(ctx context.Context, o systems.ProducerOptions) (*producer, error) {
 	p := &producer{clients: c, noted: make(chan struct{}), returned: make(map[string]int)}
 	var returns chan client.Return
-	s, err := dial(ctx, c.reached(o.Address), o.Session, c.profile.scaled(openTimeout), func(ch *client.Channel) error {
+	s, err := dial(ctx, c.endpoint(o.Address), o.Session, c.profile.scaled(openTimeout), func(ch *client.Channel) error {
 		returns = ch.NotifyReturn(make(chan client.Return))
 		if !c.profile.confirms {
 			return nil

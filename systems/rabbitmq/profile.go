@@ -31,8 +31,9 @@ type Profile struct {
 	consumersMakeQueues bool // and producers do not
 	autoAck             bool
 
-	image  string  // that the server runs from; empty is the installed one
-	scale  float64 // factor on every period and bound
+	image  string           // that the server runs from; empty is the installed one
+	at     systems.Endpoint // of a server that somebody else has started; its zero value is none
+	scale  float64          // factor on every period and bound
 	claims []evidence.Claim
 }
 
@@ -186,6 +187,10 @@ func (p Profile) Describe() systems.Description {
 	}
 	if p.image != "" {
 		d.Profile.Name += "@" + p.image
+	}
+	if p.at.Address != "" {
+		d.Lacks[systems.NeedRows] = "AMQP counts what waits for a consumer, and not what a consumer holds"
+		d.Claims = slices.DeleteFunc(slices.Clone(d.Claims), func(c evidence.Claim) bool { return c.Guarantee == evidence.RowsMatchClients })
 	}
 	switch {
 	case p.consumersMakeQueues && p.mandatory:

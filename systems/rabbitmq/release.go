@@ -68,7 +68,7 @@ func newest(folders []string) (string, error) {
 // versions of server and client; what is not known is left out.
 func (p Profile) versions() map[string]string {
 	found := make(map[string]string)
-	if version, err := p.release(); err == nil {
+	if version, err := p.release(); err == nil && p.at.Address == "" { // else a run notes what it finds
 		found["rabbitmq-server"] = version
 	}
 	if v, ok := client.NewConnectionProperties()["version"].(string); ok {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/custodymq/custody/containers"
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/systems"
 )
 
 // server is one RabbitMQ node with all that belongs to it. It may outlive the
@@ -171,7 +172,7 @@ func (s *server) configure(image, mapper, peers string) (env []string, err error
 
 // ready: the node takes connections, which it does when its queues are recovered.
 func ready(ctx context.Context, address string) error {
-	s, err := dial(ctx, address, "ready", readyTimeout, func(*client.Channel) error { return nil })
+	s, err := dial(ctx, systems.Endpoint{Address: address}, "ready", readyTimeout, func(*client.Channel) error { return nil })
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package rabbitmq
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -23,23 +24,23 @@ type session struct {
 // dial opens a session, with setup done on its channel, within a time of its
 // own and the caller's: the client's calls take no context, so the connection
 // is closed under them.
-func dial(ctx context.Context, address, name string, within time.Duration, setup func(*client.Channel) error) (*session, error) {
+func dial(ctx context.Context, at systems.Endpoint, name string, within time.Duration, setup func(*client.Channel) error) (*session, error) {
 	bounded, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	s, err := open(bounded, address, name, setup)
+	s, err := open(bounded, at, name, setup)
 	switch {
 	case err == nil:
 		return s, nil
 	case ctx.Err() != nil:
-		return nil, fmt.Errorf("rabbitmq: session with %s: %w", address, context.Cause(ctx))
+		return nil, fmt.Errorf("rabbitmq: session with %s: %w", at, context.Cause(ctx))
 	case refused(err):
-		return nil, fmt.Errorf("rabbitmq: session with %s: %w", address, err)
+		return nil, fmt.Errorf("rabbitmq: session with %s: %w", at, err)
 	}
-	return nil, fmt.Errorf("rabbitmq: session with %s: %w: %w", address, systems.ErrUnavailable, err)
+	return nil, fmt.Errorf("rabbitmq: session with %s: %w: %w", at, systems.ErrUnavailable, err)
 }
 
-func open(ctx context.Context, address, name string, setup func(*client.Channel) error) (_ *session, err error) {
-	raw, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+func open(ctx context.Context, at systems.Endpoint, name string, setup func(*client.Channel) error) (_ *session, err error) {
+	raw, err := (&net.Dialer{}).DialContext(ctx, "tcp", at.Address)
 	if err != nil {
 		return nil, err
 	}
@@ -52,10 +53,22 @@ func open(ctx context.Context, address, name string, setup func(*client.Channel)
 			raw.Close() // the client's goroutines end with it
 		}
 	}()
+	var stream net.Conn = boundedConn{raw}
+	if at.TLS != nil {
+		secure := tls.Client(stream, at.TLS)
+		if err := secure.HandshakeContext(ctx); err != nil {
+			return nil, err
+		}
+		stream = secure
+	}
+	user := &client.PlainAuth{Username: at.User, Password: at.Password}
+	if at.User == "" && at.Password == "" {
+		user.Username, user.Password = "guest", "guest" // RabbitMQ's own, for clients on its machine
+	}
 	properties := client.NewConnectionProperties()
 	properties.SetClientConnectionName(name)
-	conn, err := client.Open(boundedConn{raw}, client.Config{
-		SASL:       []client.Authentication{&client.PlainAuth{Username: "guest", Password: "guest"}},
+	conn, err := client.Open(stream, client.Config{
+		SASL:       []client.Authentication{user},
 		Vhost:      "/",
 		Heartbeat:  heartbeat,
 		FrameSize:  frameSize,

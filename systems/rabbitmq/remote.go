@@ -1,0 +1,87 @@
+package rabbitmq
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"time"
+
+	client "github.com/rabbitmq/amqp091-go"
+
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/systems"
+)
+
+// remote is one run's part of a server that somebody else has started: the
+// queues whose names begin with its prefix. Safe for concurrent use.
+type remote struct{ *clients }
+
+var (
+	_ systems.Networked     = (*remote)(nil)
+	_ systems.Administrator = (*remote)(nil)
+)
+
+// unusedFor is how long a queue may be unused, in milliseconds, before the
+// server deletes it: a run that was killed deletes nothing.
+const unusedFor = int32(time.Hour / time.Millisecond)
+
+// At gives the profile on a server that somebody else has started, in its
+// virtual host "/". Without a user it is RabbitMQ's own, guest.
+func (p Profile) At(e systems.Endpoint) systems.System {
+	p.at = e
+	p.arguments = maps.Clone(p.arguments)
+	if p.arguments == nil {
+		p.arguments = client.Table{}
+	}
+	p.arguments["x-expires"] = unusedFor
+	return p
+}
+
+// reach looks whether the server answers, and notes what it is.
+func (p Profile) reach(ctx context.Context, env systems.Env) (systems.Instance, error) {
+	s, err := dial(ctx, p.at, "administrator", p.scaled(openTimeout), func(*client.Channel) error { return nil })
+	if err != nil {
+		return nil, fmt.Errorf("rabbitmq: the server at %s must run and take its user in the virtual host / (address, user-from, password-from, tls): %w", p.at, err)
+	}
+	env.Sink.Record(evidence.Event{Kind: evidence.Noted, Actor: serverName, Reason: fmt.Sprintf("the server says %v %v", s.conn.Properties["product"], s.conn.Properties["version"])})
+	if err := s.Close(ctx); err != nil {
+		return nil, err
+	}
+	return &remote{newClients(p, p.at.Address, newPrefix())}, nil
+}
+
+// Restarted makes the queues again that are not durable: they have ended with
+// the server.
+func (r *remote) Restarted(context.Context) error {
+	r.forgetQueues()
+	return nil
+}
+
+// Stop deletes the queues of the run.
+func (r *remote) Stop(ctx context.Context) error {
+	names := r.queues(r.named)
+	for _, name := range names {
+		if r.profile.deadLetters {
+			names = append(names, name+deadSuffix)
+		}
+	}
+	return r.deleteNamed(ctx, names)
+}
+
+// writtenWithin is how long a node may keep to itself what it knows of a new
+// queue: the log of its database and the tables of its quorum queues are
+// buffered for two and three seconds.
+const writtenWithin = 4 * time.Second
+
+// untilWritten waits until a new queue would survive the end of the node. One
+// that the harness has started is told to write.
+func untilWritten(ctx context.Context) error {
+	timer := time.NewTimer(writtenWithin)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
