@@ -115,7 +115,6 @@ type Endpoint struct {
 	Address        string // host and port
 	User, Password string // empty: none
 	TLS            *tls.Config
-	Struck         bool // its owner gives commands that kill it and start it again
 }
 
 // String leaves the secrets out.

@@ -66,7 +66,7 @@ func Open(path string, scale float64, find func(spec string, scale float64) (sys
 
 // endpoint takes the secrets from the environment.
 func (f file) endpoint() (systems.Endpoint, error) {
-	e := systems.Endpoint{Address: f.Address, Struck: len(f.Kill) > 0}
+	e := systems.Endpoint{Address: f.Address}
 	for _, s := range []struct {
 		field, variable string
 		to              *string

@@ -41,6 +41,12 @@ type inspected struct {
 	systems.Inspector
 }
 
+// awaited is an adapter's instance that has to come to rest before its server
+// is struck.
+type awaited interface {
+	BeforeStrike(ctx context.Context) error
+}
+
 // restarted is an adapter's instance that has to do something when its server
 // is back.
 type restarted interface {
@@ -79,6 +85,11 @@ func (in *instance) Shutdown(ctx context.Context) error {
 func (in *instance) end(ctx context.Context, field string, command []string, exit evidence.ExitInfo) error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
+	if a, ok := in.reached.(awaited); ok {
+		if err := a.BeforeStrike(ctx); err != nil {
+			return err
+		}
+	}
 	if err := in.run(ctx, field, command); err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"time"
 
 	client "github.com/rabbitmq/amqp091-go"
 
@@ -22,20 +23,17 @@ type clients struct {
 	settle  func(context.Context) error // after a queue was made; nil where there is nothing to do
 
 	mu          sync.Mutex
-	named       map[string]bool   // destinations that a session was to send to or receive from
-	made        map[string]bool   // …whose queue was made; true: since the server started
+	named       map[string]bool // destinations that a session was to send to or receive from
+	made        map[string]bool // …whose queue was made; true: since the server started
+	lastMade    time.Time
 	subscribers map[string]string // the logical subscriber of each destination
 }
 
 func newClients(p Profile, address, prefix string) *clients {
-	c := &clients{
+	return &clients{
 		profile: p, address: address, prefix: prefix,
 		named: make(map[string]bool), made: make(map[string]bool), subscribers: make(map[string]string),
 	}
-	if p.at.Struck {
-		c.settle = untilWritten
-	}
-	return c
 }
 
 // Credentials are the address of the server and the prefix of the run's names.
@@ -164,7 +162,7 @@ func (c *clients) makeQueue(ctx context.Context, destination string) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.made[destination] = true
+	c.made[destination], c.lastMade = true, time.Now()
 	return nil
 }
 

@@ -50,6 +50,27 @@ func (p Profile) reach(ctx context.Context, env systems.Env) (systems.Instance, 
 	return &remote{newClients(p, p.at.Address, newPrefix())}, nil
 }
 
+// writtenWithin is how long a node may keep to itself what it knows of a new
+// queue: the log of its database and the tables of its quorum queues are
+// buffered for two and three seconds. A node of the harness's own is told to write.
+const writtenWithin = 4 * time.Second
+
+// BeforeStrike waits until the end of the node would leave the queues that
+// there are.
+func (r *remote) BeforeStrike(ctx context.Context) error {
+	r.mu.Lock()
+	left := time.Until(r.lastMade.Add(writtenWithin))
+	r.mu.Unlock()
+	timer := time.NewTimer(left)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
 // Restarted makes the queues again that are not durable: they have ended with
 // the server.
 func (r *remote) Restarted(context.Context) error {
@@ -66,22 +87,4 @@ func (r *remote) Stop(ctx context.Context) error {
 		}
 	}
 	return r.deleteNamed(ctx, names)
-}
-
-// writtenWithin is how long a node may keep to itself what it knows of a new
-// queue: the log of its database and the tables of its quorum queues are
-// buffered for two and three seconds.
-const writtenWithin = 4 * time.Second
-
-// untilWritten waits until a new queue would survive the end of the node. One
-// that the harness has started is told to write.
-func untilWritten(ctx context.Context) error {
-	timer := time.NewTimer(writtenWithin)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }
