@@ -26,8 +26,8 @@ func (b *Bench) heal(ctx context.Context) error {
 // pollInterval is how often the stored rows are read while draining.
 const pollInterval = 20 * time.Millisecond
 
-// drain ends on positive evidence (the store exactly empty), on recorded
-// quiet where the system shows no rows, or at the deadline.
+// drain ends on positive evidence (the store exactly empty), on recorded quiet
+// while the system shows no rows, or at the deadline.
 func (b *Bench) drain(ctx context.Context) error {
 	deadline := b.desc.Profile.Limits.DrainDeadline
 	bounded, cancel := context.WithTimeout(ctx, deadline)
@@ -59,29 +59,34 @@ func (b *Bench) drained(ctx context.Context) (string, error) {
 	if !running {
 		return drainNoConsumer, nil
 	}
-	inspector, exact := b.instance.(systems.Inspector)
+	inspector, shows := b.instance.(systems.Inspector)
 	unreadable := false
 	quiet := 2 * b.desc.Profile.Limits.RedeliveryPeriod
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
-	began := b.now()
+	since := b.now() // then quiet, if there is any, began to count
 	for {
-		if exact {
+		blind := true // quiet is all that there is to go by
+		if shows {
 			s, err := inspector.Rows(ctx)
 			switch {
 			case ctx.Err() != nil:
 				return drainDeadline, nil
-			case err != nil:
-				if !unreadable { // while they cannot be read nothing is settled, and quiet proves nothing
+			case err != nil: // nothing is settled, and quiet proves nothing
+				if !unreadable {
 					b.note("the rows cannot be read: %v", err)
 				}
-				unreadable = true
-			case s.Trust != evidence.Exact:
-				exact = false
+				blind, unreadable = false, true
+			case s.Trust != evidence.Exact: // this time: the next look may show more
 			case unsettled(s) == 0:
 				return drainSettled, nil
+			default:
+				blind = false
 			}
-		} else if b.now()-max(began, b.watch.lastMove()) > quiet {
+		}
+		if !blind {
+			since = b.now()
+		} else if b.now()-max(since, b.watch.lastMove()) > quiet {
 			return drainQuiet, nil
 		}
 		select {

@@ -1,0 +1,81 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/script"
+	"github.com/custodymq/custody/systems"
+)
+
+// looks is an instance whose rows are one of these after the other; the last
+// one stays.
+type looks struct {
+	systems.Instance
+	answers []look
+	n       int
+	last    time.Time // when an answer showed something, or could not
+}
+
+type look struct {
+	snapshot evidence.Snapshot
+	err      error
+}
+
+func (l *looks) Rows(context.Context) (evidence.Snapshot, error) {
+	a := l.answers[min(l.n, len(l.answers)-1)]
+	l.n++
+	if a.err != nil || a.snapshot.Trust == evidence.Exact {
+		l.last = time.Now()
+	}
+	return a.snapshot, a.err
+}
+
+func TestDrained(t *testing.T) {
+	counted := look{snapshot: evidence.Snapshot{Trust: evidence.CountsOnly, Count: 1}}
+	empty := look{snapshot: evidence.Snapshot{Trust: evidence.Exact}}
+	waiting := look{snapshot: evidence.Snapshot{Trust: evidence.Exact, Count: 1, Rows: []evidence.StoredRow{{State: evidence.RowPending}}}}
+	broken := look{err: errors.New("no answer")}
+	for name, c := range map[string]struct {
+		answers []look
+		redelivery,
+		deadline time.Duration
+		want string
+	}{
+		"empty":                              {[]look{empty}, time.Hour, time.Minute, drainSettled},
+		"counted first, and then empty":      {[]look{counted, counted, waiting, counted, empty}, time.Hour, time.Minute, drainSettled},
+		"only counted":                       {[]look{counted}, 20 * time.Millisecond, time.Minute, drainQuiet},
+		"waiting first, and then counted":    {[]look{waiting, waiting, waiting, counted}, 50 * time.Millisecond, time.Minute, drainQuiet},
+		"unreadable first, and then counted": {[]look{broken, broken, broken, counted}, 50 * time.Millisecond, time.Minute, drainQuiet},
+		"waiting for ever":                   {[]look{waiting}, time.Millisecond, 100 * time.Millisecond, drainDeadline},
+		"unreadable for ever":                {[]look{broken}, time.Millisecond, 100 * time.Millisecond, drainDeadline},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rec, err := evidence.Create(filepath.Join(t.TempDir(), "run"), evidence.Manifest{}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				if err := rec.Close(evidence.End{}); err != nil {
+					t.Error(err)
+				}
+			}()
+			in := &looks{answers: c.answers, last: time.Now()}
+			b := &Bench{rec: rec, instance: in, watch: newWatch(script.Scenario{}), consumers: map[string]*consumerActor{"c1": {running: true}}}
+			b.desc.Profile.Limits.RedeliveryPeriod = c.redelivery
+			ctx, cancel := context.WithTimeout(t.Context(), c.deadline)
+			defer cancel()
+			got, err := b.drained(ctx)
+			if err != nil || got != c.want {
+				t.Errorf("ended as %q, %v; want %q", got, err, c.want)
+			}
+			if quiet := time.Since(in.last); got == drainQuiet && quiet < 2*c.redelivery {
+				t.Errorf("quiet counted for %v, less than two redelivery periods", quiet)
+			}
+		})
+	}
+}
