@@ -203,10 +203,3 @@ func TestStartThatFails(t *testing.T) {
 		t.Error("a role that does not exist was started")
 	}
 }
-
-func TestFreeAddress(t *testing.T) {
-	a, err := containers.FreeAddress()
-	if err != nil || !strings.HasPrefix(a, "127.0.0.1:2") && !strings.HasPrefix(a, "127.0.0.1:3") {
-		t.Errorf("%q, %v", a, err)
-	}
-}

@@ -70,20 +70,17 @@ type redis struct {
 
 func newRedis(t *testing.T) redis {
 	t.Helper()
-	address, err := containers.FreeAddress()
+	port, err := containers.FreePort()
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, port, err := net.SplitHostPort(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	t.Cleanup(func() { port.Close() })
 	dir := t.TempDir()
 	file := filepath.Join(dir, "redis.conf")
-	if err := os.WriteFile(file, fmt.Appendf(nil, "bind 127.0.0.1\nport %s\ndir %s\nappendonly yes\nappendfsync always\n", port, dir), 0o600); err != nil {
+	if err := os.WriteFile(file, fmt.Appendf(nil, "bind 127.0.0.1\nport %s\ndir %s\nappendonly yes\nappendfsync always\n", port.Number(), dir), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r := redis{address: address}
+	r := redis{address: port.Address}
 	r.start = func(ctx context.Context, log io.Writer, exited func(containers.Exit)) (containers.Process, string, error) {
 		p, err := containers.StartProgram(ctx, containers.ProgramOptions{
 			Image: redisImage, Path: "redis-server", Args: []string{file}, Dir: dir, Log: log, Exited: exited,

@@ -22,6 +22,7 @@ type Server struct {
 	order   sync.Mutex // one order to the process at a time
 	process Process
 	touched bool
+	ports   []*Port // nil once it is closed
 
 	mu   sync.Mutex // of the run that it is attached to
 	sink evidence.Sink
@@ -32,9 +33,10 @@ type Server struct {
 // must be called once when it has ended. The note is recorded with the start.
 type StartFunc func(ctx context.Context, log io.Writer, exited func(Exit)) (p Process, note string, err error)
 
-// NewServer makes a server that is attached to a run and not started yet.
-func NewServer(actor string, sink evidence.Sink, log io.WriteCloser, start StartFunc) *Server {
-	return &Server{actor: actor, start: start, sink: sink, log: log}
+// NewServer makes a server that is attached to a run and not started yet. The
+// ports are its own from then on.
+func NewServer(actor string, sink evidence.Sink, log io.WriteCloser, start StartFunc, ports ...*Port) *Server {
+	return &Server{actor: actor, start: start, ports: ports, sink: sink, log: log}
 }
 
 // Attach gives what happens from now on to another run.
@@ -178,11 +180,19 @@ func (s *Server) strike(ctx context.Context, do func(Process, context.Context) e
 	return do(s.process, ctx)
 }
 
-// Close ends the process, whatever state it is in, and the run's part in it.
+// Close ends the process, whatever state it is in, and the run's part in it,
+// and gives its ports back.
 func (s *Server) Close(ctx context.Context) error {
-	var err error
+	var errs []error
 	if s.Running() {
-		err = s.Shutdown(ctx)
+		errs = append(errs, s.Shutdown(ctx))
 	}
-	return errors.Join(err, s.Detach())
+	s.order.Lock()
+	ports := s.ports
+	s.ports = nil
+	s.order.Unlock()
+	for _, p := range ports {
+		errs = append(errs, p.Close())
+	}
+	return errors.Join(append(errs, s.Detach())...)
 }

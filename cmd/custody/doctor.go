@@ -101,11 +101,11 @@ func checks(ctx context.Context) []check {
 			return fmt.Sprintf("%d MiB", free>>20), nil
 		}},
 		{"loopback", false, func() (string, error) {
-			address, err := containers.FreeAddress()
+			port, err := containers.FreePort()
 			if err != nil {
 				return "", fmt.Errorf("no port can be taken on 127.0.0.1; allow it in the sandbox or container: %w", err)
 			}
-			return address + " can be taken", nil
+			return port.Address + " can be taken", port.Close()
 		}},
 		{"docker", true, func() (string, error) {
 			ctx, cancel := context.WithTimeout(ctx, engineTime)

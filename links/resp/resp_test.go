@@ -76,19 +76,18 @@ func serve(ctx context.Context, t *testing.T) string {
 		}
 		t.Skip("redis-server is not installed: apt-get install redis-server")
 	}
-	address, err := containers.FreeAddress()
+	port, err := containers.FreePort()
 	must(t, err)
-	_, port, err := net.SplitHostPort(address)
-	must(t, err)
-	server := exec.CommandContext(ctx, program, "--bind", "127.0.0.1", "--port", port, "--save", "", "--dir", t.TempDir())
+	t.Cleanup(func() { port.Close() })
+	server := exec.CommandContext(ctx, program, "--bind", "127.0.0.1", "--port", port.Number(), "--save", "", "--dir", t.TempDir())
 	must(t, server.Start())
 	t.Cleanup(func() { _ = server.Process.Kill(); _ = server.Wait() })
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		if conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address); err == nil {
+		if conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", port.Address); err == nil {
 			conn.Close()
-			return address
+			return port.Address
 		}
 		select {
 		case <-tick.C:

@@ -122,11 +122,11 @@ func (p Profile) newBroker(sink evidence.Sink, log io.WriteCloser) (*broker, err
 		return nil, errors.Join(fmt.Errorf("kafka: no jars in %s: make brokers", installed), err)
 	}
 	slices.Sort(jars)
-	address, err := containers.FreeAddress()
+	port, err := containers.FreePort()
 	if err != nil {
 		return nil, err
 	}
-	controller, err := containers.FreeAddress()
+	controller, err := containers.FreePort()
 	if err != nil {
 		return nil, err
 	}
@@ -135,7 +135,7 @@ func (p Profile) newBroker(sink evidence.Sink, log io.WriteCloser) (*broker, err
 		return nil, err
 	}
 	millis := func(d time.Duration) int64 { return p.scaled(d).Milliseconds() }
-	config := fmt.Sprintf(configText, address, controller, filepath.Join(dir, "data"),
+	config := fmt.Sprintf(configText, port.Address, controller.Address, filepath.Join(dir, "data"),
 		millis(heartbeat), millis(sessionTimeout), millis(lockDuration), maxAttempts, millis(brokerSession), millis(brokerHeartbeat))
 	err = errors.Join(
 		os.CopyFS(filepath.Join(dir, "data"), os.DirFS(filepath.Join(installed, "format"))),
@@ -151,13 +151,13 @@ func (p Profile) newBroker(sink evidence.Sink, log io.WriteCloser) (*broker, err
 		"-Dlog4j2.configurationFile=" + filepath.Join(dir, "log4j2.properties"),
 		"-cp", strings.Join(jars, string(os.PathListSeparator)), "kafka.Kafka", filepath.Join(dir, "server.properties"),
 	}
-	b := &broker{address: address, dir: dir}
+	b := &broker{address: port.Address, dir: dir}
 	b.Server = containers.NewServer(serverName, sink, log, func(ctx context.Context, log io.Writer, exited func(containers.Exit)) (containers.Process, string, error) {
 		started, err := containers.StartProgram(ctx, containers.ProgramOptions{
 			Path: "java", Args: args, Dir: dir, Log: log, Ready: b.ready, Exited: exited,
 		})
 		return started, "", err
-	})
+	}, port, controller)
 	return b, nil
 }
 

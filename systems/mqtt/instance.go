@@ -39,7 +39,7 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	if env.Defect != "" {
 		return nil, fmt.Errorf("mqtt: no seeded defect %q: this adapter has none", env.Defect)
 	}
-	address, err := containers.FreeAddress()
+	port, err := containers.FreePort()
 	if err != nil {
 		return nil, err
 	}
@@ -52,7 +52,7 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	if err := errors.Join(os.Mkdir(seats.dir, 0o700), os.Mkdir(store, 0o700)); err != nil {
 		return nil, fmt.Errorf("mqtt: folder of the server: %w", err)
 	}
-	start, err := p.server.prepare(p, address, store)
+	start, err := p.server.prepare(p, port.Address, store)
 	if err != nil {
 		return nil, err
 	}
@@ -61,8 +61,8 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 		return nil, fmt.Errorf("mqtt: log of the server: %w", err)
 	}
 	in := &instance{
-		clients: clients{profile: p, address: address, seats: seats},
-		Server:  containers.NewServer(serverName, env.Sink, log, start),
+		clients: clients{profile: p, address: port.Address, seats: seats},
+		Server:  containers.NewServer(serverName, env.Sink, log, start, port),
 	}
 	if err := in.Restart(ctx); err != nil {
 		return nil, errors.Join(err, log.Close())

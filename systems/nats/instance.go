@@ -61,7 +61,7 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	if p.at.Address != "" {
 		return p.reach(ctx, env)
 	}
-	address, err := containers.FreeAddress()
+	port, err := containers.FreePort()
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +70,7 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 		return nil, fmt.Errorf("nats: folder of the server: %w", err)
 	}
 	file := filepath.Join(dir, "nats-server.conf")
-	text := fmt.Sprintf(configText, address, filepath.Join(dir, "jetstream"), p.sync)
+	text := fmt.Sprintf(configText, port.Address, filepath.Join(dir, "jetstream"), p.sync)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		return nil, fmt.Errorf("nats: configuration of the server: %w", err)
 	}
@@ -78,7 +78,7 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	if err != nil {
 		return nil, fmt.Errorf("nats: log of the server: %w", err)
 	}
-	in := &instance{clients: clients{profile: p, address: address}}
+	in := &instance{clients: clients{profile: p, address: port.Address}}
 	start := in.startChild
 	if p.image != "" {
 		start = in.startContainer
@@ -86,7 +86,7 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	in.Server = containers.NewServer(serverName, env.Sink, log, func(ctx context.Context, log io.Writer, exited func(containers.Exit)) (containers.Process, string, error) {
 		process, err := start(ctx, file, log, exited)
 		return process, "", err
-	})
+	}, port)
 	if err := in.Server.Restart(ctx); err != nil {
 		return nil, errors.Join(err, log.Close())
 	}

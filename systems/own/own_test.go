@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"io/fs"
 	"math/big"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -63,19 +62,6 @@ func open(t *testing.T, path string) systems.System {
 	return s
 }
 
-func freeAddress(t *testing.T) (address, port string) {
-	t.Helper()
-	address, err := containers.FreeAddress()
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, port, err = net.SplitHostPort(address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return address, port
-}
-
 // somebodysRedis runs with a password until the test ends. Its profile has the
 // commands that strike it.
 func somebodysRedis(t *testing.T) string {
@@ -85,11 +71,15 @@ func somebodysRedis(t *testing.T) string {
 		t.Fatal(err)
 	}
 	systemtest.Require(t, base)
-	address, port := freeAddress(t)
+	port, err := containers.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { port.Close() })
 	dir := t.TempDir()
 	config, pid := filepath.Join(dir, "redis.conf"), filepath.Join(dir, "redis.pid")
 	text := fmt.Sprintf("bind 127.0.0.1\nport %s\ndir %s\nappendonly yes\nappendfsync always\nsave \"\"\ndaemonize yes\npidfile %s\nlogfile %s\nrequirepass %s\n",
-		port, dir, pid, filepath.Join(dir, "log"), secret)
+		port.Number(), dir, pid, filepath.Join(dir, "log"), secret)
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +97,7 @@ password-from: TEST_PASSWORD
 start: [redis-server, %s]
 stop: [sh, -c, "kill -TERM $(cat %[3]s)"]
 kill: [sh, -c, "kill -KILL $(cat %[3]s)"]
-`, address, config, pid))
+`, port.Address, config, pid))
 }
 
 // somebodysNATS runs with a user and TLS until the test ends. It cannot be struck.

@@ -44,15 +44,16 @@ func somebodys(t *testing.T) (s *server, plain, over systems.Endpoint) {
 			t.Error(err)
 		}
 	})
-	secure, err := containers.FreeAddress()
+	secure, err := containers.FreePort()
 	must(err)
+	t.Cleanup(func() { secure.Close() })
 	config := filepath.Join(s.dir, "rabbitmq.conf")
 	must(os.Chmod(config, 0o600))
 	file, err := os.OpenFile(config, os.O_APPEND|os.O_WRONLY, 0)
 	must(err)
 	authority := certificate(t, s.dir)
 	_, err = fmt.Fprintf(file, "listeners.ssl.1 = %s\nssl_options.certfile = %s\nssl_options.keyfile = %s\n",
-		secure, filepath.Join(s.dir, "server.pem"), filepath.Join(s.dir, "key.pem"))
+		secure.Address, filepath.Join(s.dir, "server.pem"), filepath.Join(s.dir, "key.pem"))
 	must(errors.Join(err, file.Close(), s.Kill(ctx), s.Restart(ctx)))
 	secret := rand.Text()
 	for _, arguments := range [][]string{{"add_user", "tester", secret}, {"set_permissions", "tester", "^custody-", ".*", "^custody-"}, {"delete_user", "guest"}} {
@@ -64,7 +65,7 @@ func somebodys(t *testing.T) (s *server, plain, over systems.Endpoint) {
 	}
 	plain = systems.Endpoint{Address: s.address, User: "tester", Password: secret}
 	over = plain
-	over.Address, over.TLS = secure, &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: authority, ServerName: "rabbitmq.internal"}
+	over.Address, over.TLS = secure.Address, &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: authority, ServerName: "rabbitmq.internal"}
 	return s, plain, over
 }
 

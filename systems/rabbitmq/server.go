@@ -44,38 +44,41 @@ disk_free_limit.absolute = 50MB
 // startServer runs a node on free ports of 127.0.0.1, with a name mapper of its
 // own: the one that Erlang starts by itself stays behind and is everybody's.
 func startServer(ctx context.Context, image string, sink evidence.Sink, log io.WriteCloser) (*server, error) {
-	s := &server{}
-	address, mapper, peers, err := freeAddresses()
+	var ports [3]*containers.Port
+	for i := range ports {
+		var err error
+		if ports[i], err = containers.FreePort(); err != nil {
+			return nil, err
+		}
+	}
+	clients, mapper, peers := ports[0], ports[1], ports[2]
+	dir, err := containers.Folder()
 	if err != nil {
 		return nil, err
 	}
-	s.address = address
-	if s.dir, err = containers.Folder(); err != nil {
-		return nil, err
-	}
-	env, err := s.configure(image, mapper, peers)
+	s := &server{address: clients.Address, dir: dir}
+	env, err := s.configure(image, mapper.Number(), peers.Number())
 	if err != nil {
 		return nil, errors.Join(err, s.discard(ctx))
 	}
-	_, mapperPort, _ := net.SplitHostPort(mapper) // it was just made
 	s.epmd, err = containers.StartProgram(ctx, containers.ProgramOptions{
-		Image: image, Path: "epmd", Args: []string{"-port", mapperPort, "-address", "127.0.0.1"}, Env: env, Dir: s.dir,
-		Ready: func(ctx context.Context) error { return reachable(ctx, mapper) },
+		Image: image, Path: "epmd", Args: []string{"-port", mapper.Number(), "-address", "127.0.0.1"}, Env: env, Dir: s.dir,
+		Ready: func(ctx context.Context) error { return reachable(ctx, mapper.Address) },
 	})
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("rabbitmq: Erlang's name mapper: %w", err), s.discard(ctx))
 	}
-	s.console = &console{node: nodeName(address), image: image, dir: s.dir, env: env}
+	s.console = &console{node: nodeName(s.address), image: image, dir: s.dir, env: env}
 	s.Server = containers.NewServer(serverName, sink, log, func(ctx context.Context, log io.Writer, exited func(containers.Exit)) (containers.Process, string, error) {
 		p, err := containers.StartProgram(ctx, containers.ProgramOptions{
 			Image: image, Path: serverProgram, Env: env, Dir: s.dir, Log: log, Exited: exited,
-			Ready: func(ctx context.Context) error { return ready(ctx, address) },
+			Ready: func(ctx context.Context) error { return ready(ctx, s.address) },
 		})
 		if err != nil {
-			return nil, "", fmt.Errorf("rabbitmq: start the server on %s: %w", address, err)
+			return nil, "", fmt.Errorf("rabbitmq: start the server on %s: %w", s.address, err)
 		}
 		return p, "", nil
-	})
+	}, ports[:]...)
 	if err := s.Restart(ctx); err != nil {
 		return nil, errors.Join(err, s.discard(ctx))
 	}
@@ -107,25 +110,15 @@ func (s *server) discard(ctx context.Context) error {
 	return errors.Join(append(errs, os.RemoveAll(s.dir))...)
 }
 
-func freeAddresses() (address, mapper, peers string, err error) {
-	for _, a := range []*string{&address, &mapper, &peers} {
-		if *a, err = containers.FreeAddress(); err != nil {
-			return "", "", "", err
-		}
-	}
-	return address, mapper, peers, nil
-}
-
 // nodeName is that of the node which listens on an address.
 func nodeName(address string) string {
 	_, port, _ := net.SplitHostPort(address)
 	return "p" + port + "@localhost"
 }
 
-// configure writes the node's files and gives its environment.
+// configure writes the node's files and gives its environment. mapper and peers
+// are the numbers of ports.
 func (s *server) configure(image, mapper, peers string) (env []string, err error) {
-	_, mapperPort, _ := net.SplitHostPort(mapper)
-	_, peersPort, _ := net.SplitHostPort(peers)
 	in := func(name string) string { return filepath.Join(s.dir, name) }
 	for _, dir := range []string{"home", "db", "log"} {
 		if err := os.Mkdir(in(dir), 0o700); err != nil {
@@ -158,13 +151,13 @@ func (s *server) configure(image, mapper, peers string) (env []string, err error
 		"RABBITMQ_LOG_BASE="+in("log"),
 		"RABBITMQ_PID_FILE="+in("pid"),
 		"RABBITMQ_LOGS=-",
-		"RABBITMQ_DIST_PORT="+peersPort,
+		"RABBITMQ_DIST_PORT="+peers,
 		// Erlang's schedulers would spin while they wait, on a machine with few cores.
 		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=+sbwt none +sbwtdcpu none +sbwtdio none",
 		// The script then becomes the server instead of staying as its parent,
 		// which alone would be killed.
 		"RUNNING_UNDER_SYSTEMD=true",
-		"ERL_EPMD_PORT="+mapperPort,
+		"ERL_EPMD_PORT="+mapper,
 		"ERL_EPMD_ADDRESS=127.0.0.1",
 		"ERL_CRASH_DUMP=/dev/null",
 	), nil

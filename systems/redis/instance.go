@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -88,30 +87,26 @@ func newPrefix() string { return "custody-" + strings.ToLower(rand.Text()[:8]) +
 func (p Profile) kind() string { return "redis-server " + p.image + " " + p.persistence }
 
 func (p Profile) startServer(ctx context.Context, env systems.Env, log io.WriteCloser) (*server, error) {
-	address, err := containers.FreeAddress()
+	port, err := containers.FreePort()
 	if err != nil {
 		return nil, err
-	}
-	_, port, err := net.SplitHostPort(address)
-	if err != nil {
-		return nil, fmt.Errorf("redis: address of the server: %w", err)
 	}
 	dir, err := containers.Folder()
 	if err != nil {
 		return nil, err
 	}
 	file := filepath.Join(dir, "redis.conf")
-	if err := os.WriteFile(file, fmt.Appendf(nil, configText, port, dir, p.persistence), 0o600); err != nil {
+	if err := os.WriteFile(file, fmt.Appendf(nil, configText, port.Number(), dir, p.persistence), 0o600); err != nil {
 		return nil, errors.Join(fmt.Errorf("redis: configuration of the server: %w", err), os.RemoveAll(dir))
 	}
-	s := &server{endpoint: address, dir: dir}
+	s := &server{endpoint: port.Address, dir: dir}
 	s.Server = containers.NewServer(serverName, env.Sink, log, func(ctx context.Context, log io.Writer, exited func(containers.Exit)) (containers.Process, string, error) {
 		process, err := containers.StartProgram(ctx, containers.ProgramOptions{
 			Image: p.image, Path: p.release().program, Args: []string{file}, Dir: dir, Log: log, Exited: exited,
-			Ready: func(ctx context.Context) error { return p.administer(ctx, address, ping) },
+			Ready: func(ctx context.Context) error { return p.administer(ctx, port.Address, ping) },
 		})
 		return process, "", err
-	})
+	}, port)
 	if err := s.Restart(ctx); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}

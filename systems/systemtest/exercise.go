@@ -374,10 +374,11 @@ func cancelledAfter(b *bench) {
 
 func refused(b *bench) {
 	ability[systems.Networked](b, b.instance, systems.NeedLinks)
-	nobody, err := containers.FreeAddress()
+	nobody, err := containers.FreePort()
 	b.must("find a port where nobody listens", err)
-	b.unreachable("a port where nobody listens", nobody)
-	if _, err := b.instance.Consumer(b.ctx, b.consumerOptions("c9#1", nobody, 1)); !errors.Is(err, systems.ErrUnavailable) {
+	defer nobody.Close()
+	b.unreachable("a port where nobody listens", nobody.Address)
+	if _, err := b.instance.Consumer(b.ctx, b.consumerOptions("c9#1", nobody.Address, 1)); !errors.Is(err, systems.ErrUnavailable) {
 		b.t.Errorf("subscribe where nobody listens: %v, want ErrUnavailable", err)
 	}
 }

@@ -54,7 +54,7 @@ const actor = "broker"
 
 // Start runs a broker on a free port with its database in env.Dir.
 func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, error) {
-	address, err := containers.FreeAddress()
+	port, err := containers.FreePort()
 	if err != nil {
 		return nil, err
 	}
@@ -63,10 +63,10 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 		return nil, fmt.Errorf("zeromq: the broker's log: %w", err)
 	}
 	token := rand.Text()
-	in := &instance{clients: clients{profile: p, token: token, address: address}, adopt: env.Adopt,
+	in := &instance{clients: clients{profile: p, token: token, address: port.Address}, adopt: env.Adopt,
 		path: filepath.Join(env.Dir, "broker.db"), identity: "identity-1", fired: map[string]func(systems.StoreFired){}}
-	in.config = brokerConfig{Name: "custody", Listen: address, Token: token, Hostname: "host-1", History: p.history, Scale: p.scale, Defect: env.Defect, Base: env.Base}
-	in.Server = containers.NewServer(actor, env.Sink, log, in.start)
+	in.config = brokerConfig{Name: "custody", Listen: port.Address, Token: token, Hostname: "host-1", History: p.history, Scale: p.scale, Defect: env.Defect, Base: env.Base}
+	in.Server = containers.NewServer(actor, env.Sink, log, in.start, port)
 	if err := in.Restart(ctx); err != nil {
 		return nil, errors.Join(err, log.Close())
 	}
