@@ -3,7 +3,6 @@
 package kafka
 
 import (
-	"runtime/debug"
 	"strconv"
 	"strings"
 	"time"
@@ -233,20 +232,8 @@ func (p Profile) Describe() systems.Description {
 	profile.Settings = settings
 	return systems.Description{
 		System: "kafka", Profile: profile, Claims: p.claims, Lacks: lacks,
-		Versions: map[string]string{"kafka": serverVersion, "franz-go": clientVersion()},
+		Versions: map[string]string{"kafka": serverVersion, "franz-go": strings.TrimPrefix(systems.LibraryVersion(kgo.NewClient), "v")},
 	}
 }
 
 func millisText(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
-
-// clientVersion is that of the module which was built in.
-func clientVersion() string {
-	if info, ok := debug.ReadBuildInfo(); ok {
-		for _, m := range info.Deps {
-			if m.Path == "github.com/twmb/franz-go" {
-				return strings.TrimPrefix(m.Version, "v")
-			}
-		}
-	}
-	return "unknown"
-}

@@ -9,9 +9,10 @@ package mqtt
 import (
 	"maps"
 	"math"
-	"runtime/debug"
 	"strconv"
 	"time"
+
+	"github.com/eclipse/paho.golang/packets"
 
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/systems"
@@ -237,9 +238,7 @@ func (p Profile) Describe() systems.Description {
 	if p.image != "" {
 		d.Profile.Name += "@" + p.image
 	}
-	if version := clientVersion(); version != "" {
-		d.Versions["paho.golang"] = version
-	}
+	d.Versions["paho.golang"] = systems.LibraryVersion(packets.ReadPacket)
 	if !p.declines {
 		d.Lacks[systems.NeedDecline] = "the answer does not say whether anybody subscribes"
 	}
@@ -260,17 +259,4 @@ func (p Profile) Describe() systems.Description {
 		})
 	}
 	return d
-}
-
-func clientVersion() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return ""
-	}
-	for _, dep := range info.Deps {
-		if dep.Path == "github.com/eclipse/paho.golang" {
-			return dep.Version
-		}
-	}
-	return ""
 }

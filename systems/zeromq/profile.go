@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-	"runtime/debug"
 	"time"
+
+	"github.com/go-zeromq/zmq4"
+	"github.com/ncruces/go-sqlite3"
 
 	"github.com/custodymq/custody/broker"
 	"github.com/custodymq/custody/broker/core"
@@ -138,18 +140,11 @@ func (p Profile) Describe() systems.Description {
 }
 
 func versions() map[string]string {
-	v := map[string]string{"protocol": fmt.Sprint(wire.Version)}
-	if info, ok := debug.ReadBuildInfo(); ok {
-		for _, dep := range info.Deps {
-			switch dep.Path {
-			case "github.com/go-zeromq/zmq4":
-				v["zmq4"] = dep.Version
-			case "github.com/ncruces/go-sqlite3":
-				v["go-sqlite3"] = dep.Version
-			}
-		}
+	return map[string]string{
+		"protocol":   fmt.Sprint(wire.Version),
+		"zmq4":       systems.LibraryVersion(zmq4.NewDealer),
+		"go-sqlite3": systems.LibraryVersion(sqlite3.Open),
 	}
-	return v
 }
 
 // Credentials for clients in another process.
