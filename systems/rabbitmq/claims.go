@@ -45,7 +45,7 @@ func kept(classes []evidence.Class, source string) []promise {
 		{evidence.NoAcceptedLoss, classes, source},
 		{evidence.DeclinedMeansAbsent, classes, "Publishers: Unroutable Message Handling"},
 		{evidence.UnknownResolved, classes, "Reliability Guide: Data Safety on the Publisher Side"},
-		{evidence.RecoveryBounded, classes, "Consumer Acknowledgements and Publisher Confirms: Automatic Requeueing"},
+		{evidence.RecoveryBounded, classes, "Consumer Acknowledgements and Publisher Confirms: When Consumers Fail or Lose Connection: Automatic Requeueing"},
 		{evidence.RowsMatchClients, classes, "rabbitmqctl(8): list_queues, messages"},
 		redelivered,
 		timeToLive,
@@ -77,7 +77,7 @@ var (
 	deliveryLimitClaims = claims(always, []promise{redelivered, timeToLive})
 	dropHeadClaims      = claims(always, []promise{timeToLive})
 
-	deadLetterClaims = claims(always, kept(anyFault, "Quorum Queues: Data Safety; At-least-once dead-lettering"), []promise{
+	deadLetterClaims = claims(always, kept(anyFault, "Quorum Queues: Data Safety; Dead Lettering"), []promise{
 		{evidence.BoundedRetry, anyFault, "Quorum Queues: Poison Message Handling"},
 	})
 )
