@@ -13,12 +13,14 @@ import (
 	"github.com/custodymq/custody/links"
 )
 
-// Splitting checks that a capture gives the same frames however its bytes
-// arrive: its frames cut in two at every byte, and its streams, where pieces
+// Splitting checks that a recorded capture, of one frame in each chunk, gives
+// the same frames however its bytes arrive: its frames cut in two at every byte, and its streams, where pieces
 // hold the ends of frames, in pieces of every small size and of drawn ones.
 func Splitting(t *testing.T, open func() links.Protocol, c Capture) {
 	t.Helper()
-	c.Understood(t, open())
+	if n := len(c.Understood(t, open())); n != len(c) || n == 0 {
+		t.Fatalf("%d frames of %d chunks", n, len(c))
+	}
 	longest := 0
 	for _, x := range c {
 		longest = max(longest, len(x.Bytes))

@@ -95,7 +95,7 @@ func Payload(n, body string) []byte {
 // Dialogue is a client that hears what it publishes.
 type Dialogue struct {
 	*Rig
-	Publish func(payload []byte)
+	Publish func(n, body string) // see Payload
 	Receive func() (payload []byte)
 }
 
@@ -111,8 +111,8 @@ func StrikeDeliveries(t *testing.T, start func(*testing.T) Dialogue) {
 		t.Run(string(action), func(t *testing.T) {
 			d := start(t)
 			a := d.Arm(links.Strike{Action: action, Kind: links.FrameDeliver, Of: "order-1", Delay: time.Millisecond})
-			d.Publish(Payload("1", "body"))
-			d.Publish(Payload("2", "last"))
+			d.Publish("1", "body")
+			d.Publish("2", "last")
 			for _, want := range bodies {
 				if e, err := evidence.ParseEnvelope(d.Receive()); err != nil || string(e.Body) != want {
 					t.Errorf("got %q (%v), want %q", e.Body, err, want)

@@ -332,11 +332,8 @@ func TestStrikesOnDeliveries(t *testing.T) {
 		c := r.connect("c")
 		r.subscribe(c, "orders", 1)
 		return linktest.Dialogue{
-			Rig: r.Rig,
-			Publish: func(payload []byte) {
-				_, err := c.Publish(r.Ctx, &paho.Publish{Topic: "orders", QoS: 1, Payload: payload})
-				r.Must(err)
-			},
+			Rig:     r.Rig,
+			Publish: func(n, body string) { r.publish(c, "orders", 1, n, body) },
 			Receive: func() []byte { return r.receive(c).Payload },
 		}
 	})

@@ -192,7 +192,7 @@ func TestStrikesOnDeliveries(t *testing.T) {
 		r.Must(err)
 		return linktest.Dialogue{
 			Rig:     r.Rig,
-			Publish: func(payload []byte) { r.Must(r.nc.Publish("plain", payload)) },
+			Publish: func(n, body string) { r.Must(r.nc.Publish("plain", linktest.Payload(n, body))) },
 			Receive: func() []byte {
 				m, err := sub.NextMsgWithContext(r.Ctx)
 				r.Must(err)
