@@ -21,7 +21,7 @@ import (
 
 // Tests with the real server.
 
-var update = flag.Bool("update", false, "write "+dialogueFile+" anew from a real dialogue")
+var record = flag.Bool("record", false, "record the dialogue with the real server in testdata anew")
 
 func TestServer(t *testing.T) {
 	system := rabbitmq.Profiles(1)[0]
@@ -171,7 +171,7 @@ func understandsTheClient(t *testing.T, server string) {
 	r.Must(r.conn.Close())
 	r.Link.Close()
 	check(t, recorder.Carried().Understood(t, protocol()))
-	if *update && !t.Failed() {
+	if *record && !t.Failed() {
 		recorder.Carried().Write(t, dialogueFile)
 	}
 }

@@ -17,7 +17,7 @@ import (
 
 func protocol() links.Protocol { return kafka.New() }
 
-// captures are dialogues of TestCapture; testdata/*.txt says what each frame means.
+// captures are dialogues of TestRecord; testdata/*.txt says what each frame means.
 var captures = []string{"classic", "consumer", "share"}
 
 func captured(t testing.TB, name string) linktest.Capture {

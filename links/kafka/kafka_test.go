@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-var capture = flag.Bool("capture", false, "record testdata/*.jsonl anew, from the real broker")
+var recording = flag.Bool("record", false, "record the dialogues with the real broker in testdata anew")
 
 // rig is a link to the real broker.
 type rig struct {
@@ -138,9 +138,9 @@ func (r *rig) shares(topic, group string) {
 	c.Close()
 }
 
-func TestCapture(t *testing.T) {
-	if !*capture {
-		t.Skip("-capture records the dialogues with the real broker anew")
+func TestRecord(t *testing.T) {
+	if !*recording {
+		t.Skip("with -record")
 	}
 	for name, dialogue := range map[string]func(r *rig, topic string){
 		"classic": func(r *rig, topic string) { r.produces(topic); r.consumes(topic, topic+"-group") },
