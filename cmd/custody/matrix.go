@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -98,9 +97,7 @@ func makeMatrix(cmd *cobra.Command, args []string, f matrixFlags) error {
 		len(chosen), len(checklist), total, (time.Duration(total) * usualRun / time.Duration(f.parallel)).Round(time.Minute), f.parallel)
 	servers := containers.NewPool()
 	defer func() {
-		bounded, cancel := context.WithTimeout(context.WithoutCancel(cmd.Context()), 30*time.Second)
-		defer cancel()
-		if err := servers.Close(bounded); err != nil {
+		if err := scenarios.ClosePool(cmd.Context(), servers); err != nil {
 			fmt.Fprintln(say, "custody:", err)
 		}
 	}()
