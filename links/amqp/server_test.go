@@ -3,9 +3,6 @@ package amqp_test
 import (
 	"context"
 	"flag"
-	"io"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -14,7 +11,6 @@ import (
 
 	"github.com/custodymq/custody/links"
 	"github.com/custodymq/custody/links/linktest"
-	"github.com/custodymq/custody/systems"
 	"github.com/custodymq/custody/systems/rabbitmq"
 	"github.com/custodymq/custody/systems/systemtest"
 )
@@ -24,22 +20,7 @@ import (
 var record = flag.Bool("record", false, "record the dialogue with the real server in testdata anew")
 
 func TestServer(t *testing.T) {
-	system := rabbitmq.Profiles(1)[0]
-	systemtest.Require(t, system)
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	in, err := system.Start(ctx, systems.Env{
-		Log:  func(string) (io.WriteCloser, error) { return os.Create(filepath.Join(t.TempDir(), "server.log")) },
-		Sink: &linktest.Sink{},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := in.Stop(context.WithoutCancel(ctx)); err != nil {
-			t.Error(err)
-		}
-	}()
+	server := systemtest.Serve(t, rabbitmq.Profiles(1)[0])
 	for name, check := range map[string]func(t *testing.T, server string){
 		"a real client is understood":                       understandsTheClient,
 		"a dropped accept leaves the others in place":       droppedAccept,
@@ -47,7 +28,7 @@ func TestServer(t *testing.T) {
 		"a dropped publish takes what follows it along":     droppedPublish,
 		"deliveries are doubled, altered, late and missing": strikesOnDeliveries,
 	} {
-		t.Run(name, func(t *testing.T) { check(t, in.(systems.Networked).Address()) })
+		t.Run(name, func(t *testing.T) { check(t, server) })
 	}
 }
 

@@ -3,10 +3,8 @@ package kafka_test
 import (
 	"context"
 	"flag"
-	"io"
 	"net"
 	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -18,7 +16,6 @@ import (
 
 	"github.com/custodymq/custody/links"
 	"github.com/custodymq/custody/links/linktest"
-	"github.com/custodymq/custody/systems"
 	adapter "github.com/custodymq/custody/systems/kafka"
 	"github.com/custodymq/custody/systems/systemtest"
 )
@@ -37,7 +34,7 @@ type rig struct {
 // newRig with one topic, which takes small messages only.
 func newRig(t *testing.T, p links.Protocol, topic string) *rig {
 	t.Helper()
-	address := broker(t)
+	address := systemtest.Serve(t, adapter.Profiles(1)[0])
 	r := &rig{Rig: linktest.Open(t, address, p)}
 	var err error
 	r.straight, err = kgo.NewClient(kgo.SeedBrokers(address))
@@ -160,30 +157,6 @@ func TestRecord(t *testing.T) {
 			r.Must(os.WriteFile("testdata/"+name+".txt", []byte(told(t, c)), 0o600))
 		})
 	}
-}
-
-// broker starts the real one, and gives its address.
-func broker(t *testing.T) string {
-	t.Helper()
-	system := adapter.Profiles(1)[0]
-	systemtest.Require(t, system)
-	ctx, cancel := context.WithTimeout(context.Background(), linktest.Patience)
-	defer cancel()
-	dir := t.TempDir()
-	instance, err := system.Start(ctx, systems.Env{Dir: dir, Sink: &linktest.Sink{}, Scale: 1, Log: func(name string) (io.WriteCloser, error) {
-		return os.Create(filepath.Join(dir, name+".log"))
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), linktest.Patience)
-		defer cancel()
-		if err := instance.Stop(ctx); err != nil {
-			t.Error(err)
-		}
-	})
-	return instance.(systems.Networked).Address()
 }
 
 func TestDroppedAcceptIsWithheldWithAllAfterIt(t *testing.T) {

@@ -2,26 +2,22 @@ package resp_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"flag"
 	"fmt"
-	"net"
-	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 	"go.uber.org/goleak"
 
-	"github.com/custodymq/custody/containers"
 	"github.com/custodymq/custody/links"
 	"github.com/custodymq/custody/links/linktest"
 	"github.com/custodymq/custody/links/resp"
+	adapter "github.com/custodymq/custody/systems/redis"
+	"github.com/custodymq/custody/systems/systemtest"
 )
 
 var record = flag.Bool("record", false, "record the dialogue with a real server in testdata anew")
@@ -33,43 +29,8 @@ func protocol() links.Protocol { return resp.Protocol{} }
 // rig is a link to a real server.
 type rig struct{ *linktest.Rig }
 
-func newRig(t *testing.T, p links.Protocol) rig { return rig{linktest.Open(t, serve(t), p)} }
-
-// serve runs a real server that stores nothing, and gives its address.
-func serve(t *testing.T) string {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), linktest.Patience)
-	t.Cleanup(cancel)
-	program, err := exec.LookPath("redis-server")
-	if err != nil {
-		if os.Getenv("CUSTODY_REQUIRE") != "" {
-			t.Fatal("redis-server is required and not installed: apt-get install redis-server")
-		}
-		t.Skip("redis-server is not installed: apt-get install redis-server")
-	}
-	address, err := containers.FreeAddress()
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, port, _ := net.SplitHostPort(address)
-	server := exec.CommandContext(ctx, program, "--bind", "127.0.0.1", "--port", port, "--save", "", "--dir", t.TempDir())
-	if err := server.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = server.Process.Kill(); _ = server.Wait() })
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		if conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address); err == nil {
-			conn.Close()
-			return address
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			t.Fatal("the server is not ready")
-		}
-	}
+func newRig(t *testing.T, p links.Protocol) rig {
+	return rig{linktest.Open(t, systemtest.Serve(t, adapter.Profiles(1)[0]), p)}
 }
 
 // connect gives a client with one connection, which is never made again.
