@@ -92,6 +92,15 @@ type Corrupter interface {
 	Corrupt(f Frame) ([]byte, error)
 }
 
+// LegalAlone is Legal of a protocol whose frames can each be struck alone: only
+// what carries no message of the application is not to be corrupted.
+func LegalAlone(protocol, kind string, a Action) error {
+	if a == Corrupt && kind != FramePublish && kind != FrameDeliver {
+		return &ErrIllegal{Protocol: protocol, Kind: kind, Action: a, Why: "it carries no message of the application"}
+	}
+	return nil
+}
+
 // ErrIllegal is what Legal returns for an action that would forge evidence.
 type ErrIllegal struct {
 	Protocol, Kind string

@@ -5,6 +5,7 @@ package amqp
 import (
 	"bytes"
 	"errors"
+	"slices"
 
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/links"
@@ -58,7 +59,7 @@ var kinds = []links.KindInfo{
 func (Protocol) Name() string { return "amqp" }
 
 // Kinds are all named kinds.
-func (Protocol) Kinds() []links.KindInfo { return append([]links.KindInfo(nil), kinds...) }
+func (Protocol) Kinds() []links.KindInfo { return slices.Clone(kinds) }
 
 // byPosition are the kinds that are understood by their place in the stream.
 var byPosition = map[string]string{

@@ -66,23 +66,18 @@ func (Protocol) Name() string { return "kafka" }
 // Kinds are all named kinds.
 func (Protocol) Kinds() []links.KindInfo { return slices.Clone(kinds) }
 
-// withPayload are the kinds in which there is something to corrupt.
-var withPayload = map[string]bool{links.FramePublish: true, links.FrameDeliver: true}
-
 // Legal allows what leaves every answer with its request: the broker answers
 // each request once and in order, and a client takes the next answer for the
 // answer to its oldest request.
 func (p Protocol) Legal(kind string, a links.Action) error {
 	why := ""
-	switch {
-	case a == links.Drop:
+	switch a {
+	case links.Drop:
 		why = "answers come in the order of the requests: this one and all after it are withheld instead"
-	case a == links.Duplicate:
+	case links.Duplicate:
 		why = "answers come in the order of the requests: one more would be taken for the answer to another request"
-	case a == links.Corrupt && !withPayload[kind]:
-		why = "it carries no message of the application"
 	default:
-		return nil
+		return links.LegalAlone(p.Name(), kind, a)
 	}
 	return &links.ErrIllegal{Protocol: p.Name(), Kind: kind, Action: a, Why: why}
 }

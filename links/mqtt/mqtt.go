@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -60,17 +61,11 @@ var kinds = []links.KindInfo{
 func (Protocol) Name() string { return "mqtt" }
 
 // Kinds are all named kinds.
-func (Protocol) Kinds() []links.KindInfo { return append([]links.KindInfo(nil), kinds...) }
-
-// withPayload are the kinds in which there is something to corrupt.
-var withPayload = map[string]bool{links.FramePublish: true, links.FrameDeliver: true}
+func (Protocol) Kinds() []links.KindInfo { return slices.Clone(kinds) }
 
 // Legal allows everything but to corrupt what is not a message of the application.
 func (p Protocol) Legal(kind string, a links.Action) error {
-	if a == links.Corrupt && !withPayload[kind] {
-		return &links.ErrIllegal{Protocol: p.Name(), Kind: kind, Action: a, Why: "it carries no message of the application"}
-	}
-	return nil
+	return links.LegalAlone(p.Name(), kind, a)
 }
 
 // Corrupt gives a copy of the frame with one byte of the payload altered. A

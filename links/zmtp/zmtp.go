@@ -71,15 +71,9 @@ func (Protocol) Kinds() []links.KindInfo {
 	return list
 }
 
-// withPayload are the kinds in which there is something to corrupt.
-var withPayload = map[string]bool{links.FramePublish: true, links.FrameDeliver: true}
-
 // Legal allows everything but to corrupt what has no payload.
 func (p Protocol) Legal(kind string, a links.Action) error {
-	if a == links.Corrupt && !withPayload[kind] {
-		return &links.ErrIllegal{Protocol: p.Name(), Kind: kind, Action: a, Why: "it carries no payload, and its head must stay readable"}
-	}
-	return nil
+	return links.LegalAlone(p.Name(), kind, a)
 }
 
 // Corrupt gives a copy of the frame with one byte of the payload altered.
