@@ -34,14 +34,18 @@ type KindInfo struct {
 
 // The uniform names of frame kinds. A protocol may have more of its own.
 const (
-	FramePublish    = "publish"
-	FrameAccept     = "accept" // the system's answer to a publish, whatever it says
-	FrameDeliver    = "deliver"
-	FrameAck        = "ack"
-	FrameAckConfirm = "ack-confirm"
-	FrameNack       = "nack"
-	FrameSubscribe  = "subscribe"
-	FrameSubscribed = "subscribed"
+	FramePublish      = "publish"
+	FrameAccept       = "accept" // the system's answer to a publish, whatever it says
+	FrameDeliver      = "deliver"
+	FrameAck          = "ack"
+	FrameAckConfirm   = "ack-confirm"
+	FrameNack         = "nack"
+	FrameNackConfirm  = "nack-confirm" // the answer to a nack, or to what else but an ack is said of a delivery
+	FrameSubscribe    = "subscribe"
+	FrameSubscribed   = "subscribed"
+	FrameUnsubscribe  = "unsubscribe"
+	FrameUnsubscribed = "unsubscribed"
+	FrameError        = "error" // the system refuses
 )
 
 // Framer cuts one direction of one connection into frames.

@@ -63,7 +63,7 @@ func check(t *testing.T, list []links.Frame) {
 		t.Errorf("confirms say %v", says)
 	}
 	for kind, want := range map[string]int{
-		links.FrameSubscribe: 2, links.FrameSubscribed: 2, amqp.FrameGet: 2, amqp.FrameUnsubscribe: 1, amqp.FrameCancel: 1, amqp.FrameError: 1,
+		links.FrameSubscribe: 2, links.FrameSubscribed: 2, amqp.FrameGet: 2, links.FrameUnsubscribe: 1, amqp.FrameCancel: 1, links.FrameError: 1,
 	} {
 		if count[kind] != want {
 			t.Errorf("%d frames of %s, want %d", count[kind], kind, want)

@@ -35,12 +35,11 @@ var (
 
 // Kinds of Kafka beyond the uniform ones.
 const (
-	FrameFetch       = "fetch"        // a consumer asks for the next messages
-	FrameNackConfirm = "nack-confirm" // the answer to a nack or a reject
-	FrameReject      = "reject"       // share groups: never deliver it again
-	FrameRenew       = "renew"        // share groups: the consumer needs more time
-	FrameLeave       = "leave"        // a consumer leaves its group
-	FrameLeft        = "left"
+	FrameFetch  = "fetch"  // a consumer asks for the next messages
+	FrameReject = "reject" // share groups: never deliver it again
+	FrameRenew  = "renew"  // share groups: the consumer needs more time
+	FrameLeave  = "leave"  // a consumer leaves its group
+	FrameLeft   = "left"
 )
 
 var kinds = []links.KindInfo{
@@ -57,7 +56,7 @@ var kinds = []links.KindInfo{
 	{Name: links.FrameNack, To: evidence.ToBroker, Text: "share groups: the consumer gives messages back"},
 	{Name: FrameReject, To: evidence.ToBroker, Text: "share groups: the messages are never to be delivered again"},
 	{Name: FrameRenew, To: evidence.ToBroker, Text: "share groups: the consumer needs more time"},
-	{Name: FrameNackConfirm, To: evidence.ToClient, Text: "the answer to a nack, a reject or a renew"},
+	{Name: links.FrameNackConfirm, To: evidence.ToClient, Text: "the answer to a nack, a reject or a renew"},
 }
 
 // Name is "kafka".

@@ -159,7 +159,7 @@ func TestRealClientIsUnderstood(t *testing.T) {
 			}
 		}
 	}
-	for kind, n := range map[string]int{links.FrameSubscribe: 1, nats.FrameAPI: 2, nats.FrameAPIReply: 2, nats.FrameError: 0} {
+	for kind, n := range map[string]int{links.FrameSubscribe: 1, nats.FrameAPI: 2, nats.FrameAPIReply: 2, links.FrameError: 0} {
 		if got := len(r.Sink.Carried(kind)); got != n {
 			t.Errorf("%d frames of %s, want %d", got, kind, n)
 		}
