@@ -167,7 +167,7 @@ func TestBadStreamsAreRefused(t *testing.T) {
 		"interleaved channels":       slices.Concat(content, head(2, 1, "m")),
 	} {
 		for _, pieces := range []int{1, len(stream)} {
-			if list, err := linktest.Streams(stream, nil).InPieces(pieces).Frames(t, protocol()); err == nil {
+			if list, refused := linktest.Streams(stream, nil).InPieces(pieces).Frames(t, protocol()); refused == nil {
 				t.Errorf("%s in pieces of %d: no error, %d frames", name, pieces, len(list))
 			}
 		}
@@ -179,9 +179,9 @@ func TestABrokenHeadHasNoMessageID(t *testing.T) {
 	payload := whole[7 : len(whole)-1]
 	for end := 14; end < len(payload); end++ {
 		stream := slices.Concat(method(1, 60, 40, 0, 0, 0, 0, 0), wire(2, 1, payload[:end]...))
-		list, err := linktest.Streams(stream, nil).Frames(t, protocol())
-		if err != nil || len(list) != 1 || len(list[0].Items) != 0 {
-			t.Errorf("a head cut to %d bytes: %+v, %v", end, list, err)
+		list, refused := linktest.Streams(stream, nil).Frames(t, protocol())
+		if refused != nil || len(list) != 1 || len(list[0].Items) != 0 {
+			t.Errorf("a head cut to %d bytes: %+v, %v", end, list, refused)
 		}
 	}
 }
@@ -225,9 +225,9 @@ func TestCorruptKeepsFramesWellFormed(t *testing.T) {
 				different++
 			}
 		}
-		again, err := linktest.Streams(nil, corrupted).Frames(t, protocol())
-		if err != nil || len(again) != 1 || different != 1 || len(corrupted) != len(f.Raw) {
-			t.Errorf("%s of %v: %d bytes differ, %d frames, %v", f.Kind, f.Items, different, len(again), err)
+		again, refused := linktest.Streams(nil, corrupted).Frames(t, protocol())
+		if refused != nil || len(again) != 1 || different != 1 || len(corrupted) != len(f.Raw) {
+			t.Errorf("%s of %v: %d bytes differ, %d frames, %v", f.Kind, f.Items, different, len(again), refused)
 		}
 	}
 }

@@ -5,7 +5,6 @@ package linktest
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -100,8 +99,9 @@ func (c Capture) apart() (whole Capture) {
 }
 
 // Frames cuts the capture as links would: a direction that its framer refuses
-// is not looked at again. A framer that reads over the end fails the test.
-func (c Capture) Frames(t testing.TB, p links.Protocol) (list []links.Frame, err error) {
+// is not looked at again, and its error is among refused. A framer that reads
+// over the end fails the test.
+func (c Capture) Frames(t testing.TB, p links.Protocol) (list []links.Frame, refused []error) {
 	t.Helper()
 	type way struct {
 		conn int
@@ -115,12 +115,12 @@ func (c Capture) Frames(t testing.TB, p links.Protocol) (list []links.Frame, err
 		}
 		buf := append(unread[w], x.Bytes...)
 		for len(buf) > 0 && framers[w] != nil {
-			f, n, bad := framers[w].Next(buf[:len(buf):len(buf)])
-			if bad != nil {
-				err = errors.Join(err, bad)
+			f, n, err := framers[w].Next(buf[:len(buf):len(buf)])
+			if err != nil {
+				refused = append(refused, err)
 				framers[w] = nil
 			}
-			if bad != nil || n == 0 {
+			if err != nil || n == 0 {
 				break
 			}
 			if n < 0 || n > len(buf) || !bytes.Equal(f.Raw, buf[:n]) {
@@ -132,15 +132,15 @@ func (c Capture) Frames(t testing.TB, p links.Protocol) (list []links.Frame, err
 		}
 		unread[w] = buf
 	}
-	return list, err
+	return list, refused
 }
 
 // Understood are the frames of a capture that no framer refuses.
 func (c Capture) Understood(t testing.TB, p links.Protocol) []links.Frame {
 	t.Helper()
-	list, err := c.Frames(t, p)
-	if err != nil {
-		t.Fatal(err)
+	list, refused := c.Frames(t, p)
+	if refused != nil {
+		t.Fatal(refused)
 	}
 	return list
 }

@@ -3,7 +3,6 @@ package linktest
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"math"
 	"slices"
 	"testing"
@@ -14,36 +13,37 @@ import (
 )
 
 // Splitting checks that a recorded capture, of one frame in each chunk, gives
-// the same frames however its bytes arrive: its frames cut in two at every byte, and its streams, where pieces
-// hold the ends of frames, in pieces of every small size and of drawn ones.
+// the same frames however its bytes arrive: each frame cut in two at every byte,
+// and in pieces of every small size; and so whole streams, where a piece can
+// hold the end of one frame and the beginning of the next, also in drawn pieces.
 func Splitting(t *testing.T, open func() links.Protocol, c Capture) {
 	t.Helper()
-	if n := len(c.Understood(t, open())); n != len(c) || n == 0 {
-		t.Fatalf("%d frames of %d chunks", n, len(c))
-	}
 	longest := 0
 	for _, x := range c {
 		longest = max(longest, len(x.Bytes))
 	}
-	check := func(whole Capture) func(t testing.TB, sizes ...int) {
-		want, _ := whole.Frames(t, open())
-		return func(t testing.TB, sizes ...int) {
+	check := func(whole Capture) func(sizes ...int) {
+		want := whole.Understood(t, open())
+		if len(want) != len(c) || len(c) == 0 {
+			t.Fatalf("%d frames, want one of each of %d chunks", len(want), len(c))
+		}
+		return func(sizes ...int) {
 			t.Helper()
-			if split, _ := whole.InPieces(sizes...).Frames(t, open()); !sameFrames(split, want) {
-				t.Fatalf("in pieces of %v: %d frames, want %d", sizes, len(split), len(want))
+			if split, refused := whole.InPieces(sizes...).Frames(t, open()); refused != nil || !sameFrames(split, want) {
+				t.Fatalf("in pieces of %v: %d frames (%v), want %d", sizes, len(split), refused, len(want))
 			}
 		}
 	}
 	frames, streams := check(c), check(c.apart())
 	for at := 1; at < longest; at++ {
-		frames(t, at, math.MaxInt)
+		frames(at, math.MaxInt)
 	}
 	for size := 1; size <= 64; size++ {
-		frames(t, size)
-		streams(t, size)
+		frames(size)
+		streams(size)
 	}
 	rapid.Check(t, func(rt *rapid.T) {
-		streams(t, rapid.SliceOfN(rapid.IntRange(1, 90), 1, 120).Draw(rt, "sizes")...)
+		streams(rapid.SliceOfN(rapid.IntRange(1, 90), 1, 120).Draw(rt, "sizes")...)
 	})
 }
 
@@ -60,10 +60,10 @@ func Fuzz(f *testing.F, open func() links.Protocol, seeds ...Capture) {
 		// No more than some thousand pieces: a framer may look at a frame anew with each.
 		size := int(piece%64) + 1 + max(len(toBroker), len(toClient))>>12
 		c := Streams(toBroker, toClient)
-		whole, err1 := c.Frames(t, open())
-		split, err2 := c.InPieces(size).Frames(t, open())
-		if !sameFrames(whole, split) || fmt.Sprint(err1) != fmt.Sprint(err2) {
-			t.Fatalf("whole: %d frames, %v; in pieces of %d: %d frames, %v", len(whole), err1, size, len(split), err2)
+		whole, refused1 := c.Frames(t, open())
+		split, refused2 := c.InPieces(size).Frames(t, open())
+		if !sameFrames(whole, split) || len(refused1) != len(refused2) {
+			t.Fatalf("whole: %d frames, %v; in pieces of %d: %d frames, %v", len(whole), refused1, size, len(split), refused2)
 		}
 		for _, frame := range whole {
 			if corrupted, err := open().(links.Corrupter).Corrupt(frame); err == nil && len(corrupted) != len(frame.Raw) {

@@ -265,12 +265,12 @@ func TestBadStreamsAreRefused(t *testing.T) {
 		string(greeting(5)) + "\x40\x01\x00",                  // half an identifier
 		string(greeting(5)) + "\x80\x02\x00\x01",              // reserved flags
 	} {
-		if _, err := linktest.Streams([]byte(raw), nil).Frames(t, protocol()); err == nil {
+		if _, refused := linktest.Streams([]byte(raw), nil).Frames(t, protocol()); refused == nil {
 			t.Errorf("%.40q: no error", raw)
 		}
 	}
 	for _, raw := range []string{"\x10\x00", "\x90\x01\x00", "\x90\x03\x00\x01\x05"} {
-		if _, err := linktest.Streams(greeting(5), []byte(raw)).Frames(t, protocol()); err == nil {
+		if _, refused := linktest.Streams(greeting(5), []byte(raw)).Frames(t, protocol()); refused == nil {
 			t.Errorf("from the server, %.40q: no error", raw)
 		}
 	}

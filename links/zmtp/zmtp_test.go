@@ -206,7 +206,7 @@ func TestBadStreamsAreRefused(t *testing.T) {
 		"reserved flags":         append(bytes.Clone(greeting), 0xF0, 0),
 		"command within message": append(bytes.Clone(greeting), 1, 0, 4, 0),
 	} {
-		if _, err := linktest.Streams(stream, nil).Frames(t, protocol()); err == nil {
+		if _, refused := linktest.Streams(stream, nil).Frames(t, protocol()); refused == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}
