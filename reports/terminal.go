@@ -7,10 +7,11 @@ import (
 	"os"
 	"strings"
 
-	"github.com/custodymq/custody/guarantees"
 	"github.com/fatih/color"
 	"github.com/mattn/go-isatty"
 	"github.com/mattn/go-runewidth"
+
+	"github.com/custodymq/custody/guarantees"
 )
 
 const (
@@ -92,7 +93,7 @@ func (t *terminal) table(r Report) {
 		t.row(run)
 	}
 	if left := len(r.Runs) - len(shown); left > 0 {
-		t.line("… and %s, %s", plural(left, "more run"), "all of them no worse than these")
+		t.line("… and %s, none of them worse than these", plural(left, "more run"))
 	}
 }
 
@@ -113,7 +114,7 @@ func (t *terminal) row(run Run) {
 	}
 	const most = 4 // a scenario name or an error can be long; the findings tell the rest
 	if len(lines) > most {
-		lines = append(lines[:most-1], fit(lines[most-1]+" …", guaranteesWidth-1)+"…")
+		lines = append(lines[:most-1], fit(lines[most-1]+" …", guaranteesWidth))
 	}
 	took := took(run)
 	for i, l := range lines {
