@@ -179,8 +179,26 @@ func (s System) start(ctx context.Context, env systems.Env) (systems.Instance, e
 	}
 	env.Sink.Record(evidence.Event{Kind: evidence.ProcessStarted, Actor: serverName, Reason: "it ran already: it is somebody else's"})
 	struck := &instance{reached: in, file: s.file, sink: env.Sink, log: log, dir: env.Dir, release: func() { s.taken.Store(false) }}
-	if rows, ok := began.(systems.Inspector); ok {
-		return inspected{struck, rows}, nil
+	switch began := began.(type) { // the abilities that adapters have there
+	case interface {
+		systems.Inspector
+		systems.Rewinder
+	}:
+		return struct {
+			*instance
+			systems.Inspector
+			systems.Rewinder
+		}{struck, began, began}, nil
+	case systems.Inspector:
+		return struct {
+			*instance
+			systems.Inspector
+		}{struck, began}, nil
+	case systems.Administrator:
+		return struct {
+			*instance
+			systems.Administrator
+		}{struck, began}, nil
 	}
 	return struck, nil
 }
@@ -191,11 +209,8 @@ func loopback(host string) bool {
 
 // Credentials of an instance, for the adapter's clients in another process.
 func (s System) Credentials(in systems.Instance) string {
-	switch struck := in.(type) {
-	case *instance:
-		in = struck.reached
-	case inspected:
-		in = struck.reached
+	if struck, ok := in.(interface{ adapters() systems.Instance }); ok {
+		in = struck.adapters()
 	}
 	return s.connected.Credentials(in)
 }

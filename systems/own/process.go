@@ -35,11 +35,8 @@ type reached interface {
 	systems.Networked
 }
 
-// inspected is an instance of a system that shows its rows.
-type inspected struct {
-	*instance
-	systems.Inspector
-}
+// adapters is the instance as the adapter knows it.
+func (in *instance) adapters() systems.Instance { return in.reached }
 
 // awaited is an adapter's instance that has to come to rest before its server
 // is struck.

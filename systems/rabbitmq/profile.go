@@ -182,6 +182,7 @@ func (p Profile) Describe() systems.Description {
 			systems.NeedClock:       "RabbitMQ reads the machine's clock",
 			systems.NeedIdentity:    "the run does not rename a node: its folder is named for it",
 			systems.NeedPlanting:    "AMQP messages have no protocol version that the server would refuse",
+			systems.NeedRewind:      "an acknowledged message is deleted: there is nothing to go back to",
 			systems.NeedDeadLetters: "this profile has no dead-letter exchange",
 		},
 	}
