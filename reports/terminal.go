@@ -206,9 +206,38 @@ func (t *terminal) totals(r Report) {
 		exit = fmt.Sprintf("exit %d: nothing was run", r.Exit())
 	}
 	t.line("")
+	if seen := seenIn(r); len(seen) > 0 {
+		lead := "seen, breaks no claim: "
+		for i, l := range pack(seen, ", ", terminalWidth-len(lead)) {
+			if i > 0 {
+				lead = strings.Repeat(" ", len(lead))
+			}
+			t.line("%s", t.faint(lead+l))
+		}
+	}
 	for _, l := range pack([]string{summary, exit}, " · ", terminalWidth) {
 		t.line("%s", t.status(st, l))
 	}
+}
+
+// seenIn counts, for each guarantee that nobody promised, the runs that have
+// shown it broken.
+func seenIn(r Report) []string {
+	runs := map[string]int{}
+	for _, run := range r.Runs {
+		seen := map[string]bool{}
+		for _, f := range seenOnly(run.Judgement) {
+			if !seen[f.Guarantee] {
+				seen[f.Guarantee] = true
+				runs[f.Guarantee]++
+			}
+		}
+	}
+	var all []string
+	for _, name := range sortedKeys(runs) {
+		all = append(all, Visible(name)+" ("+plural(runs[name], "run")+")")
+	}
+	return all
 }
 
 // text writes untrusted words wrapped, the first line after lead, the others
