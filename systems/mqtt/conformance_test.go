@@ -31,7 +31,7 @@ func profile(t *testing.T, system, name string) systems.System {
 // back, the suite expects the next message there. mochi-mqtt draws the member
 // that gets a message, and may draw the one that is away.
 func TestConformance(t *testing.T) {
-	for _, name := range []string{"qos1", "clean-session"} {
+	for _, name := range []string{"qos1", "qos1-v311", "clean-session"} {
 		t.Run(name, func(t *testing.T) { systemtest.Exercise(t, profile(t, "mqtt-mosquitto", name)) })
 	}
 }

@@ -75,9 +75,9 @@ func (p Profile) consumer(ctx context.Context, seat *seat, o systems.ConsumerOpt
 	return c, nil
 }
 
-// window is the Receive Maximum of a consumer. mochi-mqtt forgets what has waited
-// behind one as soon as it is sent, and then sends no more: without one nothing
-// waits.
+// window is the Receive Maximum of a consumer, which MQTT 3.1.1 has not.
+// mochi-mqtt forgets what has waited behind one as soon as it is sent, and then
+// sends no more: without one nothing waits.
 func (p Profile) window(asked int) uint16 {
 	if p.windowless {
 		return math.MaxUint16

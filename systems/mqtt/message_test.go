@@ -7,6 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/eclipse/paho.golang/packets"
+	v311 "github.com/eclipse/paho.mqtt.golang/packets"
+
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/systems"
 )
@@ -114,5 +117,35 @@ func TestCredentials(t *testing.T) {
 		if _, err := p.Connect(text); err == nil {
 			t.Errorf("connected with %q", text)
 		}
+	}
+}
+
+// What a session needs of MQTT 5 survives the way through packets of MQTT 3.1.1.
+func TestPacketsOfAnotherVersion(t *testing.T) {
+	sent, err := encode(systems.Message{Destination: "orders", Payload: []byte("a\nb"), Key: "k", Headers: map[string]string{"trace": "a\nb: ü"}}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sent.PacketID = 7
+	packet, err := older(sent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := newer(packet)
+	if err != nil || !reflect.DeepEqual(got.Content, sent) {
+		t.Errorf("sent %+v, got %+v (%v)", sent, got.Content, err)
+	}
+	for code, want := range map[byte]byte{0: 0, 3: serverUnavailable, 5: 0x87} {
+		if got, err := newer(&v311.ConnackPacket{ReturnCode: code}); err != nil || got.Content.(*packets.Connack).ReasonCode != want {
+			t.Errorf("CONNACK %d: %+v, %v", code, got, err)
+		}
+	}
+	for _, bad := range []v311.ControlPacket{&v311.ConnackPacket{ReturnCode: 6}, &v311.PublishPacket{Payload: []byte("x")}, &v311.PublishPacket{Payload: []byte("{}\nx")}, &v311.ConnectPacket{}} {
+		if got, err := newer(bad); err == nil {
+			t.Errorf("%v became %+v", bad, got)
+		}
+	}
+	if got, err := older(&packets.Pubrel{}); err == nil {
+		t.Errorf("a packet that no session of QoS 1 sends became %v", got)
 	}
 }

@@ -2,6 +2,7 @@ package mqtt
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -49,6 +50,9 @@ func (p *producer) Send(ctx context.Context, m systems.Message) (systems.Pending
 	publish, err := encode(m, p.profile.qos)
 	if err != nil {
 		return nil, err
+	}
+	if p.profile.v311 && m.TTL > 0 {
+		return nil, errors.New("mqtt: publish: MQTT 3.1.1 has no time to live of a message")
 	}
 	if ctx.Err() != nil {
 		return settled(refusal(evidence.Rejected, context.Cause(ctx).Error(), "cancelled before anything was written")), nil
@@ -179,8 +183,9 @@ func refusal(a evidence.Acceptance, told, reason string) systems.Receipt {
 
 // The reason codes of answers (MQTT 5, section 2.4).
 const (
-	noSubscribers = 0x10
-	failure       = 0x80 // the first that is no success
+	noSubscribers     = 0x10
+	failure           = 0x80 // the first that is no success
+	serverUnavailable = 0x88
 )
 
 // refusals are the codes by which a server says no before it stores anything.

@@ -1,6 +1,7 @@
 // Package mqtt puts two MQTT servers under test: Eclipse Mosquitto, as it is
 // installed, and mochi-mqtt, run by this binary in a process of its own (see
-// Role). Both are reached with MQTT 5, in the packets of paho.golang.
+// Role). Both are reached with MQTT 5, in the packets of paho.golang, and with
+// MQTT 3.1.1, in those of paho.mqtt.golang.
 //
 // A logical subscriber is a shared subscription, and its consumers take the
 // client identifiers of that subscription in turn: see seats.
@@ -23,6 +24,7 @@ type Profile struct {
 	server        server
 	image         string // that the server runs from; empty is the installed one
 	name, summary string
+	v311          bool // its clients speak MQTT 3.1.1
 	qos           byte
 	clean         bool    // a session ends with its connection
 	declines      bool    // the answer says whether anybody subscribes
@@ -53,6 +55,8 @@ func Profiles(scale float64) []systems.System {
 			server: mosquitto{settings: few}, qos: 1, declines: true, claims: whileConnected},
 		{name: "expiry", summary: "as qos1, with a time to live: a message that outlives it in flight holds up those behind it",
 			server: mosquitto{settings: saved}, qos: 1, declines: true, expires: true, claims: expiring},
+		{name: "qos1-v311", summary: "as qos1, with clients of MQTT 3.1.1: the answer is success, also to a message that is kept for nobody",
+			server: mosquitto{settings: saved}, v311: true, qos: 1, windowless: true, claims: atLeastOnce311(whileRunning, whileRunning, unlessLeft)},
 
 		{name: "qos1", summary: "QoS 1, sessions that outlive their connection, in a badger database; a consumer sets no window",
 			server: mochi{persistent: true}, qos: 1, windowless: true, claims: atLeastOnce(untouched, unlessLeft, nil)},
@@ -62,6 +66,8 @@ func Profiles(scale float64) []systems.System {
 			server: mochi{persistent: true}, qos: 1, claims: whileConnected},
 		{name: "qos0", summary: "QoS 0: sent once, answered by nobody, kept for nobody",
 			server: mochi{}, qos: 0, clean: true, claims: atMostOnce},
+		{name: "qos1-v311", summary: "as qos1, with clients of MQTT 3.1.1",
+			server: mochi{persistent: true}, v311: true, qos: 1, windowless: true, claims: atLeastOnce311(untouched, unlessLeft, nil)},
 	}
 	all := make([]systems.System, len(profiles))
 	for i, p := range profiles {
@@ -147,6 +153,20 @@ func atLeastOnce(kept, marked, ordered []evidence.Class) claims {
 	}
 }
 
+// atLeastOnce311 is the same promise in MQTT 3.1.1. Its PUBACK has no reason
+// code: nothing is declined, and the answer to a message that is dropped is the
+// answer to one that is kept.
+func atLeastOnce311(kept, marked, ordered []evidence.Class) claims {
+	return claims{
+		{evidence.NoAcceptedLoss, kept, "MQTT Version 3.1.1, 4.3.2 QoS 1: At least once delivery, 4.1 Storing state"},
+		{evidence.NoPhantom, anyFault, "MQTT Version 3.1.1, 3.3.3 Payload"},
+		{evidence.StableRedeliveryID, marked, "MQTT Version 3.1.1, 3.3.1.1 DUP"},
+		{evidence.Order, ordered, "MQTT Version 3.1.1, 4.6 Message ordering"},
+		{evidence.RecoveryBounded, kept, "MQTT Version 3.1.1, 4.4 Message delivery retry"},
+		{evidence.Survives, anyFault, "MQTT Version 3.1.1, 4.8 Handling errors"},
+	}
+}
+
 // exactlyOnce is a promise to one session. A consumer that ends before it has
 // acknowledged is one, who takes its seat is the next: what the first was
 // handed comes again in the second.
@@ -202,6 +222,7 @@ func (p Profile) Describe() systems.Description {
 			Name:    p.name,
 			Summary: p.summary,
 			Settings: append([]evidence.Setting{
+				{Name: "version", Value: p.version()},
 				{Name: "qos", Value: strconv.Itoa(int(p.qos))},
 				{Name: "clean_start", Value: strconv.FormatBool(p.clean)},
 				{Name: "subscription", Value: "$share"},
@@ -237,14 +258,19 @@ func (p Profile) Describe() systems.Description {
 	if p.image != "" {
 		d.Profile.Name += "@" + p.image
 	}
-	if version := clientVersion(); version != "" {
-		d.Versions["paho.golang"] = version
+	if client, version := p.client(); version != "" {
+		d.Versions[client] = version
 	}
 	if !p.declines {
 		d.Lacks[systems.NeedDecline] = "the answer does not say whether anybody subscribes"
 	}
 	if !p.expires {
 		d.Lacks[systems.NeedTTL] = "message expiry is tried in a profile of its own, because what expires in flight can hold up the rest"
+	}
+	if p.v311 {
+		d.Lacks[systems.NeedDecline] = "MQTT 3.1.1 answers a publish with no reason: one that nobody subscribes to is a success"
+		d.Lacks[systems.NeedTTL] = "MQTT 3.1.1 has no message expiry"
+		d.Lacks[systems.NeedMessageID] = "MQTT 3.1.1 has no field for it: a packet identifier is one connection's, and used again"
 	}
 	if p.clean {
 		d.Profile.Redelivers = evidence.RedeliverNever
@@ -262,15 +288,27 @@ func (p Profile) Describe() systems.Description {
 	return d
 }
 
-func clientVersion() string {
+func (p Profile) version() string {
+	if p.v311 {
+		return "3.1.1"
+	}
+	return "5"
+}
+
+// client is the module whose packets are on the wire, with its version.
+func (p Profile) client() (name, version string) {
+	name = "paho.golang"
+	if p.v311 {
+		name = "paho.mqtt.golang"
+	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
-		return ""
+		return name, ""
 	}
 	for _, dep := range info.Deps {
-		if dep.Path == "github.com/eclipse/paho.golang" {
-			return dep.Version
+		if dep.Path == "github.com/eclipse/"+name {
+			return name, dep.Version
 		}
 	}
-	return ""
+	return name, ""
 }
