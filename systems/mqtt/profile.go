@@ -241,8 +241,11 @@ func (p Profile) Describe() systems.Description {
 				OrderScope:      "connection",
 			},
 		},
-		Claims:   p.claims.bySystem(),
-		Versions: p.server.versions(),
+		Claims: p.claims.bySystem(),
+		// Both servers pick a member of a shared subscription whether or not it is
+		// connected: Mosquitto in turn, mochi-mqtt by chance.
+		WaitsForAbsent: !p.clean,
+		Versions:       p.server.versions(),
 		Lacks: map[systems.Need]string{
 			systems.NeedRows:        "MQTT has no view of stored messages, and the servers only count them together with their own",
 			systems.NeedModes:       "the publisher chooses the quality of service, and a subscription only lowers it: nothing is declined for it",

@@ -207,6 +207,20 @@ func TestTheNextConsumerTakesTheSeat(t *testing.T) {
 	}
 }
 
+// Mosquitto gives each member its turn, also one that is away.
+func TestTheShareOfAnAbsentMemberWaits(t *testing.T) {
+	r := start(t, "mqtt-mosquitto", "qos1")
+	first, second := r.consumer(1), r.consumer(1)
+	r.must(second.Close(r.ctx))
+	p := r.producer()
+	for n := range 3 {
+		r.accepted(p, n+1)
+	}
+	r.settle(r.receive(first, 1), evidence.AckSent)
+	r.receive(first, 3)
+	r.receive(r.consumer(1), 2)
+}
+
 // More publishes than the server allows unanswered wait for their turn.
 func TestSendWaitsForTheServersReceiveMaximum(t *testing.T) {
 	r := start(t, "mqtt-mosquitto", "qos1")
