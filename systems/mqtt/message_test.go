@@ -81,7 +81,7 @@ func TestAnswers(t *testing.T) {
 }
 
 func TestSeats(t *testing.T) {
-	s := seats{t.TempDir()}
+	s := seats{dir: t.TempDir(), run: newRun()}
 	take := func(subscription, want string) *seat {
 		t.Helper()
 		seat, err := s.take(subscription, "orders")
@@ -102,18 +102,20 @@ func TestSeats(t *testing.T) {
 	take("billing", ".3")
 	second.leave()
 	take("billing", ".2")
-	if _, err := (seats{s.dir + "/nowhere"}).take("billing", "orders"); err == nil {
+	if _, err := (seats{dir: s.dir + "/nowhere"}).take("billing", "orders"); err == nil {
 		t.Error("took a seat in a folder that does not exist")
 	}
 }
 
 func TestCredentials(t *testing.T) {
 	p := Profile{}
-	in := &instance{clients: clients{address: "127.0.0.1:1", seats: seats{"/seats"}}}
-	if c, err := p.Connect(p.Credentials(in)); err != nil || !reflect.DeepEqual(c, clients{profile: p, address: "127.0.0.1:1", seats: seats{"/seats"}}) {
-		t.Errorf("%+v, %v", c, err)
+	want := clients{address: "127.0.0.1:1", seats: seats{dir: "/seats", run: "custody-1"}}
+	for _, in := range []systems.Instance{&instance{clients: want}, &remote{want}} {
+		if c, err := p.Connect(p.Credentials(in)); err != nil || !reflect.DeepEqual(c, want) {
+			t.Errorf("%+v, %v", c, err)
+		}
 	}
-	for _, text := range []string{"", "{}", `{"address":"127.0.0.1:1"}`, `{"address":"nowhere","seats":"/s"}`} {
+	for _, text := range []string{"", "{}", `{"address":"127.0.0.1:1","seats":"/s"}`, `{"address":"nowhere","seats":"/s","run":"custody-1"}`} {
 		if _, err := p.Connect(text); err == nil {
 			t.Errorf("connected with %q", text)
 		}

@@ -124,7 +124,7 @@ func (m mosquitto) prepare(p Profile, address, dir string) (containers.StartFunc
 			Args:   []string{"-c", file},
 			Dir:    dir,
 			Log:    log,
-			Ready:  func(ctx context.Context) error { return p.ready(ctx, address) },
+			Ready:  func(ctx context.Context) error { return p.clear(ctx, address, "harness") },
 			Exited: exited,
 		})
 		if err != nil {

@@ -16,7 +16,7 @@ import (
 // ever sent again. Safe for concurrent use.
 type producer struct {
 	*session
-	profile Profile
+	clients
 	sending chan struct{} // held by the one Send that writes: call order is the order on the wire
 	slots   chan struct{} // one for each publish unanswered, as many as the server allows
 
@@ -25,9 +25,10 @@ type producer struct {
 	waiting map[uint16]*pending
 }
 
-func (p Profile) producer(ctx context.Context, address, session string) (*producer, error) {
-	s, err := p.open(ctx, address, &packets.Connect{
-		ClientID:   "producer-" + session,
+func (c clients) producer(ctx context.Context, o systems.ProducerOptions) (*producer, error) {
+	p := c.profile
+	s, err := p.open(ctx, c.reached(o.Address), &packets.Connect{
+		ClientID:   c.seats.run + "-" + o.Session,
 		CleanStart: true,
 		KeepAlive:  p.keepAlive(),
 		Properties: &packets.Properties{},
@@ -37,7 +38,7 @@ func (p Profile) producer(ctx context.Context, address, session string) (*produc
 	}
 	pr := &producer{
 		session: s,
-		profile: p,
+		clients: c,
 		sending: make(chan struct{}, 1),
 		slots:   make(chan struct{}, s.quota),
 		waiting: make(map[uint16]*pending),
@@ -64,6 +65,7 @@ func (p *producer) Send(ctx context.Context, m systems.Message) (systems.Pending
 	if publish.QoS > 0 && !p.enter(ctx, p.slots) {
 		return settled(p.notSent(ctx)), nil
 	}
+	publish.Topic = p.topic(m.Destination)
 	pend := &pending{session: p.session, answered: make(chan struct{})}
 	publish.PacketID = p.expect(pend, publish.QoS)
 	n, err := p.write(publish)

@@ -22,7 +22,8 @@ import (
 // from a binary whose main (or TestMain) gives Role to containers.RunRole.
 type Profile struct {
 	server        server
-	image         string // that the server runs from; empty is the installed one
+	at            systems.Endpoint // of a server that somebody else has started; the zero value starts one
+	image         string           // that the server runs from; empty is the installed one
 	name, summary string
 	v311          bool // its clients speak MQTT 3.1.1
 	qos           byte
@@ -212,7 +213,12 @@ func (p Profile) In(image string) (systems.System, error) {
 }
 
 // Installed says what is missing on this machine.
-func (p Profile) Installed() error { return p.server.installed() }
+func (p Profile) Installed() error {
+	if p.at.Address != "" {
+		return nil
+	}
+	return p.server.installed()
+}
 
 // Describe says what this profile promises and lacks.
 func (p Profile) Describe() systems.Description {
@@ -245,7 +251,7 @@ func (p Profile) Describe() systems.Description {
 		// Both servers pick a member of a shared subscription whether or not it is
 		// connected: Mosquitto in turn, mochi-mqtt by chance.
 		WaitsForAbsent: !p.clean,
-		Versions:       p.server.versions(),
+		Versions:       map[string]string{},
 		Lacks: map[systems.Need]string{
 			systems.NeedRows:        "MQTT has no view of stored messages, and the servers only count them together with their own",
 			systems.NeedModes:       "the publisher chooses the quality of service, and a subscription only lowers it: nothing is declined for it",
@@ -258,12 +264,14 @@ func (p Profile) Describe() systems.Description {
 			systems.NeedPlanting:    "MQTT payloads have no protocol version that the server would refuse",
 		},
 	}
+	if p.at.Address == "" { // else a run notes what it finds
+		maps.Copy(d.Versions, p.server.versions())
+	}
 	if p.image != "" {
 		d.Profile.Name += "@" + p.image
 	}
-	if client, version := p.client(); version != "" {
-		d.Versions[client] = version
-	}
+	client, version := p.client()
+	d.Versions[client] = version
 	if !p.declines {
 		d.Lacks[systems.NeedDecline] = "the answer does not say whether anybody subscribes"
 	}
@@ -306,12 +314,12 @@ func (p Profile) client() (name, version string) {
 	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
-		return name, ""
+		return name, "unknown"
 	}
 	for _, dep := range info.Deps {
 		if dep.Path == "github.com/eclipse/"+name {
 			return name, dep.Version
 		}
 	}
-	return name, ""
+	return name, "unknown"
 }

@@ -1,11 +1,13 @@
 package mqtt
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 )
 
@@ -18,7 +20,10 @@ import (
 // as the members of a pool of workers with stable names do.
 type seats struct {
 	dir string // of lock files: consumers of other processes share it
+	run string // begins every name of the run on the server
 }
+
+func newRun() string { return "custody-" + strings.ToLower(rand.Text()[:8]) }
 
 // seat is taken as long as its file is locked, which ends with its process at
 // the latest.
@@ -31,7 +36,7 @@ type seat struct {
 const maxSeats = 1 << 10
 
 func (s seats) take(subscription, destination string) (*seat, error) {
-	base := name(subscription, destination)
+	base := s.run + "-" + name(subscription, destination)
 	for n := range maxSeats {
 		id := base + "." + strconv.Itoa(n+1)
 		f, err := os.OpenFile(filepath.Join(s.dir, id), os.O_CREATE|os.O_RDWR, 0o600)
@@ -48,6 +53,19 @@ func (s seats) take(subscription, destination string) (*seat, error) {
 		}
 	}
 	return nil, fmt.Errorf("mqtt: %s has %d consumers already", subscription, maxSeats)
+}
+
+// taken are the client identifiers that were ever taken.
+func (s seats) taken() ([]string, error) {
+	files, err := os.ReadDir(s.dir)
+	if err != nil {
+		return nil, fmt.Errorf("mqtt: seats of the run: %w", err)
+	}
+	ids := make([]string, len(files))
+	for i, f := range files {
+		ids[i] = f.Name()
+	}
+	return ids, nil
 }
 
 // leave frees the seat. Doing so twice is allowed.

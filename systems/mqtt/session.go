@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -51,6 +52,13 @@ func (p Profile) open(ctx context.Context, address string, connect *packets.Conn
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
 	if err != nil {
 		return nil, p.unopened(ctx, address, err)
+	}
+	if p.at.TLS != nil {
+		conn = tls.Client(conn, p.at.TLS) // shakes hands with the first write
+	}
+	if p.at.Password != "" {
+		connect.UsernameFlag, connect.Username = p.at.User != "", p.at.User
+		connect.PasswordFlag, connect.Password = true, []byte(p.at.Password)
 	}
 	letGo := context.AfterFunc(ctx, func() { conn.Close() })
 	s := &session{conn: conn, reader: bufio.NewReader(conn), v311: p.v311, timeout: p.scaled(writeTimeout), gone: make(chan struct{}), release: func() {}}

@@ -175,10 +175,14 @@ func (s System) start(ctx context.Context, env systems.Env) (systems.Instance, e
 	}
 	in, ok := began.(reached)
 	if !ok {
-		return nil, errors.Join(fmt.Errorf("own: %s shows no rows of a server that it has not started", s.file.System), began.Stop(ctx), log.Close())
+		return nil, errors.Join(fmt.Errorf("own: %s has no address at which a server that it has not started could be struck", s.file.System), began.Stop(ctx), log.Close())
 	}
 	env.Sink.Record(evidence.Event{Kind: evidence.ProcessStarted, Actor: serverName, Reason: "it ran already: it is somebody else's"})
-	return &instance{reached: in, file: s.file, sink: env.Sink, log: log, dir: env.Dir, release: func() { s.taken.Store(false) }}, nil
+	struck := &instance{reached: in, file: s.file, sink: env.Sink, log: log, dir: env.Dir, release: func() { s.taken.Store(false) }}
+	if rows, ok := began.(systems.Inspector); ok {
+		return inspected{struck, rows}, nil
+	}
+	return struck, nil
 }
 
 func loopback(host string) bool {
@@ -187,7 +191,10 @@ func loopback(host string) bool {
 
 // Credentials of an instance, for the adapter's clients in another process.
 func (s System) Credentials(in systems.Instance) string {
-	if struck, ok := in.(*instance); ok {
+	switch struck := in.(type) {
+	case *instance:
+		in = struck.reached
+	case inspected:
 		in = struck.reached
 	}
 	return s.connected.Credentials(in)

@@ -33,6 +33,11 @@ type instance struct {
 type reached interface {
 	systems.Instance
 	systems.Networked
+}
+
+// inspected is an instance of a system that shows its rows.
+type inspected struct {
+	*instance
 	systems.Inspector
 }
 
