@@ -20,6 +20,9 @@ type clients struct {
 	seats   seats
 }
 
+// part is what all kinds of instances have.
+func (c clients) part() clients { return c }
+
 func (c clients) Address() string        { return c.address }
 func (clients) Protocol() links.Protocol { return mqttlink.Protocol{} }
 
@@ -33,15 +36,11 @@ type credentials struct {
 // Credentials are where the server is, and where the run's consumers have their
 // seats. Who is to be somebody there has that from where p has it.
 func (p Profile) Credentials(i systems.Instance) string {
-	var c clients
-	switch i := i.(type) {
-	case *instance:
-		c = i.clients
-	case *remote:
-		c = i.clients
-	default:
+	in, ok := i.(interface{ part() clients })
+	if !ok {
 		return ""
 	}
+	c := in.part()
 	text, err := json.Marshal(credentials{Address: c.address, Seats: c.seats.dir, Run: c.seats.run})
 	if err != nil {
 		return ""

@@ -54,7 +54,7 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	if err := errors.Join(os.Mkdir(seats.dir, 0o700), os.Mkdir(store, 0o700)); err != nil {
 		return nil, fmt.Errorf("mqtt: folder of the server: %w", err)
 	}
-	start, err := p.server.prepare(p, address, store)
+	start, shows, err := p.server.prepare(p, address, store)
 	if err != nil {
 		return nil, err
 	}
@@ -69,6 +69,9 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	if err := in.Restart(ctx); err != nil {
 		return nil, errors.Join(err, log.Close())
 	}
+	if shows != nil {
+		return &inspected{in, shows}, nil
+	}
 	return in, nil
 }
 
@@ -82,9 +85,12 @@ type server interface {
 	in(image string) (server, error)
 	shown() []evidence.Setting
 	versions() map[string]string
-	// prepare writes what the server at this address needs into its folder, and
-	// gives what starts it.
-	prepare(p Profile, address, dir string) (containers.StartFunc, error)
+	// hides says why nothing shows the messages that it keeps; empty if prepare
+	// gives something that does.
+	hides() string
+	// prepare writes what the server at this address needs into its folder. It
+	// gives what starts the server, and what lists the messages that it keeps.
+	prepare(p Profile, address, dir string) (containers.StartFunc, func(context.Context) ([]kept, error), error)
 }
 
 // clear opens a session that ends at once, and with it what the server has of

@@ -1,6 +1,7 @@
 package mqtt
 
 import (
+	"context"
 	"math"
 	"reflect"
 	"strings"
@@ -9,6 +10,8 @@ import (
 
 	"github.com/eclipse/paho.golang/packets"
 	v311 "github.com/eclipse/paho.mqtt.golang/packets"
+	mochimqtt "github.com/mochi-mqtt/server/v2"
+	mochipackets "github.com/mochi-mqtt/server/v2/packets"
 
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/systems"
@@ -149,5 +152,25 @@ func TestPacketsOfAnotherVersion(t *testing.T) {
 	}
 	if got, err := older(&packets.Pubrel{}); err == nil {
 		t.Errorf("a packet that no session of QoS 1 sends became %v", got)
+	}
+}
+
+// What the server keeps is not looked at while it handles a publish.
+func TestRowsWaitForPublishesInHand(t *testing.T) {
+	h := &handling{open: make(map[*mochimqtt.Client]chan struct{})}
+	c, publish := new(mochimqtt.Client), mochipackets.Packet{FixedHeader: mochipackets.FixedHeader{Type: mochipackets.Publish}}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := h.OnPublish(c, publish); err != nil {
+		t.Fatal(err)
+	}
+	h.OnPacketProcessed(c, mochipackets.Packet{FixedHeader: mochipackets.FixedHeader{Type: mochipackets.Puback}}, nil)
+	if err := h.wait(over); err == nil {
+		t.Error("did not wait")
+	}
+	h.OnPacketProcessed(c, publish, nil)
+	h.OnPacketProcessed(c, publish, nil) // one that was refused before it was in hand
+	if err := h.wait(over); err != nil {
+		t.Errorf("waits for nothing: %v", err)
 	}
 }

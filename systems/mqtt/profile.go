@@ -253,8 +253,8 @@ func (p Profile) Describe() systems.Description {
 		WaitsForAbsent: !p.clean,
 		Versions:       map[string]string{},
 		Lacks: map[systems.Need]string{
-			systems.NeedRows:        "MQTT has no view of stored messages, and the servers only count them together with their own",
 			systems.NeedModes:       "the publisher chooses the quality of service, and a subscription only lowers it: nothing is declined for it",
+			systems.NeedDedup:       "MQTT recognises no message as one that was published before",
 			systems.NeedNack:        "MQTT has no negative acknowledgement",
 			systems.NeedDeadLetters: "MQTT has no dead-letter queue, and no limit of attempts",
 			systems.NeedLookup:      "MQTT has no look-up: an unknown publish is settled by its delivery alone",
@@ -272,6 +272,11 @@ func (p Profile) Describe() systems.Description {
 	}
 	client, version := p.client()
 	d.Versions[client] = version
+	if why := p.server.hides(); why != "" {
+		d.Lacks[systems.NeedRows] = why
+	} else if p.at.Address != "" {
+		d.Lacks[systems.NeedRows] = "only a server that this binary runs shows what it keeps"
+	}
 	if !p.declines {
 		d.Lacks[systems.NeedDecline] = "the answer does not say whether anybody subscribes"
 	}

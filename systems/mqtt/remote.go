@@ -88,7 +88,7 @@ func (r *remote) says(ctx context.Context) string {
 // messages is retained.
 func (r *remote) Stop(ctx context.Context) error {
 	taken, err := r.seats.taken()
-	for _, clientID := range taken {
+	for clientID := range taken {
 		err = errors.Join(err, r.profile.clear(ctx, r.address, clientID))
 	}
 	return err

@@ -22,11 +22,17 @@ type discard struct{}
 
 func (discard) Record(evidence.Event) uint64 { return 0 }
 
+// started is what each server's instance is.
+type started interface {
+	systems.Instance
+	systems.Process
+}
+
 // rig is a running server, with the clients of its profile.
 type rig struct {
 	t   *testing.T
 	ctx context.Context
-	in  *instance
+	in  started
 }
 
 func start(t *testing.T, system, name string) *rig {
@@ -49,7 +55,7 @@ func start(t *testing.T, system, name string) *rig {
 			t.Errorf("stop: %v", err)
 		}
 	})
-	return &rig{t, ctx, in.(*instance)}
+	return &rig{t, ctx, in.(started)}
 }
 
 func (r *rig) must(err error) {
