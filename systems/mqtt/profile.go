@@ -42,7 +42,7 @@ func Profiles(scale float64) []systems.System {
 	saved := []evidence.Setting{{Name: "autosave_on_changes", Value: "true"}, {Name: "autosave_interval", Value: "1"}}
 	few := append(saved, evidence.Setting{Name: "max_queued_messages", Value: "3"})
 	profiles := []Profile{
-		{name: "qos1", summary: "QoS 1, sessions that outlive their connection, saved after every change",
+		{name: "qos1", summary: "QoS 1, sessions that outlive their connection, saved after every change that Mosquitto counts",
 			server: mosquitto{settings: saved}, qos: 1, declines: true, claims: atLeastOnce(unlessLeft, unlessLeft, unlessLeft)},
 		{name: "qos1-default-autosave", summary: "as qos1, but saved every 30 minutes and at an orderly end only, which is Mosquitto's default",
 			server: mosquitto{}, qos: 1, declines: true, claims: atLeastOnce(unlessLeft, unlessLeft, unlessLeft)},

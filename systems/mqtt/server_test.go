@@ -148,6 +148,19 @@ func TestDefaultAutosaveLosesTheSessionInACrash(t *testing.T) {
 	}
 }
 
+// Mosquitto counts what it queues as a change, and not what it hands to a
+// consumer at once: that is saved when something else changes.
+func TestWhatGoesStraightToAConsumerIsNotSaved(t *testing.T) {
+	r := start(t, "mqtt-mosquitto", "qos1")
+	c := r.consumer(2)
+	r.accepted(r.producer(), 1)
+	r.receive(c, 1)
+	r.must(errors.Join(r.in.Kill(r.ctx), r.in.Restart(r.ctx)))
+	c = r.consumer(2)
+	r.accepted(r.producer(), 2)
+	r.receive(c, 2)
+}
+
 // The claims under broker-restart rest on this.
 func TestOrderlyEndsSaveEverything(t *testing.T) {
 	for _, p := range [][2]string{{"mqtt-mosquitto", "qos1-default-autosave"}, {"mqtt-mochi", "qos1"}} {
