@@ -33,6 +33,7 @@ type Options struct {
 	Seed     uint64
 	Scale    float64          // factor on deadlines, bounds and periods; 0 is DefaultScale
 	Defect   string           // a seeded defect to switch on
+	Wall     func() time.Time // the machine's clock; nil is time.Now
 	Servers  *containers.Pool // servers that earlier runs have left as they were; nil keeps none
 }
 
@@ -55,6 +56,7 @@ type Bench struct {
 	links      map[string]*links.Link
 	producers  map[string]*producer
 	consumers  map[string]*consumerActor
+	marks      map[string]mark         // checkpoints so far, by name
 	background map[string][]chan error // publishes that the script did not wait for, by producer
 	injections []labelled
 }
@@ -85,7 +87,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	b := &Bench{o: o, rec: rec, watch: newWatch(o.Scenario), desc: desc, index: links.NewIndex(),
 		bounds: bounds{call: scaled(callBound, o.Scale), publish: scaled(publishBound, o.Scale)},
-		links:  map[string]*links.Link{}, producers: map[string]*producer{}, consumers: map[string]*consumerActor{}, background: map[string][]chan error{}}
+		links:  map[string]*links.Link{}, producers: map[string]*producer{}, consumers: map[string]*consumerActor{}, marks: map[string]mark{}, background: map[string][]chan error{}}
 	defer rec.Observe(b.watch.observe)()
 	defer func() {
 		if p := recover(); p != nil {
@@ -95,6 +97,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	}()
 	b.life, b.cancel = context.WithCancelCause(ctx)
 	go b.failWithRecorder()
+	go b.keepTime(b.life)
 	return b.phases(b.life)
 }
 
@@ -194,6 +197,9 @@ func (b *Bench) phases(ctx context.Context) error {
 	}
 	b.phase(evidence.Watch)
 	if err := b.watchOn(ctx); err != nil {
+		return err
+	}
+	if err := b.linksKeptUp(); err != nil {
 		return err
 	}
 	b.phase(evidence.Ended)

@@ -1,6 +1,7 @@
 // Package defects lists seeded faults of clients and applications: each one a
-// small wrapper around honest clients that misbehaves as programs have been
-// seen to do, and breaks one guarantee first. They are switched on for any
+// small wrapper around honest clients, or a step of the application in the wrong
+// place, that misbehaves as programs have been seen to do and breaks one
+// guarantee first. They are switched on for any
 // system; the broker's own are in broker/defects.
 package defects
 
@@ -19,12 +20,16 @@ type Defect struct {
 	Breaks  string   // the guarantee that must be seen broken first
 	Follows []string // guarantees that may lawfully break with it
 	SeenIn  string   // the kind of scenario that shows it
-	// Shown names the scenario that shows it where none of those that exercise
-	// the guarantee can: an honest client gives them nothing to judge.
+	// Shown names the scenario that is run first, and that tells whether there is
+	// a place for the defect; for some it is the only one that shows it, because
+	// an honest client gives the others nothing to judge.
 	Shown string
 
-	producer func(systems.Producer) systems.Producer
-	consumer func(systems.Consumer) systems.Consumer
+	// AcksEarly is of the application: it acknowledges before its transaction
+	// commits.
+	AcksEarly bool
+	producer  func(systems.Producer) systems.Producer
+	consumer  func(systems.Consumer) systems.Consumer
 }
 
 // All defects, in the order of a message's life.
@@ -54,12 +59,19 @@ var all = []Defect{
 	{
 		Name: "client-hides-a-retry", Text: "a publish whose answer does not come is sent a second time, as another message, within the one call",
 		Breaks: evidence.SingleEffect, Follows: []string{evidence.NoDuplicateDelivery, evidence.DeclinedMeansAbsent, evidence.AckIsFinal, evidence.RowsMatchClients, evidence.StableRedeliveryID},
-		SeenIn: "the answer to a publish is lost", producer: retryInside,
+		// Without message IDs of the publisher's the consumption log goes by
+		// business ID, and absorbs the second message.
+		SeenIn: "the answer to a publish is lost", Shown: "publisher-retries", producer: retryInside,
 	},
 	{
 		Name: "client-acknowledges-on-receipt", Text: "a delivery is acknowledged before the application has it",
 		Breaks: evidence.NoAcceptedLoss, Follows: []string{evidence.RecoveryBounded, evidence.AckIsFinal, evidence.RowsMatchClients},
 		SeenIn: "processing failure", consumer: deliveries(ackOnReceipt),
+	},
+	{
+		Name: "client-acknowledges-before-commit", Text: "the application acknowledges a delivery, and commits its transaction only then",
+		Breaks: evidence.NoAcceptedLoss, Follows: []string{evidence.RecoveryBounded, evidence.RowsMatchClients},
+		SeenIn: "the consumer dies right after its acknowledgement", Shown: "ack-window-consumer-exits", AcksEarly: true,
 	},
 	{
 		Name: "client-acknowledges-after-a-failure", Text: "a delivery that the handler gives back is acknowledged all the same",
