@@ -255,6 +255,7 @@ func (p Profile) Describe() systems.Description {
 		Lacks: map[systems.Need]string{
 			systems.NeedModes:       "the publisher chooses the quality of service, and a subscription only lowers it: nothing is declined for it",
 			systems.NeedDedup:       "MQTT recognises no message as one that was published before",
+			systems.NeedRewind:      "MQTT keeps no log: what is settled is forgotten",
 			systems.NeedNack:        "MQTT has no negative acknowledgement",
 			systems.NeedDeadLetters: "MQTT has no dead-letter queue, and no limit of attempts",
 			systems.NeedLookup:      "MQTT has no look-up: an unknown publish is settled by its delivery alone",
