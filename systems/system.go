@@ -38,6 +38,10 @@ type Description struct {
 	// IDs by which it knows a repeated publish again. A consumption log that
 	// goes by message ID then promises nothing.
 	Forgets []evidence.Class
+	// WaitsForAbsent says that a consumer which has competed and gone away is
+	// given its share of what is published meanwhile, and that the share waits
+	// for it and for no other.
+	WaitsForAbsent bool
 	// Lacks names what a scenario may need and this system has no counterpart
 	// for, with the reason a report gives: "no per-message time to live".
 	Lacks map[Need]string

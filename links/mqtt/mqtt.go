@@ -75,8 +75,12 @@ func (Protocol) Corrupt(f links.Frame) ([]byte, error) {
 		return nil, errors.Join(errors.New("mqtt: not a whole PUBLISH"), err)
 	}
 	for _, version := range []byte{version5, version311} {
-		if m, err := p.publication(version); err == nil && itemOf(m.payload) != (evidence.FrameItem{}) {
-			return raw, links.CorruptPayload(m.payload)
+		m, err := p.publication(version)
+		if err != nil {
+			continue
+		}
+		if payload, _, ok := envelope(m.payload); ok {
+			return raw, links.CorruptPayload(payload)
 		}
 	}
 	return nil, errors.New("mqtt: a PUBLISH without an envelope: where its payload begins is not certain")
@@ -432,9 +436,25 @@ func (p packet) reason() byte {
 	return p.body[2]
 }
 
-func itemOf(payload []byte) evidence.FrameItem {
-	e, err := evidence.ParseEnvelope(payload)
-	if err != nil {
+// envelope finds a payload of an application: all of what a PUBLISH carries, or
+// what follows its first line. That is where key and headers go in MQTT 3.1.1,
+// which has no properties.
+func envelope(carried []byte) (payload []byte, e evidence.Envelope, ok bool) {
+	e, err := evidence.ParseEnvelope(carried)
+	if err == nil {
+		return carried, e, true
+	}
+	_, payload, ok = bytes.Cut(carried, []byte("\n"))
+	if !ok {
+		return nil, evidence.Envelope{}, false
+	}
+	e, err = evidence.ParseEnvelope(payload)
+	return payload, e, err == nil
+}
+
+func itemOf(carried []byte) evidence.FrameItem {
+	_, e, ok := envelope(carried)
+	if !ok {
 		return evidence.FrameItem{}
 	}
 	return evidence.FrameItem{BusinessID: e.BusinessID, PublishID: e.PublishID}

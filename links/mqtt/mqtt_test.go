@@ -236,6 +236,7 @@ func TestFramesOfTheServer(t *testing.T) {
 		{"a failed subscription", "\x90\x03\x00\x01\x80", 4, "subscribed says unspecified-error"},
 		{"one filter of two fails", "\x90\x05\x00\x01\x00\x01\x8f", 5, "subscribed says topic-filter-invalid"},
 		{"a delivery under a topic alias", "\x30\x20\x00\x00\x03\x23\x00\x01custody/1 p1-9-1 order-9\nx", 5, "deliver order-9/p1-9-1/"},
+		{"a delivery with key and headers in a line before it", "\x30\x20\x00\x01a[]\ncustody/1 p1-9-1 order-9\nx", 4, "deliver order-9/p1-9-1/"},
 		{"a delivery that is not ours", "\x30\x04\x00\x01ax", 4, "deliver"},
 		{"a release from an earlier connection", "\x62\x02\x00\x09", 5, "ack-confirm"},
 		{"the end by the server", "\xe0\x01\x8e", 5, "disconnect"},
@@ -296,6 +297,10 @@ func TestCorruptKeepsFramesWellFormed(t *testing.T) {
 		if altered == 0 {
 			t.Errorf("%s: nothing to corrupt", name)
 		}
+	}
+	headed := "\x30\x1f\x00\x01a[]\ncustody/1 p1-9-1 order-"
+	if got, err := (mqtt.Protocol{}).Corrupt(links.Frame{Raw: []byte(headed + "9\n")}); err != nil || string(got) != headed+"x\n" {
+		t.Errorf("behind a line of headers: %q (%v)", got, err)
 	}
 	if _, err := (mqtt.Protocol{}).Corrupt(links.Frame{Raw: []byte("\x30\x04\x00\x01ax")}); err == nil {
 		t.Error("corrupted a payload that is not ours")

@@ -5,7 +5,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"strings"
 
+	"github.com/custodymq/custody/links"
+	mqttlink "github.com/custodymq/custody/links/mqtt"
 	"github.com/custodymq/custody/systems"
 )
 
@@ -17,19 +20,28 @@ type clients struct {
 	seats   seats
 }
 
-// credentials of a server, which has no users.
+// part is what all kinds of instances have.
+func (c clients) part() clients { return c }
+
+func (c clients) Address() string        { return c.address }
+func (clients) Protocol() links.Protocol { return mqttlink.Protocol{} }
+
+// credentials of a run's part of a server.
 type credentials struct {
 	Address string `json:"address"`
 	Seats   string `json:"seats"` // folder
+	Run     string `json:"run"`
 }
 
-// Credentials are where the server is, and where its consumers' seats are.
+// Credentials are where the server is, and where the run's consumers have their
+// seats. Who is to be somebody there has that from where p has it.
 func (p Profile) Credentials(i systems.Instance) string {
-	in, ok := i.(*instance)
+	in, ok := i.(interface{ part() clients })
 	if !ok {
 		return ""
 	}
-	text, err := json.Marshal(credentials{Address: in.address, Seats: in.seats.dir})
+	c := in.part()
+	text, err := json.Marshal(credentials{Address: c.address, Seats: c.seats.dir, Run: c.seats.run})
 	if err != nil {
 		return ""
 	}
@@ -42,17 +54,17 @@ func (p Profile) Connect(text string) (systems.Clients, error) {
 	if err := json.Unmarshal([]byte(text), &c); err != nil {
 		return nil, fmt.Errorf("mqtt: credentials: %w", err)
 	}
-	if _, _, err := net.SplitHostPort(c.Address); err != nil || c.Seats == "" {
-		return nil, fmt.Errorf("mqtt: credentials without an address and a folder of seats: %w", err)
+	if _, _, err := net.SplitHostPort(c.Address); err != nil || c.Seats == "" || c.Run == "" {
+		return nil, fmt.Errorf("mqtt: credentials without an address, a folder of seats and a run: %w", err)
 	}
-	return clients{profile: p, address: c.Address, seats: seats{c.Seats}}, nil
+	return clients{profile: p, address: c.Address, seats: seats{dir: c.Seats, run: c.Run}}, nil
 }
 
 func (c clients) Producer(ctx context.Context, o systems.ProducerOptions) (systems.Producer, error) {
 	if err := c.accepts(o.Mode); err != nil {
 		return nil, err
 	}
-	producer, err := c.profile.producer(ctx, c.reached(o.Address), o.Session)
+	producer, err := c.producer(ctx, o)
 	if err != nil {
 		return nil, err // a nil *producer is no nil Producer
 	}
@@ -70,6 +82,13 @@ func (c clients) Consumer(ctx context.Context, o systems.ConsumerOptions) (syste
 	}
 	return consumer, nil
 }
+
+// topic of a destination: below the run's name, because a server may have other
+// users too.
+func (c clients) topic(destination string) string { return c.seats.run + "/" + destination }
+
+// destination is the inverse of topic.
+func (c clients) destination(topic string) string { return strings.TrimPrefix(topic, c.seats.run+"/") }
 
 // accepts refuses what a profile has one of, rather than ignore it.
 func (c clients) accepts(mode systems.Mode) error {

@@ -27,12 +27,12 @@ func profile(t *testing.T, system, name string) systems.System {
 	return nil
 }
 
-// mochi-mqtt has no part in it: where two consumers have competed and one is
-// back, the suite expects the next message there. mochi-mqtt draws the member
-// that gets a message, and may draw the one that is away.
 func TestConformance(t *testing.T) {
-	for _, name := range []string{"qos1", "clean-session"} {
-		t.Run(name, func(t *testing.T) { systemtest.Exercise(t, profile(t, "mqtt-mosquitto", name)) })
+	for _, p := range [][2]string{
+		{"mqtt-mosquitto", "qos1"}, {"mqtt-mosquitto", "qos1-v311"}, {"mqtt-mosquitto", "clean-session"},
+		{"mqtt-mochi", "qos1"}, {"mqtt-mochi", "qos1-v311"}, {"mqtt-mochi", "qos0"},
+	} {
+		t.Run(p[0]+":"+p[1], func(t *testing.T) { systemtest.Exercise(t, profile(t, p[0], p[1])) })
 	}
 }
 

@@ -18,7 +18,7 @@ import (
 // under the client identifier of the seat that it took. Safe for concurrent use.
 type consumer struct {
 	*session
-	profile    Profile
+	clients
 	deliveries chan *delivery
 	subscribed chan *packets.Suback
 
@@ -35,7 +35,7 @@ func (c clients) consumer(ctx context.Context, o systems.ConsumerOptions) (*cons
 	if err != nil {
 		return nil, err
 	}
-	made, err := c.profile.consumer(ctx, seat, o)
+	made, err := c.sit(ctx, seat, o)
 	if err != nil {
 		seat.leave()
 		return nil, err
@@ -43,7 +43,8 @@ func (c clients) consumer(ctx context.Context, o systems.ConsumerOptions) (*cons
 	return made, nil
 }
 
-func (p Profile) consumer(ctx context.Context, seat *seat, o systems.ConsumerOptions) (*consumer, error) {
+func (c clients) sit(ctx context.Context, seat *seat, o systems.ConsumerOptions) (*consumer, error) {
+	p := c.profile
 	window := p.window(o.Window)
 	connect := &packets.Connect{
 		ClientID:   seat.clientID,
@@ -59,25 +60,25 @@ func (p Profile) consumer(ctx context.Context, seat *seat, o systems.ConsumerOpt
 	if err != nil {
 		return nil, err
 	}
-	c := &consumer{
+	made := &consumer{
 		session:    s,
-		profile:    p,
+		clients:    c,
 		deliveries: make(chan *delivery, max(window, 64)),
 		subscribed: make(chan *packets.Suback, 1),
 		exchange:   make(map[uint16]*delivery),
 	}
-	s.serve(p.scaled(heartbeat), c.handle)
-	if err := c.subscribe(ctx, o); err != nil {
+	s.serve(p.scaled(heartbeat), made.handle)
+	if err := made.subscribe(ctx, o); err != nil {
 		s.over(errClosed)
 		s.loops.Wait()
 		return nil, fmt.Errorf("mqtt: subscribe %s to %s: %w", o.Subscription, o.Destination, err)
 	}
-	return c, nil
+	return made, nil
 }
 
-// window is the Receive Maximum of a consumer. mochi-mqtt forgets what has waited
-// behind one as soon as it is sent, and then sends no more: without one nothing
-// waits.
+// window is the Receive Maximum of a consumer, which MQTT 3.1.1 has not.
+// mochi-mqtt forgets what has waited behind one as soon as it is sent, and then
+// sends no more: without one nothing waits.
 func (p Profile) window(asked int) uint16 {
 	if p.windowless {
 		return math.MaxUint16
@@ -96,7 +97,7 @@ func (c *consumer) subscribe(ctx context.Context, o systems.ConsumerOptions) err
 	_, err := c.write(&packets.Subscribe{
 		PacketID:      subscribeID,
 		Properties:    &packets.Properties{},
-		Subscriptions: []packets.SubOptions{{Topic: "$share/" + shareName(o.Subscription) + "/" + o.Destination, QoS: c.profile.qos, RetainHandling: packets.RetainDoNotSend}},
+		Subscriptions: []packets.SubOptions{{Topic: "$share/" + shareName(o.Subscription) + "/" + c.topic(o.Destination), QoS: c.profile.qos, RetainHandling: packets.RetainDoNotSend}},
 	})
 	if err != nil {
 		return fmt.Errorf("%w: %w", systems.ErrUnavailable, err)
@@ -215,7 +216,11 @@ type delivery struct {
 	released chan struct{} // QoS 2: closed when the server has discarded the message
 }
 
-func (d *delivery) Message() systems.Message { return decode(d.publish) }
+func (d *delivery) Message() systems.Message {
+	m := decode(d.publish)
+	m.Destination = d.consumer.destination(m.Destination)
+	return m
+}
 
 // Attempt is not counted by MQTT.
 func (d *delivery) Attempt() (int, bool) { return 0, false }

@@ -11,8 +11,6 @@ import (
 
 	"github.com/custodymq/custody/containers"
 	"github.com/custodymq/custody/evidence"
-	"github.com/custodymq/custody/links"
-	mqttlink "github.com/custodymq/custody/links/mqtt"
 	"github.com/custodymq/custody/systems"
 )
 
@@ -27,6 +25,7 @@ var (
 	_ systems.Installed = Profile{}
 	_ systems.Contained = Profile{}
 	_ systems.Connector = Profile{}
+	_ systems.Remote    = Profile{}
 	_ systems.Networked = (*instance)(nil)
 	_ systems.Process   = (*instance)(nil)
 )
@@ -39,6 +38,9 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	if env.Defect != "" {
 		return nil, fmt.Errorf("mqtt: no seeded defect %q: this adapter has none", env.Defect)
 	}
+	if p.at.Address != "" {
+		return p.reach(ctx, env)
+	}
 	port, err := containers.FreePort()
 	if err != nil {
 		return nil, err
@@ -47,12 +49,12 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	if err != nil {
 		return nil, fmt.Errorf("mqtt: folder of the server: %w", err)
 	}
-	seats := seats{filepath.Join(dir, "seats")}
+	seats := seats{dir: filepath.Join(dir, "seats"), run: newRun()}
 	store := filepath.Join(dir, "store")
 	if err := errors.Join(os.Mkdir(seats.dir, 0o700), os.Mkdir(store, 0o700)); err != nil {
 		return nil, fmt.Errorf("mqtt: folder of the server: %w", err)
 	}
-	start, err := p.server.prepare(p, port.Address, store)
+	start, shows, err := p.server.prepare(p, port.Address, store)
 	if err != nil {
 		return nil, err
 	}
@@ -67,14 +69,14 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	if err := in.Restart(ctx); err != nil {
 		return nil, errors.Join(err, log.Close())
 	}
+	if shows != nil {
+		return &inspected{in, shows}, nil
+	}
 	return in, nil
 }
 
 // Stop ends the server, whatever state it is in.
 func (in *instance) Stop(ctx context.Context) error { return in.Close(ctx) }
-
-func (in *instance) Address() string          { return in.address }
-func (in *instance) Protocol() links.Protocol { return mqttlink.Protocol{} }
 
 // server is one implementation of MQTT with its settings.
 type server interface {
@@ -83,14 +85,18 @@ type server interface {
 	in(image string) (server, error)
 	shown() []evidence.Setting
 	versions() map[string]string
-	// prepare writes what the server at this address needs into its folder, and
-	// gives what starts it.
-	prepare(p Profile, address, dir string) (containers.StartFunc, error)
+	// hides says why nothing shows the messages that it keeps; empty if prepare
+	// gives something that does.
+	hides() string
+	// prepare writes what the server at this address needs into its folder. It
+	// gives what starts the server, and what lists the messages that it keeps.
+	prepare(p Profile, address, dir string) (containers.StartFunc, func(context.Context) ([]kept, error), error)
 }
 
-// ready says whether a server answers.
-func (p Profile) ready(ctx context.Context, address string) error {
-	s, err := p.open(ctx, address, &packets.Connect{ClientID: "harness", CleanStart: true, Properties: &packets.Properties{}}, func() {})
+// clear opens a session that ends at once, and with it what the server has of
+// an earlier one of this client. An error says that the server does not answer.
+func (p Profile) clear(ctx context.Context, address, clientID string) error {
+	s, err := p.open(ctx, address, &packets.Connect{ClientID: clientID, CleanStart: true, Properties: &packets.Properties{}}, func() {})
 	if err != nil {
 		return err
 	}

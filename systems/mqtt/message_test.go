@@ -1,11 +1,17 @@
 package mqtt
 
 import (
+	"context"
 	"math"
 	"reflect"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/eclipse/paho.golang/packets"
+	v311 "github.com/eclipse/paho.mqtt.golang/packets"
+	mochimqtt "github.com/mochi-mqtt/server/v2"
+	mochipackets "github.com/mochi-mqtt/server/v2/packets"
 
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/systems"
@@ -78,7 +84,7 @@ func TestAnswers(t *testing.T) {
 }
 
 func TestSeats(t *testing.T) {
-	s := seats{t.TempDir()}
+	s := seats{dir: t.TempDir(), run: newRun()}
 	take := func(subscription, want string) *seat {
 		t.Helper()
 		seat, err := s.take(subscription, "orders")
@@ -99,20 +105,72 @@ func TestSeats(t *testing.T) {
 	take("billing", ".3")
 	second.leave()
 	take("billing", ".2")
-	if _, err := (seats{s.dir + "/nowhere"}).take("billing", "orders"); err == nil {
+	if _, err := (seats{dir: s.dir + "/nowhere"}).take("billing", "orders"); err == nil {
 		t.Error("took a seat in a folder that does not exist")
 	}
 }
 
 func TestCredentials(t *testing.T) {
 	p := Profile{}
-	in := &instance{clients: clients{address: "127.0.0.1:1", seats: seats{"/seats"}}}
-	if c, err := p.Connect(p.Credentials(in)); err != nil || !reflect.DeepEqual(c, clients{profile: p, address: "127.0.0.1:1", seats: seats{"/seats"}}) {
-		t.Errorf("%+v, %v", c, err)
+	want := clients{address: "127.0.0.1:1", seats: seats{dir: "/seats", run: "custody-1"}}
+	for _, in := range []systems.Instance{&instance{clients: want}, &remote{want}} {
+		if c, err := p.Connect(p.Credentials(in)); err != nil || !reflect.DeepEqual(c, want) {
+			t.Errorf("%+v, %v", c, err)
+		}
 	}
-	for _, text := range []string{"", "{}", `{"address":"127.0.0.1:1"}`, `{"address":"nowhere","seats":"/s"}`} {
+	for _, text := range []string{"", "{}", `{"address":"127.0.0.1:1","seats":"/s"}`, `{"address":"nowhere","seats":"/s","run":"custody-1"}`} {
 		if _, err := p.Connect(text); err == nil {
 			t.Errorf("connected with %q", text)
 		}
+	}
+}
+
+// What a session needs of MQTT 5 survives the way through packets of MQTT 3.1.1.
+func TestPacketsOfAnotherVersion(t *testing.T) {
+	sent, err := encode(systems.Message{Destination: "orders", Payload: []byte("a\nb"), Key: "k", Headers: map[string]string{"trace": "a\nb: ü"}}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sent.PacketID = 7
+	packet, err := older(sent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := newer(packet)
+	if err != nil || !reflect.DeepEqual(got.Content, sent) {
+		t.Errorf("sent %+v, got %+v (%v)", sent, got.Content, err)
+	}
+	for code, want := range map[byte]byte{0: 0, 3: serverUnavailable, 5: 0x87} {
+		if got, err := newer(&v311.ConnackPacket{ReturnCode: code}); err != nil || got.Content.(*packets.Connack).ReasonCode != want {
+			t.Errorf("CONNACK %d: %+v, %v", code, got, err)
+		}
+	}
+	for _, bad := range []v311.ControlPacket{&v311.ConnackPacket{ReturnCode: 6}, &v311.PublishPacket{Payload: []byte("x")}, &v311.PublishPacket{Payload: []byte("{}\nx")}, &v311.ConnectPacket{}} {
+		if got, err := newer(bad); err == nil {
+			t.Errorf("%v became %+v", bad, got)
+		}
+	}
+	if got, err := older(&packets.Pubrel{}); err == nil {
+		t.Errorf("a packet that no session of QoS 1 sends became %v", got)
+	}
+}
+
+// What the server keeps is not looked at while it handles a publish.
+func TestRowsWaitForPublishesInHand(t *testing.T) {
+	h := &handling{open: make(map[*mochimqtt.Client]chan struct{})}
+	c, publish := new(mochimqtt.Client), mochipackets.Packet{FixedHeader: mochipackets.FixedHeader{Type: mochipackets.Publish}}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := h.OnPublish(c, publish); err != nil {
+		t.Fatal(err)
+	}
+	h.OnPacketProcessed(c, mochipackets.Packet{FixedHeader: mochipackets.FixedHeader{Type: mochipackets.Puback}}, nil)
+	if err := h.wait(over); err == nil {
+		t.Error("did not wait")
+	}
+	h.OnPacketProcessed(c, publish, nil)
+	h.OnPacketProcessed(c, publish, nil) // one that was refused before it was in hand
+	if err := h.wait(over); err != nil {
+		t.Errorf("waits for nothing: %v", err)
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync/atomic"
+	"time"
 
 	badgerdb "github.com/dgraph-io/badger/v4"
 	mochimqtt "github.com/mochi-mqtt/server/v2"
@@ -43,6 +45,8 @@ func (mochi) versions() map[string]string {
 	return map[string]string{"mochi-mqtt": mochimqtt.Version}
 }
 
+func (mochi) hides() string { return "" }
+
 // RoleName is the name under which Role is given to containers.RunRole.
 const RoleName = "mochi-mqtt"
 
@@ -52,24 +56,40 @@ type mochiConfig struct {
 	Database string `json:"database,omitempty"` // a folder; empty keeps everything in memory
 }
 
-func (m mochi) prepare(_ Profile, address, dir string) (containers.StartFunc, error) {
+func (m mochi) prepare(p Profile, address, dir string) (containers.StartFunc, func(context.Context) ([]kept, error), error) {
 	config := mochiConfig{Address: address}
 	if m.persistent {
 		config.Database = filepath.Join(dir, "badger")
 	}
-	return func(ctx context.Context, log io.Writer, exited func(containers.Exit)) (containers.Process, string, error) {
+	var last atomic.Pointer[containers.Child] // that was started
+	start := func(ctx context.Context, log io.Writer, exited func(containers.Exit)) (containers.Process, string, error) {
 		child, err := containers.StartChild(ctx, containers.ChildOptions{Role: RoleName, Config: config, Log: log, Exited: exited}, nil)
 		if err != nil {
 			return nil, "", fmt.Errorf("mqtt: start the server on %s (main must give mqtt.Role to containers.RunRole): %w", address, err)
 		}
+		last.Store(child)
 		return child, "", nil
-	}, nil
+	}
+	shows := func(ctx context.Context) (all []kept, err error) {
+		if err := last.Load().Call(ctx, keptMethod, p.v311, &all); err != nil {
+			return nil, fmt.Errorf("mqtt: what the server keeps: %w", err)
+		}
+		return all, nil
+	}
+	return start, shows, nil
 }
+
+// keptMethod of the role asks what the server keeps.
+const keptMethod = "kept"
+
+// keptWithin bounds the wait for publishes that are being handled.
+const keptWithin = 2 * time.Second
 
 // Role runs a mochi-mqtt server in this process, until it is stopped. It is
 // ready when its sessions are restored and it accepts connections.
 func Role() containers.Role {
 	var running *mochimqtt.Server
+	publishes := &handling{open: make(map[*mochimqtt.Client]chan struct{})}
 	return containers.Role{
 		Start: func(_ context.Context, config json.RawMessage, _ *containers.Parent) error {
 			var c mochiConfig
@@ -77,8 +97,22 @@ func Role() containers.Role {
 				return fmt.Errorf("mqtt: configuration of the server's process: %w", err)
 			}
 			var err error
-			running, err = serveMochi(c)
+			running, err = serveMochi(c, publishes)
 			return err
+		},
+		Methods: map[string]func(context.Context, json.RawMessage) (any, error){
+			keptMethod: func(ctx context.Context, params json.RawMessage) (any, error) {
+				var older bool
+				if err := json.Unmarshal(params, &older); err != nil {
+					return nil, fmt.Errorf("mqtt: version of the clients: %w", err)
+				}
+				ctx, cancel := context.WithTimeout(ctx, keptWithin)
+				defer cancel()
+				if err := publishes.wait(ctx); err != nil {
+					return nil, fmt.Errorf("mqtt: a publish is not handled to its end: %w", err)
+				}
+				return keptBy(running, older), nil
+			},
 		},
 		Stop: func(context.Context) error {
 			if running == nil {
@@ -89,9 +123,12 @@ func Role() containers.Role {
 	}
 }
 
-func serveMochi(c mochiConfig) (*mochimqtt.Server, error) {
+func serveMochi(c mochiConfig, publishes *handling) (*mochimqtt.Server, error) {
 	s := mochimqtt.New(&mochimqtt.Options{Logger: slog.New(slog.NewTextHandler(os.Stderr, nil))}) // which the parent bounds
 	err := s.AddHook(new(auth.AllowHook), nil)
+	if err == nil {
+		err = s.AddHook(publishes, nil)
+	}
 	if err == nil && c.Database != "" {
 		options := badgerdb.DefaultOptions(c.Database).WithSyncWrites(true)
 		err = s.AddHook(new(badger.Hook), &badger.Options{Options: &options})

@@ -88,6 +88,10 @@ func (m mosquitto) usage() (string, error) {
 	return string(printed), nil
 }
 
+func (mosquitto) hides() string {
+	return "Mosquitto shows its messages only in the file that it saves, and to make it save would change what outlives a kill"
+}
+
 // mosquittoText is the configuration that all profiles share. Started by root,
 // Mosquitto changes its user by default, can no longer write its database, and
 // only logs that.
@@ -99,14 +103,14 @@ persistence_location %s/
 log_dest stderr
 `
 
-func (m mosquitto) prepare(p Profile, address, dir string) (containers.StartFunc, error) {
+func (m mosquitto) prepare(p Profile, address, dir string) (containers.StartFunc, func(context.Context) ([]kept, error), error) {
 	path, err := m.path()
 	if err != nil {
-		return nil, m.installed()
+		return nil, nil, m.installed()
 	}
 	_, port, err := net.SplitHostPort(address)
 	if err != nil {
-		return nil, fmt.Errorf("mqtt: address of the server: %w", err)
+		return nil, nil, fmt.Errorf("mqtt: address of the server: %w", err)
 	}
 	var text strings.Builder
 	fmt.Fprintf(&text, mosquittoText, port, dir)
@@ -115,7 +119,7 @@ func (m mosquitto) prepare(p Profile, address, dir string) (containers.StartFunc
 	}
 	file := filepath.Join(dir, "mosquitto.conf")
 	if err := os.WriteFile(file, []byte(text.String()), 0o600); err != nil {
-		return nil, fmt.Errorf("mqtt: configuration of the server: %w", err)
+		return nil, nil, fmt.Errorf("mqtt: configuration of the server: %w", err)
 	}
 	return func(ctx context.Context, log io.Writer, exited func(containers.Exit)) (containers.Process, string, error) {
 		process, err := containers.StartProgram(ctx, containers.ProgramOptions{
@@ -124,12 +128,12 @@ func (m mosquitto) prepare(p Profile, address, dir string) (containers.StartFunc
 			Args:   []string{"-c", file},
 			Dir:    dir,
 			Log:    log,
-			Ready:  func(ctx context.Context) error { return p.ready(ctx, address) },
+			Ready:  func(ctx context.Context) error { return p.clear(ctx, address, "harness") },
 			Exited: exited,
 		})
 		if err != nil {
 			return nil, "", fmt.Errorf("mqtt: start the server on %s: %w", address, err)
 		}
 		return process, "", nil
-	}, nil
+	}, nil, nil
 }

@@ -2,6 +2,7 @@ package mqtt
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -15,7 +16,7 @@ import (
 // ever sent again. Safe for concurrent use.
 type producer struct {
 	*session
-	profile Profile
+	clients
 	sending chan struct{} // held by the one Send that writes: call order is the order on the wire
 	slots   chan struct{} // one for each publish unanswered, as many as the server allows
 
@@ -24,9 +25,10 @@ type producer struct {
 	waiting map[uint16]*pending
 }
 
-func (p Profile) producer(ctx context.Context, address, session string) (*producer, error) {
-	s, err := p.open(ctx, address, &packets.Connect{
-		ClientID:   "producer-" + session,
+func (c clients) producer(ctx context.Context, o systems.ProducerOptions) (*producer, error) {
+	p := c.profile
+	s, err := p.open(ctx, c.reached(o.Address), &packets.Connect{
+		ClientID:   c.seats.run + "-" + o.Session,
 		CleanStart: true,
 		KeepAlive:  p.keepAlive(),
 		Properties: &packets.Properties{},
@@ -36,7 +38,7 @@ func (p Profile) producer(ctx context.Context, address, session string) (*produc
 	}
 	pr := &producer{
 		session: s,
-		profile: p,
+		clients: c,
 		sending: make(chan struct{}, 1),
 		slots:   make(chan struct{}, s.quota),
 		waiting: make(map[uint16]*pending),
@@ -50,6 +52,9 @@ func (p *producer) Send(ctx context.Context, m systems.Message) (systems.Pending
 	if err != nil {
 		return nil, err
 	}
+	if p.profile.v311 && m.TTL > 0 {
+		return nil, errors.New("mqtt: publish: MQTT 3.1.1 has no time to live of a message")
+	}
 	if ctx.Err() != nil {
 		return settled(refusal(evidence.Rejected, context.Cause(ctx).Error(), "cancelled before anything was written")), nil
 	}
@@ -60,6 +65,7 @@ func (p *producer) Send(ctx context.Context, m systems.Message) (systems.Pending
 	if publish.QoS > 0 && !p.enter(ctx, p.slots) {
 		return settled(p.notSent(ctx)), nil
 	}
+	publish.Topic = p.topic(m.Destination)
 	pend := &pending{session: p.session, answered: make(chan struct{})}
 	publish.PacketID = p.expect(pend, publish.QoS)
 	n, err := p.write(publish)
@@ -179,8 +185,9 @@ func refusal(a evidence.Acceptance, told, reason string) systems.Receipt {
 
 // The reason codes of answers (MQTT 5, section 2.4).
 const (
-	noSubscribers = 0x10
-	failure       = 0x80 // the first that is no success
+	noSubscribers     = 0x10
+	failure           = 0x80 // the first that is no success
+	serverUnavailable = 0x88
 )
 
 // refusals are the codes by which a server says no before it stores anything.

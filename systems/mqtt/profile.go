@@ -1,6 +1,7 @@
 // Package mqtt puts two MQTT servers under test: Eclipse Mosquitto, as it is
 // installed, and mochi-mqtt, run by this binary in a process of its own (see
-// Role). Both are reached with MQTT 5, in the packets of paho.golang.
+// Role). Both are reached with MQTT 5, in the packets of paho.golang, and with
+// MQTT 3.1.1, in those of paho.mqtt.golang.
 //
 // A logical subscriber is a shared subscription, and its consumers take the
 // client identifiers of that subscription in turn: see seats.
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
+	v311 "github.com/eclipse/paho.mqtt.golang/packets"
 
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/systems"
@@ -22,8 +24,10 @@ import (
 // from a binary whose main (or TestMain) gives Role to containers.RunRole.
 type Profile struct {
 	server        server
-	image         string // that the server runs from; empty is the installed one
+	at            systems.Endpoint // of a server that somebody else has started; the zero value starts one
+	image         string           // that the server runs from; empty is the installed one
 	name, summary string
+	v311          bool // its clients speak MQTT 3.1.1
 	qos           byte
 	clean         bool    // a session ends with its connection
 	declines      bool    // the answer says whether anybody subscribes
@@ -40,7 +44,7 @@ func Profiles(scale float64) []systems.System {
 	saved := []evidence.Setting{{Name: "autosave_on_changes", Value: "true"}, {Name: "autosave_interval", Value: "1"}}
 	few := append(saved, evidence.Setting{Name: "max_queued_messages", Value: "3"})
 	profiles := []Profile{
-		{name: "qos1", summary: "QoS 1, sessions that outlive their connection, saved after every change",
+		{name: "qos1", summary: "QoS 1, sessions that outlive their connection, saved after every change that Mosquitto counts",
 			server: mosquitto{settings: saved}, qos: 1, declines: true, claims: atLeastOnce(unlessLeft, unlessLeft, unlessLeft)},
 		{name: "qos1-default-autosave", summary: "as qos1, but saved every 30 minutes and at an orderly end only, which is Mosquitto's default",
 			server: mosquitto{}, qos: 1, declines: true, claims: atLeastOnce(unlessLeft, unlessLeft, unlessLeft)},
@@ -54,6 +58,8 @@ func Profiles(scale float64) []systems.System {
 			server: mosquitto{settings: few}, qos: 1, declines: true, claims: whileConnected},
 		{name: "expiry", summary: "as qos1, with a time to live: a message that outlives it in flight holds up those behind it",
 			server: mosquitto{settings: saved}, qos: 1, declines: true, expires: true, claims: expiring},
+		{name: "qos1-v311", summary: "as qos1, with clients of MQTT 3.1.1: the answer is success, also to a message that is kept for nobody",
+			server: mosquitto{settings: saved}, v311: true, qos: 1, windowless: true, claims: atLeastOnce311(whileRunning, whileRunning, unlessLeft)},
 
 		{name: "qos1", summary: "QoS 1, sessions that outlive their connection, in a badger database; a consumer sets no window",
 			server: mochi{persistent: true}, qos: 1, windowless: true, claims: atLeastOnce(untouched, unlessLeft, nil)},
@@ -63,6 +69,8 @@ func Profiles(scale float64) []systems.System {
 			server: mochi{persistent: true}, qos: 1, claims: whileConnected},
 		{name: "qos0", summary: "QoS 0: sent once, answered by nobody, kept for nobody",
 			server: mochi{}, qos: 0, clean: true, claims: atMostOnce},
+		{name: "qos1-v311", summary: "as qos1, with clients of MQTT 3.1.1",
+			server: mochi{persistent: true}, v311: true, qos: 1, windowless: true, claims: atLeastOnce311(untouched, unlessLeft, nil)},
 	}
 	all := make([]systems.System, len(profiles))
 	for i, p := range profiles {
@@ -148,6 +156,20 @@ func atLeastOnce(kept, marked, ordered []evidence.Class) claims {
 	}
 }
 
+// atLeastOnce311 is the same promise in MQTT 3.1.1. Its PUBACK has no reason
+// code: nothing is declined, and the answer to a message that is dropped is the
+// answer to one that is kept.
+func atLeastOnce311(kept, marked, ordered []evidence.Class) claims {
+	return claims{
+		{evidence.NoAcceptedLoss, kept, "MQTT Version 3.1.1, 4.3.2 QoS 1: At least once delivery, 4.1 Storing state"},
+		{evidence.NoPhantom, anyFault, "MQTT Version 3.1.1, 3.3.3 Payload"},
+		{evidence.StableRedeliveryID, marked, "MQTT Version 3.1.1, 3.3.1.1 DUP"},
+		{evidence.Order, ordered, "MQTT Version 3.1.1, 4.6 Message ordering"},
+		{evidence.RecoveryBounded, kept, "MQTT Version 3.1.1, 4.4 Message delivery retry"},
+		{evidence.Survives, anyFault, "MQTT Version 3.1.1, 4.8 Handling errors"},
+	}
+}
+
 // exactlyOnce is a promise to one session. A consumer that ends before it has
 // acknowledged is one, who takes its seat is the next: what the first was
 // handed comes again in the second.
@@ -193,7 +215,12 @@ func (p Profile) In(image string) (systems.System, error) {
 }
 
 // Installed says what is missing on this machine.
-func (p Profile) Installed() error { return p.server.installed() }
+func (p Profile) Installed() error {
+	if p.at.Address != "" {
+		return nil
+	}
+	return p.server.installed()
+}
 
 // Describe says what this profile promises and lacks.
 func (p Profile) Describe() systems.Description {
@@ -203,6 +230,7 @@ func (p Profile) Describe() systems.Description {
 			Name:    p.name,
 			Summary: p.summary,
 			Settings: append([]evidence.Setting{
+				{Name: "version", Value: p.version()},
 				{Name: "qos", Value: strconv.Itoa(int(p.qos))},
 				{Name: "clean_start", Value: strconv.FormatBool(p.clean)},
 				{Name: "subscription", Value: "$share"},
@@ -221,11 +249,15 @@ func (p Profile) Describe() systems.Description {
 				OrderScope:      "connection",
 			},
 		},
-		Claims:   p.claims.bySystem(),
-		Versions: p.server.versions(),
+		Claims: p.claims.bySystem(),
+		// Both servers pick a member of a shared subscription whether or not it is
+		// connected: Mosquitto in turn, mochi-mqtt by chance.
+		WaitsForAbsent: !p.clean,
+		Versions:       map[string]string{},
 		Lacks: map[systems.Need]string{
-			systems.NeedRows:        "MQTT has no view of stored messages, and the servers only count them together with their own",
 			systems.NeedModes:       "the publisher chooses the quality of service, and a subscription only lowers it: nothing is declined for it",
+			systems.NeedDedup:       "MQTT recognises no message as one that was published before",
+			systems.NeedRewind:      "MQTT keeps no log: what is settled is forgotten",
 			systems.NeedNack:        "MQTT has no negative acknowledgement",
 			systems.NeedDeadLetters: "MQTT has no dead-letter queue, and no limit of attempts",
 			systems.NeedLookup:      "MQTT has no look-up: an unknown publish is settled by its delivery alone",
@@ -235,15 +267,29 @@ func (p Profile) Describe() systems.Description {
 			systems.NeedPlanting:    "MQTT payloads have no protocol version that the server would refuse",
 		},
 	}
+	if p.at.Address == "" { // else a run notes what it finds
+		maps.Copy(d.Versions, p.server.versions())
+	}
 	if p.image != "" {
 		d.Profile.Name += "@" + p.image
 	}
-	d.Versions["paho.golang"] = systems.LibraryVersion(packets.ReadPacket)
+	client, version := p.client()
+	d.Versions[client] = version
+	if why := p.server.hides(); why != "" {
+		d.Lacks[systems.NeedRows] = why
+	} else if p.at.Address != "" {
+		d.Lacks[systems.NeedRows] = "only a server that this binary runs shows what it keeps"
+	}
 	if !p.declines {
 		d.Lacks[systems.NeedDecline] = "the answer does not say whether anybody subscribes"
 	}
 	if !p.expires {
 		d.Lacks[systems.NeedTTL] = "message expiry is tried in a profile of its own, because what expires in flight can hold up the rest"
+	}
+	if p.v311 {
+		d.Lacks[systems.NeedDecline] = "MQTT 3.1.1 answers a publish with no reason: one that nobody subscribes to is a success"
+		d.Lacks[systems.NeedTTL] = "MQTT 3.1.1 has no message expiry"
+		d.Lacks[systems.NeedMessageID] = "MQTT 3.1.1 has no field for it: a packet identifier is one connection's, and used again"
 	}
 	if p.clean {
 		d.Profile.Redelivers = evidence.RedeliverNever
@@ -259,4 +305,19 @@ func (p Profile) Describe() systems.Description {
 		})
 	}
 	return d
+}
+
+func (p Profile) version() string {
+	if p.v311 {
+		return "3.1.1"
+	}
+	return "5"
+}
+
+// client is the module whose packets are on the wire, with its version.
+func (p Profile) client() (name, version string) {
+	if p.v311 {
+		return "paho.mqtt.golang", systems.LibraryVersion(v311.ReadPacket)
+	}
+	return "paho.golang", systems.LibraryVersion(packets.ReadPacket)
 }

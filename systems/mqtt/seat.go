@@ -1,11 +1,13 @@
 package mqtt
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 )
 
@@ -17,8 +19,11 @@ import (
 // other. So whoever comes next must take over the identifier of who has gone,
 // as the members of a pool of workers with stable names do.
 type seats struct {
-	dir string // of lock files: consumers of other processes share it
+	dir string // of lock files, which hold the subscription: consumers of other processes share it
+	run string // begins every name of the run on the server
 }
+
+func newRun() string { return "custody-" + strings.ToLower(rand.Text()[:8]) }
 
 // seat is taken as long as its file is locked, which ends with its process at
 // the latest.
@@ -31,7 +36,7 @@ type seat struct {
 const maxSeats = 1 << 10
 
 func (s seats) take(subscription, destination string) (*seat, error) {
-	base := name(subscription, destination)
+	base := s.run + "-" + name(subscription, destination)
 	for n := range maxSeats {
 		id := base + "." + strconv.Itoa(n+1)
 		f, err := os.OpenFile(filepath.Join(s.dir, id), os.O_CREATE|os.O_RDWR, 0o600)
@@ -40,6 +45,10 @@ func (s seats) take(subscription, destination string) (*seat, error) {
 		}
 		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		if err == nil {
+			if _, err := f.WriteAt([]byte(subscription), 0); err != nil {
+				f.Close()
+				return nil, fmt.Errorf("mqtt: seat of a consumer: %w", err)
+			}
 			return &seat{clientID: id, file: f}, nil
 		}
 		f.Close()
@@ -48,6 +57,23 @@ func (s seats) take(subscription, destination string) (*seat, error) {
 		}
 	}
 	return nil, fmt.Errorf("mqtt: %s has %d consumers already", subscription, maxSeats)
+}
+
+// taken are the client identifiers that were ever taken, and whose they are.
+func (s seats) taken() (subscriptions map[string]string, err error) {
+	files, err := os.ReadDir(s.dir)
+	if err != nil {
+		return nil, fmt.Errorf("mqtt: seats of the run: %w", err)
+	}
+	subscriptions = make(map[string]string, len(files))
+	for _, f := range files {
+		text, err := os.ReadFile(filepath.Join(s.dir, f.Name()))
+		if err != nil {
+			return nil, fmt.Errorf("mqtt: seats of the run: %w", err)
+		}
+		subscriptions[f.Name()] = string(text)
+	}
+	return subscriptions, nil
 }
 
 // leave frees the seat. Doing so twice is allowed.

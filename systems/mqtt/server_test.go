@@ -22,11 +22,17 @@ type discard struct{}
 
 func (discard) Record(evidence.Event) uint64 { return 0 }
 
+// started is what each server's instance is.
+type started interface {
+	systems.Instance
+	systems.Process
+}
+
 // rig is a running server, with the clients of its profile.
 type rig struct {
 	t   *testing.T
 	ctx context.Context
-	in  *instance
+	in  started
 }
 
 func start(t *testing.T, system, name string) *rig {
@@ -49,7 +55,7 @@ func start(t *testing.T, system, name string) *rig {
 			t.Errorf("stop: %v", err)
 		}
 	})
-	return &rig{t, ctx, in.(*instance)}
+	return &rig{t, ctx, in.(started)}
 }
 
 func (r *rig) must(err error) {
@@ -142,6 +148,19 @@ func TestDefaultAutosaveLosesTheSessionInACrash(t *testing.T) {
 	}
 }
 
+// Mosquitto counts what it queues as a change, and not what it hands to a
+// consumer at once: that is saved when something else changes.
+func TestWhatGoesStraightToAConsumerIsNotSaved(t *testing.T) {
+	r := start(t, "mqtt-mosquitto", "qos1")
+	c := r.consumer(2)
+	r.accepted(r.producer(), 1)
+	r.receive(c, 1)
+	r.must(errors.Join(r.in.Kill(r.ctx), r.in.Restart(r.ctx)))
+	c = r.consumer(2)
+	r.accepted(r.producer(), 2)
+	r.receive(c, 2)
+}
+
 // The claims under broker-restart rest on this.
 func TestOrderlyEndsSaveEverything(t *testing.T) {
 	for _, p := range [][2]string{{"mqtt-mosquitto", "qos1-default-autosave"}, {"mqtt-mochi", "qos1"}} {
@@ -205,6 +224,20 @@ func TestTheNextConsumerTakesTheSeat(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Mosquitto gives each member its turn, also one that is away.
+func TestTheShareOfAnAbsentMemberWaits(t *testing.T) {
+	r := start(t, "mqtt-mosquitto", "qos1")
+	first, second := r.consumer(1), r.consumer(1)
+	r.must(second.Close(r.ctx))
+	p := r.producer()
+	for n := range 3 {
+		r.accepted(p, n+1)
+	}
+	r.settle(r.receive(first, 1), evidence.AckSent)
+	r.receive(first, 3)
+	r.receive(r.consumer(1), 2)
 }
 
 // More publishes than the server allows unanswered wait for their turn.

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -14,17 +15,19 @@ import (
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
+	v311 "github.com/eclipse/paho.mqtt.golang/packets"
 
 	"github.com/custodymq/custody/systems"
 )
 
-// session is one connection of MQTT 5 that is never made again. It stands on
-// the packets of paho.golang and not on its client, which holds an
-// acknowledgement back until a ticker fires, and whose publish either waits
-// for the answer or never tells it.
+// session is one connection that is never made again. It stands on the packets
+// of paho.golang and not on its client, which holds an acknowledgement back
+// until a ticker fires, and whose publish either waits for the answer or never
+// tells it.
 type session struct {
 	conn    net.Conn
 	reader  *bufio.Reader
+	v311    bool          // it speaks MQTT 3.1.1
 	timeout time.Duration // of one write
 	quota   uint16        // most publishes unanswered at once, as the server says
 
@@ -50,8 +53,15 @@ func (p Profile) open(ctx context.Context, address string, connect *packets.Conn
 	if err != nil {
 		return nil, p.unopened(ctx, address, err)
 	}
+	if p.at.TLS != nil {
+		conn = tls.Client(conn, p.at.TLS) // shakes hands with the first write
+	}
+	if p.at.Password != "" {
+		connect.UsernameFlag, connect.Username = p.at.User != "", p.at.User
+		connect.PasswordFlag, connect.Password = true, []byte(p.at.Password)
+	}
 	letGo := context.AfterFunc(ctx, func() { conn.Close() })
-	s := &session{conn: conn, reader: bufio.NewReader(conn), timeout: p.scaled(writeTimeout), gone: make(chan struct{}), release: func() {}}
+	s := &session{conn: conn, reader: bufio.NewReader(conn), v311: p.v311, timeout: p.scaled(writeTimeout), gone: make(chan struct{}), release: func() {}}
 	err = s.shakeHands(connect)
 	if !letGo() || err != nil {
 		conn.Close()
@@ -83,14 +93,14 @@ func (e *refusedError) Error() string {
 
 // passing says whether the server may take the connection later: it is
 // unavailable, or busy.
-func (e *refusedError) passing() bool { return e.code == 0x88 || e.code == 0x89 }
+func (e *refusedError) passing() bool { return e.code == serverUnavailable || e.code == 0x89 }
 
 func (s *session) shakeHands(connect *packets.Connect) error {
 	connect.ProtocolName, connect.ProtocolVersion = "MQTT", 5
 	if _, err := s.write(connect); err != nil {
 		return err
 	}
-	answer, err := packets.ReadPacket(s.reader)
+	answer, err := s.next()
 	if err != nil {
 		return err
 	}
@@ -117,7 +127,7 @@ func (s *session) serve(heartbeat time.Duration, handle func(*packets.ControlPac
 
 func (s *session) read(handle func(*packets.ControlPacket) error) error {
 	for {
-		p, err := packets.ReadPacket(s.reader)
+		p, err := s.next()
 		if err != nil {
 			return err
 		}
@@ -132,6 +142,18 @@ func (s *session) read(handle func(*packets.ControlPacket) error) error {
 			}
 		}
 	}
+}
+
+// next is the next packet of the server.
+func (s *session) next() (*packets.ControlPacket, error) {
+	if !s.v311 {
+		return packets.ReadPacket(s.reader)
+	}
+	p, err := v311.ReadPacket(s.reader)
+	if err != nil {
+		return nil, err
+	}
+	return newer(p)
 }
 
 // beat ends a session whose server has said nothing for a whole period after a heartbeat.
@@ -157,21 +179,35 @@ func (s *session) beat(every time.Duration) {
 // write sends one packet whole. It returns how many bytes have left; an error
 // ends the session.
 func (s *session) write(p io.WriterTo) (int, error) {
-	var frame bytes.Buffer
-	if _, err := p.WriteTo(&frame); err != nil {
+	frame, err := s.frame(p)
+	if err != nil {
 		return 0, err
 	}
 	s.writing.Lock()
 	defer s.writing.Unlock()
-	err := s.conn.SetWriteDeadline(time.Now().Add(s.timeout))
+	err = s.conn.SetWriteDeadline(time.Now().Add(s.timeout))
 	n := 0
 	if err == nil {
-		n, err = s.conn.Write(frame.Bytes())
+		n, err = s.conn.Write(frame)
 	}
 	if err != nil {
 		s.over(err)
 	}
 	return n, err
+}
+
+// frame gives the bytes of a packet.
+func (s *session) frame(p io.WriterTo) ([]byte, error) {
+	var frame bytes.Buffer
+	if !s.v311 {
+		_, err := p.WriteTo(&frame)
+		return frame.Bytes(), err
+	}
+	translated, err := older(p)
+	if err == nil {
+		err = translated.Write(&frame)
+	}
+	return frame.Bytes(), err
 }
 
 func (s *session) over(cause error) {

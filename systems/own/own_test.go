@@ -10,8 +10,10 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"math/big"
 	"os"
 	"os/exec"
@@ -20,6 +22,9 @@ import (
 	"testing"
 	"time"
 
+	mochi "github.com/mochi-mqtt/server/v2"
+	"github.com/mochi-mqtt/server/v2/hooks/auth"
+	"github.com/mochi-mqtt/server/v2/listeners"
 	"github.com/nats-io/nats-server/v2/server"
 	"go.uber.org/goleak"
 
@@ -62,6 +67,16 @@ func open(t *testing.T, path string) systems.System {
 	return s
 }
 
+func freePort(t *testing.T) *containers.Port {
+	t.Helper()
+	port, err := containers.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { port.Close() })
+	return port
+}
+
 // somebodysRedis runs with a password until the test ends. Its profile has the
 // commands that strike it.
 func somebodysRedis(t *testing.T) string {
@@ -71,11 +86,7 @@ func somebodysRedis(t *testing.T) string {
 		t.Fatal(err)
 	}
 	systemtest.Require(t, base)
-	port, err := containers.FreePort()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { port.Close() })
+	port := freePort(t)
 	dir := t.TempDir()
 	config, pid := filepath.Join(dir, "redis.conf"), filepath.Join(dir, "redis.pid")
 	text := fmt.Sprintf("bind 127.0.0.1\nport %s\ndir %s\nappendonly yes\nappendfsync always\nsave \"\"\ndaemonize yes\npidfile %s\nlogfile %s\nrequirepass %s\n",
@@ -98,6 +109,50 @@ start: [redis-server, %s]
 stop: [sh, -c, "kill -TERM $(cat %[3]s)"]
 kill: [sh, -c, "kill -KILL $(cat %[3]s)"]
 `, port.Address, config, pid))
+}
+
+// somebodysMosquitto runs with a user until the test ends. Its profile has the
+// commands that strike it.
+func somebodysMosquitto(t *testing.T) string {
+	t.Helper()
+	base, err := all.Find("mqtt-mosquitto", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	systemtest.Require(t, base)
+	port := freePort(t)
+	dir := t.TempDir()
+	config, pid, users := filepath.Join(dir, "mosquitto.conf"), filepath.Join(dir, "mosquitto.pid"), filepath.Join(dir, "users")
+	text := fmt.Sprintf("listener %s 127.0.0.1\npassword_file %s\nuser root\npid_file %s\npersistence true\npersistence_location %s/\nautosave_on_changes true\nautosave_interval 1\nlog_dest file %s\n",
+		port.Number(), users, pid, dir, filepath.Join(dir, "log"))
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.CommandContext(t.Context(), "mosquitto_passwd", "-c", "-b", users, "tester", secret).CombinedOutput(); err != nil {
+		t.Fatalf("mosquitto_passwd: %v: %s", err, out)
+	}
+	const path = "PATH=$PATH:/usr/sbin "
+	if out, err := exec.CommandContext(t.Context(), "sh", "-c", path+"mosquitto -d -c "+config).CombinedOutput(); err != nil {
+		t.Fatalf("mosquitto: %v: %s", err, out)
+	}
+	t.Cleanup(func() {
+		// It ends in order, to save what it has.
+		end := "kill -TERM $(cat " + pid + ") && timeout 20 tail --pid=$(cat " + pid + ") -f /dev/null"
+		if out, err := exec.Command("sh", "-c", end).CombinedOutput(); err != nil {
+			t.Errorf("the run has left the server dead: %v: %s", err, out)
+		}
+		if stored, err := os.ReadFile(filepath.Join(dir, "mosquitto.db")); err != nil || bytes.Contains(stored, []byte("custody-")) {
+			t.Errorf("the runs have left something on the server (%v)", err)
+		}
+	})
+	return profile(t, fmt.Sprintf(`system: mqtt-mosquitto:qos1
+address: %s
+user-from: TEST_USER
+password-from: TEST_PASSWORD
+start: [sh, -c, "%smosquitto -d -c %s"]
+stop: [sh, -c, "kill -TERM $(cat %[4]s)"]
+kill: [sh, -c, "kill -KILL $(cat %[4]s)"]
+`, port.Address, path, config, pid))
 }
 
 // somebodysNATS runs with a user and TLS until the test ends. It cannot be struck.
@@ -130,6 +185,32 @@ tls: {ca: ca.pem, server-name: nats.internal}
 	return path
 }
 
+// somebodysMochi runs with a user and TLS until the test ends. It cannot be struck.
+func somebodysMochi(t *testing.T) string {
+	t.Helper()
+	certificate, authority := certificate(t)
+	s := mochi.New(&mochi.Options{Logger: slog.New(slog.DiscardHandler)})
+	users := auth.Ledger{Auth: auth.AuthRules{{Username: "tester", Password: secret, Allow: true}}}
+	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12})
+	if err := errors.Join(err, s.AddHook(new(auth.Hook), &auth.Options{Ledger: &users})); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(s.AddListener(listeners.NewNet("tls", l)), s.Serve()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	path := profile(t, fmt.Sprintf(`system: mqtt-mochi:qos1-memory
+address: %s
+user-from: TEST_USER
+password-from: TEST_PASSWORD
+tls: {ca: ca.pem, server-name: nats.internal}
+`, l.Addr()))
+	if err := os.WriteFile(filepath.Join(filepath.Dir(path), "ca.pem"), authority, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
 func certificate(t *testing.T) (tls.Certificate, []byte) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -150,6 +231,8 @@ func certificate(t *testing.T) (tls.Certificate, []byte) {
 
 func TestConformance(t *testing.T) {
 	t.Run("redis", func(t *testing.T) { systemtest.Exercise(t, open(t, somebodysRedis(t))) })
+	t.Run("mosquitto", func(t *testing.T) { systemtest.Exercise(t, open(t, somebodysMosquitto(t))) })
+	t.Run("mochi-mqtt over TLS", func(t *testing.T) { systemtest.Exercise(t, open(t, somebodysMochi(t))) })
 	t.Run("nats over TLS", func(t *testing.T) { systemtest.Exercise(t, open(t, somebodysNATS(t))) })
 }
 
@@ -160,6 +243,7 @@ func TestRunsHoldAndKeepTheSecret(t *testing.T) {
 		held, others []string
 	}{
 		{"redis", somebodysRedis, []string{"baseline", "broker-killed", "broker-restart", "consumer-crash", "ack-lost"}, []string{"broker-paused"}},
+		{"mosquitto", somebodysMosquitto, []string{"baseline", "broker-restart", "consumer-crash", "ack-lost"}, []string{"broker-paused"}},
 		{"nats over TLS", somebodysNATS, []string{"baseline", "link-reset"}, []string{"broker-killed", "ack-lost"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -412,6 +412,34 @@ func (b *bench) onlySentinel(p systems.Producer, c systems.Consumer) {
 	b.settle(b.next(c, "sentinel", again))
 }
 
+// onlySentinelAmong is onlySentinel for consumers of which one is given it.
+func (b *bench) onlySentinelAmong(p systems.Producer, consumers ...systems.Consumer) {
+	b.t.Helper()
+	b.accepted(b.send(p, b.message("sentinel", "")))
+	ctx, cancel := context.WithCancel(b.ctx)
+	defer cancel()
+	type result struct {
+		id  string
+		err error
+	}
+	results := make(chan result, len(consumers))
+	for _, c := range consumers {
+		go func() {
+			id, err := receiveAndAck(ctx, c)
+			results <- result{id, err}
+		}()
+	}
+	if first := <-results; first.err != nil || first.id != "sentinel" {
+		b.t.Errorf("received %q (%v), want the sentinel and nothing ahead of it", first.id, first.err)
+	}
+	cancel()
+	for range len(consumers) - 1 {
+		if other := <-results; other.id != "" || !errors.Is(other.err, context.Canceled) {
+			b.t.Errorf("received %q (%v) beside the sentinel", other.id, other.err)
+		}
+	}
+}
+
 func (b *bench) rows(i systems.Inspector) evidence.Snapshot {
 	b.t.Helper()
 	s, err := i.Rows(b.ctx)

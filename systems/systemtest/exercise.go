@@ -274,6 +274,10 @@ func competing(b *bench) {
 	for _, consumer := range consumers {
 		b.close(consumer)
 	}
+	if b.system.Describe().WaitsForAbsent {
+		b.onlySentinelAmong(producer, b.consumer(1), b.competitor(1))
+		return
+	}
 	b.onlySentinel(producer, b.consumer(1))
 }
 

@@ -1,0 +1,95 @@
+package mqtt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/eclipse/paho.golang/packets"
+
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/systems"
+)
+
+// remote is one run's part of a server that somebody else has started: topics
+// and sessions of its own. Safe for concurrent use.
+type remote struct{ clients }
+
+var _ systems.Networked = (*remote)(nil)
+
+// At gives the profile on a server that somebody else has started.
+func (p Profile) At(e systems.Endpoint) systems.System {
+	p.at = e
+	return p
+}
+
+// reach looks whether the server answers, and notes what it is.
+func (p Profile) reach(ctx context.Context, env systems.Env) (systems.Instance, error) {
+	dir, err := filepath.Abs(filepath.Join(env.Dir, "seats"))
+	if err == nil {
+		err = os.Mkdir(dir, 0o700)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("mqtt: folder of the run: %w", err)
+	}
+	r := &remote{clients{profile: p, address: p.at.Address, seats: seats{dir: dir, run: newRun()}}}
+	if err := p.clear(ctx, p.at.Address, r.seats.run); err != nil {
+		return nil, fmt.Errorf("mqtt: the server at %s must run, speak MQTT %s and take its user (address, user-from, password-from, tls): %w", p.at.Address, p.version(), err)
+	}
+	env.Sink.Record(evidence.Event{Kind: evidence.Noted, Actor: serverName, Reason: r.says(ctx)})
+	return r, nil
+}
+
+// versionTopic is where Mosquitto, and others after it, publish what they are.
+const versionTopic = "$SYS/broker/version"
+
+// sayingTime is how long a server may take for it.
+const sayingTime = time.Second
+
+// says is the server's word of its version, which MQTT has no field for. It is
+// asked in MQTT 5, because nothing comes before a payload there.
+func (r *remote) says(ctx context.Context) string {
+	p := r.profile
+	p.v311 = false
+	s, err := p.open(ctx, r.address, &packets.Connect{ClientID: r.seats.run, CleanStart: true, Properties: &packets.Properties{}}, func() {})
+	if err != nil {
+		return "the server does not say its version"
+	}
+	said := make(chan string, 1)
+	s.serve(p.scaled(heartbeat), func(packet *packets.ControlPacket) error {
+		if m, ok := packet.Content.(*packets.Publish); ok {
+			select {
+			case said <- string(m.Payload):
+			default:
+			}
+		}
+		return nil
+	})
+	defer s.loops.Wait()
+	defer s.over(errClosed)
+	ctx, cancel := context.WithTimeout(ctx, p.scaled(sayingTime))
+	defer cancel()
+	if _, err := s.write(&packets.Subscribe{PacketID: subscribeID, Properties: &packets.Properties{}, Subscriptions: []packets.SubOptions{{Topic: versionTopic}}}); err != nil {
+		return "the server does not say its version"
+	}
+	select {
+	case version := <-said:
+		return fmt.Sprintf("the server says %.80q in %s", version, versionTopic)
+	case <-s.gone:
+	case <-ctx.Done():
+	}
+	return "the server says nothing in " + versionTopic
+}
+
+// Stop removes the sessions of the run. Nothing else of it stays: none of its
+// messages is retained.
+func (r *remote) Stop(ctx context.Context) error {
+	taken, err := r.seats.taken()
+	for clientID := range taken {
+		err = errors.Join(err, r.profile.clear(ctx, r.address, clientID))
+	}
+	return err
+}

@@ -1,0 +1,123 @@
+package mqtt
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/eclipse/paho.golang/packets"
+	mochimqtt "github.com/mochi-mqtt/server/v2"
+	mochipackets "github.com/mochi-mqtt/server/v2/packets"
+
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/systems"
+)
+
+// inspected is an instance whose server shows what it keeps. Safe for
+// concurrent use.
+type inspected struct {
+	*instance
+	kept func(context.Context) ([]kept, error)
+}
+
+var _ systems.Inspector = (*inspected)(nil)
+
+// Rows are what the server keeps for the sessions of the run. Settled messages
+// have none: it forgets them.
+func (in *inspected) Rows(ctx context.Context) (evidence.Snapshot, error) {
+	all, err := in.kept(ctx)
+	taken, err2 := in.seats.taken()
+	if err := errors.Join(err, err2); err != nil {
+		return evidence.Snapshot{}, err
+	}
+	s := evidence.Snapshot{Source: evidence.SourceBroker, Trust: evidence.Exact, Count: len(all)}
+	for _, k := range all {
+		row := k.Row
+		row.State = evidence.RowPending
+		row.Subscription, row.Destination = taken[k.ClientID], in.destination(row.Destination)
+		s.Rows = append(s.Rows, row)
+	}
+	return s, nil
+}
+
+// kept is a message that a server keeps for a client. The destination of its
+// row is still a topic.
+type kept struct {
+	ClientID string             `json:"client"`
+	Row      evidence.StoredRow `json:"row"`
+}
+
+// keptBy lists what was handed out and is not acknowledged, and what waits to be
+// handed out: mochi-mqtt has one place for both.
+func keptBy(s *mochimqtt.Server, older bool) []kept {
+	all := []kept{}
+	for id, client := range s.Clients.GetAll() {
+		for _, p := range client.State.Inflight.GetAll(false) {
+			if p.FixedHeader.Type != mochipackets.Publish {
+				continue // an answer of the server's
+			}
+			publish := &packets.Publish{Topic: p.TopicName, Payload: p.Payload, Properties: &packets.Properties{}}
+			for _, u := range p.Properties.User {
+				publish.Properties.User = append(publish.Properties.User, packets.User{Key: u.Key, Value: u.Val})
+			}
+			if older {
+				_ = behead(p.Payload, publish) // a message that is not ours keeps its payload whole
+			}
+			m := decode(publish)
+			row := evidence.StoredRow{MessageID: m.MessageID, Destination: m.Destination, Digest: evidence.Digest(m.Payload, m.Key, m.Headers)}
+			if e, err := evidence.ParseEnvelope(m.Payload); err == nil {
+				row.BusinessID, row.PublishID = e.BusinessID, e.PublishID
+			}
+			all = append(all, kept{ClientID: id, Row: row})
+		}
+	}
+	return all
+}
+
+// handling is a hook that knows which publishes the server has in its hands: it
+// answers one first and keeps it for the subscribers afterwards. It handles one
+// of each client at a time.
+type handling struct {
+	mochimqtt.HookBase
+	mu   sync.Mutex
+	open map[*mochimqtt.Client]chan struct{} // closed when it is done
+}
+
+func (*handling) ID() string { return "handling" }
+
+func (*handling) Provides(hook byte) bool {
+	return hook == mochimqtt.OnPublish || hook == mochimqtt.OnPacketProcessed
+}
+
+func (h *handling) OnPublish(c *mochimqtt.Client, p mochipackets.Packet) (mochipackets.Packet, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.open[c] = make(chan struct{})
+	return p, nil
+}
+
+func (h *handling) OnPacketProcessed(c *mochimqtt.Client, p mochipackets.Packet, _ error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if done := h.open[c]; done != nil && p.FixedHeader.Type == mochipackets.Publish {
+		close(done)
+		delete(h.open, c)
+	}
+}
+
+// wait returns when every publish that was answered before the call is kept.
+func (h *handling) wait(ctx context.Context) error {
+	h.mu.Lock()
+	open := slices.Collect(maps.Values(h.open))
+	h.mu.Unlock()
+	for _, done := range open {
+		select {
+		case <-done:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
