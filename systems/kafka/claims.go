@@ -48,6 +48,11 @@ var atLeastOnce = append(slices.Clip(producingClaims), claims{
 	{evidence.RowsMatchClients, anyFault, "Distribution: Consumer Offset Tracking"},
 }.bySystem()...)
 
+// ordered: and a topic of one partition.
+var ordered = append(slices.Clip(atLeastOnce), claims{
+	{evidence.Order, anyFault, "Introduction: Main Concepts and Terminology; Producer Configs: max.in.flight.requests.per.connection"},
+}.bySystem()...)
+
 // leaderClaims: the leader answers before anything is synced or copied, so that
 // what it has answered is promised only while it lives.
 var leaderClaims = append(slices.Clip(producingClaims), claims{

@@ -67,7 +67,7 @@ func (c *clients) groupConsumer(ctx context.Context, o systems.ConsumerOptions, 
 			default: // it was not in yet, and tries again
 			}
 		}),
-	}, g.committing(topic)...)...)
+	}, append(g.committing(topic), p.reading()...)...)...)
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,8 @@
 package kafka
 
 import (
+	"cmp"
+	"math"
 	"runtime/debug"
 	"strconv"
 	"strings"
@@ -23,10 +25,13 @@ type Profile struct {
 	idempotent bool
 	retries    bool // by the client, within its delivery time-out
 	flush      bool // the log is synced at every message
-	heldBy     evidence.HeldBy
-	partitions int32
-	commit     commitMode
-	share      bool // a share group, not a consumer group
+	// transactional: each publish is a transaction of its own, and consumers read
+	// what is committed.
+	transactional bool
+	heldBy        evidence.HeldBy
+	partitions    int32
+	commit        commitMode
+	share         bool // a share group, not a consumer group
 
 	claims []evidence.Claim
 }
@@ -57,7 +62,7 @@ func Profiles(scale float64) []systems.System {
 		},
 		{
 			name: "share-group", summary: "acks=all, every message synced; a share group accepts or releases each message by itself",
-			acks: acksAll, flush: true, heldBy: evidence.HeldByStore, share: true, claims: shareClaims,
+			acks: acksAll, flush: true, partitions: 1, heldBy: evidence.HeldByStore, share: true, claims: shareClaims,
 		},
 		{
 			name: "acks-1", summary: "acks=1: the leader answers from its page cache; on one node this is all replicas",
@@ -68,8 +73,12 @@ func Profiles(scale float64) []systems.System {
 			acks: acksNone, heldBy: evidence.HeldByClient, commit: commitPrefix, claims: consumingClaims,
 		},
 		{
-			name: "idempotent-retries", summary: "acks=all, and the client tries again with sequence numbers by which the broker knows a repetition",
-			acks: acksAll, flush: true, idempotent: true, retries: true, heldBy: evidence.HeldByStore, commit: commitPrefix, claims: atLeastOnce,
+			name: "idempotent-retries", summary: "acks=all, and the client tries again with sequence numbers by which the broker knows a repetition; one partition, in which order is kept",
+			acks: acksAll, flush: true, idempotent: true, retries: true, partitions: 1, heldBy: evidence.HeldByStore, commit: commitPrefix, claims: ordered,
+		},
+		{
+			name: "transactions", summary: "each publish is a transaction of its own, answered once it is committed; one partition; consumers read what is committed, and no aborted message",
+			acks: acksAll, flush: true, idempotent: true, transactional: true, partitions: 1, heldBy: evidence.HeldByStore, commit: commitPrefix, claims: ordered,
 		},
 		{
 			name: "retries", summary: "acks=all, and the client tries again without sequence numbers: a lost answer makes a second message",
@@ -90,10 +99,7 @@ func Profiles(scale float64) []systems.System {
 	}
 	list := make([]systems.System, len(all))
 	for i, p := range all {
-		p.scale, p.partitions = scale, 3
-		if p.share {
-			p.partitions = 1 // its members share one
-		}
+		p.scale, p.partitions = scale, cmp.Or(p.partitions, 3)
 		list[i] = p
 	}
 	return list
@@ -102,21 +108,23 @@ func Profiles(scale float64) []systems.System {
 // The periods of a profile at scale 1. They are short, so that a run sees
 // redelivery within seconds.
 const (
-	sessionTimeout  = 2 * time.Second // a member that is not heard of for this long has left
-	heartbeat       = 250 * time.Millisecond
-	assignWait      = 600 * time.Millisecond // for a member's part, before it counts as subscribed all the same
-	pollInterval    = time.Second            // a member that does not settle what it holds leaves: max.poll.interval.ms
-	lockDuration    = 2 * time.Second        // of a message in the hands of a share group's member
-	fetchWait       = 500 * time.Millisecond
-	autoCommit      = 100 * time.Millisecond
-	nackDelay       = 100 * time.Millisecond
-	produceTimeout  = time.Second     // the broker's, for its replicas
-	requestTimeout  = 3 * time.Second // …and the client's, for an answer, on top
-	deliveryTimeout = 8 * time.Second // of a record with all its retries
-	brokerSession   = 2 * time.Second // until a broker that was killed may register again
-	brokerHeartbeat = 200 * time.Millisecond
-	adminBound      = 10 * time.Second
-	readyBound      = time.Minute // of the server's start
+	sessionTimeout     = 2 * time.Second // a member that is not heard of for this long has left
+	heartbeat          = 250 * time.Millisecond
+	assignWait         = 600 * time.Millisecond // for a member's part, before it counts as subscribed all the same
+	pollInterval       = time.Second            // a member that does not settle what it holds leaves: max.poll.interval.ms
+	lockDuration       = 2 * time.Second        // of a message in the hands of a share group's member
+	fetchWait          = 500 * time.Millisecond
+	autoCommit         = 100 * time.Millisecond
+	nackDelay          = 100 * time.Millisecond
+	produceTimeout     = time.Second     // the broker's, for its replicas
+	requestTimeout     = 3 * time.Second // …and the client's, for an answer, on top
+	transactionTimeout = 3 * time.Second // of one that nobody ends: until then its partition shows nothing that came later
+	transactionCheck   = 250 * time.Millisecond
+	deliveryTimeout    = 8 * time.Second // of a record with all its retries
+	brokerSession      = 2 * time.Second // until a broker that was killed may register again
+	brokerHeartbeat    = 200 * time.Millisecond
+	adminBound         = 10 * time.Second
+	readyBound         = time.Minute // of the server's start
 )
 
 // What does not grow with the scale.
@@ -155,14 +163,22 @@ func (p Profile) producing() []kgo.Opt {
 	return opts
 }
 
-// topicSettings of every topic that a run makes.
-func (p Profile) topicSettings() map[string]*string {
-	settings := map[string]*string{}
-	if p.flush {
-		every := "1"
-		settings["flush.messages"] = &every
+// reading is how the client of a consumer is set.
+func (p Profile) reading() []kgo.Opt {
+	if p.transactional {
+		return []kgo.Opt{kgo.FetchIsolationLevel(kgo.ReadCommitted())}
 	}
-	return settings
+	return nil
+}
+
+// topicSettings of every topic that a run makes. A message has the time at
+// which it was stored.
+func (p Profile) topicSettings() map[string]*string {
+	every, stored := strconv.FormatInt(math.MaxInt64, 10), "LogAppendTime"
+	if p.flush {
+		every = "1"
+	}
+	return map[string]*string{"flush.messages": &every, "message.timestamp.type": &stored}
 }
 
 // Describe says what this profile promises and lacks.
@@ -184,6 +200,15 @@ func (p Profile) Describe() systems.Description {
 			InFlightBound: p.scaled(time.Second),
 			DrainDeadline: p.scaled(30 * time.Second),
 		},
+	}
+	if p.transactional {
+		settings = append(settings,
+			evidence.Setting{Name: "transactional.id", Value: "one for each producer"},
+			evidence.Setting{Name: "transaction.timeout.ms", Value: millisText(p.scaled(transactionTimeout))},
+			evidence.Setting{Name: "isolation.level", Value: "read_committed"})
+	}
+	if p.partitions == 1 && !p.share {
+		profile.Limits.OrderScope = "connection"
 	}
 	lacks := map[systems.Need]string{
 		systems.NeedModes:       "acks is a setting of the whole producer, not of a message",

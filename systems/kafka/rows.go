@@ -18,7 +18,8 @@ import (
 // topic has one row of a message for each of its groups, or one if it has none.
 //
 // A share group shows the offset before which all is settled, which follows with
-// a delay, and how many messages it has not settled: none is exact.
+// a delay, and how many messages it has not settled: none is exact. Neither is
+// what is shown while a transaction is open, for then nothing behind it is.
 func (in *instance) Rows(ctx context.Context) (evidence.Snapshot, error) {
 	snapshot := evidence.Snapshot{Source: evidence.SourceBroker, Trust: evidence.Exact}
 	if in.profile.share {
@@ -26,8 +27,12 @@ func (in *instance) Rows(ctx context.Context) (evidence.Snapshot, error) {
 	}
 	in.log.mu.Lock()
 	defer in.log.mu.Unlock()
-	if err := in.readLog(ctx); err != nil {
+	open, err := in.readLog(ctx)
+	if err != nil {
 		return evidence.Snapshot{}, err
+	}
+	if open {
+		snapshot.Trust = evidence.Lagging
 	}
 	committed, err := in.committed(ctx)
 	if err != nil {
@@ -61,25 +66,34 @@ type stored struct {
 	row    evidence.StoredRow
 }
 
-// readLog brings the log up to date; log.mu is held.
-func (in *instance) readLog(ctx context.Context) error {
+// readLog brings the log up to date, as far as it is committed; open says that
+// it goes on behind that. log.mu is held.
+func (in *instance) readLog(ctx context.Context) (open bool, err error) {
 	if in.log.next == nil || !in.Untouched() {
 		in.log.next, in.log.messages = make(map[place]int64), nil
 	}
 	ends, err := in.admin.ListEndOffsets(ctx)
 	if err != nil {
-		return fmt.Errorf("kafka: read the ends of the topics: %w", err)
+		return false, fmt.Errorf("kafka: read the ends of the topics: %w", err)
+	}
+	committed, err := in.admin.ListCommittedOffsets(ctx)
+	if err != nil {
+		return false, fmt.Errorf("kafka: read how far the topics are committed: %w", err)
 	}
 	from, until := make(map[string]map[int32]kgo.Offset), make(map[place]int64)
-	for topic, partitions := range ends {
+	for topic, partitions := range committed {
 		for partition, end := range partitions {
 			at := place{topic, partition}
 			switch {
 			case !in.names.has(topic):
 				continue
 			case end.Err != nil:
-				return fmt.Errorf("kafka: read the end of %s: %w", topic, end.Err)
-			case end.Offset > in.log.next[at]:
+				return false, fmt.Errorf("kafka: read the end of %s: %w", topic, end.Err)
+			}
+			if last, known := ends.Lookup(topic, partition); known && last.Offset > end.Offset {
+				open = true
+			}
+			if end.Offset > in.log.next[at] {
 				if from[topic] == nil {
 					from[topic] = make(map[int32]kgo.Offset)
 				}
@@ -89,28 +103,31 @@ func (in *instance) readLog(ctx context.Context) error {
 		}
 	}
 	if len(until) == 0 {
-		return nil
+		return open, nil
 	}
-	reader, err := kgo.NewClient(kgo.SeedBrokers(in.Address()), kgo.ConsumePartitions(from), kgo.DisableClientMetrics(), kgo.MetadataMinAge(metadataAge))
+	reader, err := kgo.NewClient(kgo.SeedBrokers(in.Address()), kgo.ConsumePartitions(from), kgo.DisableClientMetrics(), kgo.MetadataMinAge(metadataAge),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords()) // the marks of transactions have offsets too
 	if err != nil {
-		return fmt.Errorf("kafka: read the topics: %w", err)
+		return false, fmt.Errorf("kafka: read the topics: %w", err)
 	}
 	defer reader.Close()
 	for len(until) > 0 {
 		fetches := reader.PollFetches(ctx)
 		if err := fetches.Err(); err != nil {
-			return fmt.Errorf("kafka: read the topics: %w", errors.Join(context.Cause(ctx), err))
+			return false, fmt.Errorf("kafka: read the topics: %w", errors.Join(context.Cause(ctx), err))
 		}
 		fetches.EachRecord(func(r *kgo.Record) {
 			at := place{r.Topic, r.Partition}
-			in.log.messages = append(in.log.messages, stored{at, r.Offset, in.row(r)})
+			if !r.Attrs.IsControl() {
+				in.log.messages = append(in.log.messages, stored{at, r.Offset, in.row(r)})
+			}
 			in.log.next[at] = r.Offset + 1
 			if in.log.next[at] >= until[at] {
 				delete(until, at)
 			}
 		})
 	}
-	return nil
+	return open, nil
 }
 
 func (in *instance) row(r *kgo.Record) evidence.StoredRow {

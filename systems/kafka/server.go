@@ -64,8 +64,9 @@ const serverName = "broker"
 
 // configText is the configuration of the server: a single node, whose internal
 // topics have one partition and one replica; periods short enough that a member
-// which is gone, and a broker that was killed, are noticed within seconds; and
-// topics only where they are asked for.
+// which is gone, and a broker that was killed, are noticed within seconds; what
+// the internal topics hold, such as commits, is synced at once; and topics only
+// where they are asked for.
 const configText = `process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@%[2]s
@@ -81,6 +82,8 @@ offsets.topic.num.partitions=1
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 transaction.state.log.num.partitions=1
+transaction.abort.timed.out.transaction.cleanup.interval.ms=%[10]d
+log.flush.interval.messages=1
 share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 share.coordinator.state.topic.num.partitions=1
@@ -136,7 +139,7 @@ func (p Profile) newBroker(sink evidence.Sink, log io.WriteCloser) (*broker, err
 	}
 	millis := func(d time.Duration) int64 { return p.scaled(d).Milliseconds() }
 	config := fmt.Sprintf(configText, address, controller, filepath.Join(dir, "data"),
-		millis(heartbeat), millis(sessionTimeout), millis(lockDuration), maxAttempts, millis(brokerSession), millis(brokerHeartbeat))
+		millis(heartbeat), millis(sessionTimeout), millis(lockDuration), maxAttempts, millis(brokerSession), millis(brokerHeartbeat), millis(transactionCheck))
 	err = errors.Join(
 		os.CopyFS(filepath.Join(dir, "data"), os.DirFS(filepath.Join(installed, "format"))),
 		os.WriteFile(filepath.Join(dir, "server.properties"), []byte(config), 0o600),
@@ -195,8 +198,10 @@ func (b *broker) ready(ctx context.Context) error {
 		if err := admin.FindGroupCoordinators(ctx, readyGroup).Error(); err != nil {
 			return err
 		}
-		_, err = admin.FetchOffsets(ctx, readyGroup) // only once it has read its topic
-		return err
+		if _, err = admin.FetchOffsets(ctx, readyGroup); err != nil { // only once it has read its topic
+			return err
+		}
+		return admin.FindTxnCoordinators(ctx, readyGroup).Error()
 	})
 }
 
