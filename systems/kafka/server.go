@@ -14,7 +14,9 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/custodymq/custody/containers"
 	"github.com/custodymq/custody/evidence"
@@ -169,40 +171,55 @@ func (b *broker) Close(ctx context.Context) error {
 	return errors.Join(b.Server.Close(ctx), os.RemoveAll(b.dir))
 }
 
-// readyGroup is no group: its coordinator is asked for.
+// readyGroup is no group, and no transactional ID: its coordinators are asked.
 const readyGroup = "ready"
 
-// ready says whether the broker serves: it knows itself, every partition has
-// its leader, and groups have their coordinator.
+// ready says whether the broker serves.
 func (b *broker) ready(ctx context.Context) error {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", b.address)
 	if err != nil {
 		return err
 	}
 	conn.Close()
-	return administer(b.address, func(admin administrator) error {
-		m, err := admin.Metadata(ctx)
-		if err != nil {
-			return err
-		}
-		if len(m.Brokers) == 0 {
-			return errors.New("kafka: the broker is not registered yet")
-		}
-		for _, topic := range m.Topics {
-			for _, partition := range topic.Partitions {
-				if partition.Leader < 0 {
-					return fmt.Errorf("kafka: %s has no leader yet", topic.Topic)
-				}
+	return administer(b.address, func(admin administrator) error { return admin.serves(ctx) })
+}
+
+// serves: the broker knows itself, every partition has its leader, groups and
+// transactions have their coordinators, and these have read their topics and
+// have IDs of producers to give away.
+func (a administrator) serves(ctx context.Context) error {
+	m, err := a.Metadata(ctx)
+	if err != nil {
+		return err
+	}
+	if len(m.Brokers) == 0 {
+		return errors.New("kafka: the broker is not registered yet")
+	}
+	for _, topic := range m.Topics {
+		for _, partition := range topic.Partitions {
+			if partition.Leader < 0 {
+				return fmt.Errorf("kafka: %s has no leader yet", topic.Topic)
 			}
 		}
-		if err := admin.FindGroupCoordinators(ctx, readyGroup).Error(); err != nil {
-			return err
-		}
-		if _, err = admin.FetchOffsets(ctx, readyGroup); err != nil { // only once it has read its topic
-			return err
-		}
-		return admin.FindTxnCoordinators(ctx, readyGroup).Error()
-	})
+	}
+	if err := a.FindGroupCoordinators(ctx, readyGroup).Error(); err != nil {
+		return err
+	}
+	if _, err := a.FetchOffsets(ctx, readyGroup); err != nil {
+		return err
+	}
+	transactions, err := a.DescribeTransactions(ctx, readyGroup)
+	if loading := transactions[readyGroup].Err; err == nil && !errors.Is(loading, kerr.TransactionalIDNotFound) {
+		err = fmt.Errorf("kafka: transactions have no coordinator yet: %w", loading)
+	}
+	if err != nil {
+		return err
+	}
+	given, err := kmsg.NewPtrInitProducerIDRequest().RequestWith(ctx, a.kafka)
+	if err != nil {
+		return err
+	}
+	return kerr.ErrorForCode(given.ErrorCode)
 }
 
 // administrator asks what kadm has a call for, or anything.
