@@ -31,13 +31,19 @@ func (p Profile) clients(address string, n names) *clients {
 	return &clients{profile: p, address: address, names: n, made: make(map[string]bool), ready: make(map[string]bool)}
 }
 
-// Credentials are the address of the server, which has no users, and what the
-// names of the run begin with.
+// Credentials are the address of the server and what the names of the run begin
+// with; its user is told by the profile.
 func (p Profile) Credentials(in systems.Instance) string {
-	if i, ok := in.(*instance); ok {
-		return i.Address() + " " + string(i.names)
+	var r *run
+	switch in := in.(type) {
+	case *instance:
+		r = in.run
+	case *remote:
+		r = in.run
+	default:
+		return ""
 	}
-	return ""
+	return r.address + " " + string(r.names)
 }
 
 // Connect gives clients of a server that another process has started.
@@ -116,7 +122,7 @@ func (c *clients) once(ctx context.Context, done map[string]bool, name string, d
 	}
 	bounded, cancel := context.WithTimeout(ctx, c.profile.scaled(adminBound))
 	defer cancel()
-	err := administer(c.address, func(admin administrator) error { return do(bounded, admin) })
+	err := c.profile.administer(c.address, func(admin administrator) error { return do(bounded, admin) })
 	if err != nil && ctx.Err() == nil {
 		return fmt.Errorf("%w: %w", systems.ErrUnavailable, err)
 	}

@@ -24,7 +24,6 @@ import (
 // application's hands, and a message behind it is settled when that one is.
 type groupConsumer struct {
 	*session
-	profile   Profile
 	names     names
 	window    int
 	receiving chan struct{} // held by the one Receive that waits
@@ -42,12 +41,12 @@ type progress struct{ given []*groupDelivery }
 func (c *clients) groupConsumer(ctx context.Context, o systems.ConsumerOptions, topic string) (systems.Consumer, error) {
 	p := c.profile
 	g := &groupConsumer{
-		session: newSession(o.Address, false), profile: p, names: c.names, window: o.Window,
+		session: newSession(p, o.Address, false), names: c.names, window: o.Window,
 		receiving: make(chan struct{}, 1), changed: make(chan struct{}, 1), committer: make(chan struct{}, 1), partitions: make(map[int32]*progress),
 	}
 	joined, assigned := newJoining(kmsg.JoinGroup), make(chan struct{})
 	var once sync.Once
-	err := g.start(p, o.Session, append([]kgo.Opt{
+	err := g.start(o.Session, append([]kgo.Opt{
 		kgo.ConsumerGroup(c.names.group(o.Subscription, o.Destination)),
 		kgo.ConsumeTopics(topic),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),

@@ -84,7 +84,7 @@ func TestReceipts(t *testing.T) {
 		{Profile{acks: acksAll, retries: true}, kerr.NotLeaderForPartition, 2, evidence.Unknown},
 		{Profile{acks: acksAll, retries: true}, broken, 0, evidence.Rejected},
 	} {
-		p := &producer{profile: c.profile}
+		p := &producer{session: newSession(c.profile, "", false)}
 		got := p.receipt(&kgo.Record{Topic: "t"}, c.err, c.written)
 		if got.Acceptance != c.want || got.Told == "" || (c.err == nil) != (got.Told == "ok") {
 			t.Errorf("%v after %d writes: %+v, want %v", c.err, c.written, got, c.want)

@@ -19,7 +19,6 @@ import (
 type producer struct {
 	*session
 	clients *clients
-	profile Profile
 	written *writes
 	txns    *transactions // nil where the profile has none
 }
@@ -43,7 +42,7 @@ func (w *writes) OnBrokerWrite(_ kgo.BrokerMetadata, key int16, written int, _, 
 const maxBuffered = 1 << 14
 
 func (c *clients) producer(ctx context.Context, o systems.ProducerOptions) (*producer, error) {
-	p := &producer{session: newSession(o.Address, c.profile.retries), clients: c, profile: c.profile, written: &writes{request: kmsg.Produce}}
+	p := &producer{session: newSession(c.profile, o.Address, c.profile.retries), clients: c, written: &writes{request: kmsg.Produce}}
 	opts := append([]kgo.Opt{
 		kgo.WithHooks(p.written),
 		kgo.ProducerBatchCompression(kgo.NoCompression()), // the link reads what it carries
@@ -57,7 +56,7 @@ func (c *clients) producer(ctx context.Context, o systems.ProducerOptions) (*pro
 		p.written.request = kmsg.EndTxn
 		opts = append(opts, kgo.TransactionalID(c.names.transactional(o.Name)), kgo.TransactionTimeout(c.profile.scaled(transactionTimeout)))
 	}
-	if err := p.start(c.profile, o.Session, opts...); err != nil {
+	if err := p.start(o.Session, opts...); err != nil {
 		return nil, err
 	}
 	if err := p.open(ctx); err != nil {

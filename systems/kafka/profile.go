@@ -34,6 +34,8 @@ type Profile struct {
 	share         bool // a share group, not a consumer group
 
 	claims []evidence.Claim
+
+	at systems.Endpoint // of a broker that somebody else has started; none: one of our own
 }
 
 const (

@@ -159,7 +159,8 @@ func (p Profile) newBroker(sink evidence.Sink, log io.WriteCloser) (*broker, err
 	b := &broker{address: address, dir: dir}
 	b.Server = containers.NewServer(serverName, sink, log, func(ctx context.Context, log io.Writer, exited func(containers.Exit)) (containers.Process, string, error) {
 		started, err := containers.StartProgram(ctx, containers.ProgramOptions{
-			Path: "java", Args: args, Dir: dir, Log: log, Ready: b.ready, Exited: exited,
+			Path: "java", Args: args, Dir: dir, Log: log, Exited: exited,
+			Ready: func(ctx context.Context) error { return p.ready(ctx, address) },
 		})
 		return started, "", err
 	})
@@ -174,14 +175,14 @@ func (b *broker) Close(ctx context.Context) error {
 // readyGroup is no group, and no transactional ID: its coordinators are asked.
 const readyGroup = "ready"
 
-// ready says whether the broker serves.
-func (b *broker) ready(ctx context.Context) error {
-	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", b.address)
+// ready says whether the broker on an address serves.
+func (p Profile) ready(ctx context.Context, address string) error {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
 	if err != nil {
 		return err
 	}
 	conn.Close()
-	return administer(b.address, func(admin administrator) error { return admin.serves(ctx) })
+	return p.administer(address, func(admin administrator) error { return admin.serves(ctx) })
 }
 
 // serves: the broker knows itself, every partition has its leader, groups and
@@ -230,9 +231,8 @@ type administrator struct {
 
 // newAdministrator reaches the server straight and never through a link; its
 // client is to be closed.
-func newAdministrator(address string) (administrator, error) {
-	client, err := kgo.NewClient(kgo.SeedBrokers(address), kgo.ClientID("administrator"), kgo.DisableClientMetrics(),
-		kgo.MetadataMinAge(metadataAge), kgo.RequestRetries(3), kgo.RetryBackoffFn(func(int) time.Duration { return backoff }))
+func (p Profile) newAdministrator(address string) (administrator, error) {
+	client, err := kgo.NewClient(append(p.reaching(address), kgo.ClientID("administrator"), kgo.RequestRetries(3))...)
 	if err != nil {
 		return administrator{}, fmt.Errorf("kafka: administer %s: %w", address, err)
 	}
@@ -240,8 +240,8 @@ func newAdministrator(address string) (administrator, error) {
 }
 
 // administer does something on connections of its own.
-func administer(address string, do func(administrator) error) error {
-	admin, err := newAdministrator(address)
+func (p Profile) administer(address string, do func(administrator) error) error {
+	admin, err := p.newAdministrator(address)
 	if err != nil {
 		return err
 	}

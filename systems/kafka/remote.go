@@ -1,0 +1,113 @@
+package kafka
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
+
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/systems"
+)
+
+// remote is one run's part of a broker that somebody else has started. Safe for
+// concurrent use.
+type remote struct{ *run }
+
+var (
+	_ systems.Remote    = Profile{}
+	_ systems.Networked = (*remote)(nil)
+	_ systems.Inspector = (*remote)(nil)
+	_ systems.Rewinder  = (*remote)(nil)
+)
+
+// At gives the profile on a broker that somebody else has started. What its
+// configuration sets, such as group.share.record.lock.duration.ms, is for its
+// owner to know.
+func (p Profile) At(e systems.Endpoint) systems.System {
+	p.at = e
+	return p
+}
+
+// reach looks whether the broker serves, and notes what it is.
+func (p Profile) reach(ctx context.Context, env systems.Env) (systems.Instance, error) {
+	r, err := p.newRun(p.at.Address)
+	if err != nil {
+		return nil, err
+	}
+	bounded, cancel := context.WithTimeout(ctx, p.scaled(adminBound))
+	defer cancel()
+	version, err := r.admin.alone(bounded)
+	if err != nil {
+		r.admin.Close()
+		return nil, fmt.Errorf("kafka: the server at %s must be the only broker of its cluster and take its user (address, user-from, password-from, tls): %w", p.at.Address, err)
+	}
+	env.Sink.Record(evidence.Event{Kind: evidence.Noted, Actor: serverName, Reason: "the server speaks the protocol of Kafka " + version})
+	return &remote{r}, nil
+}
+
+// alone waits until the broker serves, and gives its version as far as its
+// protocol tells. The links lead to one broker, so that there may be no other.
+func (a administrator) alone(ctx context.Context) (version string, err error) {
+	tick := time.NewTicker(backoff)
+	defer tick.Stop()
+	for {
+		m, err := a.BrokerMetadata(ctx)
+		if err == nil && len(m.Brokers) > 1 {
+			return "", fmt.Errorf("kafka: its cluster has %d brokers, and a link leads to one: name a cluster of one", len(m.Brokers))
+		}
+		if err == nil {
+			err = a.serves(ctx)
+		}
+		if err == nil {
+			break
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return "", err
+		}
+	}
+	versions, err := a.ApiVersions(ctx)
+	for _, v := range versions {
+		return v.VersionGuess(), err
+	}
+	return "", err
+}
+
+// Rows reads all anew: the broker may have been struck.
+func (r *remote) Rows(ctx context.Context) (evidence.Snapshot, error) { return r.rows(ctx, false) }
+
+// Stop deletes the topics and groups of the run.
+func (r *remote) Stop(ctx context.Context) error {
+	defer r.admin.Close()
+	return r.clear(ctx)
+}
+
+// reaching is how a client reaches the server, whatever address that advertises.
+func (p Profile) reaching(address string) []kgo.Opt {
+	opts := []kgo.Opt{
+		kgo.SeedBrokers(address),
+		kgo.Dialer(func(ctx context.Context, network, _ string) (net.Conn, error) { return p.dial(ctx, network, address) }),
+		kgo.RetryBackoffFn(func(int) time.Duration { return backoff }),
+		kgo.MetadataMinAge(metadataAge),
+		kgo.DisableClientMetrics(),
+	}
+	if p.at.Password != "" { // the first that the server knows
+		secret := scram.Auth{User: p.at.User, Pass: p.at.Password}
+		opts = append(opts, kgo.SASL(secret.AsSha512Mechanism(), secret.AsSha256Mechanism(), plain.Auth{User: p.at.User, Pass: p.at.Password}.AsMechanism()))
+	}
+	return opts
+}
+
+func (p Profile) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	if p.at.TLS == nil {
+		return (&net.Dialer{}).DialContext(ctx, network, address)
+	}
+	return (&tls.Dialer{Config: p.at.TLS}).DialContext(ctx, network, address)
+}
