@@ -72,7 +72,7 @@ func (b *Bench) step(ctx context.Context, step script.Step) error {
 	case script.Restart:
 		return b.restart(ctx)
 	case script.Snapshot:
-		return b.snapshot(ctx, s.Checkpoint)
+		return b.checkpoint(ctx, s.Checkpoint)
 	case script.Set:
 		return b.instance.(systems.Configurable).Configure(ctx, s.Setting, s.Value)
 	case script.Plant:
@@ -81,6 +81,10 @@ func (b *Bench) step(ctx context.Context, step script.Step) error {
 		return b.administer(ctx, "redrive", s.BusinessID, systems.Administrator.Redrive)
 	case script.Discard:
 		return b.administer(ctx, "discard", s.BusinessID, systems.Administrator.Discard)
+	case script.Restore:
+		return b.restore(ctx, s)
+	case script.Rewind:
+		return b.rewind(ctx, s)
 	case script.Elapse:
 		return b.elapse(ctx, s)
 	}

@@ -55,6 +55,7 @@ type Bench struct {
 	links      map[string]*links.Link
 	producers  map[string]*producer
 	consumers  map[string]*consumerActor
+	marks      map[string]mark         // checkpoints so far, by name
 	background map[string][]chan error // publishes that the script did not wait for, by producer
 	injections []labelled
 }
@@ -85,7 +86,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	b := &Bench{o: o, rec: rec, watch: newWatch(o.Scenario), desc: desc, index: links.NewIndex(),
 		bounds: bounds{call: scaled(callBound, o.Scale), publish: scaled(publishBound, o.Scale)},
-		links:  map[string]*links.Link{}, producers: map[string]*producer{}, consumers: map[string]*consumerActor{}, background: map[string][]chan error{}}
+		links:  map[string]*links.Link{}, producers: map[string]*producer{}, consumers: map[string]*consumerActor{}, marks: map[string]mark{}, background: map[string][]chan error{}}
 	defer rec.Observe(b.watch.observe)()
 	defer func() {
 		if p := recover(); p != nil {

@@ -33,6 +33,7 @@ func resolve(s script.Scenario) ([]evidence.FaultLabel, error) {
 	var found []evidence.FaultLabel
 	actors := map[string]string{faults.Broker: "broker", "store": "store"}
 	labels := map[string]bool{}
+	checkpoints := map[string]bool{}
 	for _, step := range s.Steps {
 		line := script.Line(step)
 		usage := func(format string, args ...any) error {
@@ -41,6 +42,12 @@ func resolve(s script.Scenario) ([]evidence.FaultLabel, error) {
 		need := func(name, kind string) error {
 			if actors[name] != kind {
 				return usage("%s is no %s declared above this line", name, kind)
+			}
+			return nil
+		}
+		taken := func(checkpoint string) error {
+			if !checkpoints[checkpoint] {
+				return usage("no \"snapshot %s\" stands above this line", checkpoint)
 			}
 			return nil
 		}
@@ -74,6 +81,14 @@ func resolve(s script.Scenario) ([]evidence.FaultLabel, error) {
 			err = need(step.Actor, "consumer")
 		case script.Restart:
 			err = need(step.Actor, "broker")
+		case script.Snapshot:
+			checkpoints[step.Checkpoint] = true
+		case script.Restore:
+			err = taken(step.Checkpoint)
+		case script.Rewind:
+			if err = need(step.Consumer, "consumer"); err == nil {
+				err = taken(step.Checkpoint)
+			}
 		case script.Heal:
 			if !labels[step.Label] {
 				err = usage("no fault %s stands above this line", step.Label)
@@ -164,6 +179,8 @@ func Needs(s script.Scenario) []systems.Need {
 			add(systems.NeedPlanting)
 		case script.Redrive, script.Discard:
 			add(systems.NeedDeadLetters)
+		case script.Rewind:
+			add(systems.NeedRewind)
 		case script.Provoke:
 			add(systems.NeedRedelivery)
 		case script.Fault:
@@ -225,6 +242,7 @@ var abilities = map[systems.Need]func(systems.System, systems.Instance) bool{
 	systems.NeedClock:       has[systems.Clocked],
 	systems.NeedIdentity:    has[systems.Configurable],
 	systems.NeedPlanting:    has[systems.Planter],
+	systems.NeedRewind:      has[systems.Rewinder],
 	systems.NeedConnector: func(s systems.System, _ systems.Instance) bool {
 		_, ok := s.(systems.Connector)
 		return ok

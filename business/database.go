@@ -97,6 +97,44 @@ func (d *Database) Apply(ctx context.Context, m Delivery, log bool) (Outcome, er
 	return Committed, nil
 }
 
+// Backup writes a copy of what is committed to a new file.
+func (d *Database) Backup(ctx context.Context, path string) error {
+	if _, err := d.db.ExecContext(ctx, `VACUUM INTO ?`, path); err != nil {
+		return fmt.Errorf("business: back up to %s: %w", path, err)
+	}
+	return nil
+}
+
+// Restore puts back what a backup holds, in one transaction: what was done since
+// is gone, the consumption log's part of it too.
+func (d *Database) Restore(ctx context.Context, path string) (err error) {
+	conn, err := d.db.Conn(ctx) // what is attached belongs to one connection
+	if err != nil {
+		return fmt.Errorf("business: restore from %s: %w", path, err)
+	}
+	defer func() {
+		if err = errors.Join(err, conn.Close()); err != nil {
+			err = fmt.Errorf("business: restore from %s: %w", path, err)
+		}
+	}()
+	if _, err := conn.ExecContext(ctx, `ATTACH DATABASE ? AS backup`, "file:"+path+"?mode=ro"); err != nil {
+		return err
+	}
+	_, failed := conn.ExecContext(ctx, `
+BEGIN IMMEDIATE;
+DELETE FROM main.effect;
+DELETE FROM main.consumption_log;
+INSERT INTO main.effect SELECT * FROM backup.effect ORDER BY rowid;
+INSERT INTO main.consumption_log SELECT * FROM backup.consumption_log;
+COMMIT;`)
+	if failed != nil {
+		_, undone := conn.ExecContext(context.WithoutCancel(ctx), `ROLLBACK`)
+		failed = errors.Join(failed, undone)
+	}
+	_, detached := conn.ExecContext(context.WithoutCancel(ctx), `DETACH DATABASE backup`)
+	return errors.Join(failed, detached)
+}
+
 // Rows shows all effects and the log, exactly.
 func (d *Database) Rows(ctx context.Context) (evidence.Snapshot, error) {
 	s := evidence.Snapshot{Source: evidence.SourceBusiness, Trust: evidence.Exact}

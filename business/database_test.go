@@ -82,3 +82,41 @@ func TestTwoInstancesAtOnceHaveOneEffect(t *testing.T) {
 		t.Errorf("%d effects, want 1", n)
 	}
 }
+
+func TestRestorePutsBackEffectsAndLog(t *testing.T) {
+	d := open(t)
+	apply := func(id string) Outcome {
+		t.Helper()
+		outcome, err := d.Apply(t.Context(), Delivery{Subscriber: "orders", BusinessID: id, PublishID: "p1-1-1", MessageID: id, LogKey: id}, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return outcome
+	}
+	backup := filepath.Join(t.TempDir(), "it's a backup.db")
+	apply("order-1")
+	if err := d.Backup(t.Context(), backup); err != nil {
+		t.Fatal(err)
+	}
+	apply("order-2")
+	for range 2 { // a backup serves more than once
+		if err := d.Restore(t.Context(), backup); err != nil {
+			t.Fatal(err)
+		}
+		if n := effects(t, d); n != 1 {
+			t.Fatalf("%d effects after the restore, want 1", n)
+		}
+	}
+	if got := apply("order-1"); got != Absorbed {
+		t.Errorf("what the backup holds: %v, want absorbed", got)
+	}
+	if got := apply("order-2"); got != Committed {
+		t.Errorf("what it does not hold: %v, want committed", got)
+	}
+	if err := d.Restore(t.Context(), backup+".missing"); err == nil {
+		t.Error("restored from a file that is not there")
+	}
+	if n := effects(t, d); n != 2 {
+		t.Errorf("%d effects after a restore that failed, want 2", n)
+	}
+}

@@ -3,7 +3,10 @@
 // so a saved run can be read and judged without any broker.
 package evidence
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // Event is one thing that was observed. A flat struct on purpose: one line of
 // JSON, one decoder, one schema; fields that do not apply are left out.
@@ -169,4 +172,21 @@ func (p *Phase) UnmarshalText(b []byte) error { return unmarshalName(phaseNames,
 // concurrent use and has written the event when it returns.
 type Sink interface {
 	Record(Event) uint64
+}
+
+// RewindReason is that of the Commanded event by which a logical subscriber is
+// put back to a checkpoint; how says by what it was found again.
+func RewindReason(checkpoint, how string) string {
+	return "rewind to " + checkpoint + " by " + how
+}
+
+// RewoundTo is the checkpoint that an event puts its logical subscriber back to;
+// false if it is about something else.
+func RewoundTo(e *Event) (checkpoint string, ok bool) {
+	if e.Kind != Commanded {
+		return "", false
+	}
+	rest, ok := strings.CutPrefix(e.Reason, "rewind to ")
+	checkpoint, _, _ = strings.Cut(rest, " ")
+	return checkpoint, ok
 }

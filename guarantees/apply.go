@@ -43,6 +43,7 @@ var handlers = [...]func(*ledger, *evidence.Event, observe){
 	evidence.Purged:            (*ledger).disposed,
 	evidence.ClockSet:          (*ledger).setClock,
 	evidence.Commanded:         (*ledger).commanded,
+	evidence.SnapshotTaken:     (*ledger).snapshotTaken,
 	evidence.Noted:             nil,
 }
 
@@ -619,10 +620,21 @@ func (l *ledger) elsewhere(m *message) bool {
 // that refused is an answer too.
 func affirms(e *evidence.Event) bool { return e.Reason == "" || e.Reason == "accepted" }
 
-// commanded notes a redrive: what was dead-lettered gets its attempts anew.
+func (l *ledger) snapshotTaken(e *evidence.Event, tell observe) {
+	if _, twice := l.checkpoints[e.Reason]; !twice {
+		l.checkpoints[strings.Clone(e.Reason)] = l.now
+	}
+	tell(e, nil, nil)
+}
+
+// commanded notes a redrive: what was dead-lettered gets its attempts anew; and
+// a rewind.
 func (l *ledger) commanded(e *evidence.Event, tell observe) {
 	if e.Actor == actorBroker && e.Reason == restartCommand {
 		l.restarted = true
+	}
+	if checkpoint, ok := evidence.RewoundTo(e); ok {
+		l.rewind(l.symbol(e.Subscription), checkpoint)
 	}
 	if strings.HasPrefix(e.Reason, redriveCommand) {
 		for _, m := range l.hot {
@@ -633,6 +645,33 @@ func (l *ledger) commanded(e *evidence.Event, tell observe) {
 		}
 	}
 	tell(e, nil, nil)
+}
+
+// rewind puts a logical subscriber back to a checkpoint. All that it has settled
+// may come again; what was published after the checkpoint must, whatever was
+// known of it.
+func (l *ledger) rewind(sub uint32, checkpoint string) {
+	mark := l.checkpoints[checkpoint]
+	for _, m := range l.hot {
+		if m == nil {
+			continue
+		}
+		if r := m.find(sub); r != nil {
+			again := receipt{sub: sub, must: r.must}
+			if !m.frozen && mark.before(m.called) {
+				again.rewound = l.now
+			} else {
+				again.ackCalled, again.acked = r.ackCalled, r.acked
+			}
+			*r = again
+		}
+	}
+	for i := uint32(1); i <= l.receipts.n; i++ {
+		if k := l.receipts.at(i); uint32(k.sub) == sub {
+			k.flags &^= keptConfirmed
+			k.frame = 0
+		}
+	}
 }
 
 // pushDeadline and popDeadline keep a heap: the earliest deadline first.

@@ -212,6 +212,9 @@ func (l *ledger) fateOf(m *message, r *receipt) outcomeOf {
 	if maybeAcked {
 		return outcomeOf{lost, "acknowledged without its effect", ConsumerToBusiness}
 	}
+	if r.rewound.seq != 0 && r.deliveries == 0 {
+		return outcomeOf{lost, "its subscriber was put back, and it did not come again", l.lastSeen(m, r)}
+	}
 	if r.deliveries > 0 {
 		return outcomeOf{lost, "accepted, handed over, not settled, and kept nowhere", l.lastSeen(m, r)}
 	}

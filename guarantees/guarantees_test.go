@@ -67,6 +67,39 @@ var cases = []struct {
 	{evidence.NoAcceptedLoss, "an ended subscriber is owed nothing", func(t *tale) {
 		t.sub("c1#1", "a").sub("c2#1", "b").publish(o1).end("c2#1").serve("c1#1", o1).drained("settled").rows("end")
 	}, Held, ""},
+	{evidence.NoAcceptedLoss, "put back, and it came again", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1).serve("c1#1", o1).rows("back").publish(o2).serve("c1#1", o2).end("c1#1").rewind("g", "back").
+			sub("c1#2", "g").serve("c1#2", o2).drained("settled").rows("end")
+	}, Held, ""},
+	{evidence.NoAcceptedLoss, "put back, and it did not come again", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1).serve("c1#1", o1).rows("back").publish(o2).serve("c1#1", o2).end("c1#1").rewind("g", "back").
+			sub("c1#2", "g").drained("settled").rows("end")
+	}, Violated, "lost-suffix"},
+	{evidence.NoAcceptedLoss, "put back to where it had been already", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1).serve("c1#1", o1).end("c1#1").rows("back").rewind("g", "back").sub("c1#2", "g").drained("settled").rows("end")
+	}, Held, ""},
+	{evidence.NoAcceptedLoss, "another subscriber was put back", func(t *tale) {
+		t.sub("c1#1", "g").rows("back").publish(o1).serve("c1#1", o1).rewind("h", "back").drained("settled").rows("end")
+	}, Held, ""},
+	{evidence.AckIsFinal, "delivered again after its subscriber was put back", func(t *tale) {
+		t.sub("c1#1", "g").rows("back").publish(o1).serve("c1#1", o1).end("c1#1").rewind("g", "back").sub("c1#2", "g").serve("c1#2", o1)
+	}, Held, ""},
+	{evidence.AckIsFinal, "delivered again though another was put back", func(t *tale) {
+		t.sub("c1#1", "g").rows("back").publish(o1).serve("c1#1", o1).end("c1#1").rewind("h", "back").sub("c1#2", "g").deliver("c1#2", o1)
+	}, Violated, "new-session"},
+	{evidence.AckIsFinal, "acknowledged again after it was put back, and delivered a third time", func(t *tale) {
+		t.sub("c1#1", "g").rows("back").publish(o1).serve("c1#1", o1).end("c1#1").rewind("g", "back").sub("c1#2", "g").serve("c1#2", o1).
+			end("c1#2").sub("c1#3", "g").deliver("c1#3", o1)
+	}, Violated, "new-session"},
+	{evidence.RecoveryBounded, "put back, and slow to come again", func(t *tale) {
+		t.sub("c1#1", "g").rows("back").publish(o1).serve("c1#1", o1).end("c1#1").rewind("g", "back").sub("c1#2", "g").after(400*ms).serve("c1#2", o1)
+	}, Violated, "too-slow"},
+	{evidence.Order, "put back, and served anew from there", func(t *tale) {
+		t.sub("c1#1", "g").rows("back").publish(o1, o2, o3).serve("c1#1", o1, o2, o3).end("c1#1").rewind("g", "back").after(100*ms).sub("c1#2", "g").serve("c1#2", o1, o2, o3)
+	}, Held, ""},
+	{evidence.Order, "put back, and overtaken", func(t *tale) {
+		t.sub("c1#1", "g").rows("back").publish(o1, o2, o3).serve("c1#1", o1, o2, o3).end("c1#1").rewind("g", "back").after(100*ms).sub("c1#2", "g").serve("c1#2", o2, o1, o3)
+	}, Violated, "overtaken"},
 	{evidence.NoAcceptedLoss, "a wildcard subscriber left out", func(t *tale) {
 		t.sub("c1#1", "a").sub("c2#1", "b")
 		t.events[4].Destination = "#"

@@ -60,6 +60,7 @@ type ledger struct {
 	pauses        []window
 	deadlines     []due
 	partitions    []partitionStart
+	checkpoints   map[string]stamp // the first snapshot of each name
 	drain         stamp
 	drainReason   string
 	deliverFrames bool // some deliver frame was seen: links observe
@@ -192,7 +193,7 @@ func newLedger(h *evidence.History) *ledger {
 		producer: make(map[string]*producer), odd: make(map[string]ref),
 		sessions: make(map[uint32]*session), actors: make(map[uint32]*actor),
 		bySymbol: make(map[uint32]*subscriber), matching: make(map[uint32][]*subscriber),
-		observes: make(map[uint32]bool), active: make(map[string]bool), held: make(map[uint32][]window),
+		observes: make(map[uint32]bool), active: make(map[string]bool), checkpoints: make(map[string]stamp), held: make(map[uint32][]window),
 		brokerEnd: -1, businessEnd: -1,
 	}
 	slices.SortStableFunc(l.snapshots, func(a, b evidence.Snapshot) int { return cmp.Compare(a.Seq, b.Seq) })

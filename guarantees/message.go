@@ -72,6 +72,7 @@ type receipt struct {
 	nacked    stamp
 	failed    stamp // the handler or its transaction failed
 	committed stamp // effect
+	rewound   stamp // put back by command, so that it must come again
 	absorbed  int
 
 	confirmFrame uint64 // seq of the frame that confirmed

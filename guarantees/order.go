@@ -2,6 +2,7 @@ package guarantees
 
 import (
 	"fmt"
+	"maps"
 
 	"github.com/custodymq/custody/evidence"
 )
@@ -9,7 +10,7 @@ import (
 var order = Guarantee{
 	Name: evidence.Order, Usual: "FIFO",
 	Text: "What one producer connection publishes reaches one active consumer in publish order.",
-	Rule: "First deliveries only, per logical subscriber, destination and the profile's scope; while consumers compete nothing is compared, and one whose session has just ended may still compete. Pairs with a retry, an Unknown or a struck delivery are left out, and so is a first delivery that says it is a repetition (the first one never arrived).",
+	Rule: "First deliveries only, per logical subscriber, destination and the profile's scope; while consumers compete nothing is compared, and one whose session has just ended may still compete. Pairs with a retry, an Unknown or a struck delivery are left out, and so is what comes again after its subscriber was put back, and a first delivery that says it is a repetition (the first one never arrived).",
 	new:  func() checker { return &ordered{last: make(map[scope]latest)} },
 }
 
@@ -40,9 +41,15 @@ type pair struct {
 	sub            uint32
 }
 
-func (c *ordered) on() []evidence.Kind { return []evidence.Kind{evidence.Delivered} }
+func (c *ordered) on() []evidence.Kind {
+	return []evidence.Kind{evidence.Delivered, evidence.Commanded}
+}
 
 func (c *ordered) observe(l *ledger, e *evidence.Event, m *message, r *receipt, out *ruling) {
+	if _, ok := evidence.RewoundTo(e); ok { // it begins anew from there
+		maps.DeleteFunc(c.last, func(k scope, _ latest) bool { return l.name(k.sub) == e.Subscription })
+		return
+	}
 	if m == nil || r.deliveries != 1 || m.called.seq == 0 || m.frozen || m.struck != nil {
 		return
 	}

@@ -51,7 +51,7 @@ func (c *recovery) observe(l *ledger, e *evidence.Event, m *message, r *receipt,
 
 // recoveryStart is when the last thing that a message had to wait for was there.
 func (l *ledger) recoveryStart(m *message, r *receipt) time.Duration {
-	start := max(l.healed.at, m.called.at, m.returned.at, r.failed.at) // it may be settled before its publisher has the answer
+	start := max(l.healed.at, m.called.at, m.returned.at, r.failed.at, r.rewound.at) // it may be settled before its publisher has the answer
 	if s := l.bySymbol[r.sub]; s != nil {
 		start = max(start, s.liveSince.at)
 	}

@@ -121,10 +121,11 @@ func (c *reconciliation) acknowledged(l *ledger, m *message, row *evidence.Store
 	}
 }
 
-// asked: some client called an acknowledgement of it.
+// asked: some client called an acknowledgement of it, if only before it was put
+// back.
 func asked(m *message) bool {
 	for i := range m.receipts {
-		if m.receipts[i].ackCalled.seq != 0 {
+		if m.receipts[i].ackCalled.seq != 0 || m.receipts[i].rewound.seq != 0 {
 			return true
 		}
 	}

@@ -226,6 +226,11 @@ func (t *tale) snapshot(s evidence.Snapshot) *tale {
 	return t
 }
 
+// rewind puts a logical subscriber back to a checkpoint.
+func (t *tale) rewind(subscription, checkpoint string) *tale {
+	return t.add(evidence.Event{Kind: evidence.Commanded, Actor: actorBroker, Subscription: subscription, Reason: evidence.RewindReason(checkpoint, "time")})
+}
+
 func (t *tale) failed() *tale {
 	t.history.Manifest.End = &evidence.End{How: evidence.EndFailed, Reason: "the machine stopped"}
 	return t

@@ -52,6 +52,8 @@ func All() []script.Scenario {
 		linkSlow,
 		linkReset,
 		linkDown,
+		recoverFromTimestamp,
+		recoverFromSequence,
 	}
 }
 

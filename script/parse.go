@@ -210,6 +210,18 @@ var verbs = map[string]func(p *parser) Step{
 	},
 	"redrive": func(p *parser) Step { return Redrive{BusinessID: p.name("a business ID")} },
 	"discard": func(p *parser) Step { return Discard{BusinessID: p.name("a business ID")} },
+	"restore": func(p *parser) Step {
+		p.expect("business")
+		return Restore{Checkpoint: p.after("to", "a checkpoint")}
+	},
+	"rewind": func(p *parser) Step {
+		s := Rewind{Consumer: p.name("a consumer"), Checkpoint: p.after("to", "a checkpoint")}
+		s.By = p.after("by", "time or position")
+		if s.By != ByTime && s.By != ByPosition {
+			p.failAt(p.at-1, "a subscriber is rewound by time or by position, not by %q", s.By)
+		}
+		return s
+	},
 	"elapse": func(p *parser) Step {
 		p.expect("ttl")
 		s := Elapse{BusinessID: p.after("of", "a business ID")}

@@ -129,6 +129,12 @@ func (s Plant) line() string { return phrase("plant", "old", s.BusinessID, "on",
 func (s Redrive) line() string { return phrase("redrive", s.BusinessID) }
 func (s Discard) line() string { return phrase("discard", s.BusinessID) }
 
+func (s Restore) line() string { return phrase("restore", "business", "to", s.Checkpoint) }
+
+func (s Rewind) line() string {
+	return phrase("rewind", s.Consumer, "to", s.Checkpoint, "by", s.By)
+}
+
 func (s Elapse) line() string {
 	return phrase("elapse", "ttl", "of", s.BusinessID, timed("plus", s.Margin))
 }

@@ -164,6 +164,24 @@ type Redrive struct{ BusinessID string }
 // Discard removes a dead-lettered message.
 type Discard struct{ BusinessID string }
 
+// Restore puts the application's database back to what it was at a checkpoint:
+// an older backup.
+type Restore struct{ Checkpoint string }
+
+// Rewind puts a consumer's logical subscriber back to where the destination's
+// log ended at a checkpoint. The consumer is stopped.
+type Rewind struct {
+	Consumer   string
+	Checkpoint string
+	By         string // ByTime or ByPosition
+}
+
+// How a point in a log is found again.
+const (
+	ByTime     = "time"
+	ByPosition = "position"
+)
+
 // Elapse waits until a message's time to live is over by the given margin, the
 // one thing that only time can bring about. It is recorded.
 type Elapse struct {

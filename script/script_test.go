@@ -55,6 +55,7 @@ func TestErrorsNameLineAndWord(t *testing.T) {
 		{"bad option", head + "consumer c1 on orders, idempotnt", 2, 6, "did you mean idempotent?"},
 		{"bad range", head + "publish a-1..b-2 by p1", 2, 2, "range"},
 		{"endless range", head + "publish a-1..a-999999999 by p1", 2, 2, "range"},
+		{"rewound by what", head + "rewind c1 to backup by heart", 2, 6, "by time or by position"},
 		{"no label", head + "fault drop frame ack", 2, 2, "LABEL:"},
 		{"label twice", head + "fault a: pause broker\nfault a: kill broker", 3, 0, "taken by line 2"},
 		{"no scenario", "publish order-1 by p1", 1, 0, "begins with one"},
@@ -189,7 +190,11 @@ var steps = map[string]func(*rapid.T) Step{
 	"plant":    func(t *rapid.T) Step { return Plant{drawName.Draw(t, "id"), drawName.Draw(t, "on")} },
 	"redrive":  func(t *rapid.T) Step { return Redrive{drawName.Draw(t, "id")} },
 	"discard":  func(t *rapid.T) Step { return Discard{drawName.Draw(t, "id")} },
-	"elapse":   func(t *rapid.T) Step { return Elapse{drawName.Draw(t, "id"), drawMaybeDuration.Draw(t, "margin")} },
+	"restore":  func(t *rapid.T) Step { return Restore{drawName.Draw(t, "checkpoint")} },
+	"rewind": func(t *rapid.T) Step {
+		return Rewind{drawName.Draw(t, "consumer"), drawName.Draw(t, "checkpoint"), rapid.SampledFrom([]string{ByTime, ByPosition}).Draw(t, "by")}
+	},
+	"elapse": func(t *rapid.T) Step { return Elapse{drawName.Draw(t, "id"), drawMaybeDuration.Draw(t, "margin")} },
 }
 
 func drawScenario(t *rapid.T) Scenario {

@@ -65,19 +65,9 @@ func (p Profile) subscribe(ctx context.Context, s *session, subject string, o sy
 	if err != nil {
 		return nil, fmt.Errorf("nats: JetStream: %w", err)
 	}
-	durable := durableName(o.Subscription, o.Destination)
-	_, err = js.CreateOrUpdateConsumer(ctx, p.stream, jetstream.ConsumerConfig{
-		Durable:       durable,
-		Description:   o.Subscription + " of " + o.Destination,
-		FilterSubject: subject,
-		DeliverPolicy: jetstream.DeliverAllPolicy,
-		AckPolicy:     p.acks,
-		AckWait:       p.scaled(ackWait),
-		MaxDeliver:    p.maxDeliver,
-		MaxAckPending: -1, // the window is each session's own
-	})
+	_, err = js.CreateConsumer(ctx, p.stream, p.consumerConfig(o.Destination, o.Subscription, subject))
 	switch {
-	case err == nil:
+	case err == nil, errors.Is(err, jetstream.ErrConsumerExists): // it may have been put back to a point of its own
 	case unavailable(ctx, err):
 		return nil, fmt.Errorf("nats: subscribe %s to %s: %w: %w", o.Subscription, o.Destination, systems.ErrUnavailable, err)
 	default:
@@ -95,7 +85,7 @@ func (p Profile) subscribe(ctx context.Context, s *session, subject string, o sy
 		nakDelay:  p.scaled(nakDelay),
 		patience:  p.scaled(pullExpires + pullGrace),
 		pull:      pull,
-		next:      "$JS.API.CONSUMER.MSG.NEXT." + p.stream + "." + durable,
+		next:      "$JS.API.CONSUMER.MSG.NEXT." + p.stream + "." + durableName(o.Subscription, o.Destination),
 		inbox:     s.conn.NewInbox(),
 		messages:  make(chan *client.Msg, 64), // far more than one pull at a time can bring
 		receiving: make(chan struct{}, 1),
@@ -106,6 +96,23 @@ func (p Profile) subscribe(ctx context.Context, s *session, subject string, o sy
 		return nil, fmt.Errorf("nats: subscribe to deliveries: %w: %w", systems.ErrUnavailable, err)
 	}
 	return c, nil
+}
+
+// described stands between subscriber and destination in a consumer's description.
+const described = " of "
+
+// consumerConfig of a logical subscriber's durable consumer.
+func (p Profile) consumerConfig(destination, subscription, subject string) jetstream.ConsumerConfig {
+	return jetstream.ConsumerConfig{
+		Durable:       durableName(subscription, destination),
+		Description:   subscription + described + destination,
+		FilterSubject: subject,
+		DeliverPolicy: jetstream.DeliverAllPolicy,
+		AckPolicy:     p.acks,
+		AckWait:       p.scaled(ackWait),
+		MaxDeliver:    p.maxDeliver,
+		MaxAckPending: -1, // the window is each session's own
+	}
 }
 
 func (c *consumer) Receive(ctx context.Context) (systems.Delivery, error) {

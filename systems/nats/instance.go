@@ -12,7 +12,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/custodymq/custody/containers"
-	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/links"
 	natslink "github.com/custodymq/custody/links/nats"
 	"github.com/custodymq/custody/systems"
@@ -182,57 +181,4 @@ func (c clients) Protocol() links.Protocol {
 		return nil
 	}
 	return natslink.Protocol{}
-}
-
-// Rows reads the stream message by message. Every stored message is pending:
-// the acknowledged are deleted before that is confirmed. Core NATS stores none.
-func (c clients) Rows(ctx context.Context) (evidence.Snapshot, error) {
-	snapshot := evidence.Snapshot{Source: evidence.SourceBroker, Trust: evidence.Exact}
-	if c.profile.core {
-		return snapshot, nil
-	}
-	err := c.administer(ctx, func(js jetstream.JetStream) error {
-		stream, err := js.Stream(ctx, c.profile.stream)
-		if err != nil {
-			return err
-		}
-		for sequence := uint64(1); ; sequence++ {
-			// With a subject the server gives the next message from there on,
-			// so that gaps cost nothing.
-			msg, err := stream.GetMsg(ctx, sequence, jetstream.WithGetMsgSubject(c.profile.stream+".>"))
-			if errors.Is(err, jetstream.ErrMsgNotFound) {
-				return nil
-			}
-			if err != nil {
-				return err
-			}
-			sequence = msg.Sequence
-			snapshot.Rows = append(snapshot.Rows, c.profile.rowOf(msg, time.Now()))
-		}
-	})
-	if err != nil {
-		return evidence.Snapshot{}, err
-	}
-	snapshot.Count = len(snapshot.Rows)
-	return snapshot, nil
-}
-
-func (p Profile) rowOf(msg *jetstream.RawStreamMsg, now time.Time) evidence.StoredRow {
-	m := decode(p.stream, messageID(p.stream, msg.Sequence), msg.Subject, msg.Header, msg.Data)
-	life := m.TTL
-	if age := p.scaled(p.maxAge); age > 0 && (life == 0 || age < life) {
-		life = age
-	}
-	row := evidence.StoredRow{
-		State:       evidence.RowPending,
-		MessageID:   m.MessageID,
-		Destination: m.Destination,
-		Digest:      evidence.Digest(m.Payload, m.Key, m.Headers),
-		Expired:     life > 0 && now.After(msg.Time.Add(life)),
-	}
-	// A payload that is not ours has a digest and no IDs.
-	if e, err := evidence.ParseEnvelope(m.Payload); err == nil {
-		row.BusinessID, row.PublishID = e.BusinessID, e.PublishID
-	}
-	return row
 }

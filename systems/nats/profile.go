@@ -42,6 +42,7 @@ type settings struct {
 	persist       jetstream.PersistModeType // of the stream
 	acks          jetstream.AckPolicy       // of the consumers
 	confirmed     bool                      // an acknowledgement asks for the server's confirmation ("double ack")
+	keeps         bool                      // the stream keeps what was acknowledged, so that a consumer can go back
 	maxDeliver    int                       // attempts; 0 is no limit
 	maxAge        time.Duration             // of any stored message, at scale 1; 0 is no limit
 	duplicates    time.Duration             // the server knows a message ID for so long, at scale 1, and no publish goes without; 0 is the server's default
@@ -115,6 +116,12 @@ var profiles = []settings{
 		claims: atLeastOnce.without(evidence.NoAcceptedLoss, evidence.RecoveryBounded, evidence.RowsMatchClients, evidence.ExpiryHonoured),
 	},
 	{
+		name:    "replay",
+		summary: "as file-explicit-ack, but the stream keeps what was acknowledged, so that a consumer can be put back to a time or a sequence",
+		sync:    syncAlways, confirmed: true, keeps: true,
+		claims: atLeastOnce,
+	},
+	{
 		name:    "core",
 		summary: "core NATS, no stream: published to the members of a queue group that are there, confirmed by nobody",
 		core:    true, sync: syncDefault,
@@ -139,8 +146,11 @@ func (p Profile) automatic() bool { return p.core || p.acks == jetstream.AckNone
 // retention of the stream. A work queue takes no consumers that acknowledge
 // nothing; interest deletes what has been delivered to them.
 func (p Profile) retention() jetstream.RetentionPolicy {
-	if p.automatic() {
+	switch {
+	case p.automatic():
 		return jetstream.InterestPolicy
+	case p.keeps:
+		return jetstream.LimitsPolicy
 	}
 	return jetstream.WorkQueuePolicy
 }
@@ -178,6 +188,9 @@ func (p Profile) Describe() systems.Description {
 		lacks[systems.NeedTTL] = "this nats-server knows no time to live of a message: " + ttlSince + " and later do"
 		claims = claims.without(evidence.ExpiryHonoured)
 	}
+	if !p.keeps && !p.core {
+		lacks[systems.NeedRewind] = "an acknowledged message is deleted: there is nothing to go back to"
+	}
 	d := systems.Description{
 		System: "nats",
 		Profile: evidence.Profile{
@@ -188,6 +201,7 @@ func (p Profile) Describe() systems.Description {
 			AckCounting: "per-message",
 			MarksAgain:  !p.automatic(),
 			AckConfirms: p.confirmed,
+			KeepsRows:   p.keeps,
 			Limits: evidence.Limits{
 				MaxAttempts:      p.maxDeliver,
 				RedeliveryPeriod: p.scaled(ackWait),
@@ -284,4 +298,5 @@ var coreLacks = map[systems.Need]string{
 	systems.NeedDecline:     "core NATS drops what nobody listens for, and does not say so",
 	systems.NeedModes:       "core NATS is at-most-once only",
 	systems.NeedStoreFaults: "core NATS has no store",
+	systems.NeedRewind:      "core NATS keeps nothing to go back to",
 }

@@ -129,6 +129,7 @@ func described(b *bench) {
 		systems.NeedClock:       is[systems.Clocked](b.instance),
 		systems.NeedIdentity:    is[systems.Configurable](b.instance),
 		systems.NeedPlanting:    is[systems.Planter](b.instance),
+		systems.NeedRewind:      is[systems.Rewinder](b.instance),
 		systems.NeedConnector:   is[systems.Connector](b.system),
 		systems.NeedLookup:      is[systems.Resolver](b.producer()),
 	}

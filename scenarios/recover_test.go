@@ -1,0 +1,62 @@
+package scenarios_test
+
+import (
+	"context"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/custodymq/custody/bench"
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/guarantees"
+	"github.com/custodymq/custody/scenarios"
+	"github.com/custodymq/custody/systems"
+	"github.com/custodymq/custody/systems/all"
+)
+
+// unmoved says that it has put a subscriber back, and has not.
+type unmoved struct {
+	systems.Instance
+	systems.Networked
+	systems.Inspector
+	systems.Rewinder
+}
+
+func (unmoved) Rewind(context.Context, string, string, systems.Point) error { return nil }
+
+var _ = Describe("Recovery from a point in the log", func() {
+	BeforeEach(noLeaks)
+
+	judged := func(system systems.System, name, dir string) guarantees.Judgement {
+		GinkgoHelper()
+		s, err := scenarios.Find(name)
+		Expect(err).NotTo(HaveOccurred())
+		j, err := scenarios.Run(GinkgoT().Context(), bench.Options{System: system, Spec: "nats:replay", Scenario: s, Dir: evidenceDir(dir), Seed: 1})
+		Expect(err).NotTo(HaveOccurred())
+		return j
+	}
+	for _, name := range []string{"recover-from-timestamp", "recover-from-sequence"} {
+		It(name+" is a loss where nothing comes again", func() {
+			honest, err := all.Find("nats:replay", bench.DefaultScale)
+			Expect(err).NotTo(HaveOccurred())
+			Expect(judged(honest, name, name).Outcome).To(Equal(guarantees.Held))
+
+			still := troubled{honest, func(ctx context.Context, env systems.Env) (systems.Instance, error) {
+				in, err := honest.Start(ctx, env)
+				if err != nil {
+					return nil, err
+				}
+				return unmoved{in, in.(systems.Networked), in.(systems.Inspector), in.(systems.Rewinder)}, nil
+			}}
+			j := judged(still, name, name+"-unmoved")
+			Expect(j.Outcome).To(Equal(guarantees.Violated))
+			var lost []string
+			for _, f := range j.Broken {
+				if f.Guarantee == evidence.NoAcceptedLoss {
+					lost = append(lost, f.BusinessID)
+				}
+			}
+			Expect(lost).To(ConsistOf("order-3", "order-4", "order-5"))
+		})
+	}
+})
