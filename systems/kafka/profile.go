@@ -209,9 +209,6 @@ func (p Profile) Describe() systems.Description {
 			evidence.Setting{Name: "transaction.timeout.ms", Value: millisText(p.scaled(transactionTimeout))},
 			evidence.Setting{Name: "isolation.level", Value: "read_committed"})
 	}
-	if p.partitions == 1 && !p.share {
-		profile.Limits.OrderScope = "connection"
-	}
 	lacks := map[systems.Need]string{
 		systems.NeedModes:       "acks is a setting of the whole producer, not of a message",
 		systems.NeedDecline:     "a topic stores a message whether or not a group reads it",
@@ -223,6 +220,10 @@ func (p Profile) Describe() systems.Description {
 		systems.NeedIdentity:    "the data does not depend on the broker's name or host",
 		systems.NeedPlanting:    "a message has no protocol version that the broker would refuse",
 		systems.NeedDeadLetters: "a consumer group has no dead letters: what to do with a poison message is the application's",
+	}
+	if p.partitions == 1 && !p.share {
+		profile.Limits.OrderScope = "connection"
+		lacks[systems.NeedCompeting] = "one member of a group reads a partition, and the topic has one: the others wait for its end"
 	}
 	if p.acks == acksNone {
 		lacks[systems.NeedAnswer] = "with acks=0 the broker never answers a publish"
