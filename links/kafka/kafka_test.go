@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -174,6 +175,30 @@ func (r *rig) shares(topic, group string) {
 	c.Close()
 }
 
+// commits are transactions that are committed, aborted, or left to the next
+// session of the producer; a consumer reads what is committed.
+func (r *rig) commits(topic string) {
+	p := r.client("p1#1", kgo.TransactionalID("p1"), kgo.RecordRetries(0))
+	for i, end := range []kgo.TransactionEndTry{kgo.TryAbort, kgo.TryCommit, kgo.TryAbort} {
+		n := strconv.Itoa(i + 1)
+		must(r.t, p.BeginTransaction())
+		must(r.t, p.ProduceSync(r.ctx, record(topic, n, "body")).FirstErr())
+		must(r.t, p.EndTransaction(r.ctx, end))
+	}
+	must(r.t, p.BeginTransaction())
+	must(r.t, p.ProduceSync(r.ctx, record(topic, "4", "body")).FirstErr())
+	next := r.client("p1#2", kgo.TransactionalID("p1"), kgo.RecordRetries(0)) // which aborts it
+	must(r.t, next.BeginTransaction())
+	must(r.t, next.ProduceSync(r.ctx, record(topic, "5", "body")).FirstErr())
+	must(r.t, next.EndTransaction(r.ctx, kgo.TryCommit))
+	if err := p.EndTransaction(r.ctx, kgo.TryCommit); err == nil {
+		r.t.Error("a fenced producer has committed")
+	}
+	c := r.client("c1#1", kgo.ConsumeTopics(topic), kgo.FetchMaxWait(100*time.Millisecond), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()))
+	r.poll(c, 2)
+}
+
 func TestCapture(t *testing.T) {
 	if !*capture {
 		t.Skip("-capture records the dialogues with the real broker anew")
@@ -184,7 +209,8 @@ func TestCapture(t *testing.T) {
 			r.produces(topic)
 			r.consumes(topic, topic+"-group", kgo.ServerSideBalancer())
 		},
-		"share": func(r *rig, topic string) { r.produces(topic); r.shares(topic, topic+"-group") },
+		"transactions": func(r *rig, topic string) { r.commits(topic) },
+		"share":        func(r *rig, topic string) { r.produces(topic); r.shares(topic, topic+"-group") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			rec := &recorder{Protocol: kafka.New()}

@@ -13,7 +13,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestConformance(t *testing.T) {
-	for _, name := range []string{"acks-all", "share-group"} {
+	for _, name := range []string{"acks-all", "share-group", "transactions"} {
 		t.Run(name, func(t *testing.T) { systemtest.Exercise(t, profile(t, name)) })
 	}
 }

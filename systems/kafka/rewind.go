@@ -68,18 +68,21 @@ func (r *run) Rewind(ctx context.Context, destination, subscription string, to s
 	group := r.names.group(subscription, destination)
 	tick := time.NewTicker(backoff)
 	defer tick.Stop()
+	held := errors.New("the broker has not answered")
 	for {
 		err := r.commit(ctx, group, offsets)
 		switch {
 		case err == nil:
 			return nil
-		case !errors.Is(err, kerr.UnknownMemberID) && !errors.Is(err, kerr.NonEmptyGroup):
+		case errors.Is(err, kerr.UnknownMemberID) || errors.Is(err, kerr.NonEmptyGroup):
+			held = fmt.Errorf("it still has members, close its consumers before: %w", err)
+		case ctx.Err() == nil:
 			return fmt.Errorf("kafka: rewind group %s: %w", group, err)
 		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return fmt.Errorf("kafka: rewind group %s: it still has members, close its consumers before: %w", group, errors.Join(context.Cause(ctx), err))
+			return fmt.Errorf("kafka: rewind group %s: %w: %w", group, context.Cause(ctx), held)
 		}
 	}
 }
