@@ -31,8 +31,8 @@ func (p Profile) clients(address string, n names) *clients {
 	return &clients{profile: p, address: address, names: n, made: make(map[string]bool), ready: make(map[string]bool)}
 }
 
-// Credentials are the address of the server and what the names of the run begin
-// with; its user is told by the profile.
+// Credentials are the address of the server, what the names of the run begin
+// with, and how the server takes its user, whom the profile tells.
 func (p Profile) Credentials(in systems.Instance) string {
 	var r *run
 	switch in := in.(type) {
@@ -43,16 +43,17 @@ func (p Profile) Credentials(in systems.Instance) string {
 	default:
 		return ""
 	}
-	return r.address + " " + string(r.names)
+	return strings.Join([]string{r.address, string(r.names), r.profile.mechanism}, " ")
 }
 
 // Connect gives clients of a server that another process has started.
 func (p Profile) Connect(credentials string) (systems.Clients, error) {
-	address, prefix, ok := strings.Cut(credentials, " ")
-	if _, _, err := net.SplitHostPort(address); err != nil || !ok || prefix == "" {
-		return nil, errors.Join(fmt.Errorf("kafka: credentials %q are no address and prefix", credentials), err)
+	parts := strings.Split(credentials, " ")
+	if _, _, err := net.SplitHostPort(parts[0]); err != nil || len(parts) != 3 || parts[1] == "" {
+		return nil, errors.Join(fmt.Errorf("kafka: credentials %q are no address, prefix and mechanism", credentials), err)
 	}
-	return p.clients(address, names(prefix)), nil
+	p.mechanism = parts[2]
+	return p.clients(parts[0], names(parts[1])), nil
 }
 
 func (c *clients) Producer(ctx context.Context, o systems.ProducerOptions) (systems.Producer, error) {

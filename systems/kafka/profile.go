@@ -35,7 +35,8 @@ type Profile struct {
 
 	claims []evidence.Claim
 
-	at systems.Endpoint // of a broker that somebody else has started; none: one of our own
+	at        systems.Endpoint // of a broker that somebody else has started; none: one of our own
+	mechanism string           // of SASL, by which it takes the user; empty: it has none
 }
 
 const (
@@ -122,8 +123,9 @@ const (
 	requestTimeout     = 3 * time.Second // …and the client's, for an answer, on top
 	transactionTimeout = 3 * time.Second // of one that nobody ends: until then its partition shows nothing that came later
 	transactionCheck   = 250 * time.Millisecond
-	deliveryTimeout    = 8 * time.Second // of a record with all its retries
-	brokerSession      = 2 * time.Second // until a broker that was killed may register again
+	markWait           = 500 * time.Millisecond // for the mark of a transaction's end in its topic
+	deliveryTimeout    = 8 * time.Second        // of a record with all its retries
+	brokerSession      = 2 * time.Second        // until a broker that was killed may register again
 	brokerHeartbeat    = 200 * time.Millisecond
 	adminBound         = 10 * time.Second
 	readyBound         = time.Minute // of the server's start
@@ -157,12 +159,28 @@ func (p Profile) producing() []kgo.Opt {
 	if !p.idempotent {
 		opts = append(opts, kgo.DisableIdempotentWrite())
 	}
-	if p.retries {
+	switch {
+	case p.retries:
 		opts = append(opts, kgo.RecordDeliveryTimeout(p.scaled(deliveryTimeout)))
-	} else {
+	case p.transactional:
+		// A broker that has not marked the last transaction's end yet refuses the
+		// next one's message, and the client waits for it. It asks again for
+		// nothing else: the session ends with its first connection.
+		opts = append(opts, kgo.RecordDeliveryTimeout(p.scaled(transactionTimeout)), kgo.UnknownTopicRetries(0))
+	default:
 		opts = append(opts, kgo.RecordRetries(0), kgo.UnknownTopicRetries(0))
 	}
 	return opts
+}
+
+func (p Profile) retrying() string {
+	switch {
+	case p.retries:
+		return "until delivery.timeout.ms"
+	case p.transactional:
+		return "while the last transaction is being ended"
+	}
+	return "0"
 }
 
 // reading is how the client of a consumer is set.
@@ -188,7 +206,7 @@ func (p Profile) Describe() systems.Description {
 	settings := []evidence.Setting{
 		{Name: "acks", Value: p.acks},
 		{Name: "enable.idempotence", Value: strconv.FormatBool(p.idempotent)},
-		{Name: "retries", Value: map[bool]string{false: "0", true: "until delivery.timeout.ms"}[p.retries]},
+		{Name: "retries", Value: p.retrying()},
 		{Name: "flush.messages", Value: map[bool]string{false: "never", true: "1"}[p.flush]},
 		{Name: "replication.factor", Value: "1"},
 		{Name: "partitions", Value: strconv.Itoa(int(p.partitions))},

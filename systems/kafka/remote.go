@@ -5,9 +5,13 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net"
+	"slices"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/sasl"
 	"github.com/twmb/franz-go/pkg/sasl/plain"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
@@ -36,16 +40,23 @@ func (p Profile) At(e systems.Endpoint) systems.System {
 
 // reach looks whether the broker serves, and notes what it is.
 func (p Profile) reach(ctx context.Context, env systems.Env) (systems.Instance, error) {
+	bounded, cancel := context.WithTimeout(ctx, p.scaled(adminBound))
+	defer cancel()
+	refused := func(err error) error {
+		return fmt.Errorf("kafka: the server at %s must be the only broker of its cluster and take its user (address, user-from, password-from, tls): %w", p.at.Address, err)
+	}
+	var err error
+	if p.mechanism, err = p.chosenMechanism(bounded); err != nil {
+		return nil, refused(err)
+	}
 	r, err := p.newRun(p.at.Address)
 	if err != nil {
 		return nil, err
 	}
-	bounded, cancel := context.WithTimeout(ctx, p.scaled(adminBound))
-	defer cancel()
 	version, err := r.admin.alone(bounded)
 	if err != nil {
 		r.admin.Close()
-		return nil, fmt.Errorf("kafka: the server at %s must be the only broker of its cluster and take its user (address, user-from, password-from, tls): %w", p.at.Address, err)
+		return nil, refused(err)
 	}
 	env.Sink.Record(evidence.Event{Kind: evidence.Noted, Actor: serverName, Reason: "the server speaks the protocol of Kafka " + version})
 	return &remote{r}, nil
@@ -98,11 +109,47 @@ func (p Profile) reaching(address string) []kgo.Opt {
 		kgo.MetadataMinAge(metadataAge),
 		kgo.DisableClientMetrics(),
 	}
-	if p.at.Password != "" { // the first that the server knows
-		secret := scram.Auth{User: p.at.User, Pass: p.at.Password}
-		opts = append(opts, kgo.SASL(secret.AsSha512Mechanism(), secret.AsSha256Mechanism(), plain.Auth{User: p.at.User, Pass: p.at.Password}.AsMechanism()))
+	if way, chosen := mechanisms[p.mechanism]; chosen {
+		opts = append(opts, kgo.SASL(way(p.at.User, p.at.Password)))
 	}
 	return opts
+}
+
+// mechanisms are the ways in which a client can say who it is.
+var mechanisms = map[string]func(user, password string) sasl.Mechanism{
+	"SCRAM-SHA-512": func(user, password string) sasl.Mechanism {
+		return scram.Auth{User: user, Pass: password}.AsSha512Mechanism()
+	},
+	"SCRAM-SHA-256": func(user, password string) sasl.Mechanism {
+		return scram.Auth{User: user, Pass: password}.AsSha256Mechanism()
+	},
+	"PLAIN": func(user, password string) sasl.Mechanism {
+		return plain.Auth{User: user, Pass: password}.AsMechanism()
+	},
+}
+
+// chosenMechanism is the first that the broker knows, of those that show the
+// password to nobody before the one that does; empty without a user. It is asked
+// for: a broker hangs up on a client that tries one which it does not know.
+func (p Profile) chosenMechanism(ctx context.Context) (string, error) {
+	if p.at.Password == "" {
+		return "", nil
+	}
+	client, err := kgo.NewClient(p.reaching(p.at.Address)...)
+	if err != nil {
+		return "", err
+	}
+	defer client.Close()
+	answer, err := kmsg.NewPtrSASLHandshakeRequest().RequestWith(ctx, client) // of no mechanism
+	if err != nil {
+		return "", err
+	}
+	for _, m := range []string{"SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN"} {
+		if slices.Contains(answer.SupportedMechanisms, m) {
+			return m, nil
+		}
+	}
+	return "", fmt.Errorf("it knows no user by a password: %w, and offers the mechanisms %q", kerr.ErrorForCode(answer.ErrorCode), answer.SupportedMechanisms)
 }
 
 func (p Profile) dial(ctx context.Context, network, address string) (net.Conn, error) {

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -66,40 +67,25 @@ type stored struct {
 	row    evidence.StoredRow
 }
 
-// readLog brings the log up to date, by what was appended if that is all, as far as it is committed; open says that
-// it goes on behind that. log.mu is held.
+// readLog brings the log up to date as far as it is committed; open says that it
+// goes on behind that. appended says that nothing but that has happened to it
+// since the last look. log.mu is held.
 func (r *run) readLog(ctx context.Context, appended bool) (open bool, err error) {
 	if r.log.next == nil || !appended {
 		r.log.next, r.log.messages = make(map[place]int64), nil
 	}
-	ends, err := r.admin.ListEndOffsets(ctx)
+	ends, open, err := r.committedEnds(ctx)
 	if err != nil {
-		return false, fmt.Errorf("kafka: read the ends of the topics: %w", err)
-	}
-	committed, err := r.admin.ListCommittedOffsets(ctx)
-	if err != nil {
-		return false, fmt.Errorf("kafka: read how far the topics are committed: %w", err)
+		return false, err
 	}
 	from, until := make(map[string]map[int32]kgo.Offset), make(map[place]int64)
-	for topic, partitions := range committed {
-		for partition, end := range partitions {
-			at := place{topic, partition}
-			switch {
-			case !r.names.has(topic):
-				continue
-			case end.Err != nil:
-				return false, fmt.Errorf("kafka: read the end of %s: %w", topic, end.Err)
+	for at, end := range ends {
+		if end > r.log.next[at] {
+			if from[at.topic] == nil {
+				from[at.topic] = make(map[int32]kgo.Offset)
 			}
-			if last, known := ends.Lookup(topic, partition); known && last.Offset > end.Offset {
-				open = true
-			}
-			if end.Offset > r.log.next[at] {
-				if from[topic] == nil {
-					from[topic] = make(map[int32]kgo.Offset)
-				}
-				from[topic][partition] = kgo.NewOffset().At(r.log.next[at])
-				until[at] = end.Offset
-			}
+			from[at.topic][at.partition] = kgo.NewOffset().At(r.log.next[at])
+			until[at] = end
 		}
 	}
 	if len(until) == 0 {
@@ -128,6 +114,55 @@ func (r *run) readLog(ctx context.Context, appended bool) (open bool, err error)
 		})
 	}
 	return open, nil
+}
+
+// committedEnds tells how far the topics of the run are committed. A broker
+// answers a commit before it marks it in the topic, so that this is waited for a
+// little; open says that some messages are still neither committed nor aborted.
+func (r *run) committedEnds(ctx context.Context) (ends map[place]int64, open bool, err error) {
+	patience := time.NewTimer(r.profile.scaled(markWait))
+	defer patience.Stop()
+	tick := time.NewTicker(backoff)
+	defer tick.Stop()
+	for {
+		if ends, open, err = r.endsNow(ctx); err != nil || !open {
+			return ends, open, err
+		}
+		select {
+		case <-tick.C:
+		case <-patience.C:
+			return ends, open, nil
+		case <-ctx.Done():
+			return nil, false, context.Cause(ctx)
+		}
+	}
+}
+
+func (r *run) endsNow(ctx context.Context) (ends map[place]int64, open bool, err error) {
+	last, err := r.admin.ListEndOffsets(ctx)
+	if err != nil {
+		return nil, false, fmt.Errorf("kafka: read the ends of the topics: %w", err)
+	}
+	committed, err := r.admin.ListCommittedOffsets(ctx)
+	if err != nil {
+		return nil, false, fmt.Errorf("kafka: read how far the topics are committed: %w", err)
+	}
+	ends = make(map[place]int64)
+	for topic, partitions := range committed {
+		if !r.names.has(topic) {
+			continue
+		}
+		for partition, end := range partitions {
+			if end.Err != nil {
+				return nil, false, fmt.Errorf("kafka: read the end of %s: %w", topic, end.Err)
+			}
+			ends[place{topic, partition}] = end.Offset
+			if l, known := last.Lookup(topic, partition); known && l.Offset > end.Offset {
+				open = true
+			}
+		}
+	}
+	return ends, open, nil
 }
 
 func (r *run) row(record *kgo.Record) evidence.StoredRow {

@@ -11,6 +11,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"fmt"
+	"io"
 	"io/fs"
 	"math/big"
 	"net"
@@ -27,6 +28,7 @@ import (
 	"github.com/custodymq/custody/bench"
 	"github.com/custodymq/custody/bench/child"
 	"github.com/custodymq/custody/containers"
+	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/guarantees"
 	"github.com/custodymq/custody/scenarios"
 	"github.com/custodymq/custody/systems"
@@ -140,6 +142,34 @@ tls: {ca: ca.pem, server-name: nats.internal}
 	return path
 }
 
+// somebodysKafka runs until the test ends. It cannot be struck.
+func somebodysKafka(t *testing.T) string {
+	t.Helper()
+	base, err := all.Find("kafka", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	systemtest.Require(t, base)
+	dir := t.TempDir()
+	in, err := base.Start(t.Context(), systems.Env{Dir: dir, Sink: nobody{}, Scale: 1, Log: func(name string) (io.WriteCloser, error) {
+		return os.Create(filepath.Join(dir, name+".log"))
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := in.Stop(context.Background()); err != nil {
+			t.Errorf("the run has left the server dead: %v", err)
+		}
+	})
+	return profile(t, fmt.Sprintf("system: kafka:acks-all\naddress: %s\n", in.(systems.Networked).Address()))
+}
+
+// nobody looks at the events of the server's owner.
+type nobody struct{}
+
+func (nobody) Record(evidence.Event) uint64 { return 0 }
+
 func certificate(t *testing.T) (tls.Certificate, []byte) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -171,6 +201,7 @@ func TestRunsHoldAndKeepTheSecret(t *testing.T) {
 	}{
 		{"redis", somebodysRedis, []string{"baseline", "broker-killed", "broker-restart", "consumer-crash", "ack-lost"}, []string{"broker-paused"}},
 		{"nats over TLS", somebodysNATS, []string{"baseline", "link-reset"}, []string{"broker-killed", "ack-lost"}},
+		{"kafka", somebodysKafka, []string{"baseline", "consumer-crash", "link-reset", "recover-from-sequence"}, []string{"broker-killed"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			path := c.start(t)
