@@ -18,6 +18,15 @@ func TestConformance(t *testing.T) {
 	}
 }
 
+// TestConformanceFromAnImage: another release, from a container image.
+func TestConformanceFromAnImage(t *testing.T) {
+	s, err := profile(t, "acks-all").(systems.Contained).In("custody/kafka:4.1.2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	systemtest.Exercise(t, s)
+}
+
 func profile(t *testing.T, name string) systems.System {
 	t.Helper()
 	for _, p := range kafka.Profiles(1) {

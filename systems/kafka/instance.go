@@ -21,6 +21,7 @@ var (
 	_ systems.System    = Profile{}
 	_ systems.Connector = Profile{}
 	_ systems.Installed = Profile{}
+	_ systems.Contained = Profile{}
 	_ systems.Networked = (*instance)(nil)
 	_ systems.Process   = (*instance)(nil)
 	_ systems.Inspector = (*instance)(nil)
@@ -51,6 +52,11 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 		return nil, errors.Join(err, b.Close(context.WithoutCancel(ctx)))
 	}
 	r, err := p.newRun(b.address)
+	if err == nil && p.transactional {
+		if err = r.admin.syncCommits(ctx); err != nil {
+			r.admin.Close()
+		}
+	}
 	if err != nil {
 		return nil, errors.Join(err, b.Close(context.WithoutCancel(ctx)))
 	}
@@ -64,7 +70,7 @@ func (p Profile) startBroker(ctx context.Context, b *broker) error {
 }
 
 // serverKey names everything that makes two brokers alike.
-func (p Profile) serverKey() string { return fmt.Sprintf("kafka %g", p.scale) }
+func (p Profile) serverKey() string { return fmt.Sprintf("kafka %g %s", p.scale, p.image) }
 
 // Stop deletes what the run has made, and leaves the broker to the next run if
 // nothing has struck it.

@@ -4,7 +4,6 @@ package kafka
 
 import (
 	"cmp"
-	"math"
 	"runtime/debug"
 	"strconv"
 	"strings"
@@ -35,6 +34,7 @@ type Profile struct {
 
 	claims []evidence.Claim
 
+	image     string           // that the server runs from; empty is the installed one
 	at        systems.Endpoint // of a broker that somebody else has started; none: one of our own
 	mechanism string           // of SASL, by which it takes the user; empty: it has none
 }
@@ -164,8 +164,8 @@ func (p Profile) producing() []kgo.Opt {
 		opts = append(opts, kgo.RecordDeliveryTimeout(p.scaled(deliveryTimeout)))
 	case p.transactional:
 		// A broker that has not marked the last transaction's end yet refuses the
-		// next one's message, and the client waits for it. It asks again for
-		// nothing else: the session ends with its first connection.
+		// next one's message, and the client sends it again. What may have been
+		// stored it does not: the session ends with its first connection.
 		opts = append(opts, kgo.RecordDeliveryTimeout(p.scaled(transactionTimeout)), kgo.UnknownTopicRetries(0))
 	default:
 		opts = append(opts, kgo.RecordRetries(0), kgo.UnknownTopicRetries(0))
@@ -194,11 +194,12 @@ func (p Profile) reading() []kgo.Opt {
 // topicSettings of every topic that a run makes. A message has the time at
 // which it was stored.
 func (p Profile) topicSettings() map[string]*string {
-	every, stored := strconv.FormatInt(math.MaxInt64, 10), "LogAppendTime"
+	every, stored := "1", "LogAppendTime"
+	settings := map[string]*string{"message.timestamp.type": &stored}
 	if p.flush {
-		every = "1"
+		settings["flush.messages"] = &every
 	}
-	return map[string]*string{"flush.messages": &every, "message.timestamp.type": &stored}
+	return settings
 }
 
 // Describe says what this profile promises and lacks.
@@ -223,6 +224,7 @@ func (p Profile) Describe() systems.Description {
 	}
 	if p.transactional {
 		settings = append(settings,
+			evidence.Setting{Name: "flush.messages of __transaction_state", Value: "1"},
 			evidence.Setting{Name: "transactional.id", Value: "one for each producer"},
 			evidence.Setting{Name: "transaction.timeout.ms", Value: millisText(p.scaled(transactionTimeout))},
 			evidence.Setting{Name: "isolation.level", Value: "read_committed"})
@@ -277,10 +279,17 @@ func (p Profile) Describe() systems.Description {
 		lacks[systems.NeedRedelivery] = "an unsettled message is committed with those behind it"
 	}
 	profile.Settings = settings
-	return systems.Description{
+	d := systems.Description{
 		System: "kafka", Profile: profile, Claims: p.claims, Lacks: lacks,
-		Versions: map[string]string{"kafka": serverVersion, "franz-go": clientVersion()},
+		Versions: map[string]string{"franz-go": clientVersion()},
 	}
+	if release, err := p.release(); err == nil && p.at.Address == "" { // else a run notes what it finds
+		d.Versions["kafka"] = release
+	}
+	if p.image != "" {
+		d.Profile.Name += "@" + p.image
+	}
+	return d
 }
 
 func millisText(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }

@@ -7,10 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -21,37 +18,6 @@ import (
 	"github.com/custodymq/custody/containers"
 	"github.com/custodymq/custody/evidence"
 )
-
-// homeVariable names the folder into which install.sh puts the broker.
-const homeVariable = "CUSTODY_KAFKA_HOME"
-
-// home is where install.sh has put the broker: libs/ with its jars, format/
-// with an empty store, and kafka.jsa, which makes the start faster.
-func home() (string, error) {
-	if dir := os.Getenv(homeVariable); dir != "" {
-		return dir, nil
-	}
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		return "", fmt.Errorf("kafka: say with %s where the broker is: %w", homeVariable, err)
-	}
-	return filepath.Join(cache, "custody", "kafka-"+serverVersion), nil
-}
-
-// Installed says what is missing on this machine, and how to get it.
-func (Profile) Installed() error {
-	if _, err := exec.LookPath("java"); err != nil {
-		return fmt.Errorf("kafka: no Java: apt-get install openjdk-17-jre-headless: %w", err)
-	}
-	dir, err := home()
-	if err != nil {
-		return err
-	}
-	if _, err := os.Stat(filepath.Join(dir, "format", "meta.properties")); err != nil {
-		return fmt.Errorf("kafka: no broker in %s: make brokers (systems/kafka/install.sh): %w", dir, err)
-	}
-	return nil
-}
 
 // broker is one server with its folder. It may serve several runs, one after
 // another.
@@ -66,9 +32,8 @@ const serverName = "broker"
 
 // configText is the configuration of the server: a single node, whose internal
 // topics have one partition and one replica; periods short enough that a member
-// which is gone, and a broker that was killed, are noticed within seconds; what
-// the internal topics hold, such as commits, is synced at once; and topics only
-// where they are asked for.
+// which is gone, and a broker that was killed, are noticed within seconds; and
+// topics only where they are asked for.
 const configText = `process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@%[2]s
@@ -85,7 +50,6 @@ transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 transaction.state.log.num.partitions=1
 transaction.abort.timed.out.transaction.cleanup.interval.ms=%[10]d
-log.flush.interval.messages=1
 share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 share.coordinator.state.topic.num.partitions=1
@@ -118,15 +82,6 @@ logger.server.level=info
 
 // newBroker makes a server in a private folder; it is not started yet.
 func (p Profile) newBroker(sink evidence.Sink, log io.WriteCloser) (*broker, error) {
-	installed, err := home()
-	if err != nil {
-		return nil, err
-	}
-	jars, err := filepath.Glob(filepath.Join(installed, "libs", "*.jar"))
-	if err != nil || len(jars) == 0 {
-		return nil, errors.Join(fmt.Errorf("kafka: no jars in %s: make brokers", installed), err)
-	}
-	slices.Sort(jars)
 	address, err := containers.FreeAddress()
 	if err != nil {
 		return nil, err
@@ -142,24 +97,17 @@ func (p Profile) newBroker(sink evidence.Sink, log io.WriteCloser) (*broker, err
 	millis := func(d time.Duration) int64 { return p.scaled(d).Milliseconds() }
 	config := fmt.Sprintf(configText, address, controller, filepath.Join(dir, "data"),
 		millis(heartbeat), millis(sessionTimeout), millis(lockDuration), maxAttempts, millis(brokerSession), millis(brokerHeartbeat), millis(transactionCheck))
-	err = errors.Join(
-		os.CopyFS(filepath.Join(dir, "data"), os.DirFS(filepath.Join(installed, "format"))),
+	path, args, err := p.command(dir)
+	err = errors.Join(err,
 		os.WriteFile(filepath.Join(dir, "server.properties"), []byte(config), 0o600),
 		os.WriteFile(filepath.Join(dir, "log4j2.properties"), []byte(logText), 0o600))
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("kafka: folder of the server: %w", err), os.RemoveAll(dir))
 	}
-	// A small heap, and the collector and compiler that start fastest.
-	args := []string{
-		"-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xlog:disable",
-		"-Xshare:auto", "-XX:SharedArchiveFile=" + filepath.Join(installed, "kafka.jsa"),
-		"-Dlog4j2.configurationFile=" + filepath.Join(dir, "log4j2.properties"),
-		"-cp", strings.Join(jars, string(os.PathListSeparator)), "kafka.Kafka", filepath.Join(dir, "server.properties"),
-	}
 	b := &broker{address: address, dir: dir}
 	b.Server = containers.NewServer(serverName, sink, log, func(ctx context.Context, log io.Writer, exited func(containers.Exit)) (containers.Process, string, error) {
 		started, err := containers.StartProgram(ctx, containers.ProgramOptions{
-			Path: "java", Args: args, Dir: dir, Log: log, Exited: exited,
+			Image: p.image, Path: path, Args: args, Dir: dir, Log: log, Exited: exited,
 			Ready: func(ctx context.Context) error { return p.ready(ctx, address) },
 		})
 		return started, "", err
@@ -227,6 +175,20 @@ func (a administrator) serves(ctx context.Context) error {
 type administrator struct {
 	*kadm.Client
 	kafka *kgo.Client
+}
+
+// syncCommits lets a broker of our own sync what it notes of a transaction before
+// it answers: a message is stored only when its commit is.
+func (a administrator) syncCommits(ctx context.Context) error {
+	every := "1"
+	altered, err := a.AlterTopicConfigs(ctx, []kadm.AlterConfig{{Name: "flush.messages", Value: &every}}, "__transaction_state")
+	for _, topic := range altered {
+		err = errors.Join(err, topic.Err)
+	}
+	if err != nil {
+		return fmt.Errorf("kafka: sync the commits of transactions: %w", err)
+	}
+	return nil
 }
 
 // newAdministrator reaches the server straight and never through a link; its
