@@ -33,6 +33,7 @@ type Options struct {
 	Seed     uint64
 	Scale    float64          // factor on deadlines, bounds and periods; 0 is DefaultScale
 	Defect   string           // a seeded defect to switch on
+	Wall     func() time.Time // the machine's clock; nil is time.Now
 	Servers  *containers.Pool // servers that earlier runs have left as they were; nil keeps none
 }
 
@@ -96,6 +97,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	}()
 	b.life, b.cancel = context.WithCancelCause(ctx)
 	go b.failWithRecorder()
+	go b.keepTime(b.life)
 	return b.phases(b.life)
 }
 
@@ -195,6 +197,9 @@ func (b *Bench) phases(ctx context.Context) error {
 	}
 	b.phase(evidence.Watch)
 	if err := b.watchOn(ctx); err != nil {
+		return err
+	}
+	if err := b.linksKeptUp(); err != nil {
 		return err
 	}
 	b.phase(evidence.Ended)

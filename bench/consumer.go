@@ -10,6 +10,7 @@ import (
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/script"
 	"github.com/custodymq/custody/systems"
+	"github.com/custodymq/custody/systems/defects"
 )
 
 // consumer is one consuming actor: it opens a session, handles what it is
@@ -25,11 +26,18 @@ type consumer struct {
 	call    time.Duration // deadline of one call
 	names   bool          // the system takes message IDs of the publisher's
 	reopens bool          // a delivery that is left unsettled keeps its place until the session ends
+	early   bool          // a seeded defect: it acknowledges before its transaction commits
 
 	sessions int // of this process
 	name     string
 	calls    uint64
 	failures int
+}
+
+func newConsumer(spec script.Consumer, clients systems.Clients, address string, db *business.Database, sink evidence.Sink, call time.Duration, desc systems.Description, defect string) *consumer {
+	seeded, _ := defects.Find(defect)
+	return &consumer{spec: spec, clients: clients, address: address, db: db, sink: sink, call: call,
+		names: takesMessageID(desc), reopens: holdsPlace(desc.Profile), early: seeded.AcksEarly}
 }
 
 // subscription is the logical subscriber.
@@ -152,6 +160,12 @@ func (c *consumer) handle(ctx context.Context, d systems.Delivery) error {
 			return evidence.AckUnknown, errors.New("this system takes no negative acknowledgement; the message is left")
 		})
 	}
+	acknowledge := func() error { return c.settle(ctx, e, evidence.AckCalled, evidence.AckReturned, d.Ack) }
+	if c.early {
+		if err := acknowledge(); err != nil {
+			return err
+		}
+	}
 	step(evidence.EffectCalled, "")
 	outcome, err := c.db.Apply(ctx, business.Delivery{Subscriber: subscription(c.spec), BusinessID: e.BusinessID,
 		PublishID: e.PublishID, MessageID: e.MessageID, Digest: e.Digest, LogKey: c.logKey(e)}, c.spec.Idempotent)
@@ -163,7 +177,10 @@ func (c *consumer) handle(ctx context.Context, d systems.Delivery) error {
 	if outcome == business.Failed || outcome == business.Uncertain {
 		return ctx.Err() // no acknowledgement: it comes again
 	}
-	return c.settle(ctx, e, evidence.AckCalled, evidence.AckReturned, d.Ack)
+	if c.early {
+		return nil
+	}
+	return acknowledge()
 }
 
 // logKey is what a message that is published again has in common with the

@@ -71,7 +71,7 @@ func NewConsumerRole(find func(spec string, scale float64) (systems.System, erro
 				return err
 			}
 			ctx, cancel = context.WithCancel(ctx)
-			c := &consumer{spec: r.Spec, clients: clients, address: r.Address, db: db, sink: evidence.NewPipeSink(p.Events, r.Base), call: r.Call, names: takesMessageID(s.Describe()), reopens: holdsPlace(s.Describe().Profile)}
+			c := newConsumer(r.Spec, clients, r.Address, db, evidence.NewPipeSink(p.Events, r.Base), r.Call, s.Describe(), r.Defect)
 			go func() {
 				defer close(done)
 				end = errors.Join(c.run(ctx, r.Sessions), db.Close())
@@ -116,7 +116,7 @@ func (a *consumerActor) start(ctx context.Context) error {
 		return nil
 	}
 	running, cancel := context.WithCancel(a.b.life)
-	c := &consumer{spec: a.spec, clients: a.b.clients, address: a.b.addressOf(a.spec.Name), db: a.b.db, sink: a.b.rec, call: a.b.bounds.call, names: takesMessageID(a.b.desc), reopens: holdsPlace(a.b.desc.Profile)}
+	c := newConsumer(a.spec, a.b.clients, a.b.addressOf(a.spec.Name), a.b.db, a.b.rec, a.b.bounds.call, a.b.desc, a.b.o.Defect)
 	first := a.sessions
 	a.cancel = cancel
 	a.running = true

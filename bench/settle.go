@@ -92,8 +92,6 @@ func (b *Bench) drained(ctx context.Context) (string, error) {
 	}
 }
 
-func (b *Bench) now() time.Duration { return evidence.Now(b.rec.Base()) }
-
 // unsettled counts the rows of the instance's own partition that still wait.
 func unsettled(s evidence.Snapshot) int {
 	n := 0

@@ -167,10 +167,11 @@ type pump struct {
 	conn       *conn
 	to         evidence.Direction
 	src, dst   *net.TCPConn
-	framer     Framer // nil: unobserved
-	buf        []byte // read and not yet consumed
-	swallowing *Armed // everything is thrown away from here on
-	broken     bool   // dst takes no more
+	framer     Framer    // nil: unobserved
+	buf        []byte    // read and not yet consumed
+	swallowing *Armed    // everything is thrown away from here on
+	since      time.Time // what is in the buffer was there, and nothing held it
+	broken     bool      // dst takes no more
 }
 
 const (
@@ -183,6 +184,7 @@ func (p *pump) run() {
 	p.buf = make([]byte, 0, readSize)
 	for {
 		n, err := p.fill()
+		p.since = time.Now()
 		if n > 0 && !p.carry() {
 			return
 		}
@@ -296,6 +298,7 @@ func (p *pump) observe(f Frame) *hit {
 // withholds has happened once it is decided, what forwards once it is written.
 func (p *pump) strike(h *hit) bool {
 	fire := func() { h.armed.fire(p.conn, p.to, h.frame) }
+	defer func() { p.since = time.Now() }()
 	if withholds[h.armed.action] {
 		fire()
 		return effects[h.armed.action](p, h)
@@ -337,6 +340,7 @@ func (p *pump) wait(h *hold, timer <-chan time.Time) bool {
 	case <-p.conn.ctx.Done():
 	}
 	h.armed.forget(h)
+	p.since = time.Now()
 	return p.conn.ctx.Err() == nil
 }
 
@@ -346,6 +350,8 @@ func (p *pump) write(b []byte) bool {
 	if p.broken {
 		return true
 	}
+	p.conn.link.lagged(time.Since(p.since))
+	defer func() { p.since = time.Now() }() // a receiver that does not read is no stall of ours
 	if _, err := p.dst.Write(b); err != nil {
 		p.broken = true
 		p.conn.breaks(p.to)

@@ -25,6 +25,7 @@ type Link struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 	holes  [3]atomic.Pointer[Armed] // black holes, by evidence.Direction
+	lag    atomic.Int64             // nanoseconds: see Lag
 
 	mu       sync.Mutex
 	closed   bool
@@ -88,6 +89,20 @@ func Open(ctx context.Context, o Options) (*Link, error) {
 
 // Addr is where the actor connects: host:port, the same for the link's life.
 func (l *Link) Addr() string { return l.addr }
+
+// Lag is the longest time that bytes which had arrived waited for the link
+// itself: neither a fault held them, nor did their receiver not read. It is a
+// measure of the harness, and says nothing about the system.
+func (l *Link) Lag() time.Duration { return time.Duration(l.lag.Load()) }
+
+func (l *Link) lagged(d time.Duration) {
+	for {
+		longest := l.lag.Load()
+		if int64(d) <= longest || l.lag.CompareAndSwap(longest, int64(d)) {
+			return
+		}
+	}
+}
 
 // SetUpstream changes where new connections go. With Toxiproxy chained in,
 // open connections are cut.

@@ -22,7 +22,6 @@ var ackWindowConsumerExits = script.Scenario{
 	},
 	Reached: []evidence.Condition{
 		script.Fired("died"),
-		script.Effect("order-1"),
 	},
 	Expect: usual(),
 }

@@ -24,17 +24,19 @@ type Quarry struct {
 type Catch struct {
 	Quarry   `json:"-"`
 	Defect   string        `json:"defect"`
-	Breaks   string        `json:"breaks"`
+	Breaks   string        `json:"breaks,omitempty"`
 	Caught   bool          `json:"caught"`             // by the guarantee that it breaks
 	By       []string      `json:"by,omitempty"`       // every claimed guarantee seen broken, over the scenarios that were run
 	Wrong    []string      `json:"wrong,omitempty"`    // …of these, those that may not break from it
 	Scenario string        `json:"scenario,omitempty"` // the one that caught it
 	Finding  string        `json:"finding,omitempty"`
-	Ran      []string      `json:"ran"`
+	Ran      []string      `json:"ran,omitempty"`
 	Took     time.Duration `json:"took"`
 	Error    string        `json:"error,omitempty"` // a run that could not be measured
 	// Inapplicable is why the system has no place for this defect.
 	Inapplicable string `json:"inapplicable,omitempty"`
+	// NotBuilt is why the defect cannot be switched on at all: it was not hunted.
+	NotBuilt string `json:"notBuilt,omitempty"`
 }
 
 // Hunt runs, for one defect, the scenarios that exercise the guarantee which it

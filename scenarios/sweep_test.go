@@ -64,6 +64,54 @@ func TestEveryStrokeIsAScript(t *testing.T) {
 	}
 }
 
+// What a sweep finds with a seeded defect is what the defect explains, and
+// without it nothing.
+func TestSweepFindsWhatADefectExplains(t *testing.T) {
+	system, err := all.Find("zeromq", bench.DefaultScale)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var strikes []script.Scenario
+	for _, h := range []scenarios.HandOver{{Actor: "p1", Frame: "accept"}, {Actor: "c1", Frame: "deliver"}, {Actor: "c1", Frame: "ack"}, {Operation: "insert"}} {
+		for _, s := range []scenarios.Stroke{{Verb: "drop"}, {Verb: "cut", When: script.Before}, {Verb: "lose-reply", Target: "store", When: script.Before}} {
+			if strike, ok := h.Strike(s, []string{evidence.NoAcceptedLoss, evidence.StableRedeliveryID, evidence.SingleEffect}); ok {
+				strikes = append(strikes, strike)
+			}
+		}
+	}
+	for _, c := range []struct {
+		defect string
+		broken []string // the runs in which the application sees a message twice
+	}{
+		{"", nil},
+		{"redelivery-without-mark", []string{"sweep-c1-ack-cut-before", "sweep-c1-ack-drop"}},
+	} {
+		plan := scenarios.Plan{Options: bench.Options{System: system, Spec: "zeromq", Seed: 1, Defect: c.defect}, Scenarios: strikes, Dir: t.TempDir(), Parallel: 4}
+		outcomes, err := plan.Run(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var broken []string
+		for _, o := range outcomes {
+			if o.Err != nil {
+				t.Errorf("%s: %v", o.Name, o.Err)
+			}
+			for _, f := range o.Judgement.Broken {
+				if f.Guarantee != evidence.StableRedeliveryID {
+					t.Errorf("%s with %q breaks %s, which it cannot explain: %s", o.Name, c.defect, f.Guarantee, f.Text)
+				}
+			}
+			if len(o.Judgement.Broken) > 0 {
+				broken = append(broken, o.Name)
+			}
+		}
+		slices.Sort(broken)
+		if !slices.Equal(broken, c.broken) {
+			t.Errorf("with defect %q broken: %q, want %q", c.defect, broken, c.broken)
+		}
+	}
+}
+
 func TestPlanResumes(t *testing.T) {
 	system, err := all.Find("zeromq", bench.DefaultScale)
 	if err != nil {

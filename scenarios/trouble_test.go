@@ -16,6 +16,7 @@ import (
 
 	"github.com/custodymq/custody/bench"
 	"github.com/custodymq/custody/guarantees"
+	"github.com/custodymq/custody/links"
 	"github.com/custodymq/custody/scenarios"
 	"github.com/custodymq/custody/script"
 	"github.com/custodymq/custody/systems"
@@ -38,6 +39,42 @@ func (s troubled) Credentials(i systems.Instance) string {
 
 func (s troubled) Connect(credentials string) (systems.Clients, error) {
 	return s.System.(systems.Connector).Connect(credentials)
+}
+
+// stalling is an instance on whose links a frame takes its time.
+type stalling struct {
+	systems.Instance
+	systems.Networked
+	systems.Inspector
+	frame string
+	stall time.Duration
+}
+
+func (s stalling) Protocol() links.Protocol { return stallingProtocol{s.Networked.Protocol(), s} }
+
+type stallingProtocol struct {
+	links.Protocol
+	of stalling
+}
+
+func (p stallingProtocol) NewConn(x *links.Index) (toBroker, toClient links.Framer) {
+	b, c := p.Protocol.NewConn(x)
+	return b, &stallingFramer{Framer: c, of: p.of}
+}
+
+type stallingFramer struct {
+	links.Framer
+	of   stalling
+	done bool
+}
+
+func (f *stallingFramer) Next(b []byte) (links.Frame, int, error) {
+	frame, n, err := f.Framer.Next(b)
+	if frame.Kind == f.of.frame && !f.done {
+		f.done = true
+		<-time.After(f.of.stall)
+	}
+	return frame, n, err
 }
 
 // The harness' own trouble is never a verdict, and is well told.
@@ -136,6 +173,41 @@ expect no-accepted-loss, single-effect, survives`)
 		info, err := os.Stat(filepath.Join(dir, "logs", "flood.log"))
 		Expect(err).NotTo(HaveOccurred())
 		Expect(info.Size()).To(BeNumerically("<", 9<<20))
+	})
+
+	It("on a machine whose clock jumps could not be measured", SpecTimeout(scaledLimit()), func(ctx SpecContext) {
+		parsed, err := script.Parse("trouble.custody", plain)
+		Expect(err).NotTo(HaveOccurred())
+		for _, by := range []time.Duration{3 * time.Hour, -3 * time.Hour} {
+			reads := 0
+			wall := func() time.Time {
+				if reads++; reads < 10 {
+					return time.Now()
+				}
+				return time.Now().Add(by)
+			}
+			j, err := scenarios.Run(ctx, bench.Options{System: honest(), Spec: "zeromq", Scenario: parsed, Seed: 1, Wall: wall,
+				Dir: filepath.Join(evidenceDir("trouble"), "clock"+by.String())})
+			Expect(err).To(MatchError(ContainSubstring("the machine's clock jumped by " + by.String())))
+			Expect(j.Exit).To(Equal(guarantees.ExitUnmeasured), "%s: %s", j.Outcome, j.Why)
+		}
+	})
+
+	It("whose proxy stalls could not be measured", SpecTimeout(scaledLimit()), func(ctx SpecContext) {
+		s := troubled{honest(), nil}
+		for _, frame := range []string{links.FrameDeliver, links.FrameAccept} {
+			s.start = func(ctx context.Context, env systems.Env) (systems.Instance, error) {
+				in, err := s.System.Start(ctx, env)
+				if err != nil {
+					return nil, err
+				}
+				stall := s.System.Describe().Profile.Limits.InFlightBound * 3 / 2
+				return stalling{in, in.(systems.Networked), in.(systems.Inspector), frame, stall}, nil
+			}
+			j, dir, err := run(ctx, s, plain, bench.DefaultScale)
+			Expect(err).To(MatchError(ContainSubstring("kept a frame for")))
+			Expect(j.Exit).To(Equal(guarantees.ExitUnmeasured), "%s: %s (%s)", j.Outcome, j.Why, dir)
+		}
 	})
 
 	It("whose system answers too late is never held", SpecTimeout(scaledLimit()), func(ctx SpecContext) {

@@ -64,7 +64,11 @@ func huntDefects(cmd *cobra.Command, args []string, f defectFlags) error {
 	if f.list {
 		return printAs(cmd.OutOrStdout(), f.format, chosen, func(w io.Writer) {
 			for _, d := range chosen {
-				fmt.Fprintf(w, "%-32s breaks %-26s %s\n", d.Name, d.Breaks, d.Text)
+				if d.NotBuilt != "" {
+					fmt.Fprintf(w, "%-36s not built: %s\n", d.Name, d.NotBuilt)
+					continue
+				}
+				fmt.Fprintf(w, "%-36s breaks %-26s %s\n", d.Name, d.Breaks, d.Text)
 			}
 		})
 	}
@@ -86,11 +90,15 @@ func huntDefects(cmd *cobra.Command, args []string, f defectFlags) error {
 	slots := make(chan struct{}, f.parallel)
 	var group sync.WaitGroup
 	for i, d := range chosen {
+		if d.NotBuilt != "" {
+			catches[i] = scenarios.Catch{Defect: d.Name, NotBuilt: d.NotBuilt}
+			continue
+		}
 		slots <- struct{}{}
 		group.Go(func() {
 			defer func() { <-slots }()
 			catches[i], errs[i] = scenarios.Hunt(cmd.Context(), d.quarry(), bench.Options{System: system, Spec: f.system, Seed: 1, Scale: f.scale}, dir)
-			fmt.Fprintf(cmd.ErrOrStderr(), "%-32s %s\n", d.Name, verdictOf(catches[i]))
+			fmt.Fprintf(cmd.ErrOrStderr(), "%-36s %s\n", d.Name, verdictOf(catches[i]))
 		})
 	}
 	group.Wait()
@@ -101,23 +109,32 @@ func huntDefects(cmd *cobra.Command, args []string, f defectFlags) error {
 }
 
 func showCatches(cmd *cobra.Command, f defectFlags, dir string, catches []scenarios.Catch) error {
-	missed, inapplicable := 0, 0
+	missed, inapplicable, unbuilt := 0, 0, 0
 	for _, c := range catches {
 		switch {
+		case c.NotBuilt != "":
+			unbuilt++
 		case c.Inapplicable != "":
 			inapplicable++
 		case !c.Caught || len(c.Wrong) > 0:
 			missed++
 		}
 	}
-	hunted := len(catches) - inapplicable
+	hunted := len(catches) - inapplicable - unbuilt
 	err := printAs(cmd.OutOrStdout(), f.format, catches, func(w io.Writer) {
 		for _, c := range catches {
-			fmt.Fprintf(w, "%-32s %-22s %5.1fs  %s\n", c.Defect, verdictOf(c), c.Took.Seconds(), c.Finding)
+			if c.NotBuilt != "" {
+				fmt.Fprintf(w, "%-36s %s\n", c.Defect, verdictOf(c))
+				continue
+			}
+			fmt.Fprintf(w, "%-36s %-22s %5.1fs  %s\n", c.Defect, verdictOf(c), c.Took.Seconds(), c.Finding)
 		}
 		fmt.Fprintf(w, "%d of %d caught by the right guarantee", hunted-missed, hunted)
 		if inapplicable > 0 {
 			fmt.Fprintf(w, ", %d not applicable", inapplicable)
+		}
+		if unbuilt > 0 {
+			fmt.Fprintf(w, ", %d not built", unbuilt)
 		}
 		fmt.Fprintln(w)
 	})
@@ -138,6 +155,8 @@ func showCatches(cmd *cobra.Command, f defectFlags, dir string, catches []scenar
 
 func verdictOf(c scenarios.Catch) string {
 	switch {
+	case c.NotBuilt != "":
+		return "not built: " + c.NotBuilt
 	case c.Inapplicable != "":
 		return "not applicable: " + c.Inapplicable
 	case c.Caught && len(c.Wrong) > 0:
@@ -152,12 +171,13 @@ func verdictOf(c scenarios.Catch) string {
 
 // seeded is a defect that can be switched on.
 type seeded struct {
-	Name    string   `json:"name"`
-	Text    string   `json:"text"`
-	Breaks  string   `json:"breaks"`
-	Follows []string `json:"follows,omitempty"`
-	SeenIn  string   `json:"seenIn"`
-	Shown   string   `json:"-"`
+	Name     string   `json:"name"`
+	Text     string   `json:"text"`
+	Breaks   string   `json:"breaks,omitempty"`
+	Follows  []string `json:"follows,omitempty"`
+	SeenIn   string   `json:"seenIn,omitempty"`
+	Shown    string   `json:"-"`
+	NotBuilt string   `json:"notBuilt,omitempty"` // why it cannot be switched on
 }
 
 func (d seeded) quarry() scenarios.Quarry {
@@ -167,13 +187,20 @@ func (d seeded) quarry() scenarios.Quarry {
 // seededIn are the defects that can be switched on in a system.
 func seededIn(system string) []seeded {
 	var found []seeded
-	if name, _, _ := strings.Cut(system, ":"); name == zeromq.Name {
+	name, _, _ := strings.Cut(system, ":")
+	ofBroker := name == zeromq.Name
+	if ofBroker {
 		for _, d := range broker.All() {
 			found = append(found, seeded{Name: d.Name, Text: d.Text, Breaks: d.Breaks, Follows: d.Follows, SeenIn: d.SeenIn})
 		}
 	}
 	for _, d := range clients.All() {
-		found = append(found, seeded{d.Name, d.Text, d.Breaks, d.Follows, d.SeenIn, d.Shown})
+		found = append(found, seeded{Name: d.Name, Text: d.Text, Breaks: d.Breaks, Follows: d.Follows, SeenIn: d.SeenIn, Shown: d.Shown})
+	}
+	if ofBroker {
+		for _, d := range broker.NotBuilt() {
+			found = append(found, seeded{Name: d.Name, Text: d.Text, NotBuilt: d.Why})
+		}
 	}
 	return found
 }

@@ -81,6 +81,39 @@ func killed(t *testing.T, scenario, event string) {
 	}
 }
 
+// A harness that stood still cannot say what was late.
+func TestHarnessThatStoodStill(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "run")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var out bytes.Buffer
+	harness := exec.CommandContext(ctx, "custody", "run", "expiry", "--out", dir)
+	harness.Stdout, harness.Stderr = &out, &out
+	if err := harness.Start(); err != nil {
+		t.Fatal(err)
+	}
+	events := filepath.Join(dir, "expiry", "events.jsonl")
+	until(t, ctx, "its first delivery", func() bool {
+		b, err := os.ReadFile(events)
+		return err == nil && bytes.Contains(b, []byte(`"kind":"delivered"`))
+	})
+	if err := harness.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	<-time.After(2 * time.Second) // the trouble itself: twice what a frame may be under way
+	if err := harness.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	var ended *exec.ExitError
+	if err := harness.Wait(); !errors.As(err, &ended) || ended.ExitCode() != guarantees.ExitUnmeasured {
+		t.Errorf("it ended with %v, want exit %d", err, guarantees.ExitUnmeasured)
+	}
+	if !strings.Contains(out.String(), "the harness stood still for") || strings.Contains(out.String(), "✓ held") {
+		t.Errorf("it says:\n%s", &out)
+	}
+}
+
 // childrenOf lists the processes that a process has started.
 func childrenOf(t *testing.T, pid int) []int {
 	t.Helper()

@@ -1,6 +1,7 @@
 // Package defects lists seeded faults of clients and applications: each one a
-// small wrapper around honest clients that misbehaves as programs have been
-// seen to do, and breaks one guarantee first. They are switched on for any
+// small wrapper around honest clients, or a step of the application in the wrong
+// place, that misbehaves as programs have been seen to do and breaks one
+// guarantee first. They are switched on for any
 // system; the broker's own are in broker/defects.
 package defects
 
@@ -23,8 +24,11 @@ type Defect struct {
 	// the guarantee can: an honest client gives them nothing to judge.
 	Shown string
 
-	producer func(systems.Producer) systems.Producer
-	consumer func(systems.Consumer) systems.Consumer
+	// AcksEarly is of the application: it acknowledges before its transaction
+	// commits.
+	AcksEarly bool
+	producer  func(systems.Producer) systems.Producer
+	consumer  func(systems.Consumer) systems.Consumer
 }
 
 // All defects, in the order of a message's life.
@@ -60,6 +64,11 @@ var all = []Defect{
 		Name: "client-acknowledges-on-receipt", Text: "a delivery is acknowledged before the application has it",
 		Breaks: evidence.NoAcceptedLoss, Follows: []string{evidence.RecoveryBounded, evidence.AckIsFinal, evidence.RowsMatchClients},
 		SeenIn: "processing failure", consumer: deliveries(ackOnReceipt),
+	},
+	{
+		Name: "client-acknowledges-before-commit", Text: "the application acknowledges a delivery, and commits its transaction only then",
+		Breaks: evidence.NoAcceptedLoss, Follows: []string{evidence.RecoveryBounded, evidence.RowsMatchClients},
+		SeenIn: "the consumer dies right after its acknowledgement", Shown: "ack-window-consumer-exits", AcksEarly: true,
 	},
 	{
 		Name: "client-acknowledges-after-a-failure", Text: "a delivery that the handler gives back is acknowledged all the same",

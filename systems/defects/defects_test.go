@@ -183,7 +183,8 @@ func TestEachMisbehavesAndOnlyAsItSays(t *testing.T) {
 			}
 		})
 	}
-	if len(cases) != len(defects.All()) {
-		t.Errorf("%d of %d defects are tested", len(cases), len(defects.All()))
+	wrappers := slices.DeleteFunc(defects.All(), func(d defects.Defect) bool { return d.AcksEarly }) // that one is no wrapper
+	if len(cases) != len(wrappers) {
+		t.Errorf("%d of %d defects are tested", len(cases), len(wrappers))
 	}
 }
