@@ -53,8 +53,8 @@ func (c *clients) groupConsumer(ctx context.Context, o systems.ConsumerOptions, 
 		kgo.FetchMaxWait(p.scaled(fetchWait)),
 		kgo.MaxConcurrentFetches(0),   // only what is asked for
 		kgo.FetchMaxPartitionBytes(1), // one batch at a time
-		kgo.SessionTimeout(p.scaled(sessionTimeout)),
-		kgo.RebalanceTimeout(p.scaled(sessionTimeout)),
+		kgo.SessionTimeout(p.sessionTimeout()),
+		kgo.RebalanceTimeout(p.sessionTimeout()),
 		kgo.HeartbeatInterval(p.scaled(heartbeat)),
 		kgo.Balancers(kgo.RoundRobinBalancer()),
 		kgo.WithHooks(joined),

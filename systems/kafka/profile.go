@@ -135,6 +135,7 @@ const (
 const (
 	backoff         = 50 * time.Millisecond
 	metadataAge     = 50 * time.Millisecond
+	leastSession    = 6 * time.Second        // that a broker takes by default: group.min.session.timeout.ms
 	leastAutoCommit = 100 * time.Millisecond // franz-go takes no less
 	maxMessage      = 4 << 20
 	maxAttempts     = 10 // deliveries by a share group, which then drops a message; no more can be set
@@ -143,6 +144,14 @@ const (
 
 func (p Profile) scaled(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * p.scale)
+}
+
+// sessionTimeout of a group's member, as short as the broker takes it.
+func (p Profile) sessionTimeout() time.Duration {
+	if p.at.Address != "" {
+		return max(p.scaled(sessionTimeout), leastSession)
+	}
+	return p.scaled(sessionTimeout)
 }
 
 // producing is how the client of a producer is set.
@@ -260,11 +269,11 @@ func (p Profile) Describe() systems.Description {
 		lacks[systems.NeedDeadLetters] = "a share group drops what it has delivered too often, unless a topic for it is configured, which is not done here"
 	} else {
 		profile.Redelivers, profile.AckCounting = evidence.RedeliverRebalance, "cumulative"
-		profile.Limits.RedeliveryPeriod = p.scaled(max(sessionTimeout, pollInterval))
+		profile.Limits.RedeliveryPeriod = max(p.sessionTimeout(), p.scaled(pollInterval))
 		settings = append(settings,
 			evidence.Setting{Name: "group type", Value: "classic"},
 			evidence.Setting{Name: "commits", Value: string(p.commit)},
-			evidence.Setting{Name: "session.timeout.ms", Value: millisText(p.scaled(sessionTimeout))},
+			evidence.Setting{Name: "session.timeout.ms", Value: millisText(p.sessionTimeout())},
 			evidence.Setting{Name: "max.poll.interval.ms", Value: millisText(p.scaled(pollInterval))})
 	}
 	if p.commit == commitPolled || p.commit == commitMarked {
