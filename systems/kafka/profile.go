@@ -218,6 +218,7 @@ func (p Profile) Describe() systems.Description {
 		{Name: "enable.idempotence", Value: strconv.FormatBool(p.idempotent)},
 		{Name: "retries", Value: p.retrying()},
 		{Name: "flush.messages", Value: map[bool]string{false: "never", true: "1"}[p.flush]},
+		{Name: "message.timestamp.type", Value: "LogAppendTime"},
 		{Name: "replication.factor", Value: "1"},
 		{Name: "partitions", Value: strconv.Itoa(int(p.partitions))},
 		{Name: "fetch.max.bytes", Value: "1 (one batch)"},
@@ -232,8 +233,10 @@ func (p Profile) Describe() systems.Description {
 		},
 	}
 	if p.transactional {
+		if p.at.Address == "" {
+			settings = append(settings, evidence.Setting{Name: "flush.messages of __transaction_state", Value: "1"})
+		}
 		settings = append(settings,
-			evidence.Setting{Name: "flush.messages of __transaction_state", Value: "1"},
 			evidence.Setting{Name: "transactional.id", Value: "one for each producer"},
 			evidence.Setting{Name: "transaction.timeout.ms", Value: millisText(p.scaled(transactionTimeout))},
 			evidence.Setting{Name: "isolation.level", Value: "read_committed"})

@@ -94,7 +94,8 @@ func (a administrator) alone(ctx context.Context) (version string, err error) {
 // Rows reads all anew: the broker may have been struck.
 func (r *remote) Rows(ctx context.Context) (evidence.Snapshot, error) { return r.rows(ctx, false) }
 
-// Stop deletes the topics and groups of the run.
+// Stop deletes the topics and groups of the run. Its transactional IDs nobody
+// can delete: the broker forgets them by itself.
 func (r *remote) Stop(ctx context.Context) error {
 	defer r.admin.Close()
 	return r.clear(ctx)
