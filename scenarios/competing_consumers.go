@@ -12,10 +12,11 @@ var competingConsumers = script.Scenario{
 	Why:   "Three consumers share the work, and one of them is killed with a message in its hands.",
 	Needs: []string{string(systems.NeedCompeting)},
 	Steps: []script.Step{
-		script.Producer{Name: "p1", Destination: "orders"},
+		// First, for a process takes its time to start, in which a session would lie idle.
+		script.Consumer{Name: "c3", Destination: "orders", Idempotent: true, Child: true},
 		script.Consumer{Name: "c1", Destination: "orders", Idempotent: true},
 		script.Consumer{Name: "c2", Destination: "orders", Idempotent: true},
-		script.Consumer{Name: "c3", Destination: "orders", Idempotent: true, Child: true},
+		script.Producer{Name: "p1", Destination: "orders"},
 		script.Fault{Label: "died", Verb: "kill", Target: "c3", When: script.Before, Event: "frame ack", On: "c3"},
 		script.Publish{BusinessID: "order-", From: 1, To: 30, By: "p1", Window: 8, Background: true},
 		script.Await{Condition: script.Fired("died")},

@@ -10,9 +10,10 @@ var consumerCrash = script.Scenario{
 	Name: "consumer-crash",
 	Why:  "The consumer is killed after the commit and before its ACK: another takes over, and the effect stays single.",
 	Steps: []script.Step{
-		script.Producer{Name: "p1", Destination: "orders"},
+		// First, for a process takes its time to start, in which a session would lie idle.
 		script.Consumer{Name: "c1", Destination: "orders", Idempotent: true, Child: true},
 		script.Consumer{Name: "c2", Destination: "orders", Idempotent: true, Offline: true},
+		script.Producer{Name: "p1", Destination: "orders"},
 		script.Fault{Label: "died", Verb: "kill", Target: "c1", When: script.Before, Event: "frame ack", Of: "order-1", On: "c1"},
 		script.Publish{BusinessID: "order-1", By: "p1"},
 		script.Await{Condition: script.Fired("died")},

@@ -162,8 +162,9 @@ const sweepConsumer = "c1"
 func sweepScenario(name, why string, fault script.Fault, child bool, guarantees []string) script.Scenario {
 	s := script.Scenario{Name: name, Why: why, Expect: guarantees,
 		Steps: []script.Step{
-			script.Producer{Name: "p1", Destination: "orders"},
+			// A process takes its time to start, in which a session would lie idle.
 			script.Consumer{Name: sweepConsumer, Destination: "orders", Idempotent: true, Child: child},
+			script.Producer{Name: "p1", Destination: "orders"},
 		}}
 	if len(guarantees) == 0 {
 		s.Expect = usual()

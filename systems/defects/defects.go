@@ -20,8 +20,9 @@ type Defect struct {
 	Breaks  string   // the guarantee that must be seen broken first
 	Follows []string // guarantees that may lawfully break with it
 	SeenIn  string   // the kind of scenario that shows it
-	// Shown names the scenario that shows it where none of those that exercise
-	// the guarantee can: an honest client gives them nothing to judge.
+	// Shown names the scenario that is run first, and that tells whether there is
+	// a place for the defect; for some it is the only one that shows it, because
+	// an honest client gives the others nothing to judge.
 	Shown string
 
 	// AcksEarly is of the application: it acknowledges before its transaction
@@ -58,7 +59,9 @@ var all = []Defect{
 	{
 		Name: "client-hides-a-retry", Text: "a publish whose answer does not come is sent a second time, as another message, within the one call",
 		Breaks: evidence.SingleEffect, Follows: []string{evidence.NoDuplicateDelivery, evidence.DeclinedMeansAbsent, evidence.AckIsFinal, evidence.RowsMatchClients, evidence.StableRedeliveryID},
-		SeenIn: "the answer to a publish is lost", producer: retryInside,
+		// Without message IDs of the publisher's the consumption log goes by
+		// business ID, and absorbs the second message.
+		SeenIn: "the answer to a publish is lost", Shown: "publisher-retries", producer: retryInside,
 	},
 	{
 		Name: "client-acknowledges-on-receipt", Text: "a delivery is acknowledged before the application has it",

@@ -206,7 +206,8 @@ func (p Profile) Describe() systems.Description {
 				MaxAttempts:      p.maxDeliver,
 				RedeliveryPeriod: p.scaled(ackWait),
 				RecoveryBound:    p.scaled(15 * time.Second),
-				InFlightBound:    p.scaled(time.Second),
+				// What comes again for want of an acknowledgement comes later.
+				InFlightBound: p.scaled(ackWait * 3 / 4),
 				// The server keeps whole seconds, rounded down, and sweeps
 				// once a second: neither grows smaller with the scale.
 				ExpiryTolerance: max(p.scaled(3*time.Second), 3*time.Second),
