@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/custodymq/custody/containers"
+	"github.com/custodymq/custody/systems/systemtest"
 )
 
 const redisImage = "custody/redis:trixie"
@@ -25,13 +26,7 @@ func needsImage(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
-	switch err := containers.ImageExists(ctx, redisImage); {
-	case err == nil:
-	case os.Getenv("CUSTODY_REQUIRE") != "":
-		t.Fatal(err)
-	default:
-		t.Skip(err)
-	}
+	systemtest.Needs(t, containers.ImageExists(ctx, redisImage))
 	return ctx
 }
 

@@ -60,9 +60,7 @@ func Accept(t *testing.T, s systems.System, opts ...Option) {
 	}
 	o.servers = containers.NewPool()
 	t.Cleanup(func() {
-		bounded, cancel := context.WithTimeout(context.Background(), limit)
-		defer cancel()
-		if err := o.servers.Close(bounded); err != nil {
+		if err := scenarios.ClosePool(t.Context(), o.servers); err != nil {
 			t.Errorf("custodytest: end the servers that were kept between scenarios: %v", err)
 		}
 	})

@@ -9,6 +9,7 @@ import (
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/script"
 	"github.com/custodymq/custody/systems"
+	"github.com/custodymq/custody/systems/zeromq"
 )
 
 // The actors do what the bench's do, and record it in the same order: see
@@ -239,9 +240,7 @@ func (p *producer) lookup(t *task, businessID string) systems.Resolution {
 	if err != nil {
 		return systems.Resolution{Reason: err.Error()}
 	}
-	r := resolutions[m.Answer]
-	r.MessageID = m.MessageID
-	return r
+	return zeromq.ResolutionOf(m)
 }
 
 // consumer is a consuming actor, in the bench's process or in one of its own.

@@ -15,6 +15,7 @@ import (
 	"github.com/custodymq/custody/broker/wire"
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/faults"
+	"github.com/custodymq/custody/systems/zeromq"
 )
 
 // epoch is the wall clock at the begin of every simulation.
@@ -383,18 +384,8 @@ func (a *armory) due(f *storeFault, op faulty.Op) bool {
 	if f.seen != nth && !(f.spec.Every && f.seen > nth) {
 		return false
 	}
-	f.fired(f.spec.Operation, itemsOf(op, f.spec.Operation))
+	f.fired(f.spec.Operation, zeromq.ItemsOf(op, f.spec.Operation))
 	return true
-}
-
-func itemsOf(op faulty.Op, name string) []evidence.FrameItem {
-	var items []evidence.FrameItem
-	for _, it := range op.Items {
-		if name == op.Name || it.Name == name {
-			items = append(items, evidence.FrameItem{BusinessID: it.BusinessID, MessageID: it.MessageID})
-		}
-	}
-	return items
 }
 
 // Before an operation.
@@ -442,21 +433,8 @@ func (a *armory) wait(f *storeFault, atMost time.Duration) {
 }
 
 func (a *armory) report(kind evidence.Kind, op faulty.Op, err error) {
-	if op.Name != "apply" {
-		return
-	}
-	names := make([]string, 0, 2)
-	for _, it := range op.Items {
-		if !slices.Contains(names, it.Name) {
-			names = append(names, it.Name)
-		}
-	}
-	a.p.w.changed = true
-	for _, name := range names {
-		e := evidence.Event{Kind: kind, Actor: faults.Broker, Frame: name, Items: itemsOf(op, name), OK: err == nil && kind == evidence.StoreReturned}
-		if err != nil {
-			e.Reason = err.Error()
-		}
+	for _, e := range zeromq.StoreEvents(kind, op, err) {
+		a.p.w.changed = true
 		a.p.w.record(e)
 	}
 }

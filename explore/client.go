@@ -8,6 +8,7 @@ import (
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/links"
 	"github.com/custodymq/custody/systems"
+	"github.com/custodymq/custody/systems/zeromq"
 )
 
 // The bounds and pauses of the bench and of the broker's client.
@@ -170,48 +171,17 @@ func (c *client) take() wire.Message {
 	return m
 }
 
-func (w *world) mode(named string) wire.Mode {
-	m := systems.Mode(named)
-	if m == systems.DefaultMode {
-		m = w.profile.Mode()
-	}
-	if m == systems.AtMostOnce {
-		return wire.AtMostOnce
-	}
-	return wire.AtLeastOnce
-}
+func (w *world) mode(named string) wire.Mode { return w.profile.Mode(systems.Mode(named)) }
 
-// receipt is what a publish was answered, as systems/zeromq tells it.
+// receiptOf is what a publish was answered.
 func receiptOf(mode wire.Mode, m wire.Message, err error) systems.Receipt {
 	switch {
 	case err == nil:
-		r := systems.Receipt{Acceptance: acceptances[m.Answer], MessageID: m.MessageID, Told: "ok", Reason: m.Reason}
-		if r.Acceptance != evidence.Accepted {
-			r.Told = r.Acceptance.String() + ": " + m.Reason
-			return r
-		}
-		r.HeldBy = evidence.HeldByStore
-		if mode == wire.AtMostOnce {
-			r.HeldBy = evidence.HeldByBrokerMemory
-		}
-		return r
+		return zeromq.ReceiptOf(mode, m)
 	case errors.Is(err, errRefused):
 		return systems.Receipt{Acceptance: evidence.Rejected, Told: err.Error(), Reason: err.Error()}
 	}
 	return systems.Receipt{Acceptance: evidence.Unknown, Told: err.Error(), Reason: err.Error()}
-}
-
-var acceptances = map[wire.Answer]evidence.Acceptance{
-	wire.Accepted: evidence.Accepted, wire.Declined: evidence.Declined, wire.Rejected: evidence.Rejected, wire.Unknown: evidence.Unknown,
-}
-
-var resolutions = map[wire.Answer]systems.Resolution{
-	wire.Stored:    {Acceptance: evidence.Accepted, Reason: "stored"},
-	wire.Settled:   {Acceptance: evidence.Accepted, Reason: "settled"},
-	wire.Dead:      {Acceptance: evidence.Accepted, Reason: "dead"},
-	wire.NotSeen:   {Acceptance: evidence.Rejected, Reason: "not-seen"},
-	wire.Forgotten: {Acceptance: evidence.Unknown, Reason: "forgotten"},
-	wire.Unknown:   {Acceptance: evidence.Unknown, Reason: "unknown"},
 }
 
 // carriedPublish says whether a publish's frame has passed its link.

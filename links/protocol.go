@@ -34,14 +34,18 @@ type KindInfo struct {
 
 // The uniform names of frame kinds. A protocol may have more of its own.
 const (
-	FramePublish    = "publish"
-	FrameAccept     = "accept" // the system's answer to a publish, whatever it says
-	FrameDeliver    = "deliver"
-	FrameAck        = "ack"
-	FrameAckConfirm = "ack-confirm"
-	FrameNack       = "nack"
-	FrameSubscribe  = "subscribe"
-	FrameSubscribed = "subscribed"
+	FramePublish      = "publish"
+	FrameAccept       = "accept" // the system's answer to a publish, whatever it says
+	FrameDeliver      = "deliver"
+	FrameAck          = "ack"
+	FrameAckConfirm   = "ack-confirm"
+	FrameNack         = "nack"
+	FrameNackConfirm  = "nack-confirm" // the answer to a nack, or to what else but an ack is said of a delivery
+	FrameSubscribe    = "subscribe"
+	FrameSubscribed   = "subscribed"
+	FrameUnsubscribe  = "unsubscribe"
+	FrameUnsubscribed = "unsubscribed"
+	FrameError        = "error" // the system refuses
 )
 
 // Framer cuts one direction of one connection into frames.
@@ -90,6 +94,15 @@ const MaxFrame = 8 << 20
 // the frame is still well formed. Without it corrupt is not legal.
 type Corrupter interface {
 	Corrupt(f Frame) ([]byte, error)
+}
+
+// LegalAlone is Legal of a protocol whose frames can each be struck alone: only
+// what carries no message of the application is not to be corrupted.
+func LegalAlone(protocol, kind string, a Action) error {
+	if a == Corrupt && kind != FramePublish && kind != FrameDeliver {
+		return &ErrIllegal{Protocol: protocol, Kind: kind, Action: a, Why: "it carries no message of the application"}
+	}
+	return nil
 }
 
 // ErrIllegal is what Legal returns for an action that would forge evidence.

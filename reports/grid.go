@@ -90,10 +90,22 @@ func (s State) worse(t State) bool {
 	return slices.Index(States(), s) < slices.Index(States(), t)
 }
 
-// add what one more run has shown.
-func (c *Cell) add(s State, why, run, link string) {
-	if s.worse(c.State) {
-		*c = Cell{State: s, Why: why, Run: run, Link: link}
+// add what one more run has shown. link gives where a page of it is; nil is
+// nowhere.
+func (c *Cell) add(s State, why string, run Run, link func(Run) string) {
+	if !s.worse(c.State) {
+		return
+	}
+	*c = Cell{State: s, Why: why, Run: run.Dir}
+	if link != nil {
+		c.Link = link(run)
+	}
+}
+
+// made notes the day of one more run.
+func (g *Grid) made(run Run) {
+	if day := run.Manifest.StartedAt.UTC().Format("2006-01-02"); g.Date == "" || day < g.Date {
+		g.Date = day
 	}
 }
 
@@ -168,18 +180,17 @@ func (g Grid) condense(row GridRow, s span) []condensed {
 
 // GridFormat is one rendering of a grid.
 type GridFormat struct {
-	Name  string
-	Text  string
+	Name  string // as on the command line
 	Write func(w io.Writer, g Grid) error
 }
 
 // GridFormats is the list of renderings.
 func GridFormats() []GridFormat {
 	return []GridFormat{
-		{"terminal", "a summary for people", WriteGridTerminal},
-		{"markdown", "a table for a README or a CI job's summary", WriteGridMarkdown},
-		{"html", "one self-contained page", WriteGridHTML},
-		{"json", "everything, for programs", WriteGridJSON},
+		{"terminal", WriteGridTerminal},
+		{"markdown", WriteGridMarkdown},
+		{"html", WriteGridHTML},
+		{"json", WriteGridJSON},
 	}
 }
 

@@ -1,9 +1,7 @@
 package reports
 
 import (
-	"bytes"
 	_ "embed"
-	"fmt"
 	"html/template"
 	"io"
 	"strings"
@@ -69,12 +67,7 @@ type openView struct {
 
 // WriteGridHTML is one page that fetches nothing and runs no script.
 func WriteGridHTML(w io.Writer, g Grid) error {
-	var b bytes.Buffer
-	if err := gridPage.Execute(&b, gridViewOf(g)); err != nil {
-		return fmt.Errorf("reports: html of a grid: %w", err)
-	}
-	_, err := w.Write(b.Bytes())
-	return err
+	return writePage(w, gridPage, gridViewOf(g))
 }
 
 func gridViewOf(g Grid) gridView {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -37,13 +38,10 @@ var pageStyle string
 var page = template.Must(template.New("page").Funcs(template.FuncMap{
 	"style":     func() template.CSS { return template.CSS(pageStyle) },
 	"v":         Visible,
-	"human":     human,
 	"events":    events,
 	"layer":     layer,
 	"measure":   measure,
 	"words":     func(s Status) string { return s.words() },
-	"status":    statusOf,
-	"claimed":   claimed,
 	"plural":    plural,
 	"list":      func(s []string) string { return strings.Join(s, ", ") },
 	"condition": condition,
@@ -54,8 +52,13 @@ var page = template.Must(template.New("page").Funcs(template.FuncMap{
 // WriteHTML is one page that fetches nothing and runs no script: it can be
 // mailed, archived and printed.
 func WriteHTML(w io.Writer, r Report) error {
+	return writePage(w, page, viewOf(r))
+}
+
+// writePage writes all of a page, or nothing where its template fails.
+func writePage(w io.Writer, page *template.Template, view any) error {
 	var b bytes.Buffer
-	if err := page.Execute(&b, viewOf(r)); err != nil {
+	if err := page.Execute(&b, view); err != nil {
 		return fmt.Errorf("reports: html: %w", err)
 	}
 	_, err := w.Write(b.Bytes())
@@ -230,23 +233,17 @@ func carriersOf(r Report) []guarantees.Layer {
 func columns(r Report) []string {
 	const most = 40
 	var names []string
-	index := map[string]bool{}
 	for _, run := range r.Runs {
 		after := len(names)
 		for _, v := range run.Judgement.Verdicts {
-			if index[v.Guarantee] {
-				for i, n := range names {
-					if n == v.Guarantee {
-						after = i + 1
-					}
-				}
+			if i := slices.Index(names, v.Guarantee); i >= 0 {
+				after = i + 1
 				continue
 			}
 			if len(names) == most {
 				return names
 			}
-			index[v.Guarantee] = true
-			names = append(names[:after], append([]string{v.Guarantee}, names[after:]...)...)
+			names = slices.Insert(names, after, v.Guarantee)
 			after++
 		}
 	}
@@ -256,14 +253,13 @@ func columns(r Report) []string {
 func rowViewOf(run Run, anchor string, names []string) rowView {
 	row := rowView{Anchor: anchor, Scenario: run.Judgement.Scenario, Status: run.Status(), Took: took(run), Cells: make([]cellView, len(names))}
 	for n, v := range run.Judgement.Verdicts {
-		for i, name := range names {
-			if name != v.Guarantee {
-				continue
-			}
-			row.Cells[i] = cellView{Status: statusOf(v.Outcome), Claimed: claimed(v), Why: v.Why}
-			if anchor != "" {
-				row.Cells[i].Anchor = fmt.Sprintf("%s-%d", anchor, n+1)
-			}
+		i := slices.Index(names, v.Guarantee)
+		if i < 0 {
+			continue // one column too many
+		}
+		row.Cells[i] = cellView{Status: statusOf(v.Outcome), Claimed: v.Counts(), Why: v.Why}
+		if anchor != "" {
+			row.Cells[i].Anchor = fmt.Sprintf("%s-%d", anchor, n+1)
 		}
 	}
 	return row
@@ -278,7 +274,7 @@ func runViewOf(run Run, anchor string) runView {
 		Facts: runFacts(run),
 	}
 	for n, w := range j.Verdicts {
-		v.Verdicts = append(v.Verdicts, verdictView{w, fmt.Sprintf("%s-%d", anchor, n+1), statusOf(w.Outcome), claimed(w)})
+		v.Verdicts = append(v.Verdicts, verdictView{w, fmt.Sprintf("%s-%d", anchor, n+1), statusOf(w.Outcome), w.Counts()})
 	}
 	v.Broken, v.BrokenLeftOut = bounded(j.Broken, htmlFindings)
 	v.Seen, v.SeenLeftOut = bounded(seenOnly(j), htmlFindings)

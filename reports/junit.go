@@ -129,7 +129,7 @@ func (s *junitSuite) add(run Run, id identity) {
 	whole.set(st, run.why(), "")
 	told := false // by the case of a guarantee
 	for _, v := range run.Judgement.Verdicts {
-		told = told || claimed(v) && statusOf(v.Outcome) == st
+		told = told || v.Counts() && statusOf(v.Outcome) == st
 	}
 	if told && st != StatusUnmeasured {
 		whole.Failure, whole.Error = nil, nil // once, where it belongs
@@ -137,7 +137,7 @@ func (s *junitSuite) add(run Run, id identity) {
 	s.count(whole)
 	for _, v := range run.Judgement.Verdicts {
 		c := junitCase{ClassName: class, Name: Visible(v.Guarantee), Time: seconds(0)}
-		if st == StatusUnmeasured || !claimed(v) && v.Outcome != guarantees.NotApplicable {
+		if st == StatusUnmeasured || !v.Counts() && v.Outcome != guarantees.NotApplicable {
 			c.skip(v, st)
 		} else {
 			c.set(statusOf(v.Outcome), v.Why, findingsText(v))

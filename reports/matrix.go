@@ -26,9 +26,7 @@ func Matrix(r Report, link func(Run) string) Grid {
 	g.Lead = "What each profile promises, set against what its runs have shown, by the faults that fired."
 	g.Corner = "System and profile"
 	for _, run := range r.Runs {
-		if day := run.Manifest.StartedAt.UTC().Format("2006-01-02"); g.Date == "" || day < g.Date {
-			g.Date = day
-		}
+		g.made(run)
 	}
 	return g
 }
@@ -90,12 +88,8 @@ func (m *matrix) add(run Run) {
 		m.row[key] = at
 		m.grid.Rows = append(m.grid.Rows, GridRow{Name: run.target(), Text: run.Manifest.Profile.Summary, Facts: facts, Cells: make([]Cell, len(m.grid.Columns))})
 	}
-	where := ""
-	if m.link != nil {
-		where = m.link(run)
-	}
 	for _, c := range cellsOf(run) {
-		m.grid.Rows[at].Cells[m.column[c.column]].add(c.state, run.Judgement.Scenario+": "+c.why, run.Dir, where)
+		m.grid.Rows[at].Cells[m.column[c.column]].add(c.state, run.Judgement.Scenario+": "+c.why, run, m.link)
 	}
 }
 
@@ -141,7 +135,7 @@ func cellsOf(run Run) []shown {
 // stateOf a verdict. One that is neither held nor violated, and not claimed,
 // says nothing.
 func stateOf(v guarantees.Verdict) State {
-	claimed := v.Counts()
+	claimed := v.Counts() // it takes part in the outcome
 	switch {
 	case v.Outcome == guarantees.Violated && claimed:
 		return CellViolated
@@ -234,14 +228,8 @@ func SweepGrid(title, command string, cells []SweepCell, link func(Run) string) 
 		if c.Run == nil {
 			continue
 		}
-		where := ""
-		if link != nil {
-			where = link(*c.Run)
-		}
-		if day := c.Run.Manifest.StartedAt.UTC().Format("2006-01-02"); g.Date == "" || day < g.Date {
-			g.Date = day
-		}
-		g.Rows[rows[c.Row]].Cells[columns[c.Column]].add(stateOfRun(*c.Run), c.Run.why(), c.Run.Dir, where)
+		g.made(*c.Run)
+		g.Rows[rows[c.Row]].Cells[columns[c.Column]].add(stateOfRun(*c.Run), c.Run.why(), *c.Run, link)
 	}
 	return g
 }

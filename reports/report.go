@@ -40,18 +40,17 @@ type Run struct {
 // Format is one rendering.
 type Format struct {
 	Name  string // as on the command line
-	Text  string // one line for help
 	Write func(w io.Writer, r Report) error
 }
 
 // Formats is the list of renderings. Adding one is a file and a line here.
 func Formats() []Format {
 	return []Format{
-		{"terminal", "a summary for people; coloured on a terminal unless NO_COLOR is set", WriteTerminal},
-		{"json", "everything, for programs; docs/reports/report.schema.json describes it", WriteJSON},
-		{"junit", "JUnit XML for CI systems", WriteJUnit},
-		{"markdown", "a CI job's summary", WriteMarkdown},
-		{"html", "one self-contained page", WriteHTML},
+		{"terminal", WriteTerminal},
+		{"json", WriteJSON},
+		{"junit", WriteJUnit},
+		{"markdown", WriteMarkdown},
+		{"html", WriteHTML},
 	}
 }
 
@@ -144,15 +143,13 @@ type identity struct {
 func (r Report) identities() []identity {
 	ids, seen := make([]identity, len(r.Runs)), map[identity]int{}
 	for i, run := range r.Runs {
-		id := identity{run.Judgement.System, run.Judgement.Profile, run.Judgement.Scenario, 0}
+		id := identity{System: run.Judgement.System, Profile: run.Judgement.Profile, Scenario: run.Judgement.Scenario}
 		seen[id]++
-		ids[i] = identity{id.System, id.Profile, id.Scenario, seen[id]}
+		ids[i] = id
+		ids[i].Nth = seen[id]
 	}
 	return ids
 }
-
-// claimed reports whether the verdict takes part in the outcome.
-func claimed(v guarantees.Verdict) bool { return v.Counts() }
 
 // seenOnly are the anomalies that break no claim covering the run.
 func seenOnly(j guarantees.Judgement) []guarantees.Finding {

@@ -7,10 +7,11 @@ import (
 	"os"
 	"strings"
 
-	"github.com/custodymq/custody/guarantees"
 	"github.com/fatih/color"
 	"github.com/mattn/go-isatty"
 	"github.com/mattn/go-runewidth"
+
+	"github.com/custodymq/custody/guarantees"
 )
 
 const (
@@ -92,7 +93,7 @@ func (t *terminal) table(r Report) {
 		t.row(run)
 	}
 	if left := len(r.Runs) - len(shown); left > 0 {
-		t.line("… and %s, %s", plural(left, "more run"), "all of them no worse than these")
+		t.line("… and %s, none of them worse than these", plural(left, "more run"))
 	}
 }
 
@@ -113,7 +114,7 @@ func (t *terminal) row(run Run) {
 	}
 	const most = 4 // a scenario name or an error can be long; the findings tell the rest
 	if len(lines) > most {
-		lines = append(lines[:most-1], fit(lines[most-1]+" …", guaranteesWidth-1)+"…")
+		lines = append(lines[:most-1], fit(lines[most-1]+" …", guaranteesWidth))
 	}
 	took := took(run)
 	for i, l := range lines {
@@ -205,9 +206,38 @@ func (t *terminal) totals(r Report) {
 		exit = fmt.Sprintf("exit %d: nothing was run", r.Exit())
 	}
 	t.line("")
+	if seen := seenIn(r); len(seen) > 0 {
+		lead := "seen, breaks no claim: "
+		for i, l := range pack(seen, ", ", terminalWidth-len(lead)) {
+			if i > 0 {
+				lead = strings.Repeat(" ", len(lead))
+			}
+			t.line("%s", t.faint(lead+l))
+		}
+	}
 	for _, l := range pack([]string{summary, exit}, " · ", terminalWidth) {
 		t.line("%s", t.status(st, l))
 	}
+}
+
+// seenIn counts, for each guarantee that nobody promised, the runs that have
+// shown it broken.
+func seenIn(r Report) []string {
+	runs := map[string]int{}
+	for _, run := range r.Runs {
+		seen := map[string]bool{}
+		for _, f := range seenOnly(run.Judgement) {
+			if !seen[f.Guarantee] {
+				seen[f.Guarantee] = true
+				runs[f.Guarantee]++
+			}
+		}
+	}
+	var all []string
+	for _, name := range sortedKeys(runs) {
+		all = append(all, Visible(name)+" ("+plural(runs[name], "run")+")")
+	}
+	return all
 }
 
 // text writes untrusted words wrapped, the first line after lead, the others

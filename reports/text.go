@@ -30,12 +30,8 @@ func Visible(s string) string {
 			fmt.Fprintf(&b, "… (%d more bytes)", len(s)-i)
 			break
 		}
-		if r != utf8.RuneError && unicode.IsPrint(r) {
-			b.WriteRune(r)
-			continue
-		}
 		switch {
-		case r == utf8.RuneError:
+		case r == utf8.RuneError || unicode.IsPrint(r):
 			b.WriteRune(r)
 		case r < 0x80:
 			fmt.Fprintf(&b, `\x%02x`, r)
@@ -159,7 +155,7 @@ func tally(j guarantees.Judgement) string {
 	for _, v := range j.Verdicts {
 		switch {
 		case v.Outcome == guarantees.NotApplicable:
-		case claimed(v):
+		case v.Counts():
 			n[statusOf(v.Outcome)]++
 		default:
 			n[StatusNotClaimed]++

@@ -21,6 +21,7 @@ func All() []script.Scenario {
 		ackWindowConsumerExits,
 		publishCancelled,
 		modeMismatch,
+		publishLost,
 		deliveryLost,
 		disconnectBeforeAck,
 		disconnectAfterAck,

@@ -77,7 +77,7 @@ func (p Plan) Run(ctx context.Context) (done []Outcome, err error) {
 	}
 	if p.Options.Servers == nil {
 		servers := containers.NewPool()
-		defer func() { err = errors.Join(err, closePool(ctx, servers)) }()
+		defer func() { err = errors.Join(err, ClosePool(ctx, servers)) }()
 		p.Options.Servers = servers
 	}
 	outcomes := make([]Outcome, len(runs))
@@ -179,8 +179,8 @@ func resume(o bench.Options) (j guarantees.Judgement, whole bool, err error) {
 // stopBound bounds the end of the servers that were kept between runs.
 const stopBound = 30 * time.Second
 
-// closePool ends the servers, also after ctx has ended.
-func closePool(ctx context.Context, servers *containers.Pool) error {
+// ClosePool ends the servers, also after ctx has ended.
+func ClosePool(ctx context.Context, servers *containers.Pool) error {
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopBound)
 	defer cancel()
 	return servers.Close(bounded)

@@ -72,6 +72,9 @@ func huntDefects(cmd *cobra.Command, args []string, f defectFlags) error {
 			}
 		})
 	}
+	if err := knownOutput(f.format); err != nil {
+		return err
+	}
 	if f.parallel < 1 || f.scale <= 0 {
 		return errors.New("--parallel and --scale must be positive")
 	}
@@ -206,12 +209,12 @@ func seededIn(system string) []seeded {
 }
 
 func chooseDefects(names []string, system string) ([]seeded, error) {
-	all := seededIn(system)
+	there := seededIn(system)
 	if len(names) == 0 {
-		return all, nil
+		return there, nil
 	}
-	known := make([]string, len(all))
-	for i, d := range all {
+	known := make([]string, len(there))
+	for i, d := range there {
 		known[i] = d.Name
 	}
 	var chosen []seeded
@@ -220,7 +223,7 @@ func chooseDefects(names []string, system string) ([]seeded, error) {
 		if i < 0 {
 			return nil, fmt.Errorf("%s has no seeded defect %q%s", system, name, script.Suggest(name, known))
 		}
-		chosen = append(chosen, all[i])
+		chosen = append(chosen, there[i])
 	}
 	return chosen, nil
 }

@@ -66,7 +66,7 @@ Exit codes: 0 no verdict differs · 1 some do · 3 evidence cannot be read.`,
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&format, "format", "text", "text or json")
+	textOrJSON(cmd, &format)
 	return cmd
 }
 

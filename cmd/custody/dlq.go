@@ -106,8 +106,8 @@ func (f *dlqFlags) settle(cmd *cobra.Command, verb, done, id string) error {
 // ask sends one command. Anything but Accepted is an error: an answer that is
 // Unknown must not read like a success.
 func (f *dlqFlags) ask(ctx context.Context, command, id string) (wire.Message, error) {
-	if f.format != "text" && f.format != "json" {
-		return wire.Message{}, printAs(io.Discard, f.format, nil, nil)
+	if err := knownOutput(f.format); err != nil {
+		return wire.Message{}, err
 	}
 	token, err := tokenFrom(f.tokenEnv)
 	if err != nil {

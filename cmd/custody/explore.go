@@ -5,12 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/mattn/go-isatty"
 	"github.com/spf13/cobra"
 
 	"github.com/custodymq/custody/bench"
@@ -77,6 +75,9 @@ func exploreSystem(cmd *cobra.Command, f exploreFlags) error {
 	if f.runs < 0 || f.parallel < 0 || f.bound < 0 || f.scale <= 0 {
 		return errors.New("--runs, --parallel and --for must not be negative, --scale must be positive")
 	}
+	if err := knownOutput(f.format); err != nil {
+		return err
+	}
 	scale := f.scale
 	if explore.Simulates(f.system) {
 		scale = 1
@@ -101,17 +102,17 @@ func exploreSystem(cmd *cobra.Command, f exploreFlags) error {
 	if r.Schedules == r.Unmeasured+r.Inapplicable {
 		return unmeasured{fmt.Errorf("none of %d schedules could be measured, and %d do not apply: %s", r.Schedules, r.Inapplicable, r.Error)}
 	}
-	all := found{Result: r}
+	told := found{Result: r}
 	if v := r.Found; v != nil {
-		if all.Path, err = v.Keep(f.out); err != nil {
+		if told.Path, err = v.Keep(f.out); err != nil {
 			return unmeasured{err}
 		}
-		all.Replay = "custody run " + all.Path + " --system " + f.system
+		told.Replay = "custody run " + told.Path + " --system " + f.system
 		if f.defect != "" {
-			all.Replay += " --defect " + f.defect
+			told.Replay += " --defect " + f.defect
 		}
 	}
-	if err := printAs(cmd.OutOrStdout(), f.format, all, func(w io.Writer) { tell(w, all) }); err != nil {
+	if err := printAs(cmd.OutOrStdout(), f.format, told, func(w io.Writer) { tell(w, told) }); err != nil {
 		return err
 	}
 	if r.Found != nil {
@@ -156,8 +157,7 @@ type ticker struct {
 }
 
 func newTicker(w io.Writer, total int) *ticker {
-	file, ok := w.(*os.File)
-	return &ticker{w: w, live: ok && isatty.IsTerminal(file.Fd()), total: total}
+	return &ticker{w: w, live: onTerminal(w), total: total}
 }
 
 func (t *ticker) show(schedules int) {

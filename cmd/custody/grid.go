@@ -11,18 +11,10 @@ import (
 
 	"github.com/custodymq/custody/reports"
 	"github.com/custodymq/custody/scenarios"
-	"github.com/custodymq/custody/script"
 )
 
 func findGridFormat(name string) (reports.GridFormat, error) {
-	var names []string
-	for _, f := range reports.GridFormats() {
-		if f.Name == name {
-			return f, nil
-		}
-		names = append(names, f.Name)
-	}
-	return reports.GridFormat{}, fmt.Errorf("no format %q%s", name, script.Suggest(name, names))
+	return named("format", name, reports.GridFormats(), func(f reports.GridFormat) string { return f.Name })
 }
 
 // endings of the files in which a grid is left beside its evidence.

@@ -60,8 +60,5 @@ func judge(cmd *cobra.Command, args []string, format string) error {
 			return unmeasured{err}
 		}
 	}
-	if code := guarantees.CombineExits(codes); code != guarantees.ExitHeld {
-		return exit(code)
-	}
-	return nil
+	return exitOf(guarantees.CombineExits(codes))
 }

@@ -3,8 +3,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"maps"
-	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -123,12 +121,7 @@ func systemEntries() []entry {
 	}
 	var entries []entry
 	for _, v := range views {
-		var parts []string
-		for _, part := range slices.Sorted(maps.Keys(v.Versions)) {
-			parts = append(parts, part+" "+v.Versions[part])
-		}
-		text := strings.Join(parts, ", ")
-		entries = append(entries, entry{v.Name, text, v, func(w io.Writer) { explainSystem(w, *v) }})
+		entries = append(entries, entry{v.Name, versionsOf(v.Versions), v, func(w io.Writer) { explainSystem(w, *v) }})
 	}
 	return entries
 }

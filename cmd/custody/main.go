@@ -27,6 +27,14 @@ type exit int
 
 func (e exit) Error() string { return fmt.Sprintf("exit %d", int(e)) }
 
+// exitOf is the end of a command whose runs give this code.
+func exitOf(code int) error {
+	if code == guarantees.ExitHeld {
+		return nil
+	}
+	return exit(code)
+}
+
 // unmeasured is an error that is no mistake in the call.
 type unmeasured struct{ error }
 

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -85,10 +84,7 @@ func makeMatrix(cmd *cobra.Command, args []string, f matrixFlags) error {
 			return err
 		}
 	}
-	dir := f.out
-	if dir == "" {
-		dir = filepath.Join("custody-runs", "matrix-"+time.Now().Format("20060102-150405"))
-	}
+	dir := folderFor(f.out, "matrix-")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return unmeasured{fmt.Errorf("a folder for the matrix: %w", err)}
 	}
@@ -98,9 +94,7 @@ func makeMatrix(cmd *cobra.Command, args []string, f matrixFlags) error {
 		len(chosen), len(checklist), total, (time.Duration(total) * usualRun / time.Duration(f.parallel)).Round(time.Minute), f.parallel)
 	servers := containers.NewPool()
 	defer func() {
-		bounded, cancel := context.WithTimeout(context.WithoutCancel(cmd.Context()), 30*time.Second)
-		defer cancel()
-		if err := servers.Close(bounded); err != nil {
+		if err := scenarios.ClosePool(cmd.Context(), servers); err != nil {
 			fmt.Fprintln(say, "custody:", err)
 		}
 	}()
@@ -117,24 +111,9 @@ func makeMatrix(cmd *cobra.Command, args []string, f matrixFlags) error {
 				continue
 			}
 		}
-		name := spec // by which child processes find it
-		if mine, ok := s.(own.System); ok {
-			name = mine.Path()
-		}
-		if f.allowRemote {
-			s = own.AllowRemote(s)
-		}
-		below := filepath.Join(dir, fileName.Replace(spec))
-		plan := scenarios.Plan{Scenarios: checklist, Dir: below, Repeat: f.repeat, Parallel: f.parallel, Resume: f.resume,
-			Options: bench.Options{System: s, Spec: name, Seed: f.seed, Scale: f.scale, Servers: servers}}
-		progress := newProgress(say, len(checklist)*f.repeat)
-		plan.Began, plan.Done = progress.began, progress.done
 		fmt.Fprintf(say, "%s (%d of %d)\n", spec, i+1, len(chosen))
-		made, err := plan.Run(cmd.Context())
-		if err != nil {
-			return unmeasured{err}
-		}
-		report, err := loadRuns(below, made)
+		report, made, err := measure(cmd, s, f, scenarios.Plan{Scenarios: checklist, Dir: filepath.Join(dir, fileName.Replace(spec)),
+			Repeat: f.repeat, Parallel: f.parallel, Resume: f.resume, Options: bench.Options{Seed: f.seed, Scale: f.scale, Servers: servers}})
 		if err != nil {
 			return err
 		}
@@ -154,19 +133,33 @@ func makeMatrix(cmd *cobra.Command, args []string, f matrixFlags) error {
 	if f.require && len(absent) > 0 {
 		return unmeasured{fmt.Errorf("%d profiles are not on this machine, and --require is given", len(absent))}
 	}
-	if code := scenarios.Exit(outcomes); code != 0 {
-		return exit(code)
+	return exitOf(scenarios.Exit(outcomes))
+}
+
+// measure carries a plan out on one profile, and leaves a page of its runs.
+func measure(cmd *cobra.Command, s systems.System, f matrixFlags, plan scenarios.Plan) (reports.Report, []scenarios.Outcome, error) {
+	plan.Options.Spec = specOf(s) // by which child processes find it
+	if mine, ok := s.(own.System); ok {
+		plan.Options.Spec = mine.Path()
 	}
-	return nil
+	if f.allowRemote {
+		s = own.AllowRemote(s)
+	}
+	plan.Options.System = s
+	progress := newProgress(cmd.ErrOrStderr(), len(plan.Scenarios)*plan.Repeat)
+	plan.Began, plan.Done = progress.began, progress.done
+	made, err := plan.Run(cmd.Context())
+	if err != nil {
+		return reports.Report{}, nil, unmeasured{err}
+	}
+	report, err := loadRuns(plan.Dir, made)
+	return report, made, err
 }
 
 // fileName is the name of a folder for a profile.
 var fileName = strings.NewReplacer(":", "-", "/", "-")
 
-func specOf(s systems.System) string {
-	d := s.Describe()
-	return d.System + ":" + d.Profile.Name
-}
+func specOf(s systems.System) string { return profileName(s.Describe()) }
 
 // matrixSystems are the profiles that args name: one, or all of a system.
 func matrixSystems(args []string, scale float64) ([]systems.System, error) {

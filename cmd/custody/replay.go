@@ -90,10 +90,7 @@ func replay(cmd *cobra.Command, dir, out string, allowRemote bool) error {
 		return exit(guarantees.ExitViolated)
 	}
 	fmt.Fprintln(w, "no difference in verdicts")
-	if code := scenarios.Exit([]scenarios.Outcome{outcome}); code != guarantees.ExitHeld {
-		return exit(code)
-	}
-	return nil
+	return exitOf(scenarios.Exit([]scenarios.Outcome{outcome}))
 }
 
 // saved gives the options of the run in dir, and judges it if nobody has.

@@ -88,10 +88,7 @@ func runScenarios(cmd *cobra.Command, args []string, f runFlags) error {
 	if err != nil {
 		return err
 	}
-	dir := f.out
-	if dir == "" {
-		dir = filepath.Join("custody-runs", time.Now().Format("20060102-150405"))
-	}
+	dir := folderFor(f.out, "")
 	plan := scenarios.Plan{Scenarios: chosen, Dir: dir, Repeat: f.repeat, Parallel: f.parallel, Resume: f.resume, Budget: f.budget,
 		Options: bench.Options{System: system, Spec: f.system, Seed: f.seed, Scale: f.scale, Defect: f.defect}}
 	if f.budget > 0 {
@@ -105,6 +102,14 @@ func runScenarios(cmd *cobra.Command, args []string, f runFlags) error {
 	}
 	sayLeftOut(cmd.ErrOrStderr(), f.budget, plan.Scenarios, outcomes)
 	return show(cmd, format, dir, outcomes)
+}
+
+// folderFor evidence: the one that was named, or one with the time in its name.
+func folderFor(out, prefix string) string {
+	if out != "" {
+		return out
+	}
+	return filepath.Join("custody-runs", prefix+time.Now().Format("20060102-150405"))
 }
 
 // sayLeftOut names the scenarios for which the budget did not suffice.
@@ -163,10 +168,7 @@ func show(cmd *cobra.Command, format reports.Format, dir string, outcomes []scen
 		return unmeasured{err}
 	}
 	fmt.Fprintf(cmd.ErrOrStderr(), "evidence in %s; a page of it: custody report %s --format html --out report.html\n", dir, dir)
-	if code := scenarios.Exit(outcomes); code != 0 {
-		return exit(code)
-	}
-	return nil
+	return exitOf(scenarios.Exit(outcomes))
 }
 
 func firstLine(err error) string {
@@ -205,14 +207,18 @@ func readScript(file string) (script.Scenario, error) {
 }
 
 func findFormat(name string) (reports.Format, error) {
-	var names []string
-	for _, f := range reports.Formats() {
-		if f.Name == name {
-			return f, nil
+	return named("format", name, reports.Formats(), func(f reports.Format) string { return f.Name })
+}
+
+// named is the one of list that has this name.
+func named[T any](what, name string, list []T, nameOf func(T) string) (found T, err error) {
+	names := make([]string, len(list))
+	for i, one := range list {
+		if names[i] = nameOf(one); names[i] == name {
+			return one, nil
 		}
-		names = append(names, f.Name)
 	}
-	return reports.Format{}, fmt.Errorf("no format %q%s", name, script.Suggest(name, names))
+	return found, fmt.Errorf("no %s %q%s", what, name, script.Suggest(name, names))
 }
 
 // progress tells of long work: a line for each run that has ended and, on a
@@ -228,8 +234,12 @@ type progress struct {
 }
 
 func newProgress(w io.Writer, total int) *progress {
+	return &progress{w: w, live: onTerminal(w), total: total, started: make(map[string]time.Time)}
+}
+
+func onTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
-	return &progress{w: w, live: ok && isatty.IsTerminal(f.Fd()), total: total, started: make(map[string]time.Time)}
+	return ok && isatty.IsTerminal(f.Fd())
 }
 
 func (p *progress) began(name string) {

@@ -6,8 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -74,10 +72,7 @@ func sweep(cmd *cobra.Command, f sweepFlags) error {
 	if err != nil {
 		return err
 	}
-	dir := f.out
-	if dir == "" {
-		dir = filepath.Join("custody-runs", "sweep-"+time.Now().Format("20060102-150405"))
-	}
+	dir := folderFor(f.out, "sweep-")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return unmeasured{fmt.Errorf("a folder for the sweep: %w", err)}
 	}
@@ -122,10 +117,7 @@ func sweep(cmd *cobra.Command, f sweepFlags) error {
 	if err := showGrid(cmd, grid, dir, "sweep", format); err != nil {
 		return err
 	}
-	if code := scenarios.Exit(outcomes); code != 0 {
-		return exit(code)
-	}
-	return nil
+	return exitOf(scenarios.Exit(outcomes))
 }
 
 // baseOf makes the run without a fault, and gives its hand-overs.
@@ -161,13 +153,9 @@ func baseOf(cmd *cobra.Command, plan scenarios.Plan) ([]scenarios.HandOver, erro
 }
 
 func knownGuarantees(names []string) error {
-	var known []string
-	for _, g := range guarantees.Guarantees() {
-		known = append(known, g.Name)
-	}
 	for _, name := range names {
-		if !slices.Contains(known, name) {
-			return fmt.Errorf("no guarantee %q%s", name, script.Suggest(name, known))
+		if _, err := named("guarantee", name, guarantees.Guarantees(), func(g guarantees.Guarantee) string { return g.Name }); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -103,5 +103,13 @@ func printAs(w io.Writer, format string, value any, text func(io.Writer)) error 
 		}
 		return nil
 	}
-	return fmt.Errorf("no format %q; there are text and json", format)
+	return knownOutput(format)
+}
+
+// knownOutput finds a mistake in --format before any work is done.
+func knownOutput(format string) error {
+	if format != "text" && format != "json" {
+		return fmt.Errorf("no format %q; there are text and json", format)
+	}
+	return nil
 }

@@ -5,6 +5,7 @@ package amqp
 import (
 	"bytes"
 	"errors"
+	"slices"
 
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/links"
@@ -32,11 +33,9 @@ var (
 
 // Kinds of AMQP beyond the uniform ones.
 const (
-	FrameReturn      = "return"      // the broker gives an unroutable message back
-	FrameGet         = "get"         // a client asks for one message
-	FrameUnsubscribe = "unsubscribe" // a client ends a subscription
-	FrameCancel      = "cancel"      // the broker ends one: its queue is gone
-	FrameError       = "error"       // the broker closes a channel or the connection
+	FrameReturn = "return" // the broker gives an unroutable message back
+	FrameGet    = "get"    // a client asks for one message
+	FrameCancel = "cancel" // the broker ends one: its queue is gone
 )
 
 var kinds = []links.KindInfo{
@@ -45,28 +44,28 @@ var kinds = []links.KindInfo{
 	{Name: FrameReturn, To: evidence.ToClient, Text: "basic.return: a mandatory message that no queue takes; its confirm follows, and says yes"},
 	{Name: links.FrameSubscribe, To: evidence.ToBroker, Text: "basic.consume"},
 	{Name: links.FrameSubscribed, To: evidence.ToClient, Text: "basic.consume-ok"},
-	{Name: FrameUnsubscribe, To: evidence.ToBroker, Text: "basic.cancel: the client ends its subscription"},
+	{Name: links.FrameUnsubscribe, To: evidence.ToBroker, Text: "basic.cancel: the client ends its subscription"},
 	{Name: FrameCancel, To: evidence.ToClient, Text: "basic.cancel: the broker ends a subscription, because its queue is gone"},
 	{Name: FrameGet, To: evidence.ToBroker, Text: "basic.get: the client asks for one message"},
 	{Name: links.FrameDeliver, To: evidence.ToClient, Text: "basic.deliver or basic.get-ok with its content"},
 	{Name: links.FrameAck, To: evidence.ToBroker, Text: "basic.ack of one delivery, or of all up to one; it has no answer"},
 	{Name: links.FrameNack, To: evidence.ToBroker, Text: "basic.nack or basic.reject"},
-	{Name: FrameError, To: evidence.ToClient, Text: "channel.close or connection.close: the broker refuses"},
+	{Name: links.FrameError, To: evidence.ToClient, Text: "channel.close or connection.close: the broker refuses"},
 }
 
 // Name is "amqp".
 func (Protocol) Name() string { return "amqp" }
 
 // Kinds are all named kinds.
-func (Protocol) Kinds() []links.KindInfo { return append([]links.KindInfo(nil), kinds...) }
+func (Protocol) Kinds() []links.KindInfo { return slices.Clone(kinds) }
 
 // byPosition are the kinds that are understood by their place in the stream.
 var byPosition = map[string]string{
-	links.FramePublish:    "a confirm names a publish by its place on the channel, and would name another",
-	links.FrameSubscribe:  "the broker answers a channel's requests in their order",
-	links.FrameSubscribed: "a channel's answers are matched to its requests by their order",
-	FrameUnsubscribe:      "the broker answers a channel's requests in their order",
-	FrameGet:              "the broker answers a channel's requests in their order",
+	links.FramePublish:     "a confirm names a publish by its place on the channel, and would name another",
+	links.FrameSubscribe:   "the broker answers a channel's requests in their order",
+	links.FrameSubscribed:  "a channel's answers are matched to its requests by their order",
+	links.FrameUnsubscribe: "the broker answers a channel's requests in their order",
+	FrameGet:               "the broker answers a channel's requests in their order",
 }
 
 // withPayload are the kinds in which there is something to corrupt.

@@ -1,14 +1,7 @@
 package amqp_test
 
 import (
-	"bufio"
-	"bytes"
 	"encoding/binary"
-	"encoding/hex"
-	"errors"
-	"fmt"
-	"os"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -18,90 +11,16 @@ import (
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/links"
 	"github.com/custodymq/custody/links/amqp"
+	"github.com/custodymq/custody/links/linktest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// said is one unit of a recorded dialogue, or a piece of it.
-type said struct {
-	to    evidence.Direction
-	bytes []byte
-}
+func protocol() links.Protocol { return amqp.Protocol{} }
 
-const dialogueFile = "testdata/dialogue.txt"
-
-var arrows = map[evidence.Direction]string{evidence.ToBroker: "> ", evidence.ToClient: "< "}
-
-// captured is the dialogue of a real client with a real server, in the order
-// in which a link carried it: see TestServer.
-func captured(t testing.TB) (list []said) {
-	t.Helper()
-	file, err := os.Open(dialogueFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	lines := bufio.NewScanner(file)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		for to, arrow := range arrows {
-			if text, ok := strings.CutPrefix(lines.Text(), arrow); ok {
-				b, err := hex.DecodeString(text)
-				if err != nil {
-					t.Fatal(err)
-				}
-				list = append(list, said{to, b})
-			}
-		}
-	}
-	if err := lines.Err(); err != nil || len(list) == 0 {
-		t.Fatal(len(list), err)
-	}
-	return list
-}
-
-// frames cuts a dialogue that comes in these portions.
-func frames(portions []said) (list []links.Frame, err error) {
-	toBroker, toClient := amqp.Protocol{}.NewConn(links.NewIndex())
-	framers := map[evidence.Direction]links.Framer{evidence.ToBroker: toBroker, evidence.ToClient: toClient}
-	buffers := map[evidence.Direction][]byte{}
-	for _, p := range portions {
-		framer := framers[p.to]
-		if framer == nil {
-			continue // it has failed: unobserved from there on
-		}
-		buf := append(buffers[p.to], p.bytes...)
-		for len(buf) > 0 {
-			f, n, bad := framer.Next(buf)
-			if bad != nil {
-				err = errors.Join(err, bad)
-				framers[p.to], buf = nil, nil
-				break
-			}
-			if n == 0 {
-				break
-			}
-			if n < 0 || n > len(buf) || !bytes.Equal(f.Raw, buf[:n]) {
-				return nil, errors.New("a framer read over the end")
-			}
-			f.Raw = bytes.Clone(f.Raw)
-			list = append(list, f)
-			buf = buf[n:]
-		}
-		buffers[p.to] = slices.Clone(buf)
-	}
-	return list, err
-}
-
-// inPieces of at most n bytes.
-func inPieces(dialogue []said, n int) (portions []said) {
-	for _, s := range dialogue {
-		for piece := range slices.Chunk(s.bytes, n) {
-			portions = append(portions, said{s.to, piece})
-		}
-	}
-	return portions
-}
+// The dialogue of a real client with a real server, in the order in which a
+// link carried it: see TestServer.
+const dialogueFile = "testdata/dialogue.capture"
 
 func item(n, try string) evidence.FrameItem {
 	return evidence.FrameItem{BusinessID: "order-" + n, PublishID: "p1-" + n + "-" + try, MessageID: "m-" + n}
@@ -144,7 +63,7 @@ func check(t *testing.T, list []links.Frame) {
 		t.Errorf("confirms say %v", says)
 	}
 	for kind, want := range map[string]int{
-		links.FrameSubscribe: 2, links.FrameSubscribed: 2, amqp.FrameGet: 2, amqp.FrameUnsubscribe: 1, amqp.FrameCancel: 1, amqp.FrameError: 1,
+		links.FrameSubscribe: 2, links.FrameSubscribed: 2, amqp.FrameGet: 2, links.FrameUnsubscribe: 1, amqp.FrameCancel: 1, links.FrameError: 1,
 	} {
 		if count[kind] != want {
 			t.Errorf("%d frames of %s, want %d", count[kind], kind, want)
@@ -153,25 +72,11 @@ func check(t *testing.T, list []links.Frame) {
 }
 
 func TestCapturedDialogueIsUnderstood(t *testing.T) {
-	list, err := frames(captured(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	check(t, list)
+	check(t, linktest.Read(t, dialogueFile).Understood(t, protocol()))
 }
 
 func TestSplittingChangesNothing(t *testing.T) {
-	dialogue := captured(t)
-	whole, err := frames(dialogue)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, n := range []int{1, 2, 3, 5, 7, 8, 11, 64, 4096, 4104} {
-		split, err := frames(inPieces(dialogue, n))
-		if err != nil || !reflect.DeepEqual(split, whole) {
-			t.Errorf("in pieces of %d: %d frames (%v), want %d", n, len(split), err, len(whole))
-		}
-	}
+	linktest.Splitting(t, protocol, linktest.Read(t, dialogueFile))
 }
 
 // The wire, by hand.
@@ -210,8 +115,9 @@ func deliver(channel uint16, number byte, n string) []byte {
 }
 
 func TestNumbersAreOfTheirChannel(t *testing.T) {
-	toBroker, toClient := func(b []byte) said { return said{evidence.ToBroker, b} }, func(b []byte) said { return said{evidence.ToClient, b} }
-	list, err := frames([]said{
+	toBroker := func(b []byte) linktest.Chunk { return linktest.Chunk{Conn: 1, To: evidence.ToBroker, Bytes: b} }
+	toClient := func(b []byte) linktest.Chunk { return linktest.Chunk{Conn: 1, To: evidence.ToClient, Bytes: b} }
+	dialogue := linktest.Capture{
 		toBroker(method(1, 85, 10, 0)), toBroker(method(2, 85, 10, 0)),
 		toBroker(publish(1, "1")), toBroker(publish(2, "2")), toBroker(publish(1, "3")), toBroker(publish(1, "4")), toBroker(publish(3, "5")),
 		toClient(method(1, 60, 80, tag(2, 0)...)),  // ack of order-3
@@ -223,24 +129,17 @@ func TestNumbersAreOfTheirChannel(t *testing.T) {
 		toBroker(method(1, 60, 80, tag(0, 1)...)), // all
 		toBroker(method(2, 20, 10, 0)),            // the channel opens again: numbers begin anew
 		toBroker(method(2, 60, 80, tag(1, 0)...)),
-	})
-	if err != nil {
-		t.Fatal(err)
 	}
 	var got []string
-	for _, f := range list {
-		if f.Kind == "" || f.Kind == links.FramePublish || f.Kind == links.FrameDeliver {
-			continue
+	for _, f := range dialogue.Understood(t, protocol()) {
+		if f.Kind != "" && f.Kind != links.FramePublish && f.Kind != links.FrameDeliver {
+			got = append(got, linktest.Told(f))
 		}
-		text := f.Kind + " " + f.Says
-		for _, i := range f.Items {
-			text += " " + i.BusinessID + "/" + i.MessageID
-		}
-		got = append(got, text)
 	}
+	const one, two, three, four = "order-1/p1-1-1/m-1", "order-2/p1-2-1/m-2", "order-3/p1-3-1/m-3", "order-4/p1-4-1/m-4"
 	want := []string{
-		"accept accepted order-3/m-3", "accept accepted order-1/m-1 order-4/m-4", "accept nack order-2/m-2", "accept accepted",
-		"nack  order-3/m-3", "ack  order-1/m-1 order-4/m-4", "ack ",
+		"accept " + three + " says accepted", "accept " + one + " " + four + " says accepted", "accept " + two + " says nack", "accept says accepted",
+		"nack " + three, "ack " + one + " " + four, "ack",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got  %q\nwant %q", got, want)
@@ -268,7 +167,7 @@ func TestBadStreamsAreRefused(t *testing.T) {
 		"interleaved channels":       slices.Concat(content, head(2, 1, "m")),
 	} {
 		for _, pieces := range []int{1, len(stream)} {
-			if list, err := frames(inPieces([]said{{evidence.ToBroker, stream}}, pieces)); err == nil {
+			if list, refused := linktest.Streams(stream, nil).InPieces(pieces).Frames(t, protocol()); refused == nil {
 				t.Errorf("%s in pieces of %d: no error, %d frames", name, pieces, len(list))
 			}
 		}
@@ -280,9 +179,9 @@ func TestABrokenHeadHasNoMessageID(t *testing.T) {
 	payload := whole[7 : len(whole)-1]
 	for end := 14; end < len(payload); end++ {
 		stream := slices.Concat(method(1, 60, 40, 0, 0, 0, 0, 0), wire(2, 1, payload[:end]...))
-		list, err := frames([]said{{evidence.ToBroker, stream}})
-		if err != nil || len(list) != 1 || len(list[0].Items) != 0 {
-			t.Errorf("a head cut to %d bytes: %+v, %v", end, list, err)
+		list, refused := linktest.Streams(stream, nil).Frames(t, protocol())
+		if refused != nil || len(list) != 1 || len(list[0].Items) != 0 {
+			t.Errorf("a head cut to %d bytes: %+v, %v", end, list, refused)
 		}
 	}
 }
@@ -304,15 +203,12 @@ func TestLegal(t *testing.T) {
 		{links.FrameSubscribed, links.Drop, false},
 		{links.FrameSubscribed, links.Hold, true},
 	} {
-		var illegal *links.ErrIllegal
-		if err := (amqp.Protocol{}).Legal(c.kind, c.action); (err == nil) != c.legal || err != nil && !errors.As(err, &illegal) {
-			t.Errorf("%s of %s: %v", c.action, c.kind, err)
-		}
+		linktest.Legal(t, protocol(), c.kind, c.action, c.legal)
 	}
 }
 
 func TestCorruptKeepsFramesWellFormed(t *testing.T) {
-	for _, f := range must(frames(captured(t)))(t) {
+	for _, f := range linktest.Read(t, dialogueFile).Understood(t, protocol()) {
 		corrupted, err := amqp.Protocol{}.Corrupt(f)
 		if f.Kind != links.FramePublish && f.Kind != links.FrameDeliver && f.Kind != amqp.FrameReturn {
 			if err == nil {
@@ -329,9 +225,9 @@ func TestCorruptKeepsFramesWellFormed(t *testing.T) {
 				different++
 			}
 		}
-		again, err := frames([]said{{evidence.ToClient, corrupted}})
-		if err != nil || len(again) != 1 || different != 1 || len(corrupted) != len(f.Raw) {
-			t.Errorf("%s of %v: %d bytes differ, %d frames, %v", f.Kind, f.Items, different, len(again), err)
+		again, refused := linktest.Streams(nil, corrupted).Frames(t, protocol())
+		if refused != nil || len(again) != 1 || different != 1 || len(corrupted) != len(f.Raw) {
+			t.Errorf("%s of %v: %d bytes differ, %d frames, %v", f.Kind, f.Items, different, len(again), refused)
 		}
 	}
 }
@@ -347,23 +243,8 @@ func must[T any](v T, err error) func(testing.TB) T {
 }
 
 func FuzzFramer(f *testing.F) {
-	streams := map[evidence.Direction][]byte{}
-	for _, s := range captured(f) {
-		streams[s.to] = append(streams[s.to], s.bytes...)
-	}
-	f.Add(streams[evidence.ToBroker], streams[evidence.ToClient], uint(3))
-	f.Add(slices.Concat(method(1, 85, 10, 0), publish(1, "1"), method(1, 60, 80, tag(1, 0)...)), slices.Concat(deliver(1, 1, "1"), method(1, 60, 80, tag(0, 1)...)), uint(1))
-	f.Fuzz(func(t *testing.T, toBroker, toClient []byte, piece uint) {
-		dialogue := []said{{evidence.ToBroker, toBroker}, {evidence.ToClient, toClient}}
-		whole, err1 := frames(dialogue)
-		split, err2 := frames(inPieces(dialogue, int(piece%64)+1))
-		if !reflect.DeepEqual(whole, split) || fmt.Sprint(err1) != fmt.Sprint(err2) {
-			t.Fatalf("whole: %d frames, %v; in pieces: %d frames, %v", len(whole), err1, len(split), err2)
-		}
-		for _, fr := range whole {
-			if corrupted, err := (amqp.Protocol{}).Corrupt(fr); err == nil && len(corrupted) != len(fr.Raw) {
-				t.Fatal("corrupt changed the length")
-			}
-		}
-	})
+	linktest.Fuzz(f, protocol, linktest.Read(f, dialogueFile), linktest.Streams(
+		slices.Concat(method(1, 85, 10, 0), publish(1, "1"), method(1, 60, 80, tag(1, 0)...)),
+		slices.Concat(deliver(1, 1, "1"), method(1, 60, 80, tag(0, 1)...)),
+	))
 }

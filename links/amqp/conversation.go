@@ -66,7 +66,7 @@ func (c *conversation) fromClient(u *unit) links.Frame {
 	case basicConsume:
 		return links.Frame{Kind: links.FrameSubscribe}
 	case basicCancel:
-		return links.Frame{Kind: FrameUnsubscribe}
+		return links.Frame{Kind: links.FrameUnsubscribe}
 	case basicGet:
 		return links.Frame{Kind: FrameGet}
 	}
@@ -94,7 +94,7 @@ func (c *conversation) fromBroker(u *unit) links.Frame {
 	case basicCancel:
 		return links.Frame{Kind: FrameCancel}
 	case channelClose, connectionClose:
-		return links.Frame{Kind: FrameError}
+		return links.Frame{Kind: links.FrameError}
 	}
 	return links.Frame{}
 }

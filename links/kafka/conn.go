@@ -46,9 +46,9 @@ var shareKinds = []struct {
 	kind, answer    string
 }{
 	{shareAccept, links.FrameAck, links.FrameAckConfirm},
-	{shareRelease, links.FrameNack, FrameNackConfirm},
-	{shareReject, FrameReject, FrameNackConfirm},
-	{shareRenew, FrameRenew, FrameNackConfirm},
+	{shareRelease, links.FrameNack, links.FrameNackConfirm},
+	{shareReject, FrameReject, links.FrameNackConfirm},
+	{shareRenew, FrameRenew, links.FrameNackConfirm},
 }
 
 // request understands what a client sends.

@@ -3,7 +3,6 @@ package kafka_test
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"os"
 	"runtime"
 	"strings"
@@ -11,41 +10,58 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/links"
 	"github.com/custodymq/custody/links/kafka"
+	"github.com/custodymq/custody/links/linktest"
 )
 
-// The captures hold every kind; testdata/*.txt says what each frame means.
+func protocol() links.Protocol { return kafka.New() }
+
+// captures are dialogues of TestRecord; testdata/*.txt says what each frame means.
+var captures = []string{"classic", "consumer", "share", "transactions"}
+
+func captured(t testing.TB, name string) linktest.Capture {
+	t.Helper()
+	return linktest.Read(t, "testdata/"+name+".capture")
+}
+
+// told is what the frames of a capture mean, a line for each that has a kind.
+func told(t *testing.T, c linktest.Capture) string {
+	t.Helper()
+	var out strings.Builder
+	for _, f := range c.Understood(t, protocol()) {
+		if f.Kind != "" {
+			out.WriteString(linktest.Told(f) + "\n")
+		}
+	}
+	return out.String()
+}
+
+// meant is what the frames of a capture shall mean.
+func meant(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile("testdata/" + name + ".txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
 func TestCapturesAreUnderstood(t *testing.T) {
-	seen := map[string]bool{}
-	for _, file := range captures(t) {
-		frames := replay(t, readCapture(t, file), links.MaxFrame)
-		for _, f := range frames {
-			seen[f.Kind] = true
+	var all []linktest.Capture
+	for _, name := range captures {
+		c := captured(t, name)
+		if got := told(t, c); got != meant(t, name) {
+			t.Errorf("%s: got\n%s", name, got)
 		}
-		want, err := os.ReadFile(strings.TrimSuffix(file, ".jsonl") + ".txt")
-		must(t, err)
-		if got := told(frames); got != string(want) {
-			t.Errorf("%s: got\n%s", file, got)
-		}
+		all = append(all, c)
 	}
-	for _, k := range kafka.New().Kinds() {
-		if !seen[k.Name] {
-			t.Errorf("no capture has a frame %q", k.Name)
-		}
-	}
+	linktest.EveryKind(t, protocol, all...)
 }
 
 func TestSplittingChangesNothing(t *testing.T) {
-	for _, file := range captures(t) {
-		chunks := readCapture(t, file)
-		whole := told(replay(t, chunks, links.MaxFrame))
-		for _, piece := range []int{1, 2, 3, 64} { // 1: at every byte
-			if split := told(replay(t, chunks, piece)); split != whole {
-				t.Errorf("%s in pieces of %d:\n%s", file, piece, split)
-			}
-		}
+	for _, name := range captures {
+		linktest.Splitting(t, protocol, captured(t, name))
 	}
 }
 
@@ -57,20 +73,16 @@ func TestLegal(t *testing.T) {
 			links.Drop: false, links.Duplicate: false, links.Corrupt: payload,
 			links.Withhold: true, links.Hold: true, links.HoldAfter: true, links.Delay: true, links.CutBefore: true, links.CutAfter: true,
 		} {
-			err := p.Legal(k.Name, action)
-			var illegal *links.ErrIllegal
-			if (err == nil) != legal || err != nil && !errors.As(err, &illegal) {
-				t.Errorf("%s %s: %v", action, k.Name, err)
-			}
+			linktest.Legal(t, p, k.Name, action, legal)
 		}
 	}
 }
 
 func TestCorruptKeepsFramesWellFormed(t *testing.T) {
-	for _, file := range captures(t) {
-		chunks := readCapture(t, file)
+	for _, name := range captures {
+		c := captured(t, name)
 		corrupted := 0
-		for i, f := range replay(t, chunks, links.MaxFrame) {
+		for i, f := range c.Understood(t, protocol()) {
 			if f.Kind != links.FramePublish && f.Kind != links.FrameDeliver {
 				continue
 			}
@@ -79,14 +91,12 @@ func TestCorruptKeepsFramesWellFormed(t *testing.T) {
 				t.Fatalf("%s: %v", f.Kind, err)
 			}
 			// The same messages are in it, for the body was altered only.
-			chunks[i].Bytes = raw
+			c[i].Bytes = raw
 			corrupted++
 		}
-		want, err := os.ReadFile(strings.TrimSuffix(file, ".jsonl") + ".txt")
-		must(t, err)
 		// Order 3 has no body, so that its business ID was altered.
-		if got := told(replay(t, chunks, links.MaxFrame)); corrupted == 0 || strings.ReplaceAll(got, "order-x(p1-3-1", "order-3(p1-3-1") != string(want) {
-			t.Errorf("%s: got\n%s", file, got)
+		if got := told(t, c); corrupted == 0 || strings.ReplaceAll(got, "order-x/p1-3-1", "order-3/p1-3-1") != meant(t, name) {
+			t.Errorf("%s: got\n%s", name, got)
 		}
 	}
 	if _, err := kafka.New().Corrupt(links.Frame{Raw: make([]byte, 200)}); err == nil {
@@ -151,9 +161,8 @@ func TestHostileCountsAllocateLittle(t *testing.T) {
 // A commit acknowledges what its own session was given, whoever else was given
 // the same.
 func TestCommitIsOfItsSession(t *testing.T) {
-	chunks := readCapture(t, "testdata/classic.jsonl")
 	acks := map[string]int{}
-	for _, f := range replay(t, chunks, links.MaxFrame) {
+	for _, f := range captured(t, "classic").Understood(t, protocol()) {
 		if f.Kind == links.FrameAck {
 			for _, i := range f.Items {
 				acks[i.BusinessID]++
@@ -168,38 +177,5 @@ func TestCommitIsOfItsSession(t *testing.T) {
 }
 
 func FuzzFramer(f *testing.F) {
-	for _, file := range captures(f) {
-		byConn := map[int]*[3][]byte{}
-		for _, c := range readCapture(f, file) {
-			if byConn[c.Conn] == nil {
-				byConn[c.Conn] = &[3][]byte{}
-			}
-			byConn[c.Conn][c.To] = append(byConn[c.Conn][c.To], c.Bytes...)
-		}
-		for _, c := range byConn {
-			f.Add(c[evidence.ToBroker], c[evidence.ToClient])
-		}
-	}
-	f.Fuzz(func(t *testing.T, toBroker, toClient []byte) {
-		protocol := kafka.New()
-		b, c := protocol.NewConn(links.NewIndex())
-		for _, way := range []struct {
-			framer links.Framer
-			stream []byte
-		}{{b, toBroker}, {c, toClient}} {
-			for rest := way.stream; ; {
-				f, n, err := way.framer.Next(rest)
-				if err != nil || n == 0 {
-					break
-				}
-				if n < 0 || n > len(rest) || !bytes.Equal(f.Raw, rest[:n]) {
-					t.Fatalf("a frame of %d bytes in %d", n, len(rest))
-				}
-				if raw, err := protocol.Corrupt(f); err == nil && len(raw) != n {
-					t.Fatal("corrupt changed the length")
-				}
-				rest = rest[n:]
-			}
-		}
-	})
+	linktest.Fuzz(f, protocol, captured(f, "classic"), captured(f, "consumer"), captured(f, "share"))
 }

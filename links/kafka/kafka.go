@@ -35,16 +35,15 @@ var (
 
 // Kinds of Kafka beyond the uniform ones.
 const (
-	FrameFetch       = "fetch"        // a consumer asks for the next messages
-	FrameNackConfirm = "nack-confirm" // the answer to a nack or a reject
-	FrameReject      = "reject"       // share groups: never deliver it again
-	FrameRenew       = "renew"        // share groups: the consumer needs more time
-	FrameLeave       = "leave"        // a consumer leaves its group
-	FrameLeft        = "left"
-	FrameStored      = "stored"  // transactions: the answer to a publish, which says nothing of the commit
-	FrameCommit      = "commit"  // transactions: what was published is to be seen
-	FrameAbort       = "abort"   // transactions: what was published is never to be seen
-	FrameAborted     = "aborted" // the answer to an abort
+	FrameFetch   = "fetch"  // a consumer asks for the next messages
+	FrameReject  = "reject" // share groups: never deliver it again
+	FrameRenew   = "renew"  // share groups: the consumer needs more time
+	FrameLeave   = "leave"  // a consumer leaves its group
+	FrameLeft    = "left"
+	FrameStored  = "stored"  // transactions: the answer to a publish, which says nothing of the commit
+	FrameCommit  = "commit"  // transactions: what was published is to be seen
+	FrameAbort   = "abort"   // transactions: what was published is never to be seen
+	FrameAborted = "aborted" // the answer to an abort
 )
 
 var kinds = []links.KindInfo{
@@ -65,7 +64,7 @@ var kinds = []links.KindInfo{
 	{Name: links.FrameNack, To: evidence.ToBroker, Text: "share groups: the consumer gives messages back"},
 	{Name: FrameReject, To: evidence.ToBroker, Text: "share groups: the messages are never to be delivered again"},
 	{Name: FrameRenew, To: evidence.ToBroker, Text: "share groups: the consumer needs more time"},
-	{Name: FrameNackConfirm, To: evidence.ToClient, Text: "the answer to a nack, a reject or a renew"},
+	{Name: links.FrameNackConfirm, To: evidence.ToClient, Text: "the answer to a nack, a reject or a renew"},
 }
 
 // Name is "kafka".
@@ -74,23 +73,18 @@ func (Protocol) Name() string { return "kafka" }
 // Kinds are all named kinds.
 func (Protocol) Kinds() []links.KindInfo { return slices.Clone(kinds) }
 
-// withPayload are the kinds in which there is something to corrupt.
-var withPayload = map[string]bool{links.FramePublish: true, links.FrameDeliver: true}
-
 // Legal allows what leaves every answer with its request: the broker answers
 // each request once and in order, and a client takes the next answer for the
 // answer to its oldest request.
 func (p Protocol) Legal(kind string, a links.Action) error {
 	why := ""
-	switch {
-	case a == links.Drop:
+	switch a {
+	case links.Drop:
 		why = "answers come in the order of the requests: this one and all after it are withheld instead"
-	case a == links.Duplicate:
+	case links.Duplicate:
 		why = "answers come in the order of the requests: one more would be taken for the answer to another request"
-	case a == links.Corrupt && !withPayload[kind]:
-		why = "it carries no message of the application"
 	default:
-		return nil
+		return links.LegalAlone(p.Name(), kind, a)
 	}
 	return &links.ErrIllegal{Protocol: p.Name(), Kind: kind, Action: a, Why: why}
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -35,9 +36,7 @@ const (
 	FramePublishReceived = "publish-received" // PUBREC of a publish
 	FramePublishRelease  = "publish-release"  // PUBREL of a publish
 	FrameAckComplete     = "ack-complete"     // PUBCOMP of a delivery
-	FrameUnsubscribe     = "unsubscribe"
-	FrameUnsubscribed    = "unsubscribed"
-	FrameDisconnect      = "disconnect" // the server ends the connection
+	FrameDisconnect      = "disconnect"       // the server ends the connection
 )
 
 var kinds = []links.KindInfo{
@@ -51,8 +50,8 @@ var kinds = []links.KindInfo{
 	{Name: FrameAckComplete, To: evidence.ToBroker, Text: "PUBCOMP of a delivery at QoS 2: its packet identifier is free again"},
 	{Name: links.FrameSubscribe, To: evidence.ToBroker, Text: "SUBSCRIBE"},
 	{Name: links.FrameSubscribed, To: evidence.ToClient, Text: "SUBACK"},
-	{Name: FrameUnsubscribe, To: evidence.ToBroker, Text: "UNSUBSCRIBE"},
-	{Name: FrameUnsubscribed, To: evidence.ToClient, Text: "UNSUBACK"},
+	{Name: links.FrameUnsubscribe, To: evidence.ToBroker, Text: "UNSUBSCRIBE"},
+	{Name: links.FrameUnsubscribed, To: evidence.ToClient, Text: "UNSUBACK"},
 	{Name: FrameDisconnect, To: evidence.ToClient, Text: "DISCONNECT by the server (MQTT 5), with its reason"},
 }
 
@@ -60,17 +59,11 @@ var kinds = []links.KindInfo{
 func (Protocol) Name() string { return "mqtt" }
 
 // Kinds are all named kinds.
-func (Protocol) Kinds() []links.KindInfo { return append([]links.KindInfo(nil), kinds...) }
-
-// withPayload are the kinds in which there is something to corrupt.
-var withPayload = map[string]bool{links.FramePublish: true, links.FrameDeliver: true}
+func (Protocol) Kinds() []links.KindInfo { return slices.Clone(kinds) }
 
 // Legal allows everything but to corrupt what is not a message of the application.
 func (p Protocol) Legal(kind string, a links.Action) error {
-	if a == links.Corrupt && !withPayload[kind] {
-		return &links.ErrIllegal{Protocol: p.Name(), Kind: kind, Action: a, Why: "it carries no message of the application"}
-	}
-	return nil
+	return links.LegalAlone(p.Name(), kind, a)
 }
 
 // Corrupt gives a copy of the frame with one byte of the payload altered. A
@@ -176,7 +169,7 @@ func (c *conn) ofClient(p packet, f *links.Frame) error {
 	case subscribe:
 		f.Kind = links.FrameSubscribe
 	case unsubscribe:
-		f.Kind = FrameUnsubscribe
+		f.Kind = links.FrameUnsubscribe
 	case pingreq, disconnect, auth:
 	default:
 		return fmt.Errorf("mqtt: a client sent a packet of type %d", p.kind)
@@ -206,7 +199,7 @@ func (c *conn) ofServer(p packet, f *links.Frame) error {
 		f.Kind = links.FrameSubscribed
 		return c.subscribed(p, f)
 	case unsuback:
-		f.Kind = FrameUnsubscribed
+		f.Kind = links.FrameUnsubscribed
 	case disconnect:
 		f.Kind = FrameDisconnect
 	case connack, pingresp, auth:

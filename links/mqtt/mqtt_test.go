@@ -3,17 +3,13 @@ package mqtt_test
 import (
 	"bytes"
 	"context"
-	"encoding/hex"
 	"errors"
 	"flag"
-	"fmt"
 	"log/slog"
 	"net"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -25,69 +21,31 @@ import (
 
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/links"
+	"github.com/custodymq/custody/links/linktest"
 	"github.com/custodymq/custody/links/mqtt"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const patience = 20 * time.Second
+func protocol() links.Protocol { return mqtt.Protocol{} }
 
-// sink keeps events in memory.
-type sink struct {
-	mu     sync.Mutex
-	events []evidence.Event
-}
+// rig is a link to a real server.
+type rig struct{ *linktest.Rig }
 
-func (s *sink) Record(e evidence.Event) uint64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.events = append(s.events, e)
-	return uint64(len(s.events))
-}
-
-// of lists what was carried of one kind.
-func (s *sink) of(kind string) (list []evidence.Event) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, e := range s.events {
-		if e.Kind == evidence.FrameCarried && e.Frame == kind {
-			list = append(list, e)
-		}
-	}
-	return list
-}
-
-// rig is a server with a link to it.
-type rig struct {
-	t    *testing.T
-	ctx  context.Context
-	link *links.Link
-	sink *sink
-}
-
-func newRig(t *testing.T) *rig { return newRigAt(t, serve(t), mqtt.Protocol{}) }
-
-func newRigAt(t *testing.T, upstream string, protocol links.Protocol) *rig {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	t.Cleanup(cancel)
-	r := &rig{t: t, ctx: ctx, sink: &sink{}}
-	var err error
-	r.link, err = links.Open(ctx, links.Options{Name: "c1", Upstream: upstream, Protocol: protocol, Index: links.NewIndex(), Sink: r.sink})
-	must(t, err)
-	t.Cleanup(func() { r.link.Close() })
-	return r
-}
+func newRig(t *testing.T) rig { return rig{linktest.Open(t, serve(t), protocol())} }
 
 // serve runs a real server in this process.
 func serve(t *testing.T) (address string) {
 	t.Helper()
 	s := server.New(&server.Options{Logger: slog.New(slog.DiscardHandler)})
-	must(t, s.AddHook(new(auth.AllowHook), nil))
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	must(t, s.AddListener(listeners.NewNet("tcp", l)))
-	must(t, s.Serve())
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = errors.Join(s.AddHook(new(auth.AllowHook), nil), s.AddListener(listeners.NewNet("tcp", l)), s.Serve())
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() { s.Close() })
 	return l.Addr().String()
 }
@@ -99,80 +57,69 @@ type client struct {
 }
 
 // connect opens a session that outlives its connection.
-func (r *rig) connect(id string) client {
-	r.t.Helper()
-	conn, err := net.Dial("tcp", r.link.Addr())
-	must(r.t, err)
+func (r rig) connect(id string) client {
+	r.T.Helper()
+	conn, err := net.Dial("tcp", r.Link.Addr())
+	r.Must(err)
 	c := client{deliveries: make(chan *paho.Publish, 16)}
 	c.Client = paho.NewClient(paho.ClientConfig{
-		Conn: conn, PacketTimeout: patience, EnableManualAcknowledgment: true, SendAcksInterval: time.Millisecond,
+		Conn: conn, PacketTimeout: linktest.Patience, EnableManualAcknowledgment: true, SendAcksInterval: time.Millisecond,
 		OnPublishReceived: []func(paho.PublishReceived) (bool, error){func(p paho.PublishReceived) (bool, error) {
 			c.deliveries <- p.Packet
 			return true, nil
 		}},
 	})
 	expiry := uint32(60)
-	_, err = c.Connect(r.ctx, &paho.Connect{ClientID: id, KeepAlive: 60, Properties: &paho.ConnectProperties{SessionExpiryInterval: &expiry}})
-	must(r.t, err)
-	r.t.Cleanup(func() { c.Disconnect(&paho.Disconnect{}) })
+	_, err = c.Connect(r.Ctx, &paho.Connect{ClientID: id, KeepAlive: 60, Properties: &paho.ConnectProperties{SessionExpiryInterval: &expiry}})
+	r.Must(err)
+	r.T.Cleanup(func() { c.Disconnect(&paho.Disconnect{}) })
 	return c
 }
 
-func (r *rig) subscribe(c client, topic string, qos byte) {
-	r.t.Helper()
-	_, err := c.Subscribe(r.ctx, &paho.Subscribe{Subscriptions: []paho.SubscribeOptions{{Topic: topic, QoS: qos}}})
-	must(r.t, err)
+func (r rig) subscribe(c client, topic string, qos byte) {
+	r.T.Helper()
+	_, err := c.Subscribe(r.Ctx, &paho.Subscribe{Subscriptions: []paho.SubscribeOptions{{Topic: topic, QoS: qos}}})
+	r.Must(err)
 }
 
-func (r *rig) publish(c client, topic string, qos byte, n, body string) *paho.PublishResponse {
-	r.t.Helper()
-	answer, err := c.Publish(r.ctx, &paho.Publish{Topic: topic, QoS: qos, Payload: payload(n, body)})
-	must(r.t, err)
+func (r rig) publish(c client, topic string, qos byte, n, body string) *paho.PublishResponse {
+	r.T.Helper()
+	answer, err := c.Publish(r.Ctx, &paho.Publish{Topic: topic, QoS: qos, Payload: linktest.Payload(n, body)})
+	r.Must(err)
 	return answer
 }
 
-func (r *rig) receive(c client) *paho.Publish {
-	r.t.Helper()
+func (r rig) receive(c client) *paho.Publish {
+	r.T.Helper()
 	select {
 	case m := <-c.deliveries:
 		return m
-	case <-r.ctx.Done():
-		r.t.Fatal("nothing was delivered")
+	case <-r.Ctx.Done():
+		r.T.Fatal("nothing was delivered")
 		return nil
 	}
 }
 
-func payload(n, body string) []byte {
-	return evidence.Envelope{PublishID: "p1-" + n + "-1", BusinessID: "order-" + n, Body: []byte(body)}.Encode()
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // eventually waits for n frames of a kind.
-func (r *rig) eventually(kind string, n int) []evidence.Event {
-	r.t.Helper()
+func (r rig) eventually(kind string, n int) []evidence.Event {
+	r.T.Helper()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for {
-		if got := r.sink.of(kind); len(got) >= n {
+		if got := r.Sink.Carried(kind); len(got) >= n {
 			return got
 		}
 		select {
 		case <-tick.C:
-		case <-r.ctx.Done():
-			r.t.Fatalf("%d frames of %s, want %d", len(r.sink.of(kind)), kind, n)
+		case <-r.Ctx.Done():
+			r.T.Fatalf("%d frames of %s, want %d", len(r.Sink.Carried(kind)), kind, n)
 		}
 	}
 }
 
 // dialogue does one of everything with the real client.
-func (r *rig) dialogue() {
-	t := r.t
+func (r rig) dialogue() {
+	t := r.T
 	t.Helper()
 	c := r.connect("dialogue")
 	r.publish(c, "nobody", 1, "0", "x")
@@ -180,175 +127,40 @@ func (r *rig) dialogue() {
 	r.publish(c, "orders/new", 0, "1", "x")
 	r.publish(c, "orders/new", 1, "2", strings.Repeat("long ", 60))
 	expiry := uint32(60)
-	_, err := c.Publish(r.ctx, &paho.Publish{Topic: "orders/new", QoS: 2, Payload: payload("3", ""), Properties: &paho.PublishProperties{
+	_, err := c.Publish(r.Ctx, &paho.Publish{Topic: "orders/new", QoS: 2, Payload: linktest.Payload("3", ""), Properties: &paho.PublishProperties{
 		MessageExpiry: &expiry, User: paho.UserProperties{{Key: "key", Value: "k"}},
 	}})
-	must(t, err)
+	r.Must(err)
 	for range 3 {
-		must(t, c.Ack(r.receive(c)))
+		r.Must(c.Ack(r.receive(c)))
 	}
 	r.eventually(mqtt.FrameAckComplete, 1)
-	_, err = c.Unsubscribe(r.ctx, &paho.Unsubscribe{Topics: []string{"orders/+"}})
-	must(t, err)
-	must(t, c.Disconnect(&paho.Disconnect{}))
+	_, err = c.Unsubscribe(r.Ctx, &paho.Unsubscribe{Topics: []string{"orders/+"}})
+	r.Must(err)
+	r.Must(c.Disconnect(&paho.Disconnect{}))
 }
 
 var record = flag.String("record", "", "address of an MQTT 5 server: record the real client's dialogue with it under testdata/")
 
 func recordAnew(t *testing.T) {
 	t.Helper()
-	p := &tap{}
-	r := newRigAt(t, *record, p)
+	recorder := &linktest.Recorder{Protocol: protocol()}
+	r := rig{linktest.Open(t, *record, recorder)}
 	r.dialogue()
-	r.link.Close()
-	var lines bytes.Buffer
-	for _, c := range p.carried {
-		fmt.Fprintf(&lines, "%s %x\n", c.way, c.bytes)
-	}
-	must(t, os.WriteFile(file("v5"), lines.Bytes(), 0o644))
+	r.Link.Close()
+	recorder.Carried().Write(t, file("v5"))
 }
 
-// chunk is what came at once in one direction.
-type chunk struct {
-	way   string // ">" to the broker, "<" to the client
-	bytes []byte
-}
-
-const (
-	toBroker = ">"
-	toClient = "<"
-)
-
-// tap is the protocol, and keeps what its connection carried.
-type tap struct {
-	mqtt.Protocol
-	mu      sync.Mutex
-	carried []chunk
-}
-
-func (p *tap) NewConn(ix *links.Index) (broker, client links.Framer) {
-	broker, client = p.Protocol.NewConn(ix)
-	return tapped{broker, p, toBroker}, tapped{client, p, toClient}
-}
-
-type tapped struct {
-	links.Framer
-	tap *tap
-	way string
-}
-
-func (f tapped) Next(buf []byte) (links.Frame, int, error) {
-	frame, n, err := f.Framer.Next(buf)
-	f.tap.mu.Lock()
-	defer f.tap.mu.Unlock()
-	if n > 0 {
-		f.tap.carried = append(f.tap.carried, chunk{f.way, bytes.Clone(buf[:n])})
-	}
-	return frame, n, err
-}
-
-// capture is what one real connection carried, in order. v5 is the dialogue of
-// this test with Mosquitto 2.0.11; v311 is mosquitto_rr 2.0.11 in MQTT 3.1.1,
-// which publishes to its own subscription at QoS 2.
-type capture []chunk
-
+// captures of one connection each: v5 is the dialogue of this test with
+// Mosquitto 2.0.11; v311 is mosquitto_rr 2.0.11 in MQTT 3.1.1, which publishes
+// to its own subscription at QoS 2.
 var captures = []string{"v5", "v311"}
 
-func file(name string) string { return filepath.Join("testdata", name+".hex") }
+func file(name string) string { return filepath.Join("testdata", name+".capture") }
 
-func captured(t testing.TB, name string) (c capture) {
+func captured(t testing.TB, name string) linktest.Capture {
 	t.Helper()
-	text, err := os.ReadFile(file(name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(text)) {
-		way, digits, _ := strings.Cut(strings.TrimSpace(line), " ")
-		b, err := hex.DecodeString(digits)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c = append(c, chunk{way, b})
-	}
-	return c
-}
-
-// size is the number of all bytes.
-func (c capture) size() (n int) {
-	for _, x := range c {
-		n += len(x.bytes)
-	}
-	return n
-}
-
-// splitAt is the same with one chunk more: the one that holds this byte in two.
-func (c capture) splitAt(at int) (split capture) {
-	for _, x := range c {
-		if at > 0 && at < len(x.bytes) {
-			split = append(split, chunk{x.way, x.bytes[:at]}, chunk{x.way, x.bytes[at:]})
-		} else {
-			split = append(split, x)
-		}
-		at -= len(x.bytes)
-	}
-	return split
-}
-
-// inPieces is the same in chunks of at most n bytes.
-func (c capture) inPieces(n int) (split capture) {
-	for _, x := range c {
-		for piece := range slices.Chunk(x.bytes, n) {
-			split = append(split, chunk{x.way, piece})
-		}
-	}
-	return split
-}
-
-// cut gives the frames, as a relay would see them: a direction that its framer
-// refuses is not looked at again.
-func (c capture) cut() (list []links.Frame, err error) {
-	broker, client := mqtt.Protocol{}.NewConn(links.NewIndex())
-	framers := map[string]links.Framer{toBroker: broker, toClient: client}
-	buffers := make(map[string][]byte)
-	for _, x := range c {
-		buf := append(buffers[x.way], x.bytes...)
-		for len(buf) > 0 && framers[x.way] != nil {
-			f, n, bad := framers[x.way].Next(buf[:len(buf):len(buf)])
-			if bad != nil {
-				framers[x.way] = nil
-				err = errors.Join(err, bad)
-			}
-			if n == 0 {
-				break
-			}
-			if n < 0 || n > len(buf) || !bytes.Equal(f.Raw, buf[:n]) {
-				return nil, errors.New("a framer read over the end")
-			}
-			f.Raw = bytes.Clone(f.Raw)
-			list = append(list, f)
-			buf = buf[n:]
-		}
-		buffers[x.way] = bytes.Clone(buf)
-	}
-	return list, err
-}
-
-func sameFrames(a, b []links.Frame) bool {
-	return slices.EqualFunc(a, b, func(x, y links.Frame) bool {
-		return x.Kind == y.Kind && x.Says == y.Says && slices.Equal(x.Items, y.Items) && bytes.Equal(x.Raw, y.Raw)
-	})
-}
-
-// told is a frame in words.
-func told(f links.Frame) string {
-	s := f.Kind
-	for _, item := range f.Items {
-		s += " " + item.BusinessID + "=" + item.PublishID
-	}
-	if f.Says != "" {
-		s += ": " + f.Says
-	}
-	return s
+	return linktest.Read(t, file(name))
 }
 
 // The first bytes of the heartbeats.
@@ -364,32 +176,30 @@ func TestRealStreamsAreUnderstood(t *testing.T) {
 	for name, want := range map[string][]string{
 		"v5": {
 			"", "", // CONNECT, CONNACK
-			"publish order-0=p1-0-1", "accept order-0=p1-0-1: no-matching-subscribers",
-			"subscribe", "subscribed: accepted",
-			"publish order-1=p1-1-1", "publish order-2=p1-2-1",
-			"deliver order-1=p1-1-1", "deliver order-2=p1-2-1", "accept order-2=p1-2-1: accepted",
-			"publish order-3=p1-3-1", "publish-received order-3=p1-3-1: accepted", "publish-release order-3=p1-3-1",
-			"deliver order-3=p1-3-1", "accept order-3=p1-3-1: accepted",
-			"ack order-2=p1-2-1", "ack order-3=p1-3-1", "ack-confirm order-3=p1-3-1", "ack-complete order-3=p1-3-1",
+			"publish order-0/p1-0-1/", "accept order-0/p1-0-1/ says no-matching-subscribers",
+			"subscribe", "subscribed says accepted",
+			"publish order-1/p1-1-1/", "publish order-2/p1-2-1/",
+			"deliver order-1/p1-1-1/", "deliver order-2/p1-2-1/", "accept order-2/p1-2-1/ says accepted",
+			"publish order-3/p1-3-1/", "publish-received order-3/p1-3-1/ says accepted", "publish-release order-3/p1-3-1/",
+			"deliver order-3/p1-3-1/", "accept order-3/p1-3-1/ says accepted",
+			"ack order-2/p1-2-1/", "ack order-3/p1-3-1/", "ack-confirm order-3/p1-3-1/", "ack-complete order-3/p1-3-1/",
 			"unsubscribe", "unsubscribed",
 			"", // DISCONNECT
 		},
 		"v311": {
 			"", "", // CONNECT, CONNACK
-			"subscribe", "subscribed: accepted",
-			"publish order-1=p1-1-1", "publish-received order-1=p1-1-1: accepted",
-			"publish-release order-1=p1-1-1", "deliver order-1=p1-1-1",
-			"ack order-1=p1-1-1", "accept order-1=p1-1-1: accepted",
-			"ack-confirm order-1=p1-1-1", "ack-complete order-1=p1-1-1",
+			"subscribe", "subscribed says accepted",
+			"publish order-1/p1-1-1/", "publish-received order-1/p1-1-1/ says accepted",
+			"publish-release order-1/p1-1-1/", "deliver order-1/p1-1-1/",
+			"ack order-1/p1-1-1/", "accept order-1/p1-1-1/ says accepted",
+			"ack-confirm order-1/p1-1-1/", "ack-complete order-1/p1-1-1/",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			frames, err := captured(t, name).cut()
-			must(t, err)
 			var got []string
-			for _, f := range frames {
+			for _, f := range captured(t, name).Understood(t, protocol()) {
 				if f.Raw[0] != pingreq && f.Raw[0] != pingresp { // these come when they like
-					got = append(got, told(f))
+					got = append(got, linktest.Told(f))
 				}
 			}
 			if !slices.Equal(got, want) {
@@ -401,17 +211,7 @@ func TestRealStreamsAreUnderstood(t *testing.T) {
 
 func TestSplittingChangesNothing(t *testing.T) {
 	for _, name := range captures {
-		c := captured(t, name)
-		whole, err := c.cut()
-		must(t, err)
-		for at := range c.size() {
-			if split, err := c.splitAt(at).cut(); err != nil || !sameFrames(split, whole) {
-				t.Fatalf("%s split at byte %d: %d frames (%v), want %d", name, at, len(split), err, len(whole))
-			}
-		}
-		if single, err := c.inPieces(1).cut(); err != nil || !sameFrames(single, whole) {
-			t.Fatalf("%s byte by byte: %d frames (%v), want %d", name, len(single), err, len(whole))
-		}
+		linktest.Splitting(t, protocol, captured(t, name))
 	}
 }
 
@@ -429,13 +229,13 @@ func TestFramesOfTheServer(t *testing.T) {
 		version    byte
 		want       string
 	}{
-		{"a refusal at QoS 2 ends the exchange", "\x50\x03\x00\x07\x97", 5, "accept: quota-exceeded"},
-		{"a refusal at QoS 1", "\x40\x03\x00\x07\x87", 5, "accept: not-authorized"},
-		{"a reason that has no name", "\x40\x03\x00\x07\x9d", 5, "accept: reason-0x9d"},
-		{"an answer of MQTT 3.1.1", "\x40\x02\x00\x07", 4, "accept: accepted"},
-		{"a failed subscription", "\x90\x03\x00\x01\x80", 4, "subscribed: unspecified-error"},
-		{"one filter of two fails", "\x90\x05\x00\x01\x00\x01\x8f", 5, "subscribed: topic-filter-invalid"},
-		{"a delivery under a topic alias", "\x30\x20\x00\x00\x03\x23\x00\x01custody/1 p1-9-1 order-9\nx", 5, "deliver order-9=p1-9-1"},
+		{"a refusal at QoS 2 ends the exchange", "\x50\x03\x00\x07\x97", 5, "accept says quota-exceeded"},
+		{"a refusal at QoS 1", "\x40\x03\x00\x07\x87", 5, "accept says not-authorized"},
+		{"a reason that has no name", "\x40\x03\x00\x07\x9d", 5, "accept says reason-0x9d"},
+		{"an answer of MQTT 3.1.1", "\x40\x02\x00\x07", 4, "accept says accepted"},
+		{"a failed subscription", "\x90\x03\x00\x01\x80", 4, "subscribed says unspecified-error"},
+		{"one filter of two fails", "\x90\x05\x00\x01\x00\x01\x8f", 5, "subscribed says topic-filter-invalid"},
+		{"a delivery under a topic alias", "\x30\x20\x00\x00\x03\x23\x00\x01custody/1 p1-9-1 order-9\nx", 5, "deliver order-9/p1-9-1/"},
 		{"a delivery that is not ours", "\x30\x04\x00\x01ax", 4, "deliver"},
 		{"a release from an earlier connection", "\x62\x02\x00\x09", 5, "ack-confirm"},
 		{"the end by the server", "\xe0\x01\x8e", 5, "disconnect"},
@@ -445,8 +245,8 @@ func TestFramesOfTheServer(t *testing.T) {
 			t.Fatal(err)
 		}
 		f, n, err := cl.Next([]byte(c.raw))
-		if err != nil || n != len(c.raw) || told(f) != c.want {
-			t.Errorf("%s: %q, %d bytes of %d, %v; want %q", c.about, told(f), n, len(c.raw), err, c.want)
+		if err != nil || n != len(c.raw) || linktest.Told(f) != c.want {
+			t.Errorf("%s: %q, %d bytes of %d, %v; want %q", c.about, linktest.Told(f), n, len(c.raw), err, c.want)
 		}
 	}
 }
@@ -465,12 +265,12 @@ func TestBadStreamsAreRefused(t *testing.T) {
 		string(greeting(5)) + "\x40\x01\x00",                  // half an identifier
 		string(greeting(5)) + "\x80\x02\x00\x01",              // reserved flags
 	} {
-		if _, err := (capture{{toBroker, []byte(raw)}}).cut(); err == nil {
+		if _, refused := linktest.Streams([]byte(raw), nil).Frames(t, protocol()); refused == nil {
 			t.Errorf("%.40q: no error", raw)
 		}
 	}
 	for _, raw := range []string{"\x10\x00", "\x90\x01\x00", "\x90\x03\x00\x01\x05"} {
-		if _, err := (capture{{toBroker, greeting(5)}, {toClient, []byte(raw)}}).cut(); err == nil {
+		if _, refused := linktest.Streams(greeting(5), []byte(raw)).Frames(t, protocol()); refused == nil {
 			t.Errorf("from the server, %.40q: no error", raw)
 		}
 	}
@@ -478,10 +278,8 @@ func TestBadStreamsAreRefused(t *testing.T) {
 
 func TestCorruptKeepsFramesWellFormed(t *testing.T) {
 	for _, name := range captures {
-		frames, err := captured(t, name).cut()
-		must(t, err)
 		altered := 0
-		for _, f := range frames {
+		for _, f := range captured(t, name).Understood(t, protocol()) {
 			got, err := mqtt.Protocol{}.Corrupt(f)
 			if f.Kind != links.FramePublish && f.Kind != links.FrameDeliver {
 				if err == nil {
@@ -502,27 +300,7 @@ func TestCorruptKeepsFramesWellFormed(t *testing.T) {
 	if _, err := (mqtt.Protocol{}).Corrupt(links.Frame{Raw: []byte("\x30\x04\x00\x01ax")}); err == nil {
 		t.Error("corrupted a payload that is not ours")
 	}
-	var illegal *links.ErrIllegal
-	if err := (mqtt.Protocol{}).Legal(links.FrameAck, links.Corrupt); !errors.As(err, &illegal) {
-		t.Errorf("corrupt ack: %v", err)
-	}
-}
-
-func (r *rig) arm(s links.Strike) *links.Armed {
-	r.t.Helper()
-	s.Label = "f"
-	a, err := r.link.Arm(s)
-	must(r.t, err)
-	return a
-}
-
-func (r *rig) fired(a *links.Armed) {
-	r.t.Helper()
-	select {
-	case <-a.Fired():
-	case <-r.ctx.Done():
-		r.t.Fatal("never fired")
-	}
+	linktest.Legal(t, protocol(), links.FrameAck, links.Corrupt, false)
 }
 
 func TestDroppedAcceptLeavesOtherAnswersInPlace(t *testing.T) {
@@ -530,14 +308,14 @@ func TestDroppedAcceptLeavesOtherAnswersInPlace(t *testing.T) {
 		r := newRig(t)
 		c := r.connect("c")
 		r.subscribe(c, "orders", qos)
-		a := r.arm(links.Strike{Action: links.Drop, Kind: links.FrameAccept, Of: "order-1"})
-		over, cancel := context.WithCancel(r.ctx)
+		a := r.Arm(links.Strike{Action: links.Drop, Kind: links.FrameAccept, Of: "order-1"})
+		over, cancel := context.WithCancel(r.Ctx)
 		lost := make(chan error, 1)
 		go func() {
-			_, err := c.Publish(over, &paho.Publish{Topic: "orders", QoS: qos, Payload: payload("1", "x")})
+			_, err := c.Publish(over, &paho.Publish{Topic: "orders", QoS: qos, Payload: linktest.Payload("1", "x")})
 			lost <- err
 		}()
-		r.fired(a)
+		r.Fired(a)
 		if answer := r.publish(c, "orders", qos, "2", "x"); answer.ReasonCode != 0 {
 			t.Errorf("QoS %d: order-2 was answered with %#x", qos, answer.ReasonCode)
 		}
@@ -549,30 +327,16 @@ func TestDroppedAcceptLeavesOtherAnswersInPlace(t *testing.T) {
 }
 
 func TestStrikesOnDeliveries(t *testing.T) {
-	for _, c := range []struct {
-		action links.Action
-		bodies []string
-	}{
-		{links.Duplicate, []string{"body", "body", "last"}},
-		{links.Corrupt, []string{"bodx", "last"}},
-		{links.Delay, []string{"body", "last"}},
-		{links.Drop, []string{"last"}},
-	} {
-		t.Run(string(c.action), func(t *testing.T) {
-			r := newRig(t)
-			cl := r.connect("c")
-			r.subscribe(cl, "orders", 1)
-			a := r.arm(links.Strike{Action: c.action, Kind: links.FrameDeliver, Delay: time.Millisecond})
-			r.publish(cl, "orders", 1, "1", "body")
-			r.publish(cl, "orders", 1, "2", "last")
-			for _, want := range c.bodies {
-				if e, err := evidence.ParseEnvelope(r.receive(cl).Payload); err != nil || string(e.Body) != want {
-					t.Errorf("got %q (%v), want %q", e.Body, err, want)
-				}
-			}
-			r.fired(a)
-		})
-	}
+	linktest.StrikeDeliveries(t, func(t *testing.T) linktest.Dialogue {
+		r := newRig(t)
+		c := r.connect("c")
+		r.subscribe(c, "orders", 1)
+		return linktest.Dialogue{
+			Rig:     r.Rig,
+			Publish: func(n, body string) { r.publish(c, "orders", 1, n, body) },
+			Receive: func() []byte { return r.receive(c).Payload },
+		}
+	})
 }
 
 // An acknowledgement that the server never hears brings the message again, on
@@ -581,40 +345,17 @@ func TestDroppedAckBringsTheMessageAgain(t *testing.T) {
 	r := newRig(t)
 	c := r.connect("c")
 	r.subscribe(c, "orders", 1)
-	a := r.arm(links.Strike{Action: links.Drop, Kind: links.FrameAck, Of: "order-1"})
+	a := r.Arm(links.Strike{Action: links.Drop, Kind: links.FrameAck, Of: "order-1"})
 	r.publish(c, "orders", 1, "1", "x")
-	must(t, c.Ack(r.receive(c)))
-	r.fired(a)
-	must(t, c.Disconnect(&paho.Disconnect{}))
+	r.Must(c.Ack(r.receive(c)))
+	r.Fired(a)
+	r.Must(c.Disconnect(&paho.Disconnect{}))
 	again := r.receive(r.connect("c"))
-	if !again.Packet().Duplicate || string(again.Payload) != string(payload("1", "x")) {
+	if !again.Packet().Duplicate || string(again.Payload) != string(linktest.Payload("1", "x")) {
 		t.Errorf("got %+v", again)
 	}
 }
 
 func FuzzFramer(f *testing.F) {
-	for _, name := range captures {
-		var streams [2][]byte
-		for _, x := range captured(f, name) {
-			way := strings.Index(toBroker+toClient, x.way)
-			streams[way] = append(streams[way], x.bytes...)
-		}
-		f.Add(streams[0], streams[1], uint(3))
-	}
-	f.Fuzz(func(t *testing.T, broker, client []byte, piece uint) {
-		if len(broker)+len(client) > 1<<12 {
-			return // a buffer that grows byte by byte is copied each time
-		}
-		c := capture{{toBroker, broker}, {toClient, client}}
-		whole, err1 := c.cut()
-		split, err2 := c.inPieces(int(piece%64) + 1).cut()
-		if !sameFrames(whole, split) || (err1 == nil) != (err2 == nil) {
-			t.Fatalf("whole: %d frames, %v; in pieces: %d frames, %v", len(whole), err1, len(split), err2)
-		}
-		for _, fr := range whole {
-			if corrupted, err := (mqtt.Protocol{}).Corrupt(fr); err == nil && len(corrupted) != len(fr.Raw) {
-				t.Fatal("corrupt changed the length")
-			}
-		}
-	})
+	linktest.Fuzz(f, protocol, captured(f, "v5"), captured(f, "v311"))
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -27,49 +28,40 @@ var (
 
 // Kinds of JetStream beyond the uniform ones.
 const (
-	FramePull        = "pull"         // a consumer asks for the next messages
-	FrameInProgress  = "in-progress"  // +WPI: the consumer needs more time
-	FrameTerm        = "term"         // +TERM: never deliver it again
-	FrameNackConfirm = "nack-confirm" // the answer to a nack or a term
-	FrameAPI         = "api"          // any other request to $JS.API
-	FrameAPIReply    = "api-reply"
-	FrameUnsubscribe = "unsubscribe"
-	FrameError       = "error"
+	FramePull       = "pull"        // a consumer asks for the next messages
+	FrameInProgress = "in-progress" // +WPI: the consumer needs more time
+	FrameTerm       = "term"        // +TERM: never deliver it again
+	FrameAPI        = "api"         // any other request to $JS.API
+	FrameAPIReply   = "api-reply"
 )
 
 var kinds = []links.KindInfo{
 	{Name: links.FramePublish, To: evidence.ToBroker, Text: "PUB or HPUB of a message; with a reply inbox if JetStream is to confirm it"},
 	{Name: links.FrameAccept, To: evidence.ToClient, Text: "the answer to a publish: JetStream's PubAck, its error, or no responders"},
 	{Name: links.FrameSubscribe, To: evidence.ToBroker, Text: "SUB of a subject that is no inbox"},
-	{Name: FrameUnsubscribe, To: evidence.ToBroker, Text: "UNSUB"},
+	{Name: links.FrameUnsubscribe, To: evidence.ToBroker, Text: "UNSUB"},
 	{Name: FramePull, To: evidence.ToBroker, Text: "a consumer asks for the next messages"},
 	{Name: links.FrameDeliver, To: evidence.ToClient, Text: "MSG or HMSG handed to a consumer"},
 	{Name: links.FrameAck, To: evidence.ToBroker, Text: "+ACK, empty or +NXT to an acknowledgement subject"},
 	{Name: links.FrameAckConfirm, To: evidence.ToClient, Text: "the answer to an ack that asked for one"},
 	{Name: links.FrameNack, To: evidence.ToBroker, Text: "-NAK: the consumer gives a message back"},
-	{Name: FrameNackConfirm, To: evidence.ToClient, Text: "the answer to a nack or a term that asked for one"},
+	{Name: links.FrameNackConfirm, To: evidence.ToClient, Text: "the answer to a nack or a term that asked for one"},
 	{Name: FrameInProgress, To: evidence.ToBroker, Text: "+WPI: the consumer needs more time"},
 	{Name: FrameTerm, To: evidence.ToBroker, Text: "+TERM: the message is never to be delivered again"},
 	{Name: FrameAPI, To: evidence.ToBroker, Text: "any other request to JetStream's API"},
 	{Name: FrameAPIReply, To: evidence.ToClient, Text: "the answer to a request to JetStream's API"},
-	{Name: FrameError, To: evidence.ToClient, Text: "-ERR: the server refuses"},
+	{Name: links.FrameError, To: evidence.ToClient, Text: "-ERR: the server refuses"},
 }
 
 // Name is "nats".
 func (Protocol) Name() string { return "nats" }
 
 // Kinds are all named kinds.
-func (Protocol) Kinds() []links.KindInfo { return append([]links.KindInfo(nil), kinds...) }
-
-// withPayload are the kinds in which there is something to corrupt.
-var withPayload = map[string]bool{links.FramePublish: true, links.FrameDeliver: true}
+func (Protocol) Kinds() []links.KindInfo { return slices.Clone(kinds) }
 
 // Legal allows everything but to corrupt what is not a message of the application.
 func (p Protocol) Legal(kind string, a links.Action) error {
-	if a == links.Corrupt && !withPayload[kind] {
-		return &links.ErrIllegal{Protocol: p.Name(), Kind: kind, Action: a, Why: "it carries no message of the application"}
-	}
-	return nil
+	return links.LegalAlone(p.Name(), kind, a)
 }
 
 // Corrupt gives a copy of the frame with one byte of the payload altered.
@@ -125,7 +117,7 @@ func (c *client) understand(op *operation) (string, []evidence.FrameItem) {
 			return links.FrameSubscribe, nil
 		}
 	case "UNSUB":
-		return FrameUnsubscribe, nil
+		return links.FrameUnsubscribe, nil
 	case "PUB", "HPUB":
 		return c.publication(op)
 	}
@@ -165,9 +157,9 @@ func (c *client) ask(inbox string, r request) {
 var acknowledgements = []struct{ prefix, kind, answer string }{
 	{"+ACK", links.FrameAck, links.FrameAckConfirm},
 	{"+NXT", links.FrameAck, ""},
-	{"-NAK", links.FrameNack, FrameNackConfirm},
+	{"-NAK", links.FrameNack, links.FrameNackConfirm},
 	{"+WPI", FrameInProgress, ""},
-	{"+TERM", FrameTerm, FrameNackConfirm},
+	{"+TERM", FrameTerm, links.FrameNackConfirm},
 }
 
 func acknowledgement(payload []byte) (kind, answer string) {
@@ -191,7 +183,7 @@ type server struct {
 func (s *server) understand(op *operation) (string, []evidence.FrameItem) {
 	switch op.verb {
 	case "-ERR":
-		return FrameError, nil
+		return links.FrameError, nil
 	case "MSG", "HMSG":
 		return s.message(op)
 	}

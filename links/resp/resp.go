@@ -34,10 +34,8 @@ var (
 
 // Kinds beyond the uniform ones.
 const (
-	FrameRead         = "read"         // a consumer asks for entries: XREADGROUP, XREAD
-	FrameClaim        = "claim"        // a consumer takes over what another left: XAUTOCLAIM, XCLAIM
-	FrameUnsubscribe  = "unsubscribe"  // of a channel
-	FrameUnsubscribed = "unsubscribed" // …and its answer
+	FrameRead  = "read"  // a consumer asks for entries: XREADGROUP, XREAD
+	FrameClaim = "claim" // a consumer takes over what another left: XAUTOCLAIM, XCLAIM
 )
 
 var kinds = []links.KindInfo{
@@ -45,8 +43,8 @@ var kinds = []links.KindInfo{
 	{Name: links.FrameAccept, To: evidence.ToClient, Text: "the answer to a publish: the entry's ID, the number of receivers, or an error"},
 	{Name: links.FrameSubscribe, To: evidence.ToBroker, Text: "XGROUP CREATE, or SUBSCRIBE to channels"},
 	{Name: links.FrameSubscribed, To: evidence.ToClient, Text: "the answer to a subscribe"},
-	{Name: FrameUnsubscribe, To: evidence.ToBroker, Text: "UNSUBSCRIBE"},
-	{Name: FrameUnsubscribed, To: evidence.ToClient, Text: "the answer to an unsubscribe"},
+	{Name: links.FrameUnsubscribe, To: evidence.ToBroker, Text: "UNSUBSCRIBE"},
+	{Name: links.FrameUnsubscribed, To: evidence.ToClient, Text: "the answer to an unsubscribe"},
 	{Name: FrameRead, To: evidence.ToBroker, Text: "XREADGROUP or XREAD: a consumer asks for entries"},
 	{Name: FrameClaim, To: evidence.ToBroker, Text: "XAUTOCLAIM or XCLAIM: a consumer takes over entries that were left pending"},
 	{Name: links.FrameDeliver, To: evidence.ToClient, Text: "the answer to a read or a claim, if it carries entries; or a message of a channel"},
@@ -216,7 +214,7 @@ func (c *client) understand(args [][]byte) (kind string, items []evidence.FrameI
 		return links.FrameSubscribe, nil, nil // answered outside the positions
 	case "UNSUBSCRIBE", "PUNSUBSCRIBE", "SUNSUBSCRIBE":
 		c.dialogue.subscribe()
-		return FrameUnsubscribe, nil, nil
+		return links.FrameUnsubscribe, nil, nil
 	case "CLIENT":
 		if strings.EqualFold(first, "REPLY") {
 			return "", nil, errors.New("resp: CLIENT REPLY leaves requests without an answer")
@@ -303,7 +301,7 @@ func (s *server) Next(buf []byte) (links.Frame, int, error) {
 var pushes = map[string]string{
 	"message": links.FrameDeliver, "pmessage": links.FrameDeliver, "smessage": links.FrameDeliver,
 	"subscribe": links.FrameSubscribed, "psubscribe": links.FrameSubscribed, "ssubscribe": links.FrameSubscribed,
-	"unsubscribe": FrameUnsubscribed, "punsubscribe": FrameUnsubscribed, "sunsubscribe": FrameUnsubscribed,
+	"unsubscribe": links.FrameUnsubscribed, "punsubscribe": links.FrameUnsubscribed, "sunsubscribe": links.FrameUnsubscribed,
 }
 
 // pushed tells what stands outside the positions: RESP3's pushes, and in RESP2

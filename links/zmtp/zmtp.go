@@ -45,19 +45,19 @@ var kinds = map[wire.Kind]links.KindInfo{
 	wire.PublishReply:     {Name: links.FrameAccept, To: evidence.ToClient, Text: "the broker's answer to a publish, whatever it says"},
 	wire.Subscribe:        {Name: links.FrameSubscribe, To: evidence.ToBroker, Text: "a consumer asks for its subscription"},
 	wire.SubscribeReply:   {Name: links.FrameSubscribed, To: evidence.ToClient, Text: "the answer to a subscribe"},
-	wire.Unsubscribe:      {Name: "unsubscribe", To: evidence.ToBroker, Text: "a consumer ends its subscription"},
-	wire.UnsubscribeReply: {Name: "unsubscribed", To: evidence.ToClient, Text: "the answer to an unsubscribe"},
+	wire.Unsubscribe:      {Name: links.FrameUnsubscribe, To: evidence.ToBroker, Text: "a consumer ends its subscription"},
+	wire.UnsubscribeReply: {Name: links.FrameUnsubscribed, To: evidence.ToClient, Text: "the answer to an unsubscribe"},
 	wire.Credit:           {Name: "credit", To: evidence.ToBroker, Text: "a consumer will take more deliveries"},
 	wire.Deliver:          {Name: links.FrameDeliver, To: evidence.ToClient, Text: "a message handed to a consumer"},
 	wire.Ack:              {Name: links.FrameAck, To: evidence.ToBroker, Text: "a consumer has processed a message"},
 	wire.AckReply:         {Name: links.FrameAckConfirm, To: evidence.ToClient, Text: "the answer to an ack"},
 	wire.Nack:             {Name: links.FrameNack, To: evidence.ToBroker, Text: "a consumer gives a message back"},
-	wire.NackReply:        {Name: "nack-confirm", To: evidence.ToClient, Text: "the answer to a nack"},
+	wire.NackReply:        {Name: links.FrameNackConfirm, To: evidence.ToClient, Text: "the answer to a nack"},
 	wire.Lookup:           {Name: "lookup", To: evidence.ToBroker, Text: "a producer asks what became of a business ID"},
 	wire.LookupReply:      {Name: "lookup-reply", To: evidence.ToClient, Text: "the answer to a lookup"},
 	wire.Admin:            {Name: "admin", To: evidence.ToBroker, Text: "an administrator's command"},
 	wire.AdminReply:       {Name: "admin-reply", To: evidence.ToClient, Text: "the answer to a command"},
-	wire.Error:            {Name: "error", To: evidence.ToClient, Text: "the broker refuses a message or the connection"},
+	wire.Error:            {Name: links.FrameError, To: evidence.ToClient, Text: "the broker refuses a message or the connection"},
 }
 
 // Kinds are all named kinds, in the order of wire.Kind.
@@ -71,15 +71,9 @@ func (Protocol) Kinds() []links.KindInfo {
 	return list
 }
 
-// withPayload are the kinds in which there is something to corrupt.
-var withPayload = map[string]bool{links.FramePublish: true, links.FrameDeliver: true}
-
 // Legal allows everything but to corrupt what has no payload.
 func (p Protocol) Legal(kind string, a links.Action) error {
-	if a == links.Corrupt && !withPayload[kind] {
-		return &links.ErrIllegal{Protocol: p.Name(), Kind: kind, Action: a, Why: "it carries no payload, and its head must stay readable"}
-	}
-	return nil
+	return links.LegalAlone(p.Name(), kind, a)
 }
 
 // Corrupt gives a copy of the frame with one byte of the payload altered.

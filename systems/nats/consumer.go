@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	client "github.com/nats-io/nats.go"
@@ -22,7 +21,7 @@ import (
 type consumer struct {
 	*session
 	profile   Profile
-	window    int
+	window    *systems.Window // deliveries past AckWait are the server's again
 	ackWait   time.Duration
 	nakDelay  time.Duration
 	patience  time.Duration // until a pull without any answer counts as lost
@@ -31,11 +30,7 @@ type consumer struct {
 	inbox     string
 	messages  chan *client.Msg
 	receiving chan struct{} // held by the one Receive that waits
-	settled   chan struct{} // something has left open
 	pullEnds  time.Time     // of the outstanding pull; zero is none. Guarded by receiving
-
-	mu   sync.Mutex
-	open map[*delivery]time.Time // unsettled, until the server takes it back
 }
 
 func (p Profile) consumer(ctx context.Context, o systems.ConsumerOptions) (systems.Consumer, error) {
@@ -80,7 +75,7 @@ func (p Profile) subscribe(ctx context.Context, s *session, subject string, o sy
 	c := &consumer{
 		session:   s,
 		profile:   p,
-		window:    max(o.Window, 1),
+		window:    systems.NewWindow(o.Window),
 		ackWait:   p.scaled(ackWait),
 		nakDelay:  p.scaled(nakDelay),
 		patience:  p.scaled(pullExpires + pullGrace),
@@ -89,8 +84,6 @@ func (p Profile) subscribe(ctx context.Context, s *session, subject string, o sy
 		inbox:     s.conn.NewInbox(),
 		messages:  make(chan *client.Msg, 64), // far more than one pull at a time can bring
 		receiving: make(chan struct{}, 1),
-		settled:   make(chan struct{}, 1),
-		open:      make(map[*delivery]time.Time),
 	}
 	if _, err := s.conn.ChanSubscribe(c.inbox, c.messages); err != nil {
 		return nil, fmt.Errorf("nats: subscribe to deliveries: %w: %w", systems.ErrUnavailable, err)
@@ -143,7 +136,7 @@ func (c *consumer) Receive(ctx context.Context) (systems.Delivery, error) {
 				return d, err
 			}
 		case <-timer.C:
-		case <-c.settled:
+		case <-c.window.Left():
 		case <-c.gone:
 			return nil, systems.ErrDisconnected
 		case <-ctx.Done():
@@ -158,7 +151,7 @@ func (c *consumer) ask(now time.Time) (time.Time, error) {
 	if now.Before(c.pullEnds) {
 		return c.pullEnds, nil
 	}
-	if full, until := c.full(now); full {
+	if full, until := c.window.Full(now); full {
 		return until, nil
 	}
 	if err := c.conn.PublishRequest(c.next, c.inbox, c.pull); err != nil {
@@ -167,23 +160,6 @@ func (c *consumer) ask(now time.Time) (time.Time, error) {
 	}
 	c.pullEnds = now.Add(c.patience)
 	return c.pullEnds, nil
-}
-
-// full reports whether the window is used up, and until when at the latest: a
-// delivery past AckWait is the server's again, settled or not.
-func (c *consumer) full(now time.Time) (bool, time.Time) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	var first time.Time
-	for d, until := range c.open {
-		switch {
-		case !now.Before(until):
-			delete(c.open, d)
-		case first.IsZero() || until.Before(first):
-			first = until
-		}
-	}
-	return len(c.open) >= c.window, first
 }
 
 // take makes a delivery of what came for a pull; neither delivery nor error
@@ -205,20 +181,8 @@ func (c *consumer) take(msg *client.Msg) (systems.Delivery, error) {
 		return handed{message}, nil
 	}
 	d := &delivery{consumer: c, reply: msg.Reply, message: message, attempt: int(meta.NumDelivered)}
-	c.mu.Lock()
-	c.open[d] = time.Now().Add(c.ackWait)
-	c.mu.Unlock()
+	c.window.Enter(d, time.Now().Add(c.ackWait))
 	return d, nil
-}
-
-func (c *consumer) settle(d *delivery) {
-	c.mu.Lock()
-	delete(c.open, d)
-	c.mu.Unlock()
-	select {
-	case c.settled <- struct{}{}:
-	default:
-	}
 }
 
 // delivery is one message in the hands of the application.
@@ -263,10 +227,10 @@ func (d *delivery) answer(ctx context.Context, body []byte) (evidence.AckOutcome
 	_, err := d.consumer.conn.RequestWithContext(ctx, d.reply, body)
 	switch {
 	case err == nil:
-		d.consumer.settle(d)
+		d.consumer.window.Leave(d)
 		return evidence.AckConfirmed, nil
 	case errors.Is(err, client.ErrNoResponders):
-		d.consumer.settle(d)
+		d.consumer.window.Leave(d)
 		return evidence.AckRefused, fmt.Errorf("nats: %s of %s: its consumer is gone: %w", body, d.message.MessageID, err)
 	case errors.Is(err, client.ErrConnectionClosed):
 		err = errors.Join(systems.ErrDisconnected, err)
@@ -276,7 +240,7 @@ func (d *delivery) answer(ctx context.Context, body []byte) (evidence.AckOutcome
 
 // tell sends an answer that nobody confirms.
 func (d *delivery) tell(body []byte) (evidence.AckOutcome, error) {
-	d.consumer.settle(d)
+	d.consumer.window.Leave(d)
 	err := d.consumer.conn.Publish(d.reply, body)
 	switch {
 	case err == nil:

@@ -235,20 +235,20 @@ func TestTheWindowHoldsBackFurtherPulls(t *testing.T) {
 		t.Fatal(err)
 	}
 	now := time.Now()
-	if full, until := c.full(now); !full || until.After(now.Add(ackWait)) {
+	if full, until := c.window.Full(now); !full || until.After(now.Add(ackWait)) {
 		t.Errorf("one delivery is out: full is %v until %v", full, until)
 	}
 	if _, err := d.Ack(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if full, _ := c.full(now); full {
+	if full, _ := c.window.Full(now); full {
 		t.Error("still full after the acknowledgement")
 	}
 	next, err := c.Receive(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if full, _ := c.full(time.Now().Add(2 * ackWait)); full || next == nil {
+	if full, _ := c.window.Full(time.Now().Add(2 * ackWait)); full || next == nil {
 		t.Error("still full though AckWait is over: the message is the server's again")
 	}
 }

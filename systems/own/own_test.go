@@ -11,7 +11,6 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"fmt"
-	"io"
 	"io/fs"
 	"math/big"
 	"net"
@@ -28,7 +27,6 @@ import (
 	"github.com/custodymq/custody/bench"
 	"github.com/custodymq/custody/bench/child"
 	"github.com/custodymq/custody/containers"
-	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/guarantees"
 	"github.com/custodymq/custody/scenarios"
 	"github.com/custodymq/custody/systems"
@@ -149,26 +147,8 @@ func somebodysKafka(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	systemtest.Require(t, base)
-	dir := t.TempDir()
-	in, err := base.Start(t.Context(), systems.Env{Dir: dir, Sink: nobody{}, Scale: 1, Log: func(name string) (io.WriteCloser, error) {
-		return os.Create(filepath.Join(dir, name+".log"))
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := in.Stop(context.Background()); err != nil {
-			t.Errorf("the run has left the server dead: %v", err)
-		}
-	})
-	return profile(t, fmt.Sprintf("system: kafka:acks-all\naddress: %s\n", in.(systems.Networked).Address()))
+	return profile(t, fmt.Sprintf("system: kafka:acks-all\naddress: %s\n", systemtest.Serve(t, base)))
 }
-
-// nobody looks at the events of the server's owner.
-type nobody struct{}
-
-func (nobody) Record(evidence.Event) uint64 { return 0 }
 
 func certificate(t *testing.T) (tls.Certificate, []byte) {
 	t.Helper()

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	client "github.com/redis/go-redis/v9"
@@ -27,12 +26,13 @@ type consumer struct {
 	*session
 	destination, key string
 	group, name      string
-	window           int
+	// An entry that has been idle for long enough leaves it, whether or not this
+	// profile's consumers claim it then.
+	window *systems.Window
 
 	calls     chan *call    // to the connection's goroutine
 	done      chan struct{} // closed when that has ended
 	receiving chan struct{} // held by the one Receive that waits
-	settled   chan struct{} // something has left open
 
 	// Guarded by receiving.
 	reading   *call     // under way
@@ -40,9 +40,6 @@ type consumer struct {
 	own       string    // the last of its own pending entries that was read; empty when there are no more
 	claimFrom string    // where the next claim begins to look
 	claimNext time.Time // when it is due
-
-	mu   sync.Mutex
-	open map[*delivery]time.Time // unsettled, until it counts as given up
 }
 
 // call is one use of the connection.
@@ -66,9 +63,9 @@ func (c clients) join(ctx context.Context, o systems.ConsumerOptions) (systems.C
 		return nil, err
 	}
 	k := &consumer{
-		clients: c, session: s, destination: o.Destination, key: key, group: o.Subscription, name: o.Name, window: max(o.Window, 1),
-		calls: make(chan *call), done: make(chan struct{}), receiving: make(chan struct{}, 1), settled: make(chan struct{}, 1),
-		claimFrom: "0-0", open: make(map[*delivery]time.Time),
+		clients: c, session: s, destination: o.Destination, key: key, group: o.Subscription, name: o.Name, window: systems.NewWindow(o.Window),
+		calls: make(chan *call), done: make(chan struct{}), receiving: make(chan struct{}, 1),
+		claimFrom: "0-0",
 	}
 	if c.profile.reads != newOnly {
 		k.own = "0-0"
@@ -133,11 +130,11 @@ func (c *consumer) Receive(ctx context.Context) (systems.Delivery, error) {
 func (c *consumer) ask(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	for full, until := c.full(time.Now()); full; full, until = c.full(time.Now()) {
+	for full, until := c.window.Full(time.Now()); full; full, until = c.window.Full(time.Now()) {
 		timer.Reset(time.Until(until))
 		select {
 		case <-timer.C:
-		case <-c.settled:
+		case <-c.window.Left():
 		case <-c.gone:
 			return systems.ErrDisconnected
 		case <-ctx.Done():
@@ -154,24 +151,6 @@ func (c *consumer) ask(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-}
-
-// full reports whether the window is used up, and until when at the latest: an
-// entry that has been idle for long enough counts as given up, whether or not
-// this profile's consumers claim it then.
-func (c *consumer) full(now time.Time) (bool, time.Time) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	var first time.Time
-	for d, until := range c.open {
-		switch {
-		case !now.Before(until):
-			delete(c.open, d)
-		case first.IsZero() || until.Before(first):
-			first = until
-		}
-	}
-	return len(c.open) >= c.window, first
 }
 
 // reading is what a read found.
@@ -270,20 +249,8 @@ func (c *consumer) take(now time.Time) (systems.Delivery, error) {
 		return nil, nil
 	}
 	d := &delivery{consumer: c, id: r.entry.ID, message: decode(c.destination, c.key, *r.entry), attempt: r.attempt, again: r.from != fromNew}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.open[d] = now.Add(c.profile.scaled(claimIdle))
+	c.window.Enter(d, now.Add(c.profile.scaled(claimIdle)))
 	return d, nil
-}
-
-func (c *consumer) settle(d *delivery) {
-	c.mu.Lock()
-	delete(c.open, d)
-	c.mu.Unlock()
-	select {
-	case c.settled <- struct{}{}:
-	default:
-	}
 }
 
 // delivery is one entry in the hands of the application.
@@ -314,7 +281,7 @@ func (d *delivery) Ack(ctx context.Context) (evidence.AckOutcome, error) {
 	var err error
 	ack := &call{done: make(chan struct{}), run: func(ctx context.Context) {
 		if n, err = c.client.XAck(ctx, c.key, c.group, d.id).Result(); err == nil {
-			c.settle(d) // also when the caller has stopped waiting
+			c.window.Leave(d) // also when the caller has stopped waiting
 		}
 	}}
 	what := "ack of " + resp.MessageID(c.key, d.id)

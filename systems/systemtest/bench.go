@@ -50,17 +50,11 @@ func start(t *testing.T, s systems.System, servers *containers.Pool) *bench {
 	var pipes sync.WaitGroup // the event pipes of the instance's children
 	b.onStop(cancel)
 	b.onStop(pipes.Wait)
-	dir := t.TempDir()
-	instance, err := s.Start(ctx, systems.Env{
-		Dir: dir,
-		Log: func(name string) (io.WriteCloser, error) { return os.Create(filepath.Join(dir, name+".log")) },
-		// Evidence of children is the bench's to judge; here it is only drained.
-		Adopt:   func(events io.Reader, _ string) { pipes.Go(func() { _, _ = io.Copy(io.Discard, events) }) },
-		Sink:    b.sink,
-		Scale:   1,
-		Seed:    1,
-		Servers: servers,
-	})
+	env := envOf(t, b.sink)
+	// Evidence of children is the bench's to judge; here it is only drained.
+	env.Adopt = func(events io.Reader, _ string) { pipes.Go(func() { _, _ = io.Copy(io.Discard, events) }) }
+	env.Servers = servers
+	instance, err := s.Start(ctx, env)
 	if err != nil {
 		cancel()
 		t.Fatalf("start: %v", err)
@@ -78,6 +72,17 @@ func start(t *testing.T, s systems.System, servers *containers.Pool) *bench {
 	})
 	t.Cleanup(b.stop)
 	return b
+}
+
+func envOf(t *testing.T, s evidence.Sink) systems.Env {
+	dir := t.TempDir()
+	return systems.Env{
+		Dir:   dir,
+		Log:   func(name string) (io.WriteCloser, error) { return os.Create(filepath.Join(dir, name+".log")) },
+		Sink:  s,
+		Scale: 1,
+		Seed:  1,
+	}
 }
 
 func (b *bench) onStop(f func()) { b.cleanups = append(b.cleanups, f) }

@@ -52,26 +52,46 @@ func Exercise(t *testing.T, s systems.System) {
 	}
 }
 
-// RequireVariable is the environment variable that makes a missing system a
-// failure instead of a skip.
-const RequireVariable = "CUSTODY_REQUIRE"
-
-// Require skips the test if the machine lacks what the system needs; with
-// RequireVariable set it fails.
+// Require is Needs of a system: what its Installed says.
 func Require(t testing.TB, s systems.System) {
 	t.Helper()
-	need, ok := s.(systems.Installed)
-	if !ok {
-		return
+	if need, ok := s.(systems.Installed); ok {
+		Needs(t, need.Installed())
 	}
-	err := need.Installed()
+}
+
+// Needs skips the test if the machine lacks something; where the environment
+// variable CUSTODY_REQUIRE is set, it fails.
+func Needs(t testing.TB, missing error) {
+	t.Helper()
 	switch {
-	case err == nil:
-	case os.Getenv(RequireVariable) != "":
-		t.Fatalf("%s is required and missing: %v", s.Describe().System, err)
+	case missing == nil:
+	case os.Getenv("CUSTODY_REQUIRE") != "":
+		t.Fatalf("required, but: %v", missing)
 	default:
-		t.Skipf("%s is not installed: %v", s.Describe().System, err)
+		t.Skip(missing)
 	}
+}
+
+// Serve runs a system, which has to be Networked, until the end of a test that
+// is not about the adapter. It gives the server's address.
+func Serve(t *testing.T, s systems.System) (address string) {
+	t.Helper()
+	Require(t, s)
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	instance, err := s.Start(ctx, envOf(t, &sink{}))
+	if err != nil {
+		t.Fatalf("start: %v", err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), within)
+		defer cancel()
+		if err := instance.Stop(ctx); err != nil {
+			t.Errorf("stop: %v", err)
+		}
+	})
+	return instance.(systems.Networked).Address()
 }
 
 // obligations of an adapter, in the order in which a failure is best read.

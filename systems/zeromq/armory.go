@@ -112,7 +112,7 @@ func (a *armory) due(f *armedFault, op faulty.Op) bool {
 	a.mu.Unlock()
 	if strikes {
 		// A parent that is gone hears nothing, and this process ends with it.
-		_ = a.parent.Notify("fired", storeFired{f.spec.Label, systems.StoreFired{Operation: f.spec.Operation, Items: itemsOf(op, f.spec.Operation)}})
+		_ = a.parent.Notify("fired", storeFired{f.spec.Label, systems.StoreFired{Operation: f.spec.Operation, Items: ItemsOf(op, f.spec.Operation)}})
 	}
 	return strikes
 }
@@ -120,16 +120,6 @@ func (a *armory) due(f *armedFault, op faulty.Op) bool {
 type storeFired struct {
 	Label string
 	Fired systems.StoreFired
-}
-
-func itemsOf(op faulty.Op, name string) []evidence.FrameItem {
-	var items []evidence.FrameItem
-	for _, it := range op.Items {
-		if name == op.Name || it.Name == name {
-			items = append(items, evidence.FrameItem{BusinessID: it.BusinessID, MessageID: it.MessageID})
-		}
-	}
-	return items
 }
 
 func (a *armory) heal(label string) {
@@ -179,23 +169,8 @@ func (a *armory) After(op faulty.Op, err error) error {
 	return err
 }
 
-// report the operations of batches: what the store was asked for, and what it
-// answered. Reads and the work of files would drown them.
 func (a *armory) report(kind evidence.Kind, op faulty.Op, err error) {
-	if op.Layer != faulty.Contract || op.Name != "apply" {
-		return
-	}
-	names := make([]string, 0, 2)
-	for _, it := range op.Items {
-		if !slices.Contains(names, it.Name) {
-			names = append(names, it.Name)
-		}
-	}
-	for _, name := range names {
-		e := evidence.Event{Kind: kind, Actor: "broker", Frame: name, Items: itemsOf(op, name), OK: err == nil && kind == evidence.StoreReturned}
-		if err != nil {
-			e.Reason = err.Error()
-		}
+	for _, e := range StoreEvents(kind, op, err) {
 		a.sink.Record(e)
 	}
 }

@@ -33,23 +33,13 @@ func (c clients) dial(ctx context.Context, name, address string) (*client.Conn, 
 	return conn, nil
 }
 
-func (c clients) mode(m systems.Mode) wire.Mode {
-	if m == systems.DefaultMode {
-		m = c.profile.mode
-	}
-	if m == systems.AtMostOnce {
-		return wire.AtMostOnce
-	}
-	return wire.AtLeastOnce
-}
-
 // Producer opens a session.
 func (c clients) Producer(ctx context.Context, o systems.ProducerOptions) (systems.Producer, error) {
 	conn, err := c.dial(ctx, o.Name, o.Address)
 	if err != nil {
 		return nil, err
 	}
-	return &producer{conn: conn, mode: c.mode(o.Mode), opened: time.Now()}, nil
+	return &producer{conn: conn, mode: c.profile.Mode(o.Mode), opened: time.Now()}, nil
 }
 
 type producer struct {
@@ -82,28 +72,13 @@ func (p *producer) Lookup(ctx context.Context, businessID string) (systems.Resol
 	if err != nil {
 		return systems.Resolution{}, fmt.Errorf("zeromq: lookup %s: %w", businessID, err)
 	}
-	r := resolutions[m.Answer]
-	r.MessageID = m.MessageID
-	return r, nil
-}
-
-var resolutions = map[wire.Answer]systems.Resolution{
-	wire.Stored:    {Acceptance: evidence.Accepted, Reason: "stored"},
-	wire.Settled:   {Acceptance: evidence.Accepted, Reason: "settled"},
-	wire.Dead:      {Acceptance: evidence.Accepted, Reason: "dead"},
-	wire.NotSeen:   {Acceptance: evidence.Rejected, Reason: "not-seen"},
-	wire.Forgotten: {Acceptance: evidence.Unknown, Reason: "forgotten"},
-	wire.Unknown:   {Acceptance: evidence.Unknown, Reason: "unknown"},
+	return ResolutionOf(m), nil
 }
 
 type pending struct {
 	call *client.Call
 	err  error
 	mode wire.Mode
-}
-
-var acceptances = map[wire.Answer]evidence.Acceptance{
-	wire.Accepted: evidence.Accepted, wire.Declined: evidence.Declined, wire.Rejected: evidence.Rejected, wire.Unknown: evidence.Unknown,
 }
 
 func (p *pending) Receipt(ctx context.Context) systems.Receipt {
@@ -113,16 +88,7 @@ func (p *pending) Receipt(ctx context.Context) systems.Receipt {
 	m, err := p.call.Wait(ctx)
 	switch {
 	case err == nil:
-		r := systems.Receipt{Acceptance: acceptances[m.Answer], MessageID: m.MessageID, Told: "ok", Reason: m.Reason}
-		if r.Acceptance != evidence.Accepted {
-			r.Told = r.Acceptance.String() + ": " + m.Reason
-			return r
-		}
-		r.HeldBy = evidence.HeldByStore
-		if p.mode == wire.AtMostOnce {
-			r.HeldBy = evidence.HeldByBrokerMemory
-		}
-		return r
+		return ReceiptOf(p.mode, m)
 	case errors.Is(err, client.ErrRefused), errors.Is(err, client.ErrDisconnected) && !p.call.Written():
 		return systems.Receipt{Acceptance: evidence.Rejected, Told: err.Error(), Reason: err.Error()}
 	}
@@ -135,7 +101,7 @@ func (c clients) Consumer(ctx context.Context, o systems.ConsumerOptions) (syste
 	if err != nil {
 		return nil, err
 	}
-	f := client.Filter{Topic: o.Destination, Group: o.Subscription, Mode: c.mode(o.Mode), Window: o.Window}
+	f := client.Filter{Topic: o.Destination, Group: o.Subscription, Mode: c.profile.Mode(o.Mode), Window: o.Window}
 	sub, err := conn.Subscribe(ctx, f)
 	if err != nil {
 		conn.Close()

@@ -106,9 +106,6 @@ func (p Profile) Broker() broker.Config {
 	}
 }
 
-// Mode of the profile's clients that name none.
-func (p Profile) Mode() systems.Mode { return p.mode }
-
 // Describe gives the profile with its limits scaled.
 func (p Profile) Describe() systems.Description {
 	d := systems.Description{

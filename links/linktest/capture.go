@@ -1,0 +1,202 @@
+// Package linktest holds what the tests of every framer need: captures of what
+// real peers say, the properties that hold however bytes arrive, and a link to
+// a real server.
+package linktest
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/links"
+)
+
+// Capture is what the connections of a dialogue carried, in order.
+type Capture []Chunk
+
+// Chunk came at once: one frame of a recorded capture, or a piece of one.
+type Chunk struct {
+	Conn  int // from 1, in the order in which connections began
+	To    evidence.Direction
+	Bytes []byte
+}
+
+// Streams are all that one connection carried to the broker, then all that it
+// carried to the client.
+func Streams(toBroker, toClient []byte) Capture {
+	return Capture{{1, evidence.ToBroker, toBroker}, {1, evidence.ToClient, toClient}}
+}
+
+// arrows stand behind the number of a connection in a file: 1> "bytes".
+var arrows = [...]string{evidence.ToBroker: ">", evidence.ToClient: "<"}
+
+// Read a capture from a file that Write made: a line for each chunk.
+func Read(t testing.TB, file string) (c Capture) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		x, arrow := Chunk{To: evidence.ToBroker}, ""
+		if _, err := fmt.Sscanf(line, "%d%1s %q", &x.Conn, &arrow, &x.Bytes); err != nil {
+			t.Fatalf("%s: chunk %d: %v", file, len(c)+1, err)
+		}
+		if arrow == arrows[evidence.ToClient] {
+			x.To = evidence.ToClient
+		}
+		c = append(c, x)
+	}
+	if len(c) == 0 {
+		t.Fatalf("%s holds no capture", file)
+	}
+	return c
+}
+
+// Write the capture to a file.
+func (c Capture) Write(t testing.TB, file string) {
+	t.Helper()
+	var text bytes.Buffer
+	for _, x := range c {
+		fmt.Fprintf(&text, "%d%s %q\n", x.Conn, arrows[x.To], x.Bytes)
+	}
+	if err := os.WriteFile(file, text.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// InPieces is the same, each chunk in pieces of these sizes in turn.
+func (c Capture) InPieces(sizes ...int) (pieces Capture) {
+	for _, x := range c {
+		for i, rest := 0, x.Bytes; len(rest) > 0; i++ {
+			n := min(sizes[i%len(sizes)], len(rest))
+			pieces = append(pieces, Chunk{x.Conn, x.To, rest[:n]})
+			rest = rest[n:]
+		}
+	}
+	return pieces
+}
+
+// apart is one chunk for each direction of each connection: all that went to
+// the broker, then all that went to the client.
+func (c Capture) apart() (whole Capture) {
+	for _, x := range c {
+		for len(whole) < 2*x.Conn {
+			conn := len(whole)/2 + 1
+			whole = append(whole, Chunk{Conn: conn, To: evidence.ToBroker}, Chunk{Conn: conn, To: evidence.ToClient})
+		}
+		way := &whole[2*(x.Conn-1)]
+		if x.To == evidence.ToClient {
+			way = &whole[2*(x.Conn-1)+1]
+		}
+		way.Bytes = append(way.Bytes, x.Bytes...)
+	}
+	return whole
+}
+
+// Frames cuts the capture as links would: a direction that its framer refuses
+// is not looked at again, and its error is among refused. A framer that reads
+// over the end fails the test.
+func (c Capture) Frames(t testing.TB, p links.Protocol) (list []links.Frame, refused []error) {
+	t.Helper()
+	type way struct {
+		conn int
+		to   evidence.Direction
+	}
+	index, framers, unread := links.NewIndex(), make(map[way]links.Framer), make(map[way][]byte)
+	for _, x := range c {
+		w := way{x.Conn, x.To}
+		if _, known := framers[w]; !known {
+			framers[way{x.Conn, evidence.ToBroker}], framers[way{x.Conn, evidence.ToClient}] = p.NewConn(index)
+		}
+		buf := append(unread[w], x.Bytes...)
+		for len(buf) > 0 && framers[w] != nil {
+			f, n, err := framers[w].Next(buf[:len(buf):len(buf)])
+			if err != nil {
+				refused = append(refused, err)
+				framers[w] = nil
+			}
+			if err != nil || n == 0 {
+				break
+			}
+			if n < 0 || n > len(buf) || !bytes.Equal(f.Raw, buf[:n]) {
+				t.Fatalf("of %d bytes the framer took %d, and gives a frame of %d", len(buf), n, len(f.Raw))
+			}
+			f.Raw = bytes.Clone(f.Raw)
+			list = append(list, f)
+			buf = buf[n:]
+		}
+		unread[w] = buf
+	}
+	return list, refused
+}
+
+// Understood are the frames of a capture that no framer refuses.
+func (c Capture) Understood(t testing.TB, p links.Protocol) []links.Frame {
+	t.Helper()
+	list, refused := c.Frames(t, p)
+	if refused != nil {
+		t.Fatal(refused)
+	}
+	return list
+}
+
+// Told is a frame in one line: its kind, BUSINESS/PUBLISH/MESSAGE for each
+// item, and what it says.
+func Told(f links.Frame) string {
+	words := []string{f.Kind}
+	for _, i := range f.Items {
+		words = append(words, strings.Join([]string{i.BusinessID, i.PublishID, i.MessageID}, "/"))
+	}
+	if f.Says != "" {
+		words = append(words, "says "+f.Says)
+	}
+	return strings.Join(words, " ")
+}
+
+// Recorder is a protocol that keeps what its connections carry.
+type Recorder struct {
+	links.Protocol
+	mu      sync.Mutex
+	conns   int
+	carried Capture
+}
+
+// NewConn of the protocol, recorded.
+func (r *Recorder) NewConn(ix *links.Index) (toBroker, toClient links.Framer) {
+	b, c := r.Protocol.NewConn(ix)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.conns++
+	return &recorded{b, r, r.conns, evidence.ToBroker}, &recorded{c, r, r.conns, evidence.ToClient}
+}
+
+// Carried is a chunk for each frame so far.
+func (r *Recorder) Carried() Capture {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.carried
+}
+
+type recorded struct {
+	links.Framer
+	recorder *Recorder
+	conn     int
+	to       evidence.Direction
+}
+
+// Next holds the lock meanwhile: the order of the capture is the one in which
+// the framers understood it.
+func (r *recorded) Next(buf []byte) (links.Frame, int, error) {
+	r.recorder.mu.Lock()
+	defer r.recorder.mu.Unlock()
+	f, n, err := r.Framer.Next(buf)
+	if n > 0 {
+		r.recorder.carried = append(r.recorder.carried, Chunk{r.conn, r.to, bytes.Clone(buf[:n])})
+	}
+	return f, n, err
+}

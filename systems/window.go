@@ -1,0 +1,59 @@
+package systems
+
+import (
+	"sync"
+	"time"
+)
+
+// Window holds the deliveries that a consumer's session has with the
+// application at one time. One leaves it when it is settled, or when the system
+// counts it as given up. Safe for concurrent use.
+type Window struct {
+	size int
+	left chan struct{}
+
+	mu   sync.Mutex
+	open map[Delivery]time.Time // until the system takes it back
+}
+
+// NewWindow makes one for so many deliveries, at least one.
+func NewWindow(size int) *Window {
+	return &Window{size: max(size, 1), left: make(chan struct{}, 1), open: make(map[Delivery]time.Time)}
+}
+
+// Enter takes a place, which comes back at that time if it is not left before.
+func (w *Window) Enter(d Delivery, until time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.open[d] = until
+}
+
+// Leave gives the place back.
+func (w *Window) Leave(d Delivery) {
+	w.mu.Lock()
+	delete(w.open, d)
+	w.mu.Unlock()
+	select {
+	case w.left <- struct{}{}:
+	default:
+	}
+}
+
+// Left says that a delivery has left since it last said so. One reader only.
+func (w *Window) Left() <-chan struct{} { return w.left }
+
+// Full reports whether every place is taken, and until when at the latest.
+func (w *Window) Full(now time.Time) (bool, time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var first time.Time
+	for d, until := range w.open {
+		switch {
+		case !now.Before(until):
+			delete(w.open, d)
+		case first.IsZero() || until.Before(first):
+			first = until
+		}
+	}
+	return len(w.open) >= w.size, first
+}

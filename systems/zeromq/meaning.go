@@ -1,0 +1,91 @@
+package zeromq
+
+import (
+	"slices"
+
+	"github.com/custodymq/custody/broker/store/faulty"
+	"github.com/custodymq/custody/broker/wire"
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/systems"
+)
+
+// What the broker's modes, answers and store mean in evidence: to the sessions
+// here, and to those that explore simulates.
+
+// Mode of a client that asks for this one: the profile's if it names none.
+func (p Profile) Mode(m systems.Mode) wire.Mode {
+	if m == systems.DefaultMode {
+		m = p.mode
+	}
+	if m == systems.AtMostOnce {
+		return wire.AtMostOnce
+	}
+	return wire.AtLeastOnce
+}
+
+var acceptances = map[wire.Answer]evidence.Acceptance{
+	wire.Accepted: evidence.Accepted, wire.Declined: evidence.Declined, wire.Rejected: evidence.Rejected, wire.Unknown: evidence.Unknown,
+}
+
+// ReceiptOf is what the broker's answer to a publish in this mode says.
+func ReceiptOf(mode wire.Mode, m wire.Message) systems.Receipt {
+	r := systems.Receipt{Acceptance: acceptances[m.Answer], MessageID: m.MessageID, Told: "ok", Reason: m.Reason}
+	switch {
+	case r.Acceptance != evidence.Accepted:
+		r.Told = r.Acceptance.String() + ": " + m.Reason
+	case mode == wire.AtMostOnce:
+		r.HeldBy = evidence.HeldByBrokerMemory
+	default:
+		r.HeldBy = evidence.HeldByStore
+	}
+	return r
+}
+
+var resolutions = map[wire.Answer]systems.Resolution{
+	wire.Stored:    {Acceptance: evidence.Accepted, Reason: "stored"},
+	wire.Settled:   {Acceptance: evidence.Accepted, Reason: "settled"},
+	wire.Dead:      {Acceptance: evidence.Accepted, Reason: "dead"},
+	wire.NotSeen:   {Acceptance: evidence.Rejected, Reason: "not-seen"},
+	wire.Forgotten: {Acceptance: evidence.Unknown, Reason: "forgotten"},
+	wire.Unknown:   {Acceptance: evidence.Unknown, Reason: "unknown"},
+}
+
+// ResolutionOf is what the broker's answer to a lookup says.
+func ResolutionOf(m wire.Message) systems.Resolution {
+	r := resolutions[m.Answer]
+	r.MessageID = m.MessageID
+	return r
+}
+
+// ItemsOf are the messages that a store's operation touches under a name: its
+// own, or that of a part of a batch.
+func ItemsOf(op faulty.Op, name string) []evidence.FrameItem {
+	var items []evidence.FrameItem
+	for _, it := range op.Items {
+		if name == op.Name || it.Name == name {
+			items = append(items, evidence.FrameItem{BusinessID: it.BusinessID, MessageID: it.MessageID})
+		}
+	}
+	return items
+}
+
+// StoreEvents tell of a batch: what the store was asked for, or what it
+// answered, one for each name in it. Reads and the work of files would drown
+// them: of these there are none.
+func StoreEvents(kind evidence.Kind, op faulty.Op, err error) []evidence.Event {
+	if op.Layer != faulty.Contract || op.Name != "apply" {
+		return nil
+	}
+	var events []evidence.Event
+	for _, it := range op.Items {
+		if slices.ContainsFunc(events, func(e evidence.Event) bool { return e.Frame == it.Name }) {
+			continue
+		}
+		e := evidence.Event{Kind: kind, Actor: "broker", Frame: it.Name, Items: ItemsOf(op, it.Name), OK: err == nil && kind == evidence.StoreReturned}
+		if err != nil {
+			e.Reason = err.Error()
+		}
+		events = append(events, e)
+	}
+	return events
+}
