@@ -97,7 +97,7 @@ soak: build
 	@mkdir -p "$(REPORT)"
 	$(CUSTODY) run --system "$(SYSTEM)" --repeat $(N) --out "report/soak-$(SYSTEM)" --resume
 
-## images: the servers as Docker images, from Debian packages and no image registry (as root, on Debian)
+## images: the servers as Docker images, from packages and no image registry (as root, on Debian)
 images:
 	containers/images/dockerd.sh
 	containers/images/build.sh

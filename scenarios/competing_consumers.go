@@ -3,12 +3,14 @@ package scenarios
 import (
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/script"
+	"github.com/custodymq/custody/systems"
 )
 
 // competingConsumers: each message to one at a time.
 var competingConsumers = script.Scenario{
-	Name: "competing-consumers",
-	Why:  "Three consumers share the work, and one of them is killed with a message in its hands.",
+	Name:  "competing-consumers",
+	Why:   "Three consumers share the work, and one of them is killed with a message in its hands.",
+	Needs: []string{string(systems.NeedCompeting)},
 	Steps: []script.Step{
 		// First, for a process takes its time to start, in which a session would lie idle.
 		script.Consumer{Name: "c3", Destination: "orders", Idempotent: true, Child: true},

@@ -73,6 +73,7 @@ const (
 	NeedAnswer      Need = "answer"         // a publish is answered, so that it can be tried until it is accepted
 	NeedAcks        Need = "acks"           // acknowledgements go over the wire
 	NeedRedelivery  Need = "redelivery"     // an unsettled message comes again
+	NeedCompeting   Need = "competing"      // the consumers of one logical subscriber share its messages
 	NeedRewind      Need = "rewind"         // Rewinder
 	NeedConnector   Need = "child-consumer" // the System is a Connector
 )

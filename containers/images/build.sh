@@ -1,15 +1,18 @@
 #!/usr/bin/env bash
 # Builds the images of the servers without any image registry: a base made by
 # debootstrap from the Debian mirror that this machine's apt uses, and one
-# package on top of it each. What exists is left alone; FORCE=1 builds it anew.
+# package on top of it each, or Java and the jars that Maven fetches. What exists
+# is left alone; FORCE=1 builds it anew.
 #
-#   containers/images/build.sh [redis valkey rabbitmq mosquitto nats broker]
+#   containers/images/build.sh [redis valkey rabbitmq mosquitto nats kafka broker]
 #
-# Needs a Docker engine (see dockerd.sh) and, for a first base, root on Debian.
+# Needs a Docker engine (see dockerd.sh) and, for a first base, root on Debian;
+# Maven for Kafka, which is left out without it.
 set -euo pipefail
 cd "$(dirname "$0")"
 
 BASE=custody/trixie
+KAFKA=4.1.2 # older than the one that systems/kafka/install.sh fetches
 LIMIT=${LIMIT:-900} # seconds for one step
 FORCE=${FORCE:-0}
 
@@ -52,12 +55,22 @@ broker() {
 	build custody/broker:dev broker.Dockerfile "$scratch/broker"
 }
 
+kafka() {
+	if ! command -v mvn >/dev/null; then
+		echo 'build.sh: no mvn: Kafka is left out (apt-get install maven default-jre-headless)' >&2
+		return
+	fi
+	mkdir "$scratch/kafka"
+	timeout "$LIMIT" mvn -q -B -f ../../systems/kafka/server/pom.xml -Dkafka.version="$KAFKA" dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$scratch/kafka/libs"
+	build "custody/kafka:$KAFKA" kafka.Dockerfile "$scratch/kafka"
+}
+
 docker info >/dev/null 2>&1 || {
 	echo 'build.sh: no Docker engine answers; dockerd.sh starts one' >&2
 	exit 1
 }
 if (($# == 0)); then
-	set -- redis valkey rabbitmq mosquitto nats broker
+	set -- redis valkey rabbitmq mosquitto nats kafka broker
 fi
 for name; do
 	if [[ $name == broker ]]; then
@@ -65,10 +78,15 @@ for name; do
 		continue
 	fi
 	image=custody/$name:trixie
+	[[ $name == kafka ]] && image=custody/kafka:$KAFKA
 	if ! needed "$image"; then
 		echo "$image exists"
 		continue
 	fi
 	exists "$BASE" || base
-	build "$image" "$name.Dockerfile" .
+	if [[ $name == kafka ]]; then
+		kafka
+	else
+		build "$image" "$name.Dockerfile" .
+	fi
 done

@@ -15,13 +15,15 @@ const (
 	batchMagic      = 16
 	batchChecksum   = 17 // CRC-32C of all that follows it
 	batchAttributes = 21
+	batchProducer   = 43 // int64
 	batchCount      = 57
 	batchRecords    = 61
 )
 
 const (
-	compressed = 0x07 // bits of the attributes
-	control    = 0x20
+	compressed    = 0x07 // bits of the attributes
+	transactional = 0x10
+	control       = 0x20
 )
 
 // batchAt reads the batch that begins b; not ok where none of today's format
@@ -39,6 +41,10 @@ func batchAt(b []byte) (batch, bool) {
 
 func (b batch) base() int64 { return int64(binary.BigEndian.Uint64(b)) }
 
+func (b batch) producer() int64 { return int64(binary.BigEndian.Uint64(b[batchProducer:])) }
+
+func (b batch) is(bits uint16) bool { return binary.BigEndian.Uint16(b[batchAttributes:])&bits != 0 }
+
 func (b batch) sum() uint32 { return binary.BigEndian.Uint32(b[batchChecksum:]) }
 
 func (b batch) setSum(sum uint32) { binary.BigEndian.PutUint32(b[batchChecksum:], sum) }
@@ -51,8 +57,7 @@ func (b batch) checksum() uint32 {
 // batch's memory. A compressed batch yields none, and neither do the marks of
 // a transaction.
 func (b batch) records(yield func(offset int64, value []byte) bool) {
-	attributes := binary.BigEndian.Uint16(b[batchAttributes:])
-	if attributes&(compressed|control) != 0 {
+	if b.is(compressed | control) {
 		return
 	}
 	rest := []byte(b[batchRecords:])
@@ -109,16 +114,33 @@ func varbytes(b []byte) (v, rest []byte, ok bool) {
 	return b[:length:length], b[length:], true
 }
 
-// recordsOf yields the messages of a record set; a batch cut off at its end, as
-// a broker sends it where its limit is reached, ends it.
-func recordsOf(set []byte) func(yield func(offset int64, value []byte) bool) {
+// abort is a transaction of a producer that was aborted: its messages are left
+// out from its first offset up to the mark of its end.
+type abort struct{ producer, first int64 }
+
+// recordsOf yields the messages of a record set but those of aborted
+// transactions, which come in the order of their beginnings; a batch cut off at
+// its end, as a broker sends it where its limit is reached, ends it.
+func recordsOf(set []byte, aborted []abort) func(yield func(offset int64, value []byte) bool) {
 	return func(yield func(offset int64, value []byte) bool) {
+		out := make(map[int64]bool) // producers whose messages are left out
 		for {
 			b, ok := batchAt(set)
 			if !ok {
 				return
 			}
 			set = set[len(b):]
+			for len(aborted) > 0 && aborted[0].first <= b.base() {
+				out[aborted[0].producer] = true
+				aborted = aborted[1:]
+			}
+			switch {
+			case b.is(control): // the end of a transaction, whichever
+				delete(out, b.producer())
+				continue
+			case b.is(transactional) && out[b.producer()]:
+				continue
+			}
 			for offset, value := range b.records {
 				if !yield(offset, value) {
 					return

@@ -1,10 +1,12 @@
 package kafka
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sort"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -94,7 +96,7 @@ func (c *conn) request(frame []byte) (links.Frame, error) {
 func understood(r kmsg.Request) bool {
 	switch r.(type) {
 	case *kmsg.ProduceRequest, *kmsg.FetchRequest, *kmsg.MetadataRequest, *kmsg.OffsetCommitRequest,
-		*kmsg.JoinGroupRequest, *kmsg.LeaveGroupRequest, *kmsg.ConsumerGroupHeartbeatRequest,
+		*kmsg.JoinGroupRequest, *kmsg.LeaveGroupRequest, *kmsg.ConsumerGroupHeartbeatRequest, *kmsg.InitProducerIDRequest, *kmsg.EndTxnRequest,
 		*kmsg.ShareGroupHeartbeatRequest, *kmsg.ShareFetchRequest, *kmsg.ShareAcknowledgeRequest:
 		return true
 	}
@@ -106,8 +108,18 @@ func (c *conn) asks(q *question) (kind string, err error) {
 	switch r := q.request.(type) {
 	case *kmsg.ProduceRequest:
 		q.kind = links.FrameAccept
+		if r.TransactionID != nil {
+			q.kind, q.txn = FrameStored, c.shared.transaction(*r.TransactionID)
+		}
 		c.produced(r, q)
 		return links.FramePublish, nil
+	case *kmsg.InitProducerIDRequest:
+		if r.TransactionalID != nil {
+			q.txn = c.shared.transaction(*r.TransactionalID)
+		}
+		return "", nil
+	case *kmsg.EndTxnRequest:
+		return c.ends(r, q), nil
 	case *kmsg.FetchRequest:
 		q.kind = links.FrameDeliver
 		q.from, err = c.position(r)
@@ -157,13 +169,26 @@ func (c *conn) produced(r *kmsg.ProduceRequest, q *question) {
 		t := &r.Topics[i]
 		for j := range t.Partitions {
 			at := place{c.shared.topic(t.Topic, t.TopicID), t.Partitions[j].Partition}
-			for delta, value := range recordsOf(t.Partitions[j].Records) {
+			for delta, value := range recordsOf(t.Partitions[j].Records, nil) {
 				item := ofPayload(value)
 				q.sent[at] = append(q.sent[at], sent{delta, item})
 				q.items = append(q.items, item)
 			}
 		}
 	}
+}
+
+// ends lists what a transaction has stored. The publisher's answer hangs on the
+// answer to this request, so that it is the accept.
+func (c *conn) ends(r *kmsg.EndTxnRequest, q *question) string {
+	q.txn = c.shared.transaction(r.TransactionalID)
+	q.items = q.txn.open()
+	if !r.Commit {
+		q.kind = FrameAborted
+		return FrameAbort
+	}
+	q.kind = links.FrameAccept
+	return FrameCommit
 }
 
 // position follows a fetch session (KIP-227): epoch 0 begins one, a negative
@@ -305,6 +330,17 @@ func (c *conn) answers(q question, response kmsg.Response) links.Frame {
 		c.shared.learn(r)
 	case *kmsg.ProduceResponse:
 		f.Items, f.Says = c.stored(q, r)
+		if q.txn != nil && f.Says == links.Yes {
+			q.txn.stored(f.Items)
+		}
+	case *kmsg.InitProducerIDResponse:
+		if q.txn != nil && r.ErrorCode == 0 {
+			q.txn.ended() // the broker aborts what an earlier session has left open
+		}
+	case *kmsg.EndTxnResponse:
+		if f.Says = worst("", r.ErrorCode); f.Says == links.Yes {
+			q.txn.ended()
+		}
 	case *kmsg.FetchResponse:
 		return c.fetched(q, r)
 	case *kmsg.OffsetCommitResponse:
@@ -384,8 +420,9 @@ func (c *conn) fetched(q question, r *kmsg.FetchResponse) links.Frame {
 	for i := range r.Topics {
 		t := &r.Topics[i]
 		for j := range t.Partitions {
-			at := place{c.shared.topic(t.Topic, t.TopicID), t.Partitions[j].Partition}
-			for offset, value := range recordsOf(t.Partitions[j].RecordBatches) {
+			p := &t.Partitions[j]
+			at := place{c.shared.topic(t.Topic, t.TopicID), p.Partition}
+			for offset, value := range recordsOf(p.RecordBatches, aborted(p.AbortedTransactions)) {
 				if offset >= q.from[at] {
 					item := c.given(at, offset, value)
 					given.arrived(at, offset, item)
@@ -395,6 +432,17 @@ func (c *conn) fetched(q question, r *kmsg.FetchResponse) links.Frame {
 		}
 	}
 	return delivery(items)
+}
+
+// aborted gives the transactions that a client which reads what is committed
+// leaves out, in the order of their beginnings.
+func aborted(told []kmsg.FetchResponseTopicPartitionAbortedTransaction) []abort {
+	var all []abort
+	for i := range told {
+		all = append(all, abort{told[i].ProducerID, told[i].FirstOffset})
+	}
+	slices.SortFunc(all, func(a, b abort) int { return cmp.Compare(a.first, b.first) })
+	return all
 }
 
 func delivery(items []evidence.FrameItem) links.Frame {
@@ -414,7 +462,7 @@ func (c *conn) shareFetched(q question, r *kmsg.ShareFetchResponse) links.Frame 
 			p := &r.Topics[i].Partitions[j]
 			says = worst(says, p.AcknowledgeErrorCode)
 			at := place{c.shared.topic("", r.Topics[i].TopicID), p.Partition}
-			for offset, value := range recordsOf(p.Records) {
+			for offset, value := range recordsOf(p.Records, nil) {
 				if acquired(p, offset) {
 					items = append(items, c.given(at, offset, value))
 				}

@@ -18,7 +18,7 @@ import (
 func protocol() links.Protocol { return kafka.New() }
 
 // captures are dialogues of TestRecord; testdata/*.txt says what each frame means.
-var captures = []string{"classic", "consumer", "share"}
+var captures = []string{"classic", "consumer", "share", "transactions"}
 
 func captured(t testing.TB, name string) linktest.Capture {
 	t.Helper()

@@ -35,16 +35,24 @@ var (
 
 // Kinds of Kafka beyond the uniform ones.
 const (
-	FrameFetch  = "fetch"  // a consumer asks for the next messages
-	FrameReject = "reject" // share groups: never deliver it again
-	FrameRenew  = "renew"  // share groups: the consumer needs more time
-	FrameLeave  = "leave"  // a consumer leaves its group
-	FrameLeft   = "left"
+	FrameFetch   = "fetch"  // a consumer asks for the next messages
+	FrameReject  = "reject" // share groups: never deliver it again
+	FrameRenew   = "renew"  // share groups: the consumer needs more time
+	FrameLeave   = "leave"  // a consumer leaves its group
+	FrameLeft    = "left"
+	FrameStored  = "stored"  // transactions: the answer to a publish, which says nothing of the commit
+	FrameCommit  = "commit"  // transactions: what was published is to be seen
+	FrameAbort   = "abort"   // transactions: what was published is never to be seen
+	FrameAborted = "aborted" // the answer to an abort
 )
 
 var kinds = []links.KindInfo{
 	{Name: links.FramePublish, To: evidence.ToBroker, Text: "Produce: the messages of one request"},
-	{Name: links.FrameAccept, To: evidence.ToClient, Text: "the answer to a Produce; with acks=0 there is none"},
+	{Name: links.FrameAccept, To: evidence.ToClient, Text: "the answer to a Produce, or to the commit of a transaction; with acks=0 there is none"},
+	{Name: FrameStored, To: evidence.ToClient, Text: "the answer to a Produce within a transaction"},
+	{Name: FrameCommit, To: evidence.ToBroker, Text: "EndTxn: the messages that the transaction has stored are committed"},
+	{Name: FrameAbort, To: evidence.ToBroker, Text: "EndTxn: they are taken back"},
+	{Name: FrameAborted, To: evidence.ToClient, Text: "the answer to an abort"},
 	{Name: links.FrameSubscribe, To: evidence.ToBroker, Text: "JoinGroup, or the first heartbeat of a consumer or share group's member"},
 	{Name: links.FrameSubscribed, To: evidence.ToClient, Text: "the answer to a subscribe"},
 	{Name: FrameLeave, To: evidence.ToBroker, Text: "LeaveGroup, or a member's last heartbeat"},
@@ -116,6 +124,7 @@ type question struct {
 	items   []evidence.FrameItem
 	sent    map[place][]sent // the messages of a Produce
 	from    positions        // of a Fetch
+	txn     *transaction     // of a Produce or an EndTxn
 }
 
 // place is one partition of a topic.

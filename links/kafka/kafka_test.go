@@ -5,6 +5,7 @@ import (
 	"flag"
 	"net"
 	"os"
+	"strconv"
 	"testing"
 	"time"
 
@@ -135,6 +136,30 @@ func (r *rig) shares(topic, group string) {
 	c.Close()
 }
 
+// commits are transactions that are committed, aborted, or left to the next
+// session of the producer; a consumer reads what is committed.
+func (r *rig) commits(topic string) {
+	p := r.client("p1#1", kgo.TransactionalID("p1"), kgo.RecordRetries(0))
+	for i, end := range []kgo.TransactionEndTry{kgo.TryAbort, kgo.TryCommit, kgo.TryAbort} {
+		n := strconv.Itoa(i + 1)
+		r.Must(p.BeginTransaction())
+		r.Must(p.ProduceSync(r.Ctx, record(topic, n, "body")).FirstErr())
+		r.Must(p.EndTransaction(r.Ctx, end))
+	}
+	r.Must(p.BeginTransaction())
+	r.Must(p.ProduceSync(r.Ctx, record(topic, "4", "body")).FirstErr())
+	next := r.client("p1#2", kgo.TransactionalID("p1"), kgo.RecordRetries(0)) // which aborts it
+	r.Must(next.BeginTransaction())
+	r.Must(next.ProduceSync(r.Ctx, record(topic, "5", "body")).FirstErr())
+	r.Must(next.EndTransaction(r.Ctx, kgo.TryCommit))
+	if err := p.EndTransaction(r.Ctx, kgo.TryCommit); err == nil {
+		r.T.Error("a fenced producer has committed")
+	}
+	c := r.client("c1#1", kgo.ConsumeTopics(topic), kgo.FetchMaxWait(100*time.Millisecond), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()))
+	r.poll(c, 2)
+}
+
 func TestRecord(t *testing.T) {
 	if !*recording {
 		t.Skip("with -record")
@@ -145,7 +170,8 @@ func TestRecord(t *testing.T) {
 			r.produces(topic)
 			r.consumes(topic, topic+"-group", kgo.ServerSideBalancer())
 		},
-		"share": func(r *rig, topic string) { r.produces(topic); r.shares(topic, topic+"-group") },
+		"transactions": func(r *rig, topic string) { r.commits(topic) },
+		"share":        func(r *rig, topic string) { r.produces(topic); r.shares(topic, topic+"-group") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			recorder := &linktest.Recorder{Protocol: protocol()}

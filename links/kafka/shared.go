@@ -18,20 +18,24 @@ type shared struct {
 	topics *links.Recent[[16]byte, string] // newer requests name a topic by its ID
 
 	mu       sync.Mutex
-	sessions *links.Recent[string, *received] // by client ID
+	sessions *links.Recent[string, *received]    // by client ID
+	txns     *links.Recent[string, *transaction] // by transactional ID
 }
 
 const (
 	maxTopics   = 1 << 12
-	maxSessions = 1 << 10
+	maxSessions = 1 << 10 // and transactional IDs
 	// maxReceived is how many messages of one session wait for a commit.
 	maxReceived = 1 << 16
+	// maxStored is how many messages of one transaction are remembered.
+	maxStored = 1 << 12
 )
 
 func newShared() *shared {
 	return &shared{
 		topics:   links.NewRecent[[16]byte, string](maxTopics),
 		sessions: links.NewRecent[string, *received](maxSessions),
+		txns:     links.NewRecent[string, *transaction](maxSessions),
 	}
 }
 
@@ -77,6 +81,42 @@ func (s *shared) session(client string) *received {
 		s.sessions.Ask(client, r)
 	}
 	return r
+}
+
+// transaction is the open one of a transactional ID: a client stores its
+// messages on one connection and commits them on another.
+type transaction struct {
+	mu    sync.Mutex
+	items []evidence.FrameItem
+}
+
+func (s *shared) transaction(id string) *transaction {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t, known := s.txns.Asked(id)
+	if !known {
+		t = &transaction{}
+		s.txns.Ask(id, t)
+	}
+	return t
+}
+
+func (t *transaction) open() []evidence.FrameItem {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Clone(t.items)
+}
+
+func (t *transaction) stored(items []evidence.FrameItem) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.items = append(t.items, items[:min(len(items), maxStored-len(t.items))]...)
+}
+
+func (t *transaction) ended() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.items = nil
 }
 
 func (r *received) arrived(p place, offset int64, item evidence.FrameItem) {

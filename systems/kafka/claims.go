@@ -30,7 +30,7 @@ func (table claims) bySystem() []evidence.Claim {
 // consumingClaims hold whatever the producer was told.
 var consumingClaims = claims{
 	{evidence.NoPhantom, anyFault, "Design: Message Delivery Semantics"},
-	{evidence.Survives, anyFault, "Operations: Graceful shutdown; Design: Replication"},
+	{evidence.Survives, anyFault, "Basic Kafka Operations: Graceful shutdown; Design: Replication"},
 }.bySystem()
 
 // producingClaims hold whatever the consumer commits.
@@ -43,9 +43,14 @@ var producingClaims = append(slices.Clip(consumingClaims), claims{
 // that commits behind its work have together.
 var atLeastOnce = append(slices.Clip(producingClaims), claims{
 	{evidence.NoAcceptedLoss, anyFault, "Design: Message Delivery Semantics; Topic Configs: flush.messages"},
-	{evidence.AckIsFinal, anyFault, "Design: Message Delivery Semantics (the position of a consumer is stored in a topic)"},
+	{evidence.AckIsFinal, anyFault, "Distribution: Consumer Offset Tracking"},
 	{evidence.RecoveryBounded, anyFault, "Consumer Configs: session.timeout.ms, max.poll.interval.ms"},
 	{evidence.RowsMatchClients, anyFault, "Distribution: Consumer Offset Tracking"},
+}.bySystem()...)
+
+// ordered: and a topic of one partition.
+var ordered = append(slices.Clip(atLeastOnce), claims{
+	{evidence.Order, anyFault, "Introduction: Main Concepts and Terminology; Producer Configs: max.in.flight.requests.per.connection"},
 }.bySystem()...)
 
 // leaderClaims: the leader answers before anything is synced or copied, so that
@@ -60,6 +65,6 @@ var leaderClaims = append(slices.Clip(producingClaims), claims{
 var shareClaims = append(slices.Clip(consumingClaims), claims{
 	{evidence.UnknownResolved, anyFault, "Design: Message Delivery Semantics (a committed message is in the log)"},
 	{evidence.NoAcceptedLoss, anyFault, "Design: Message Delivery Semantics; Topic Configs: flush.messages"},
-	{evidence.RecoveryBounded, anyFault, "Design: Share groups; Group Configs: share.record.lock.duration.ms"},
-	{evidence.StableRedeliveryID, under(evidence.ClientCrash, evidence.BrokerPause, evidence.Link), "KIP-932: Queues for Kafka (delivery count)"},
+	{evidence.RecoveryBounded, anyFault, "Design: The Share Consumer; Group Configs: share.record.lock.duration.ms"},
+	{evidence.StableRedeliveryID, under(evidence.ClientCrash, evidence.BrokerPause, evidence.Link), "Design: The Share Consumer (delivery attempts are counted)"},
 }.bySystem()...)

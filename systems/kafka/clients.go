@@ -31,22 +31,29 @@ func (p Profile) clients(address string, n names) *clients {
 	return &clients{profile: p, address: address, names: n, made: make(map[string]bool), ready: make(map[string]bool)}
 }
 
-// Credentials are the address of the server, which has no users, and what the
-// names of the run begin with.
+// Credentials are the address of the server, what the names of the run begin
+// with, and how the server takes its user, whom the profile tells.
 func (p Profile) Credentials(in systems.Instance) string {
-	if i, ok := in.(*instance); ok {
-		return i.Address() + " " + string(i.names)
+	var r *run
+	switch in := in.(type) {
+	case *instance:
+		r = in.run
+	case *remote:
+		r = in.run
+	default:
+		return ""
 	}
-	return ""
+	return strings.Join([]string{r.address, string(r.names), r.profile.mechanism}, " ")
 }
 
 // Connect gives clients of a server that another process has started.
 func (p Profile) Connect(credentials string) (systems.Clients, error) {
-	address, prefix, ok := strings.Cut(credentials, " ")
-	if _, _, err := net.SplitHostPort(address); err != nil || !ok || prefix == "" {
-		return nil, errors.Join(fmt.Errorf("kafka: credentials %q are no address and prefix", credentials), err)
+	parts := strings.Split(credentials, " ")
+	if _, _, err := net.SplitHostPort(parts[0]); err != nil || len(parts) != 3 || parts[1] == "" {
+		return nil, errors.Join(fmt.Errorf("kafka: credentials %q are no address, prefix and mechanism", credentials), err)
 	}
-	return p.clients(address, names(prefix)), nil
+	p.mechanism = parts[2]
+	return p.clients(parts[0], names(parts[1])), nil
 }
 
 func (c *clients) Producer(ctx context.Context, o systems.ProducerOptions) (systems.Producer, error) {
@@ -116,7 +123,7 @@ func (c *clients) once(ctx context.Context, done map[string]bool, name string, d
 	}
 	bounded, cancel := context.WithTimeout(ctx, c.profile.scaled(adminBound))
 	defer cancel()
-	err := administer(c.address, func(admin administrator) error { return do(bounded, admin) })
+	err := c.profile.administer(c.address, func(admin administrator) error { return do(bounded, admin) })
 	if err != nil && ctx.Err() == nil {
 		return fmt.Errorf("%w: %w", systems.ErrUnavailable, err)
 	}

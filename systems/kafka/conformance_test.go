@@ -13,9 +13,18 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestConformance(t *testing.T) {
-	for _, name := range []string{"acks-all", "share-group"} {
+	for _, name := range []string{"acks-all", "share-group", "transactions"} {
 		t.Run(name, func(t *testing.T) { systemtest.Exercise(t, profile(t, name)) })
 	}
+}
+
+// TestConformanceFromAnImage: another release, from a container image.
+func TestConformanceFromAnImage(t *testing.T) {
+	s, err := profile(t, "acks-all").(systems.Contained).In("custody/kafka:4.1.2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	systemtest.Exercise(t, s)
 }
 
 func profile(t *testing.T, name string) systems.System {

@@ -24,7 +24,6 @@ import (
 // application's hands, and a message behind it is settled when that one is.
 type groupConsumer struct {
 	*session
-	profile   Profile
 	names     names
 	window    int
 	receiving chan struct{} // held by the one Receive that waits
@@ -42,20 +41,20 @@ type progress struct{ given []*groupDelivery }
 func (c *clients) groupConsumer(ctx context.Context, o systems.ConsumerOptions, topic string) (systems.Consumer, error) {
 	p := c.profile
 	g := &groupConsumer{
-		session: newSession(o.Address, false), profile: p, names: c.names, window: o.Window,
+		session: newSession(p, o.Address, false), names: c.names, window: o.Window,
 		receiving: make(chan struct{}, 1), changed: make(chan struct{}, 1), committer: make(chan struct{}, 1), partitions: make(map[int32]*progress),
 	}
 	joined, assigned := newJoining(kmsg.JoinGroup), make(chan struct{})
 	var once sync.Once
-	err := g.start(p, o.Session, append([]kgo.Opt{
+	err := g.start(o.Session, append([]kgo.Opt{
 		kgo.ConsumerGroup(c.names.group(o.Subscription, o.Destination)),
 		kgo.ConsumeTopics(topic),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.FetchMaxWait(p.scaled(fetchWait)),
 		kgo.MaxConcurrentFetches(0),   // only what is asked for
 		kgo.FetchMaxPartitionBytes(1), // one batch at a time
-		kgo.SessionTimeout(p.scaled(sessionTimeout)),
-		kgo.RebalanceTimeout(p.scaled(sessionTimeout)),
+		kgo.SessionTimeout(p.sessionTimeout()),
+		kgo.RebalanceTimeout(p.sessionTimeout()),
 		kgo.HeartbeatInterval(p.scaled(heartbeat)),
 		kgo.Balancers(kgo.RoundRobinBalancer()),
 		kgo.WithHooks(joined),
@@ -67,7 +66,7 @@ func (c *clients) groupConsumer(ctx context.Context, o systems.ConsumerOptions, 
 			default: // it was not in yet, and tries again
 			}
 		}),
-	}, g.committing(topic)...)...)
+	}, append(g.committing(topic), p.reading()...)...)...)
 	if err != nil {
 		return nil, err
 	}

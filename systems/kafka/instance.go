@@ -2,37 +2,30 @@ package kafka
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
-	"strings"
-	"time"
-
-	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/custodymq/custody/containers"
-	"github.com/custodymq/custody/links"
-	kafkalink "github.com/custodymq/custody/links/kafka"
+	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/systems"
 )
 
-// instance is one run's part of a broker. Safe for concurrent use.
+// instance is one run's part of a broker of its own. Safe for concurrent use.
 type instance struct {
-	*clients
+	*run
 	*broker
-	servers  *containers.Pool
-	protocol links.Protocol
-	admin    administrator
-	log      log
+	servers *containers.Pool
 }
 
 var (
 	_ systems.System    = Profile{}
 	_ systems.Connector = Profile{}
 	_ systems.Installed = Profile{}
+	_ systems.Contained = Profile{}
 	_ systems.Networked = (*instance)(nil)
 	_ systems.Process   = (*instance)(nil)
 	_ systems.Inspector = (*instance)(nil)
+	_ systems.Rewinder  = (*instance)(nil)
 	_ systems.Rejecter  = (*groupDelivery)(nil)
 	_ systems.Rejecter  = (*shareDelivery)(nil)
 )
@@ -42,6 +35,9 @@ var (
 func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, error) {
 	if env.Defect != "" {
 		return nil, fmt.Errorf("kafka: no seeded defect %q: this adapter has none", env.Defect)
+	}
+	if p.at.Address != "" {
+		return p.reach(ctx, env)
 	}
 	log, err := env.Log(serverName)
 	if err != nil {
@@ -55,12 +51,16 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	} else if err := p.startBroker(ctx, b); err != nil {
 		return nil, errors.Join(err, b.Close(context.WithoutCancel(ctx)))
 	}
-	admin, err := newAdministrator(b.address)
+	r, err := p.newRun(b.address)
+	if err == nil && p.transactional {
+		if err = r.admin.syncCommits(ctx); err != nil {
+			r.admin.Close()
+		}
+	}
 	if err != nil {
 		return nil, errors.Join(err, b.Close(context.WithoutCancel(ctx)))
 	}
-	prefix := names("custody-" + strings.ToLower(rand.Text()[:10]))
-	return &instance{clients: p.clients(b.address, prefix), broker: b, servers: env.Servers, protocol: kafkalink.New(), admin: admin}, nil
+	return &instance{run: r, broker: b, servers: env.Servers}, nil
 }
 
 func (p Profile) startBroker(ctx context.Context, b *broker) error {
@@ -70,10 +70,7 @@ func (p Profile) startBroker(ctx context.Context, b *broker) error {
 }
 
 // serverKey names everything that makes two brokers alike.
-func (p Profile) serverKey() string { return fmt.Sprintf("kafka %g", p.scale) }
-
-func (in *instance) Address() string          { return in.broker.address }
-func (in *instance) Protocol() links.Protocol { return in.protocol }
+func (p Profile) serverKey() string { return fmt.Sprintf("kafka %g %s", p.scale, p.image) }
 
 // Stop deletes what the run has made, and leaves the broker to the next run if
 // nothing has struck it.
@@ -87,71 +84,7 @@ func (in *instance) Stop(ctx context.Context) error {
 	return errors.Join(err, in.servers.Put(ctx, in.profile.serverKey(), in.broker))
 }
 
-// clear deletes the topics and groups of the run. A group whose member was
-// killed is there until its session has run out.
-func (in *instance) clear(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, in.profile.scaled(adminBound))
-	defer cancel()
-	groups, err := in.groups(ctx)
-	if err != nil {
-		return err
-	}
-	for _, group := range groups {
-		if err := in.remove(ctx, group); err != nil {
-			return err
-		}
-	}
-	topics, err := in.admin.ListTopics(ctx)
-	if err != nil {
-		return fmt.Errorf("kafka: list the topics: %w", err)
-	}
-	var mine []string
-	for topic := range topics {
-		if in.names.has(topic) {
-			mine = append(mine, topic)
-		}
-	}
-	if len(mine) == 0 {
-		return nil
-	}
-	deleted, err := in.admin.DeleteTopics(ctx, mine...)
-	if err = errors.Join(err, deleted.Error()); err != nil {
-		return fmt.Errorf("kafka: delete the topics of the run: %w", err)
-	}
-	return nil
-}
-
-// groups of the run, whoever has opened them.
-func (in *instance) groups(ctx context.Context) ([]string, error) {
-	listed, err := in.admin.ListGroups(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("kafka: list the groups: %w", err)
-	}
-	var mine []string
-	for group := range listed {
-		if _, _, ok := in.names.subscriber(group); ok {
-			mine = append(mine, group)
-		}
-	}
-	return mine, nil
-}
-
-// remove deletes a group once it has no member.
-func (in *instance) remove(ctx context.Context, group string) error {
-	tick := time.NewTicker(backoff)
-	defer tick.Stop()
-	for {
-		_, err := in.admin.DeleteGroup(ctx, group)
-		if err == nil || errors.Is(err, kerr.GroupIDNotFound) {
-			return nil
-		}
-		if !errors.Is(err, kerr.NonEmptyGroup) {
-			return fmt.Errorf("kafka: delete group %s: %w", group, err)
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return fmt.Errorf("kafka: delete group %s: %w", group, err)
-		}
-	}
+// Rows reads on from where the last look ended, unless the broker was struck.
+func (in *instance) Rows(ctx context.Context) (evidence.Snapshot, error) {
+	return in.rows(ctx, in.Untouched())
 }

@@ -48,6 +48,9 @@ func (n names) subscriber(group string) (subscription, destination string, ok bo
 	return rest[:at], rest[at+1:], true
 }
 
+// transactional is the transactional ID of a producer, whichever its session.
+func (n names) transactional(actor string) string { return string(n) + "." + actor }
+
 // encode gives the record of a publish. An error is a message that Kafka could
 // not carry unaltered: a failure to measure.
 func encode(topic string, m systems.Message) (*kgo.Record, error) {

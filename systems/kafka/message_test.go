@@ -84,10 +84,52 @@ func TestReceipts(t *testing.T) {
 		{Profile{acks: acksAll, retries: true}, kerr.NotLeaderForPartition, 2, evidence.Unknown},
 		{Profile{acks: acksAll, retries: true}, broken, 0, evidence.Rejected},
 	} {
-		p := &producer{profile: c.profile}
+		p := &producer{session: newSession(c.profile, "", false)}
 		got := p.receipt(&kgo.Record{Topic: "t"}, c.err, c.written)
 		if got.Acceptance != c.want || got.Told == "" || (c.err == nil) != (got.Told == "ok") {
 			t.Errorf("%v after %d writes: %+v, want %v", c.err, c.written, got, c.want)
+		}
+	}
+}
+
+// What is proven not committed, and what is not.
+func TestReceiptsOfTransactions(t *testing.T) {
+	broken := errors.New("broken pipe")
+	for _, c := range []struct {
+		err     error
+		written int64
+		want    evidence.Acceptance
+	}{
+		{nil, 1, evidence.Accepted},
+		{broken, 0, evidence.Rejected},
+		{broken, 1, evidence.Unknown},
+		{kerr.InvalidTxnState, 1, evidence.Rejected},
+		{fmt.Errorf("commit: %w", kerr.ProducerFenced), 1, evidence.Rejected},
+		{kerr.InvalidTxnState, 2, evidence.Unknown}, // the first may have been a commit
+		{kerr.UnknownServerError, 1, evidence.Unknown},
+	} {
+		txns := &transactions{producer: &producer{session: newSession(Profile{}, "", false)}}
+		got := txns.committed(&kgo.Record{Topic: "t"}, c.err, c.written)
+		if got.Acceptance != c.want || got.Told == "" || (c.err == nil) != (got.Told == "ok") {
+			t.Errorf("%v after %d writes: %+v, want %v", c.err, c.written, got, c.want)
+		}
+	}
+	for err, want := range map[error]evidence.Acceptance{broken: evidence.Rejected, kerr.MessageTooLarge: evidence.Declined, kerr.ConcurrentTransactions: evidence.Rejected} {
+		if got := unstored(err); got.Acceptance != want || got.Told == "" {
+			t.Errorf("not stored for %v: %+v, want %v", err, got, want)
+		}
+	}
+}
+
+func TestPositions(t *testing.T) {
+	const text = "0:12,1:9,2:0"
+	offsets, err := parsePosition("orders", text)
+	if err != nil || position(offsets["orders"]) != text {
+		t.Errorf("%s became %v (%v)", text, offsets, err)
+	}
+	for _, bad := range []string{"", "12", "0:", ":1", "0:1,", "0:-1", "-1:0", "4294967296:0", "0:1:2"} {
+		if offsets, err := parsePosition("orders", bad); err == nil {
+			t.Errorf("%q became %v", bad, offsets)
 		}
 	}
 }

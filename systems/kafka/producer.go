@@ -19,18 +19,21 @@ import (
 type producer struct {
 	*session
 	clients *clients
-	profile Profile
 	written *writes
+	txns    *transactions // nil where the profile has none
 }
 
-// writes counts the Produce requests of which a byte was written.
-type writes struct{ n atomic.Int64 }
+// writes counts the requests of one kind of which a byte was written.
+type writes struct {
+	request kmsg.Key
+	n       atomic.Int64
+}
 
 var _ kgo.HookBrokerWrite = (*writes)(nil)
 
 // OnBrokerWrite is called by the client, before it looks at what came of it.
 func (w *writes) OnBrokerWrite(_ kgo.BrokerMetadata, key int16, written int, _, _ time.Duration, _ error) {
-	if key == int16(kmsg.Produce) && written > 0 {
+	if key == int16(w.request) && written > 0 {
 		w.n.Add(1)
 	}
 }
@@ -39,8 +42,8 @@ func (w *writes) OnBrokerWrite(_ kgo.BrokerMetadata, key int16, written int, _, 
 const maxBuffered = 1 << 14
 
 func (c *clients) producer(ctx context.Context, o systems.ProducerOptions) (*producer, error) {
-	p := &producer{session: newSession(o.Address, c.profile.retries), clients: c, profile: c.profile, written: &writes{}}
-	err := p.start(c.profile, o.Session, append([]kgo.Opt{
+	p := &producer{session: newSession(c.profile, o.Address, c.profile.retries), clients: c, written: &writes{request: kmsg.Produce}}
+	opts := append([]kgo.Opt{
 		kgo.WithHooks(p.written),
 		kgo.ProducerBatchCompression(kgo.NoCompression()), // the link reads what it carries
 		kgo.ProducerBatchMaxBytes(maxMessage),
@@ -48,11 +51,15 @@ func (c *clients) producer(ctx context.Context, o systems.ProducerOptions) (*pro
 		kgo.MaxBufferedRecords(maxBuffered),
 		kgo.ProduceRequestTimeout(c.profile.scaled(produceTimeout)),
 		kgo.RecordPartitioner(kgo.BasicConsistentPartitioner(partition)),
-	}, c.profile.producing()...)...)
-	if err != nil {
+	}, c.profile.producing()...)
+	if c.profile.transactional {
+		p.written.request = kmsg.EndTxn
+		opts = append(opts, kgo.TransactionalID(c.names.transactional(o.Name)), kgo.TransactionTimeout(c.profile.scaled(transactionTimeout)))
+	}
+	if err := p.start(o.Session, opts...); err != nil {
 		return nil, err
 	}
-	if err := p.client.Ping(ctx); err != nil {
+	if err := p.open(ctx); err != nil {
 		p.close(ctx, false)
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("kafka: connect to %s: %w", o.Address, context.Cause(ctx))
@@ -62,9 +69,26 @@ func (c *clients) producer(ctx context.Context, o systems.ProducerOptions) (*pro
 	return p, nil
 }
 
+// open returns when the broker has answered. One with transactions then knows
+// this session under the actor's transactional ID: what an earlier one has left
+// open is aborted, and nothing of that one is taken any more.
+func (p *producer) open(ctx context.Context) error {
+	if !p.profile.transactional {
+		return p.client.Ping(ctx)
+	}
+	if _, _, err := p.client.ProducerID(ctx); err != nil {
+		return err
+	}
+	p.txns = newTransactions(p)
+	return nil
+}
+
 // Close ends the session. Answers still on their way are Unknown from then on.
 func (p *producer) Close(ctx context.Context) error {
 	p.close(ctx, false)
+	if p.txns != nil {
+		<-p.txns.done // its requests have ended with their connections
+	}
 	return nil
 }
 
@@ -101,12 +125,14 @@ func (p *producer) Send(ctx context.Context, m systems.Message) (systems.Pending
 		return settled(refusal(evidence.Rejected, p.disconnected(), "the session was over before anything was written")), nil
 	default:
 	}
+	if p.txns != nil {
+		return p.txns.add(record), nil
+	}
 	pend := &pending{answered: make(chan struct{})}
 	before := p.written.n.Load()
 	// The publish outlives the call of the application that waits for it.
 	p.client.TryProduce(context.WithoutCancel(ctx), record, func(r *kgo.Record, err error) {
-		pend.receipt = p.receipt(r, err, p.written.n.Load()-before)
-		close(pend.answered)
+		pend.answer(p.receipt(r, err, p.written.n.Load()-before))
 	})
 	return pend, nil
 }
@@ -117,10 +143,15 @@ type pending struct {
 	receipt  systems.Receipt
 }
 
+func (p *pending) answer(r systems.Receipt) {
+	p.receipt = r
+	close(p.answered)
+}
+
 func settled(r systems.Receipt) *pending {
-	done := make(chan struct{})
-	close(done)
-	return &pending{answered: done, receipt: r}
+	p := &pending{answered: make(chan struct{})}
+	p.answer(r)
+	return p
 }
 
 func (p *pending) Receipt(ctx context.Context) systems.Receipt {

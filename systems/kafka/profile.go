@@ -3,6 +3,7 @@
 package kafka
 
 import (
+	"cmp"
 	"strconv"
 	"strings"
 	"time"
@@ -22,12 +23,19 @@ type Profile struct {
 	idempotent bool
 	retries    bool // by the client, within its delivery time-out
 	flush      bool // the log is synced at every message
-	heldBy     evidence.HeldBy
-	partitions int32
-	commit     commitMode
-	share      bool // a share group, not a consumer group
+	// transactional: each publish is a transaction of its own, and consumers read
+	// what is committed.
+	transactional bool
+	heldBy        evidence.HeldBy
+	partitions    int32
+	commit        commitMode
+	share         bool // a share group, not a consumer group
 
 	claims []evidence.Claim
+
+	image     string           // that the server runs from; empty is the installed one
+	at        systems.Endpoint // of a broker that somebody else has started; none: one of our own
+	mechanism string           // of SASL, by which it takes the user; empty: it has none
 }
 
 const (
@@ -56,7 +64,7 @@ func Profiles(scale float64) []systems.System {
 		},
 		{
 			name: "share-group", summary: "acks=all, every message synced; a share group accepts or releases each message by itself",
-			acks: acksAll, flush: true, heldBy: evidence.HeldByStore, share: true, claims: shareClaims,
+			acks: acksAll, flush: true, partitions: 1, heldBy: evidence.HeldByStore, share: true, claims: shareClaims,
 		},
 		{
 			name: "acks-1", summary: "acks=1: the leader answers from its page cache; on one node this is all replicas",
@@ -67,8 +75,12 @@ func Profiles(scale float64) []systems.System {
 			acks: acksNone, heldBy: evidence.HeldByClient, commit: commitPrefix, claims: consumingClaims,
 		},
 		{
-			name: "idempotent-retries", summary: "acks=all, and the client tries again with sequence numbers by which the broker knows a repetition",
-			acks: acksAll, flush: true, idempotent: true, retries: true, heldBy: evidence.HeldByStore, commit: commitPrefix, claims: atLeastOnce,
+			name: "idempotent-retries", summary: "acks=all, and the client tries again with sequence numbers by which the broker knows a repetition; one partition, in which order is kept",
+			acks: acksAll, flush: true, idempotent: true, retries: true, partitions: 1, heldBy: evidence.HeldByStore, commit: commitPrefix, claims: ordered,
+		},
+		{
+			name: "transactions", summary: "each publish is a transaction of its own, answered once it is committed; one partition; consumers read what is committed, and no aborted message",
+			acks: acksAll, flush: true, idempotent: true, transactional: true, partitions: 1, heldBy: evidence.HeldByStore, commit: commitPrefix, claims: ordered,
 		},
 		{
 			name: "retries", summary: "acks=all, and the client tries again without sequence numbers: a lost answer makes a second message",
@@ -89,10 +101,7 @@ func Profiles(scale float64) []systems.System {
 	}
 	list := make([]systems.System, len(all))
 	for i, p := range all {
-		p.scale, p.partitions = scale, 3
-		if p.share {
-			p.partitions = 1 // its members share one
-		}
+		p.scale, p.partitions = scale, cmp.Or(p.partitions, 3)
 		list[i] = p
 	}
 	return list
@@ -101,27 +110,31 @@ func Profiles(scale float64) []systems.System {
 // The periods of a profile at scale 1. They are short, so that a run sees
 // redelivery within seconds.
 const (
-	sessionTimeout  = 2 * time.Second // a member that is not heard of for this long has left
-	heartbeat       = 250 * time.Millisecond
-	assignWait      = 600 * time.Millisecond // for a member's part, before it counts as subscribed all the same
-	pollInterval    = time.Second            // a member that does not settle what it holds leaves: max.poll.interval.ms
-	lockDuration    = 2 * time.Second        // of a message in the hands of a share group's member
-	fetchWait       = 500 * time.Millisecond
-	autoCommit      = 100 * time.Millisecond
-	nackDelay       = 100 * time.Millisecond
-	produceTimeout  = time.Second     // the broker's, for its replicas
-	requestTimeout  = 3 * time.Second // …and the client's, for an answer, on top
-	deliveryTimeout = 8 * time.Second // of a record with all its retries
-	brokerSession   = 2 * time.Second // until a broker that was killed may register again
-	brokerHeartbeat = 200 * time.Millisecond
-	adminBound      = 10 * time.Second
-	readyBound      = time.Minute // of the server's start
+	sessionTimeout     = 2 * time.Second // a member that is not heard of for this long has left
+	heartbeat          = 250 * time.Millisecond
+	assignWait         = 600 * time.Millisecond // for a member's part, before it counts as subscribed all the same
+	pollInterval       = time.Second            // a member that does not settle what it holds leaves: max.poll.interval.ms
+	lockDuration       = 2 * time.Second        // of a message in the hands of a share group's member
+	fetchWait          = 500 * time.Millisecond
+	autoCommit         = 100 * time.Millisecond
+	nackDelay          = 100 * time.Millisecond
+	produceTimeout     = time.Second     // the broker's, for its replicas
+	requestTimeout     = 3 * time.Second // …and the client's, for an answer, on top
+	transactionTimeout = 3 * time.Second // of one that nobody ends: until then its partition shows nothing that came later
+	transactionCheck   = 250 * time.Millisecond
+	markWait           = 500 * time.Millisecond // for the mark of a transaction's end in its topic
+	deliveryTimeout    = 8 * time.Second        // of a record with all its retries
+	brokerSession      = 2 * time.Second        // until a broker that was killed may register again
+	brokerHeartbeat    = 200 * time.Millisecond
+	adminBound         = 10 * time.Second
+	readyBound         = time.Minute // of the server's start
 )
 
 // What does not grow with the scale.
 const (
 	backoff         = 50 * time.Millisecond
 	metadataAge     = 50 * time.Millisecond
+	leastSession    = 6 * time.Second        // that a broker takes by default: group.min.session.timeout.ms
 	leastAutoCommit = 100 * time.Millisecond // franz-go takes no less
 	maxMessage      = 4 << 20
 	maxAttempts     = 10 // deliveries by a share group, which then drops a message; no more can be set
@@ -130,6 +143,14 @@ const (
 
 func (p Profile) scaled(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * p.scale)
+}
+
+// sessionTimeout of a group's member, as short as the broker takes it.
+func (p Profile) sessionTimeout() time.Duration {
+	if p.at.Address != "" {
+		return max(p.scaled(sessionTimeout), leastSession)
+	}
+	return p.scaled(sessionTimeout)
 }
 
 // producing is how the client of a producer is set.
@@ -146,19 +167,44 @@ func (p Profile) producing() []kgo.Opt {
 	if !p.idempotent {
 		opts = append(opts, kgo.DisableIdempotentWrite())
 	}
-	if p.retries {
+	switch {
+	case p.retries:
 		opts = append(opts, kgo.RecordDeliveryTimeout(p.scaled(deliveryTimeout)))
-	} else {
+	case p.transactional:
+		// A broker that has not marked the last transaction's end yet refuses the
+		// next one's message, and the client sends it again. What may have been
+		// stored it does not: the session ends with its first connection.
+		opts = append(opts, kgo.RecordDeliveryTimeout(p.scaled(transactionTimeout)), kgo.UnknownTopicRetries(0))
+	default:
 		opts = append(opts, kgo.RecordRetries(0), kgo.UnknownTopicRetries(0))
 	}
 	return opts
 }
 
-// topicSettings of every topic that a run makes.
+func (p Profile) retrying() string {
+	switch {
+	case p.retries:
+		return "until delivery.timeout.ms"
+	case p.transactional:
+		return "while the last transaction is being ended"
+	}
+	return "0"
+}
+
+// reading is how the client of a consumer is set.
+func (p Profile) reading() []kgo.Opt {
+	if p.transactional {
+		return []kgo.Opt{kgo.FetchIsolationLevel(kgo.ReadCommitted())}
+	}
+	return nil
+}
+
+// topicSettings of every topic that a run makes. A message has the time at
+// which it was stored.
 func (p Profile) topicSettings() map[string]*string {
-	settings := map[string]*string{}
+	every, stored := "1", "LogAppendTime"
+	settings := map[string]*string{"message.timestamp.type": &stored}
 	if p.flush {
-		every := "1"
 		settings["flush.messages"] = &every
 	}
 	return settings
@@ -169,8 +215,9 @@ func (p Profile) Describe() systems.Description {
 	settings := []evidence.Setting{
 		{Name: "acks", Value: p.acks},
 		{Name: "enable.idempotence", Value: strconv.FormatBool(p.idempotent)},
-		{Name: "retries", Value: map[bool]string{false: "0", true: "until delivery.timeout.ms"}[p.retries]},
+		{Name: "retries", Value: p.retrying()},
 		{Name: "flush.messages", Value: map[bool]string{false: "never", true: "1"}[p.flush]},
+		{Name: "message.timestamp.type", Value: "LogAppendTime"},
 		{Name: "replication.factor", Value: "1"},
 		{Name: "partitions", Value: strconv.Itoa(int(p.partitions))},
 		{Name: "fetch.max.bytes", Value: "1 (one batch)"},
@@ -184,6 +231,15 @@ func (p Profile) Describe() systems.Description {
 			DrainDeadline: p.scaled(30 * time.Second),
 		},
 	}
+	if p.transactional {
+		if p.at.Address == "" {
+			settings = append(settings, evidence.Setting{Name: "flush.messages of __transaction_state", Value: "1"})
+		}
+		settings = append(settings,
+			evidence.Setting{Name: "transactional.id", Value: "one for each producer"},
+			evidence.Setting{Name: "transaction.timeout.ms", Value: millisText(p.scaled(transactionTimeout))},
+			evidence.Setting{Name: "isolation.level", Value: "read_committed"})
+	}
 	lacks := map[systems.Need]string{
 		systems.NeedModes:       "acks is a setting of the whole producer, not of a message",
 		systems.NeedDecline:     "a topic stores a message whether or not a group reads it",
@@ -195,6 +251,10 @@ func (p Profile) Describe() systems.Description {
 		systems.NeedIdentity:    "the data does not depend on the broker's name or host",
 		systems.NeedPlanting:    "a message has no protocol version that the broker would refuse",
 		systems.NeedDeadLetters: "a consumer group has no dead letters: what to do with a poison message is the application's",
+	}
+	if p.partitions == 1 && !p.share {
+		profile.Limits.OrderScope = "connection"
+		lacks[systems.NeedCompeting] = "one member of a group reads a partition, and the topic has one: the others wait for its end"
 	}
 	if p.acks == acksNone {
 		lacks[systems.NeedAnswer] = "with acks=0 the broker never answers a publish"
@@ -211,11 +271,11 @@ func (p Profile) Describe() systems.Description {
 		lacks[systems.NeedDeadLetters] = "a share group drops what it has delivered too often, unless a topic for it is configured, which is not done here"
 	} else {
 		profile.Redelivers, profile.AckCounting = evidence.RedeliverRebalance, "cumulative"
-		profile.Limits.RedeliveryPeriod = p.scaled(max(sessionTimeout, pollInterval))
+		profile.Limits.RedeliveryPeriod = max(p.sessionTimeout(), p.scaled(pollInterval))
 		settings = append(settings,
 			evidence.Setting{Name: "group type", Value: "classic"},
 			evidence.Setting{Name: "commits", Value: string(p.commit)},
-			evidence.Setting{Name: "session.timeout.ms", Value: millisText(p.scaled(sessionTimeout))},
+			evidence.Setting{Name: "session.timeout.ms", Value: millisText(p.sessionTimeout())},
 			evidence.Setting{Name: "max.poll.interval.ms", Value: millisText(p.scaled(pollInterval))})
 	}
 	if p.commit == commitPolled || p.commit == commitMarked {
@@ -230,10 +290,17 @@ func (p Profile) Describe() systems.Description {
 		lacks[systems.NeedRedelivery] = "an unsettled message is committed with those behind it"
 	}
 	profile.Settings = settings
-	return systems.Description{
+	d := systems.Description{
 		System: "kafka", Profile: profile, Claims: p.claims, Lacks: lacks,
-		Versions: map[string]string{"kafka": serverVersion, "franz-go": strings.TrimPrefix(systems.LibraryVersion(kgo.NewClient), "v")},
+		Versions: map[string]string{"franz-go": strings.TrimPrefix(systems.LibraryVersion(kgo.NewClient), "v")},
 	}
+	if release, err := p.release(); err == nil && p.at.Address == "" { // else a run notes what it finds
+		d.Versions["kafka"] = release
+	}
+	if p.image != "" {
+		d.Profile.Name += "@" + p.image
+	}
+	return d
 }
 
 func millisText(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }

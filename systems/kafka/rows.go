@@ -7,33 +7,39 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/custodymq/custody/evidence"
 )
 
-// Rows reads every topic of the run from its start, and sets it against what
+// rows reads every topic of the run from its start, and sets it against what
 // each group has committed: what lies before is processed, the rest pending. A
 // topic has one row of a message for each of its groups, or one if it has none.
 //
 // A share group shows the offset before which all is settled, which follows with
-// a delay, and how many messages it has not settled: none is exact.
-func (in *instance) Rows(ctx context.Context) (evidence.Snapshot, error) {
+// a delay, and how many messages it has not settled: none is exact. Neither is
+// what is shown while a transaction is open, for then nothing behind it is.
+func (r *run) rows(ctx context.Context, appended bool) (evidence.Snapshot, error) {
 	snapshot := evidence.Snapshot{Source: evidence.SourceBroker, Trust: evidence.Exact}
-	if in.profile.share {
+	if r.profile.share {
 		snapshot.Trust = evidence.Lagging
 	}
-	in.log.mu.Lock()
-	defer in.log.mu.Unlock()
-	if err := in.readLog(ctx); err != nil {
-		return evidence.Snapshot{}, err
-	}
-	committed, err := in.committed(ctx)
+	r.log.mu.Lock()
+	defer r.log.mu.Unlock()
+	open, err := r.readLog(ctx, appended)
 	if err != nil {
 		return evidence.Snapshot{}, err
 	}
-	for _, message := range in.log.messages {
+	if open {
+		snapshot.Trust = evidence.Lagging
+	}
+	committed, err := r.committed(ctx)
+	if err != nil {
+		return evidence.Snapshot{}, err
+	}
+	for _, message := range r.log.messages {
 		snapshot.Rows = append(snapshot.Rows, rowsOf(message, committed)...)
 	}
 	snapshot.Count = len(snapshot.Rows)
@@ -41,8 +47,8 @@ func (in *instance) Rows(ctx context.Context) (evidence.Snapshot, error) {
 }
 
 // log is what was read of the run's topics. A log is only appended to, so that
-// it is read on from where the last look ended, unless the broker was struck in
-// between.
+// it is read on from where the last look ended, unless the broker may have been
+// struck in between.
 type log struct {
 	mu       sync.Mutex
 	next     map[place]int64 // the offset to read on from
@@ -61,60 +67,106 @@ type stored struct {
 	row    evidence.StoredRow
 }
 
-// readLog brings the log up to date; log.mu is held.
-func (in *instance) readLog(ctx context.Context) error {
-	if in.log.next == nil || !in.Untouched() {
-		in.log.next, in.log.messages = make(map[place]int64), nil
+// readLog brings the log up to date as far as it is committed; open says that it
+// goes on behind that. appended says that nothing but that has happened to it
+// since the last look. log.mu is held.
+func (r *run) readLog(ctx context.Context, appended bool) (open bool, err error) {
+	if r.log.next == nil || !appended {
+		r.log.next, r.log.messages = make(map[place]int64), nil
 	}
-	ends, err := in.admin.ListEndOffsets(ctx)
+	ends, open, err := r.committedEnds(ctx)
 	if err != nil {
-		return fmt.Errorf("kafka: read the ends of the topics: %w", err)
+		return false, err
 	}
 	from, until := make(map[string]map[int32]kgo.Offset), make(map[place]int64)
-	for topic, partitions := range ends {
-		for partition, end := range partitions {
-			at := place{topic, partition}
-			switch {
-			case !in.names.has(topic):
-				continue
-			case end.Err != nil:
-				return fmt.Errorf("kafka: read the end of %s: %w", topic, end.Err)
-			case end.Offset > in.log.next[at]:
-				if from[topic] == nil {
-					from[topic] = make(map[int32]kgo.Offset)
-				}
-				from[topic][partition] = kgo.NewOffset().At(in.log.next[at])
-				until[at] = end.Offset
+	for at, end := range ends {
+		if end > r.log.next[at] {
+			if from[at.topic] == nil {
+				from[at.topic] = make(map[int32]kgo.Offset)
 			}
+			from[at.topic][at.partition] = kgo.NewOffset().At(r.log.next[at])
+			until[at] = end
 		}
 	}
 	if len(until) == 0 {
-		return nil
+		return open, nil
 	}
-	reader, err := kgo.NewClient(kgo.SeedBrokers(in.Address()), kgo.ConsumePartitions(from), kgo.DisableClientMetrics(), kgo.MetadataMinAge(metadataAge))
+	reader, err := kgo.NewClient(append(r.profile.reaching(r.address), kgo.ConsumePartitions(from),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords())...) // the marks of transactions have offsets too
 	if err != nil {
-		return fmt.Errorf("kafka: read the topics: %w", err)
+		return false, fmt.Errorf("kafka: read the topics: %w", err)
 	}
 	defer reader.Close()
 	for len(until) > 0 {
 		fetches := reader.PollFetches(ctx)
 		if err := fetches.Err(); err != nil {
-			return fmt.Errorf("kafka: read the topics: %w", errors.Join(context.Cause(ctx), err))
+			return false, fmt.Errorf("kafka: read the topics: %w", errors.Join(context.Cause(ctx), err))
 		}
-		fetches.EachRecord(func(r *kgo.Record) {
-			at := place{r.Topic, r.Partition}
-			in.log.messages = append(in.log.messages, stored{at, r.Offset, in.row(r)})
-			in.log.next[at] = r.Offset + 1
-			if in.log.next[at] >= until[at] {
+		fetches.EachRecord(func(m *kgo.Record) {
+			at := place{m.Topic, m.Partition}
+			if !m.Attrs.IsControl() {
+				r.log.messages = append(r.log.messages, stored{at, m.Offset, r.row(m)})
+			}
+			r.log.next[at] = m.Offset + 1
+			if r.log.next[at] >= until[at] {
 				delete(until, at)
 			}
 		})
 	}
-	return nil
+	return open, nil
 }
 
-func (in *instance) row(r *kgo.Record) evidence.StoredRow {
-	m := in.names.decode(r)
+// committedEnds tells how far the topics of the run are committed. A broker
+// answers a commit before it marks it in the topic, so that this is waited for a
+// little; open says that some messages are still neither committed nor aborted.
+func (r *run) committedEnds(ctx context.Context) (ends map[place]int64, open bool, err error) {
+	patience := time.NewTimer(r.profile.scaled(markWait))
+	defer patience.Stop()
+	tick := time.NewTicker(backoff)
+	defer tick.Stop()
+	for {
+		if ends, open, err = r.endsNow(ctx); err != nil || !open {
+			return ends, open, err
+		}
+		select {
+		case <-tick.C:
+		case <-patience.C:
+			return ends, open, nil
+		case <-ctx.Done():
+			return nil, false, context.Cause(ctx)
+		}
+	}
+}
+
+func (r *run) endsNow(ctx context.Context) (ends map[place]int64, open bool, err error) {
+	last, err := r.admin.ListEndOffsets(ctx)
+	if err != nil {
+		return nil, false, fmt.Errorf("kafka: read the ends of the topics: %w", err)
+	}
+	committed, err := r.admin.ListCommittedOffsets(ctx)
+	if err != nil {
+		return nil, false, fmt.Errorf("kafka: read how far the topics are committed: %w", err)
+	}
+	ends = make(map[place]int64)
+	for topic, partitions := range committed {
+		if !r.names.has(topic) {
+			continue
+		}
+		for partition, end := range partitions {
+			if end.Err != nil {
+				return nil, false, fmt.Errorf("kafka: read the end of %s: %w", topic, end.Err)
+			}
+			ends[place{topic, partition}] = end.Offset
+			if l, known := last.Lookup(topic, partition); known && l.Offset > end.Offset {
+				open = true
+			}
+		}
+	}
+	return ends, open, nil
+}
+
+func (r *run) row(record *kgo.Record) evidence.StoredRow {
+	m := r.names.decode(record)
 	row := evidence.StoredRow{
 		State:       evidence.RowPending,
 		MessageID:   m.MessageID,
@@ -132,19 +184,19 @@ func (in *instance) row(r *kgo.Record) evidence.StoredRow {
 type offsets map[string]map[int32]int64
 
 // committed gives the offsets of every group of the run, by its subscription.
-func (in *instance) committed(ctx context.Context) (map[string]offsets, error) {
-	groups, err := in.groups(ctx)
+func (r *run) committed(ctx context.Context) (map[string]offsets, error) {
+	groups, err := r.groups(ctx)
 	if err != nil {
 		return nil, err
 	}
 	all := make(map[string]offsets)
 	for _, group := range groups {
-		subscription, destination, _ := in.names.subscriber(group)
-		topic, err := in.names.topic(destination)
+		subscription, destination, _ := r.names.subscriber(group)
+		topic, err := r.names.topic(destination)
 		if err != nil {
 			return nil, err
 		}
-		next, err := in.settledBy(ctx, group, topic)
+		next, err := r.settledBy(ctx, group, topic)
 		if err != nil {
 			return nil, fmt.Errorf("kafka: read what %s has settled: %w", group, err)
 		}
@@ -157,23 +209,23 @@ func (in *instance) committed(ctx context.Context) (map[string]offsets, error) {
 }
 
 // settledBy gives the offset before which a group has settled everything.
-func (in *instance) settledBy(ctx context.Context, group, topic string) (map[int32]int64, error) {
+func (r *run) settledBy(ctx context.Context, group, topic string) (map[int32]int64, error) {
 	next := make(map[int32]int64)
-	if !in.profile.share {
-		fetched, err := in.admin.FetchOffsets(ctx, group)
+	if !r.profile.share {
+		fetched, err := r.admin.FetchOffsets(ctx, group)
 		for partition, o := range fetched[topic] {
 			next[partition] = o.At
 		}
 		return next, err
 	}
-	described, err := in.admin.DescribeShareGroupOffsets(ctx, group)
+	described, err := r.admin.DescribeShareGroupOffsets(ctx, group)
 	if err != nil {
 		return nil, err
 	}
 	for partition, o := range described[group].Offsets[topic] {
 		next[partition] = o.StartOffset // negative before the group's first fetch
 		if o.Lag == 0 {
-			next[partition] = in.log.next[place{topic, partition}]
+			next[partition] = r.log.next[place{topic, partition}]
 		}
 	}
 	return next, nil

@@ -7,49 +7,17 @@ import (
 	"io"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/custodymq/custody/containers"
 	"github.com/custodymq/custody/evidence"
 )
-
-// homeVariable names the folder into which install.sh puts the broker.
-const homeVariable = "CUSTODY_KAFKA_HOME"
-
-// home is where install.sh has put the broker: libs/ with its jars, format/
-// with an empty store, and kafka.jsa, which makes the start faster.
-func home() (string, error) {
-	if dir := os.Getenv(homeVariable); dir != "" {
-		return dir, nil
-	}
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		return "", fmt.Errorf("kafka: say with %s where the broker is: %w", homeVariable, err)
-	}
-	return filepath.Join(cache, "custody", "kafka-"+serverVersion), nil
-}
-
-// Installed says what is missing on this machine, and how to get it.
-func (Profile) Installed() error {
-	if _, err := exec.LookPath("java"); err != nil {
-		return fmt.Errorf("kafka: no Java: apt-get install openjdk-17-jre-headless: %w", err)
-	}
-	dir, err := home()
-	if err != nil {
-		return err
-	}
-	if _, err := os.Stat(filepath.Join(dir, "format", "meta.properties")); err != nil {
-		return fmt.Errorf("kafka: no broker in %s: make brokers (systems/kafka/install.sh): %w", dir, err)
-	}
-	return nil
-}
 
 // broker is one server with its folder. It may serve several runs, one after
 // another.
@@ -81,6 +49,7 @@ offsets.topic.num.partitions=1
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 transaction.state.log.num.partitions=1
+transaction.abort.timed.out.transaction.cleanup.interval.ms=%[10]d
 share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 share.coordinator.state.topic.num.partitions=1
@@ -113,15 +82,6 @@ logger.server.level=info
 
 // newBroker makes a server in a private folder; it is not started yet.
 func (p Profile) newBroker(sink evidence.Sink, log io.WriteCloser) (*broker, error) {
-	installed, err := home()
-	if err != nil {
-		return nil, err
-	}
-	jars, err := filepath.Glob(filepath.Join(installed, "libs", "*.jar"))
-	if err != nil || len(jars) == 0 {
-		return nil, errors.Join(fmt.Errorf("kafka: no jars in %s: make brokers", installed), err)
-	}
-	slices.Sort(jars)
 	port, err := containers.FreePort()
 	if err != nil {
 		return nil, err
@@ -136,25 +96,19 @@ func (p Profile) newBroker(sink evidence.Sink, log io.WriteCloser) (*broker, err
 	}
 	millis := func(d time.Duration) int64 { return p.scaled(d).Milliseconds() }
 	config := fmt.Sprintf(configText, port.Address, controller.Address, filepath.Join(dir, "data"),
-		millis(heartbeat), millis(sessionTimeout), millis(lockDuration), maxAttempts, millis(brokerSession), millis(brokerHeartbeat))
-	err = errors.Join(
-		os.CopyFS(filepath.Join(dir, "data"), os.DirFS(filepath.Join(installed, "format"))),
+		millis(heartbeat), millis(sessionTimeout), millis(lockDuration), maxAttempts, millis(brokerSession), millis(brokerHeartbeat), millis(transactionCheck))
+	path, args, err := p.command(dir)
+	err = errors.Join(err,
 		os.WriteFile(filepath.Join(dir, "server.properties"), []byte(config), 0o600),
 		os.WriteFile(filepath.Join(dir, "log4j2.properties"), []byte(logText), 0o600))
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("kafka: folder of the server: %w", err), os.RemoveAll(dir))
 	}
-	// A small heap, and the collector and compiler that start fastest.
-	args := []string{
-		"-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xlog:disable",
-		"-Xshare:auto", "-XX:SharedArchiveFile=" + filepath.Join(installed, "kafka.jsa"),
-		"-Dlog4j2.configurationFile=" + filepath.Join(dir, "log4j2.properties"),
-		"-cp", strings.Join(jars, string(os.PathListSeparator)), "kafka.Kafka", filepath.Join(dir, "server.properties"),
-	}
 	b := &broker{address: port.Address, dir: dir}
 	b.Server = containers.NewServer(serverName, sink, log, func(ctx context.Context, log io.Writer, exited func(containers.Exit)) (containers.Process, string, error) {
 		started, err := containers.StartProgram(ctx, containers.ProgramOptions{
-			Path: "java", Args: args, Dir: dir, Log: log, Ready: b.ready, Exited: exited,
+			Image: p.image, Path: path, Args: args, Dir: dir, Log: log, Exited: exited,
+			Ready: func(ctx context.Context) error { return p.ready(ctx, port.Address) },
 		})
 		return started, "", err
 	}, port, controller)
@@ -166,38 +120,55 @@ func (b *broker) Close(ctx context.Context) error {
 	return errors.Join(b.Server.Close(ctx), os.RemoveAll(b.dir))
 }
 
-// readyGroup is no group: its coordinator is asked for.
+// readyGroup is no group, and no transactional ID: its coordinators are asked.
 const readyGroup = "ready"
 
-// ready says whether the broker serves: it knows itself, every partition has
-// its leader, and groups have their coordinator.
-func (b *broker) ready(ctx context.Context) error {
-	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", b.address)
+// ready says whether the broker on an address serves.
+func (p Profile) ready(ctx context.Context, address string) error {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
 	if err != nil {
 		return err
 	}
 	conn.Close()
-	return administer(b.address, func(admin administrator) error {
-		m, err := admin.Metadata(ctx)
-		if err != nil {
-			return err
-		}
-		if len(m.Brokers) == 0 {
-			return errors.New("kafka: the broker is not registered yet")
-		}
-		for _, topic := range m.Topics {
-			for _, partition := range topic.Partitions {
-				if partition.Leader < 0 {
-					return fmt.Errorf("kafka: %s has no leader yet", topic.Topic)
-				}
+	return p.administer(address, func(admin administrator) error { return admin.serves(ctx) })
+}
+
+// serves: the broker knows itself, every partition has its leader, groups and
+// transactions have their coordinators, and these have read their topics and
+// have IDs of producers to give away.
+func (a administrator) serves(ctx context.Context) error {
+	m, err := a.Metadata(ctx)
+	if err != nil {
+		return err
+	}
+	if len(m.Brokers) == 0 {
+		return errors.New("kafka: the broker is not registered yet")
+	}
+	for _, topic := range m.Topics {
+		for _, partition := range topic.Partitions {
+			if partition.Leader < 0 {
+				return fmt.Errorf("kafka: %s has no leader yet", topic.Topic)
 			}
 		}
-		if err := admin.FindGroupCoordinators(ctx, readyGroup).Error(); err != nil {
-			return err
-		}
-		_, err = admin.FetchOffsets(ctx, readyGroup) // only once it has read its topic
+	}
+	if err := a.FindGroupCoordinators(ctx, readyGroup).Error(); err != nil {
 		return err
-	})
+	}
+	if _, err := a.FetchOffsets(ctx, readyGroup); err != nil {
+		return err
+	}
+	transactions, err := a.DescribeTransactions(ctx, readyGroup)
+	if loading := transactions[readyGroup].Err; err == nil && !errors.Is(loading, kerr.TransactionalIDNotFound) {
+		err = fmt.Errorf("kafka: transactions have no coordinator yet: %w", loading)
+	}
+	if err != nil {
+		return err
+	}
+	given, err := kmsg.NewPtrInitProducerIDRequest().RequestWith(ctx, a.kafka)
+	if err != nil {
+		return err
+	}
+	return kerr.ErrorForCode(given.ErrorCode)
 }
 
 // administrator asks what kadm has a call for, or anything.
@@ -206,11 +177,24 @@ type administrator struct {
 	kafka *kgo.Client
 }
 
+// syncCommits lets a broker of our own sync what it notes of a transaction before
+// it answers: a message is stored only when its commit is.
+func (a administrator) syncCommits(ctx context.Context) error {
+	every := "1"
+	altered, err := a.AlterTopicConfigs(ctx, []kadm.AlterConfig{{Name: "flush.messages", Value: &every}}, "__transaction_state")
+	for _, topic := range altered {
+		err = errors.Join(err, topic.Err)
+	}
+	if err != nil {
+		return fmt.Errorf("kafka: sync the commits of transactions: %w", err)
+	}
+	return nil
+}
+
 // newAdministrator reaches the server straight and never through a link; its
 // client is to be closed.
-func newAdministrator(address string) (administrator, error) {
-	client, err := kgo.NewClient(kgo.SeedBrokers(address), kgo.ClientID("administrator"), kgo.DisableClientMetrics(),
-		kgo.MetadataMinAge(metadataAge), kgo.RequestRetries(3), kgo.RetryBackoffFn(func(int) time.Duration { return backoff }))
+func (p Profile) newAdministrator(address string) (administrator, error) {
+	client, err := kgo.NewClient(append(p.reaching(address), kgo.ClientID("administrator"), kgo.RequestRetries(3))...)
 	if err != nil {
 		return administrator{}, fmt.Errorf("kafka: administer %s: %w", address, err)
 	}
@@ -218,8 +202,8 @@ func newAdministrator(address string) (administrator, error) {
 }
 
 // administer does something on connections of its own.
-func administer(address string, do func(administrator) error) error {
-	admin, err := newAdministrator(address)
+func (p Profile) administer(address string, do func(administrator) error) error {
+	admin, err := p.newAdministrator(address)
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,9 +23,10 @@ import (
 // the session and with it the others, so that nothing happens behind the
 // caller's back.
 type session struct {
+	profile Profile
 	client  *kgo.Client
 	address string
-	again   bool // the profile leaves it to the client to connect anew
+	again   bool // it is left to the client to connect anew
 	closing sync.Once
 	gone    chan struct{} // closed when the session is over
 
@@ -33,23 +35,19 @@ type session struct {
 	conns map[*conn]struct{}
 }
 
-func newSession(address string, again bool) *session {
-	return &session{address: address, again: again, gone: make(chan struct{}), conns: make(map[*conn]struct{})}
+func newSession(p Profile, address string, again bool) *session {
+	return &session{profile: p, address: address, again: again, gone: make(chan struct{}), conns: make(map[*conn]struct{})}
 }
 
 // start makes the client.
-func (s *session) start(p Profile, name string, opts ...kgo.Opt) (err error) {
-	s.client, err = kgo.NewClient(append([]kgo.Opt{
-		kgo.SeedBrokers(s.address),
+func (s *session) start(name string, opts ...kgo.Opt) (err error) {
+	s.client, err = kgo.NewClient(slices.Concat(s.profile.reaching(s.address), []kgo.Opt{
 		kgo.ClientID(name), // the link tells sessions apart by it
 		kgo.Dialer(s.dial),
 		kgo.ConnIdleTimeout(15 * time.Minute), // an idle connection is no end of the session
-		kgo.RequestTimeoutOverhead(p.scaled(requestTimeout)),
+		kgo.RequestTimeoutOverhead(s.profile.scaled(requestTimeout)),
 		kgo.RequestRetries(0),
-		kgo.RetryBackoffFn(func(int) time.Duration { return backoff }),
-		kgo.MetadataMinAge(metadataAge),
-		kgo.DisableClientMetrics(),
-	}, opts...)...)
+	}, opts)...)
 	if err != nil {
 		return fmt.Errorf("kafka: make a client: %w", err)
 	}
@@ -62,7 +60,7 @@ func (s *session) dial(ctx context.Context, network, _ string) (net.Conn, error)
 		return nil, errOver
 	default:
 	}
-	raw, err := (&net.Dialer{}).DialContext(ctx, network, s.address)
+	raw, err := s.profile.dial(ctx, network, s.address)
 	if err != nil {
 		if !s.again && ctx.Err() == nil {
 			s.end(err)

@@ -67,9 +67,9 @@ func (c *clients) shareConsumer(ctx context.Context, o systems.ConsumerOptions, 
 // join makes one more member.
 func (s *shareConsumer) join(ctx context.Context) (*shareMember, error) {
 	p := s.clients.profile
-	m := &shareMember{session: newSession(s.options.Address, false), consumer: s, results: make(chan result, 1)}
+	m := &shareMember{session: newSession(p, s.options.Address, false), consumer: s, results: make(chan result, 1)}
 	joined := newJoining(kmsg.ShareGroupHeartbeat)
-	err := m.start(p, s.options.Session,
+	err := m.start(s.options.Session,
 		kgo.WithHooks(joined),
 		kgo.ShareGroup(s.clients.names.group(s.options.Subscription, s.options.Destination)),
 		kgo.ConsumeTopics(s.topic),

@@ -211,6 +211,16 @@ tls: {ca: ca.pem, server-name: nats.internal}
 	return path
 }
 
+// somebodysKafka runs until the test ends. It cannot be struck.
+func somebodysKafka(t *testing.T) string {
+	t.Helper()
+	base, err := all.Find("kafka", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return profile(t, fmt.Sprintf("system: kafka:acks-all\naddress: %s\n", systemtest.Serve(t, base)))
+}
+
 func certificate(t *testing.T) (tls.Certificate, []byte) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -245,6 +255,7 @@ func TestRunsHoldAndKeepTheSecret(t *testing.T) {
 		{"redis", somebodysRedis, []string{"baseline", "broker-killed", "broker-restart", "consumer-crash", "ack-lost"}, []string{"broker-paused"}},
 		{"mosquitto", somebodysMosquitto, []string{"baseline", "broker-restart", "consumer-crash", "ack-lost"}, []string{"broker-paused"}},
 		{"nats over TLS", somebodysNATS, []string{"baseline", "link-reset"}, []string{"broker-killed", "ack-lost"}},
+		{"kafka", somebodysKafka, []string{"baseline", "consumer-crash", "link-reset", "recover-from-sequence"}, []string{"broker-killed"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			path := c.start(t)

@@ -1,0 +1,161 @@
+package kafka
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/sasl"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
+
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/systems"
+)
+
+// remote is one run's part of a broker that somebody else has started. Safe for
+// concurrent use.
+type remote struct{ *run }
+
+var (
+	_ systems.Remote    = Profile{}
+	_ systems.Networked = (*remote)(nil)
+	_ systems.Inspector = (*remote)(nil)
+	_ systems.Rewinder  = (*remote)(nil)
+)
+
+// At gives the profile on a broker that somebody else has started. What its
+// configuration sets, such as group.share.record.lock.duration.ms, is for its
+// owner to know.
+func (p Profile) At(e systems.Endpoint) systems.System {
+	p.at = e
+	return p
+}
+
+// reach looks whether the broker serves, and notes what it is.
+func (p Profile) reach(ctx context.Context, env systems.Env) (systems.Instance, error) {
+	bounded, cancel := context.WithTimeout(ctx, p.scaled(adminBound))
+	defer cancel()
+	refused := func(err error) error {
+		return fmt.Errorf("kafka: the server at %s must be the only broker of its cluster and take its user (address, user-from, password-from, tls): %w", p.at.Address, err)
+	}
+	var err error
+	if p.mechanism, err = p.chosenMechanism(bounded); err != nil {
+		return nil, refused(err)
+	}
+	r, err := p.newRun(p.at.Address)
+	if err != nil {
+		return nil, err
+	}
+	version, err := r.admin.alone(bounded)
+	if err != nil {
+		r.admin.Close()
+		return nil, refused(err)
+	}
+	env.Sink.Record(evidence.Event{Kind: evidence.Noted, Actor: serverName, Reason: "the server speaks the protocol of Kafka " + version})
+	return &remote{r}, nil
+}
+
+// alone waits until the broker serves, and gives its version as far as its
+// protocol tells. The links lead to one broker, so that there may be no other.
+func (a administrator) alone(ctx context.Context) (version string, err error) {
+	tick := time.NewTicker(backoff)
+	defer tick.Stop()
+	for {
+		m, err := a.BrokerMetadata(ctx)
+		if err == nil && len(m.Brokers) > 1 {
+			return "", fmt.Errorf("kafka: its cluster has %d brokers, and a link leads to one: name a cluster of one", len(m.Brokers))
+		}
+		if err == nil {
+			err = a.serves(ctx)
+		}
+		if err == nil {
+			break
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return "", err
+		}
+	}
+	versions, err := a.ApiVersions(ctx)
+	for _, v := range versions {
+		return v.VersionGuess(), err
+	}
+	return "", err
+}
+
+// Rows reads all anew: the broker may have been struck.
+func (r *remote) Rows(ctx context.Context) (evidence.Snapshot, error) { return r.rows(ctx, false) }
+
+// Stop deletes the topics and groups of the run. Its transactional IDs nobody
+// can delete: the broker forgets them by itself.
+func (r *remote) Stop(ctx context.Context) error {
+	defer r.admin.Close()
+	return r.clear(ctx)
+}
+
+// reaching is how a client reaches the server, whatever address that advertises.
+func (p Profile) reaching(address string) []kgo.Opt {
+	opts := []kgo.Opt{
+		kgo.SeedBrokers(address),
+		kgo.Dialer(func(ctx context.Context, network, _ string) (net.Conn, error) { return p.dial(ctx, network, address) }),
+		kgo.RetryBackoffFn(func(int) time.Duration { return backoff }),
+		kgo.MetadataMinAge(metadataAge),
+		kgo.DisableClientMetrics(),
+	}
+	if way, chosen := mechanisms[p.mechanism]; chosen {
+		opts = append(opts, kgo.SASL(way(p.at.User, p.at.Password)))
+	}
+	return opts
+}
+
+// mechanisms are the ways in which a client can say who it is.
+var mechanisms = map[string]func(user, password string) sasl.Mechanism{
+	"SCRAM-SHA-512": func(user, password string) sasl.Mechanism {
+		return scram.Auth{User: user, Pass: password}.AsSha512Mechanism()
+	},
+	"SCRAM-SHA-256": func(user, password string) sasl.Mechanism {
+		return scram.Auth{User: user, Pass: password}.AsSha256Mechanism()
+	},
+	"PLAIN": func(user, password string) sasl.Mechanism {
+		return plain.Auth{User: user, Pass: password}.AsMechanism()
+	},
+}
+
+// chosenMechanism is the first that the broker knows, of those that show the
+// password to nobody before the one that does; empty without a user. It is asked
+// for: a broker hangs up on a client that tries one which it does not know.
+func (p Profile) chosenMechanism(ctx context.Context) (string, error) {
+	if p.at.Password == "" {
+		return "", nil
+	}
+	client, err := kgo.NewClient(p.reaching(p.at.Address)...)
+	if err != nil {
+		return "", err
+	}
+	defer client.Close()
+	answer, err := kmsg.NewPtrSASLHandshakeRequest().RequestWith(ctx, client) // of no mechanism
+	if err != nil {
+		return "", err
+	}
+	for _, m := range []string{"SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN"} {
+		if slices.Contains(answer.SupportedMechanisms, m) {
+			return m, nil
+		}
+	}
+	return "", fmt.Errorf("it knows no user by a password: %w, and offers the mechanisms %q", kerr.ErrorForCode(answer.ErrorCode), answer.SupportedMechanisms)
+}
+
+func (p Profile) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	if p.at.TLS == nil {
+		return (&net.Dialer{}).DialContext(ctx, network, address)
+	}
+	return (&tls.Dialer{Config: p.at.TLS}).DialContext(ctx, network, address)
+}

@@ -1,0 +1,140 @@
+package kafka
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"io"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/custodymq/custody/systems"
+	"github.com/custodymq/custody/systems/systemtest"
+)
+
+// withUsers lets the broker's clients in by name and password only.
+const withUsers = `listener.security.protocol.map=CLIENT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT
+sasl.enabled.mechanisms=PLAIN
+sasl.mechanism.inter.broker.protocol=PLAIN
+listener.name.client.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required username="tester" password="of the test" user_tester="of the test";
+`
+
+// somebodys broker has users, and advertises an address of its own behind one
+// that takes TLS only.
+func somebodys(t *testing.T) systems.Endpoint {
+	t.Helper()
+	p := profile(t, "transactions")
+	p.at.User, p.at.Password, p.mechanism = "tester", "of the test", "PLAIN"
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	log, err := env(t, nil).Log(serverName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := p.newBroker(discard{}, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	config, err := os.OpenFile(filepath.Join(b.dir, "server.properties"), os.O_APPEND|os.O_WRONLY, 0)
+	if err == nil {
+		_, err = config.WriteString(withUsers)
+		err = errors.Join(err, config.Close())
+	}
+	if err = errors.Join(err, p.startBroker(ctx, b)); err != nil {
+		t.Fatal(err)
+	}
+	endpoint := p.at
+	endpoint.Address, endpoint.TLS = behindTLS(t, b.address)
+	return endpoint
+}
+
+// behindTLS gives an address that leads to another by TLS, and how to trust it.
+func behindTLS(t *testing.T, upstream string) (string, *tls.Config) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "kafka.internal"}, DNSNames: []string{"kafka.internal"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	certificate, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var relays sync.WaitGroup
+	relays.Go(func() {
+		for {
+			client, err := l.Accept()
+			if err != nil {
+				return
+			}
+			server, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", upstream)
+			if err != nil {
+				client.Close()
+				continue
+			}
+			for _, way := range [][2]net.Conn{{client, server}, {server, client}} {
+				relays.Go(func() {
+					_, _ = io.Copy(way[0], way[1])
+					way[0].Close()
+					way[1].Close()
+				})
+			}
+		}
+	})
+	t.Cleanup(func() { l.Close(); relays.Wait() })
+	trusted := x509.NewCertPool()
+	trusted.AddCert(certificate)
+	return l.Addr().String(), &tls.Config{MinVersion: tls.VersionTLS12, ServerName: "kafka.internal", RootCAs: trusted}
+}
+
+// elsewhere says what cannot be done to a broker of somebody else's.
+type elsewhere struct{ Profile }
+
+func (e elsewhere) Describe() systems.Description {
+	d := e.Profile.Describe()
+	d.Lacks[systems.NeedProcess] = "it is somebody else's"
+	d.Lacks[systems.NeedFrames] = "TLS ends at the server"
+	return d
+}
+
+func TestRemote(t *testing.T) {
+	p := profile(t, "transactions")
+	systemtest.Require(t, p)
+	endpoint := somebodys(t)
+	systemtest.Exercise(t, elsewhere{p.At(endpoint).(Profile)})
+
+	endpoint.Password = "of nobody"
+	p.scale = 0.1 // of how long it is waited for
+	_, err := p.At(endpoint).Start(t.Context(), env(t, nil))
+	if err == nil || !strings.Contains(err.Error(), "take its user") || strings.Contains(err.Error(), endpoint.Password) {
+		t.Errorf("with a wrong password: %v", err)
+	}
+}

@@ -1,0 +1,144 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/systems"
+)
+
+// transactions publishes each message of a session in one of its own, one after
+// another: a transactional ID has one at a time. A message is accepted when its
+// transaction is committed, and not when it is stored.
+type transactions struct {
+	*producer
+	done chan struct{} // closed when nothing more is sent
+
+	mu    sync.Mutex
+	queue chan publish
+	over  bool // nothing is taken any more
+}
+
+// publish is one message that waits for its turn.
+type publish struct {
+	*pending
+	record *kgo.Record
+}
+
+func newTransactions(p *producer) *transactions {
+	t := &transactions{producer: p, done: make(chan struct{}), queue: make(chan publish, maxBuffered)}
+	go t.run()
+	return t
+}
+
+// add puts a message behind those that wait.
+func (t *transactions) add(r *kgo.Record) *pending {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.over {
+		return settled(t.unsent())
+	}
+	p := publish{&pending{answered: make(chan struct{})}, r}
+	select {
+	case t.queue <- p:
+		return p.pending
+	default:
+		return settled(refusal(evidence.Rejected, kgo.ErrMaxBuffered, "too many messages wait, and this was never among them"))
+	}
+}
+
+func (t *transactions) unsent() systems.Receipt {
+	return refusal(evidence.Rejected, t.disconnected(), "the session was over before anything was written")
+}
+
+func (t *transactions) run() {
+	defer close(t.done)
+	for {
+		select {
+		case <-t.gone:
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			t.over = true
+			for len(t.queue) > 0 {
+				(<-t.queue).answer(t.unsent())
+			}
+			return
+		case p := <-t.queue:
+			p.answer(t.publish(p.record))
+		}
+	}
+}
+
+// publish stores a message and commits it. The session ends with a transaction
+// whose end is not known, so that nothing can commit it later.
+func (t *transactions) publish(r *kgo.Record) systems.Receipt {
+	if err := t.client.BeginTransaction(); err != nil {
+		t.end(err)
+		return refusal(evidence.Rejected, err, "no transaction could begin")
+	}
+	if err := t.store(r); err != nil {
+		if err := t.client.EndTransaction(context.Background(), kgo.TryAbort); err != nil {
+			t.end(err)
+		}
+		return unstored(err)
+	}
+	before := t.written.n.Load()
+	err := t.client.EndTransaction(context.Background(), kgo.TryCommit) // ends with its connection at the latest
+	if err != nil {
+		t.end(err)
+	}
+	return t.committed(r, err, t.written.n.Load()-before)
+}
+
+// store returns when the broker has answered, or the session is over.
+func (t *transactions) store(r *kgo.Record) error {
+	answered := make(chan error, 1)
+	t.client.TryProduce(context.Background(), r, func(_ *kgo.Record, err error) { answered <- err })
+	select {
+	case err := <-answered:
+		return err
+	case <-t.gone:
+		return t.disconnected()
+	}
+}
+
+// unstored is the receipt of a message whose commit was never asked for: stored
+// or not, nobody who reads what is committed gets it.
+func unstored(err error) systems.Receipt {
+	var refused *kerr.Error
+	if errors.As(err, &refused) && refusals[refused] == evidence.Declined {
+		return refusal(evidence.Declined, err, refused.Description)
+	}
+	return refusal(evidence.Rejected, err, "its transaction was not committed")
+}
+
+// notCommitted are the answers to a commit by which the transaction is aborted,
+// or was before.
+var notCommitted = map[*kerr.Error]bool{
+	kerr.InvalidTxnState:          true,
+	kerr.ProducerFenced:           true,
+	kerr.InvalidProducerEpoch:     true,
+	kerr.InvalidProducerIDMapping: true,
+	kerr.TransactionAbortable:     true,
+}
+
+// committed reads what came of a commit. written is how many requests for it
+// have been written: none is proof that there never will be a commit, and with
+// more than one an answer may be about the later.
+func (t *transactions) committed(r *kgo.Record, err error, written int64) systems.Receipt {
+	var refused *kerr.Error
+	switch {
+	case err == nil:
+		return systems.Receipt{Acceptance: evidence.Accepted, HeldBy: t.profile.heldBy, MessageID: messageID(r), Told: "ok"}
+	case written == 0:
+		return refusal(evidence.Rejected, err, "the commit was never written")
+	case written == 1 && errors.As(err, &refused) && notCommitted[refused]:
+		return refusal(evidence.Rejected, err, refused.Description)
+	}
+	return refusal(evidence.Unknown, err, "no answer that tells whether it was committed")
+}
