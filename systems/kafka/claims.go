@@ -53,6 +53,21 @@ var ordered = append(slices.Clip(atLeastOnce), claims{
 	{evidence.Order, anyFault, "Introduction: Main Concepts and Terminology; Producer Configs: max.in.flight.requests.per.connection"},
 }.bySystem()...)
 
+// transactionClaims: over a crash the coordinator can call a transaction
+// complete whose marker is in no partition, so that nobody who reads what is
+// committed gets its message, nor any behind it: see docs/findings.md.
+var transactionClaims = notUnderCrash(ordered, evidence.NoAcceptedLoss, evidence.RecoveryBounded, evidence.RowsMatchClients)
+
+func notUnderCrash(table []evidence.Claim, guarantees ...string) []evidence.Claim {
+	less := slices.Clone(table)
+	for i, c := range less {
+		if slices.Contains(guarantees, c.Guarantee) {
+			less[i].Under = slices.DeleteFunc(slices.Clone(c.Under), func(class evidence.Class) bool { return class == evidence.BrokerCrash })
+		}
+	}
+	return less
+}
+
 // leaderClaims: the leader answers before anything is synced or copied, so that
 // what it has answered is promised only while it lives.
 var leaderClaims = append(slices.Clip(producingClaims), claims{

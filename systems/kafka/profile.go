@@ -80,7 +80,7 @@ func Profiles(scale float64) []systems.System {
 		},
 		{
 			name: "transactions", summary: "each publish is a transaction of its own, answered once it is committed; one partition; consumers read what is committed, and no aborted message",
-			acks: acksAll, flush: true, idempotent: true, transactional: true, partitions: 1, heldBy: evidence.HeldByStore, commit: commitPrefix, claims: ordered,
+			acks: acksAll, flush: true, idempotent: true, transactional: true, partitions: 1, heldBy: evidence.HeldByStore, commit: commitPrefix, claims: transactionClaims,
 		},
 		{
 			name: "retries", summary: "acks=all, and the client tries again without sequence numbers: a lost answer makes a second message",
