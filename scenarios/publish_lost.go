@@ -23,5 +23,5 @@ var publishLost = script.Scenario{
 	Reached: []evidence.Condition{
 		script.Fired("gone"),
 	},
-	Expect: usual(evidence.UnknownResolved),
+	Expect: usual(),
 }
