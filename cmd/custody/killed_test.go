@@ -39,6 +39,7 @@ func killed(t *testing.T, scenario, event string) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	harness := exec.CommandContext(ctx, "custody", "run", scenario, "--out", dir)
+	harness.Env = append(os.Environ(), "TMPDIR="+t.TempDir()) // nobody is left to remove the run's private folder
 	if err := harness.Start(); err != nil {
 		t.Fatal(err)
 	}
