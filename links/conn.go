@@ -50,6 +50,7 @@ func (c *conn) run() {
 		// Nothing this client sends may arrive, so neither does its connect.
 		c.event(evidence.LinkConnected, "into a black hole")
 		p := &pump{conn: c, to: evidence.ToBroker, src: c.client, swallowing: a}
+		p.swallow(Frame{}) // a client that waits for its server's first word sends nothing
 		p.run()
 	} else if err := c.connect(); err != nil {
 		c.reset(fmt.Sprintf("upstream: %v", err))
