@@ -19,7 +19,8 @@ var disconnectAfterAck = script.Scenario{
 		script.Await{Condition: script.Gone("order-1")},
 	},
 	Reached: []evidence.Condition{
-		script.Effect("order-1"),
+		script.Fired("gone"),
+		script.Connected("c1", 2),
 	},
 	Expect: usual(),
 }

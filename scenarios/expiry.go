@@ -30,8 +30,7 @@ var expiry = script.Scenario{
 	},
 	Reached: []evidence.Condition{
 		script.Delivered("order-1", 0),
-		script.Effect("order-3"),
-		script.Effect("order-4"),
+		script.Connected("c1", 0),
 	},
 	Expect: expect(evidence.NoAcceptedLoss, evidence.NoPhantom, evidence.SingleEffect, evidence.ExpiryHonoured, evidence.RowsMatchClients, evidence.Survives),
 }

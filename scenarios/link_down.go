@@ -23,7 +23,7 @@ var linkDown = script.Scenario{
 	Reached: []evidence.Condition{
 		script.Fired("refused"),
 		script.Answered("rejected", "order-3"),
-		script.Effect("order-4"),
+		script.Answered("accepted", "order-4"),
 	},
 	Expect: usual(evidence.DeclinedMeansAbsent),
 }

@@ -23,7 +23,6 @@ var linkReset = script.Scenario{
 	Reached: []evidence.Condition{
 		script.Fired("deaf"),
 		script.Fired("dumb"),
-		script.Effect("order-2"),
 	},
 	Expect: usual(),
 }

@@ -22,7 +22,6 @@ var linkSlow = script.Scenario{
 	Reached: []evidence.Condition{
 		script.Fired("late"),
 		script.Fired("narrow"),
-		script.Effect("order-10"),
 	},
 	Expect: usual(),
 }

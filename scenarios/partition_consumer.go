@@ -22,7 +22,6 @@ var partitionConsumer = script.Scenario{
 	},
 	Reached: []evidence.Condition{
 		script.Fired("dark"),
-		script.Effect("order-1"),
 	},
 	Expect: usual(),
 }
