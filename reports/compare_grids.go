@@ -26,6 +26,9 @@ type CellDifference struct {
 	Column Column `json:"column,omitzero"` // zero: the row as a whole
 	A      string `json:"a"`
 	B      string `json:"b"`
+	// Claimed: one of the two is about a promise. What nobody promised may go one
+	// way or the other from run to run.
+	Claimed bool `json:"claimed"`
 }
 
 // String is one sentence.
@@ -55,7 +58,7 @@ func CompareGrids(a, b Grid) []CellDifference {
 	}
 	for _, row := range b.Rows {
 		if _, known := left[row.Name]; !known {
-			diffs = append(diffs, CellDifference{Row: row.Name, A: "not there", B: "there"})
+			diffs = append(diffs, CellDifference{Row: row.Name, A: "not there", B: "there", Claimed: true})
 		}
 	}
 	return diffs
@@ -80,12 +83,12 @@ func rowsByName(g Grid) map[string]*rowStates {
 
 func compareRows(name string, a, b *rowStates) []CellDifference {
 	if b == nil {
-		return []CellDifference{{Row: name, A: "there", B: "not there"}}
+		return []CellDifference{{Row: name, A: "there", B: "not there", Claimed: true}}
 	}
 	var diffs []CellDifference
 	compare := func(c Column) {
 		if l, r := a.states[c], b.states[c]; l != r {
-			diffs = append(diffs, CellDifference{Row: name, Column: c, A: l.words(), B: r.words()})
+			diffs = append(diffs, CellDifference{Row: name, Column: c, A: l.words(), B: r.words(), Claimed: l.claimed() || r.claimed()})
 		}
 	}
 	for _, c := range a.columns {

@@ -82,6 +82,15 @@ func (s State) words() string {
 	return cellStates[s].words
 }
 
+// claimed says whether the state is about a promise, or keeps one from being judged.
+func (s State) claimed() bool {
+	switch s {
+	case CellViolated, CellHeld, CellInconclusive, CellUnmeasured:
+		return true
+	}
+	return false
+}
+
 // worse says whether s decides a cell before t.
 func (s State) worse(t State) bool {
 	if t == "" || s == "" {
