@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/custodymq/custody/bench"
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/guarantees"
 )
@@ -102,7 +103,7 @@ func TestHarnessThatStoodStill(t *testing.T) {
 	if err := harness.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	<-time.After(2 * time.Second) // the trouble itself: twice what a frame may be under way
+	<-time.After(time.Duration(2 * bench.DefaultScale * float64(time.Second))) // the trouble itself: twice what a frame may be under way
 	if err := harness.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
