@@ -153,7 +153,7 @@ func TestHostileCountsAllocateLittle(t *testing.T) {
 	runtime.ReadMemStats(&before)
 	_, n, err := toBroker.Next(b)
 	runtime.ReadMemStats(&after)
-	if grown := after.TotalAlloc - before.TotalAlloc; grown > 64*size {
+	if grown := after.TotalAlloc - before.TotalAlloc; grown > 65*size { // 128 bytes for each element of two, and what the machine adds
 		t.Errorf("%d bytes allocated for %d (n %d, %v)", grown, len(b), n, err)
 	}
 }
