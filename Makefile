@@ -46,7 +46,7 @@ test: build
 
 ## race: every test under the race detector (needs a C compiler)
 race:
-	CGO_ENABLED=1 go test -race -count=1 ./...
+	CGO_ENABLED=1 go test -race -count=1 -timeout 30m ./...
 
 ## bench: every benchmark, or those that match BENCH
 bench:
