@@ -2,15 +2,9 @@ package kafka
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"errors"
 	"io"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
@@ -38,11 +32,11 @@ func somebodys(t *testing.T) systems.Endpoint {
 	p.at.User, p.at.Password, p.mechanism = "tester", "of the test", "PLAIN"
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	log, err := env(t, nil).Log(serverName)
+	log, err := systemtest.Env(t, systemtest.Discard{}, nil).Log(serverName)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := p.newBroker(discard{}, log)
+	b, err := p.newBroker(systemtest.Discard{}, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,24 +61,8 @@ func somebodys(t *testing.T) systems.Endpoint {
 // behindTLS gives an address that leads to another by TLS, and how to trust it.
 func behindTLS(t *testing.T, upstream string) (string, *tls.Config) {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "kafka.internal"}, DNSNames: []string{"kafka.internal"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	certificate, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}})
+	certificate, authority := systemtest.Certificate(t, "kafka.internal")
+	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{certificate}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,9 +88,7 @@ func behindTLS(t *testing.T, upstream string) (string, *tls.Config) {
 		}
 	})
 	t.Cleanup(func() { l.Close(); relays.Wait() })
-	trusted := x509.NewCertPool()
-	trusted.AddCert(certificate)
-	return l.Addr().String(), &tls.Config{MinVersion: tls.VersionTLS12, ServerName: "kafka.internal", RootCAs: trusted}
+	return l.Addr().String(), systemtest.Trusting(t, "kafka.internal", authority)
 }
 
 // elsewhere says what cannot be done to a broker of somebody else's.
@@ -133,7 +109,7 @@ func TestRemote(t *testing.T) {
 
 	endpoint.Password = "of nobody"
 	p.scale = 0.1 // of how long it is waited for
-	_, err := p.At(endpoint).Start(t.Context(), env(t, nil))
+	_, err := p.At(endpoint).Start(t.Context(), systemtest.Env(t, systemtest.Discard{}, nil))
 	if err == nil || !strings.Contains(err.Error(), "take its user") || strings.Contains(err.Error(), endpoint.Password) {
 		t.Errorf("with a wrong password: %v", err)
 	}

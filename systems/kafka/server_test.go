@@ -3,9 +3,6 @@ package kafka
 import (
 	"context"
 	"errors"
-	"io"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -20,10 +17,6 @@ import (
 )
 
 // What Kafka does with the profiles' settings, beyond what every system must do.
-
-type discard struct{}
-
-func (discard) Record(evidence.Event) uint64 { return 0 }
 
 // rig is one run on a broker that the tests hand on to each other.
 type rig struct {
@@ -41,13 +34,6 @@ func profile(t *testing.T, name string) Profile {
 	}
 	t.Fatalf("no profile %s", name)
 	return Profile{}
-}
-
-func env(t *testing.T, pool *containers.Pool) systems.Env {
-	dir := t.TempDir()
-	return systems.Env{Dir: dir, Sink: discard{}, Scale: 1, Servers: pool, Log: func(name string) (io.WriteCloser, error) {
-		return os.Create(filepath.Join(dir, name+".log"))
-	}}
 }
 
 func TestServer(t *testing.T) {
@@ -71,7 +57,7 @@ func TestServer(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 			defer cancel()
 			r := &rig{t: t, ctx: ctx}
-			in, err := profile(t, c.profile).Start(ctx, env(t, pool))
+			in, err := profile(t, c.profile).Start(ctx, systemtest.Env(t, systemtest.Discard{}, pool))
 			r.must(err)
 			r.in = in.(*instance)
 			c.check(r)
@@ -201,7 +187,7 @@ func fenced(r *rig) {
 }
 
 func uncommitted(r *rig) {
-	link, err := links.Open(r.ctx, links.Options{Name: "p1", Upstream: r.in.Address(), Protocol: r.in.Protocol(), Index: links.NewIndex(), Sink: discard{}})
+	link, err := links.Open(r.ctx, links.Options{Name: "p1", Upstream: r.in.Address(), Protocol: r.in.Protocol(), Index: links.NewIndex(), Sink: systemtest.Discard{}})
 	r.must(err)
 	defer link.Close()
 	p := r.producer("p1#1", link.Addr())

@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -17,10 +14,6 @@ import (
 
 // What the servers do with the settings of the profiles, beyond what every
 // system must do.
-
-type discard struct{}
-
-func (discard) Record(evidence.Event) uint64 { return 0 }
 
 // started is what each server's instance is.
 type started interface {
@@ -41,12 +34,7 @@ func start(t *testing.T, system, name string) *rig {
 	systemtest.Require(t, s)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
-	dir := t.TempDir()
-	in, err := s.Start(ctx, systems.Env{
-		Dir:  dir,
-		Log:  func(name string) (io.WriteCloser, error) { return os.Create(filepath.Join(dir, name+".log")) },
-		Sink: discard{},
-	})
+	in, err := s.Start(ctx, systemtest.Env(t, systemtest.Discard{}, nil))
 	if err != nil {
 		t.Fatal(err)
 	}

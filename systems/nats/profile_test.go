@@ -14,6 +14,7 @@ import (
 
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/systems"
+	"github.com/custodymq/custody/systems/systemtest"
 )
 
 // What the settings of each profile change.
@@ -35,7 +36,7 @@ func TestTheServerHasTheSettingsOfEachProfile(t *testing.T) {
 		t.Run(p.name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 			defer cancel()
-			env := serverEnv(t)
+			env := systemtest.Env(t, systemtest.Discard{}, nil)
 			started, err := p.Start(ctx, env)
 			if err != nil {
 				t.Fatal(err)

@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -14,23 +11,11 @@ import (
 
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/systems"
+	"github.com/custodymq/custody/systems/systemtest"
 )
 
 // What nats-server does with the first profile's settings, beyond what every
 // system must do.
-
-type discard struct{}
-
-func (discard) Record(evidence.Event) uint64 { return 0 }
-
-func serverEnv(t *testing.T) systems.Env {
-	dir := t.TempDir()
-	return systems.Env{
-		Dir:  dir,
-		Log:  func(name string) (io.WriteCloser, error) { return os.Create(filepath.Join(dir, name+".log")) },
-		Sink: discard{},
-	}
-}
 
 // startServer gives a running instance of the first profile and the context of
 // the test.
@@ -43,7 +28,7 @@ func startProfile(t *testing.T, p Profile) (context.Context, *instance) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
-	in, err := p.Start(ctx, serverEnv(t))
+	in, err := p.Start(ctx, systemtest.Env(t, systemtest.Discard{}, nil))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -254,7 +239,7 @@ func TestTheWindowHoldsBackFurtherPulls(t *testing.T) {
 }
 
 func TestStartRefusesADefect(t *testing.T) {
-	env := serverEnv(t)
+	env := systemtest.Env(t, systemtest.Discard{}, nil)
 	env.Defect = "forget-everything"
 	if _, err := Profiles(1)[0].Start(context.Background(), env); err == nil {
 		t.Error("started with a defect that it does not have")

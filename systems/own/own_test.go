@@ -3,18 +3,11 @@ package own_test
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"math/big"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -158,7 +151,7 @@ kill: [sh, -c, "kill -KILL $(cat %[4]s)"]
 // somebodysNATS runs with a user and TLS until the test ends. It cannot be struck.
 func somebodysNATS(t *testing.T) string {
 	t.Helper()
-	certificate, authority := certificate(t)
+	certificate, authority := systemtest.Certificate(t, "nats.internal")
 	o := &server.Options{
 		Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true,
 		Username: "tester", Password: secret, SyncAlways: true, MaxPayload: 4 << 20,
@@ -188,7 +181,7 @@ tls: {ca: ca.pem, server-name: nats.internal}
 // somebodysMochi runs with a user and TLS until the test ends. It cannot be struck.
 func somebodysMochi(t *testing.T) string {
 	t.Helper()
-	certificate, authority := certificate(t)
+	certificate, authority := systemtest.Certificate(t, "nats.internal")
 	s := mochi.New(&mochi.Options{Logger: slog.New(slog.DiscardHandler)})
 	users := auth.Ledger{Auth: auth.AuthRules{{Username: "tester", Password: secret, Allow: true}}}
 	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12})
@@ -219,24 +212,6 @@ func somebodysKafka(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return profile(t, fmt.Sprintf("system: kafka:acks-all\naddress: %s\n", systemtest.Serve(t, base)))
-}
-
-func certificate(t *testing.T) (tls.Certificate, []byte) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "nats.internal"}, DNSNames: []string{"nats.internal"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
 func TestConformance(t *testing.T) {

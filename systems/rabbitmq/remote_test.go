@@ -2,15 +2,12 @@ package rabbitmq
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"math/big"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,6 +22,8 @@ import (
 	"github.com/custodymq/custody/systems/systemtest"
 )
 
+const serverNamed = "rabbitmq.internal" // in its certificate
+
 // somebodys server runs until the test ends, with one user, who is not guest.
 // over is how that user reaches it with TLS.
 func somebodys(t *testing.T) (s *server, plain, over systems.Endpoint) {
@@ -37,7 +36,7 @@ func somebodys(t *testing.T) (s *server, plain, over systems.Endpoint) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	s, err := startServer(ctx, "", discard{}, nil)
+	s, err := startServer(ctx, "", systemtest.Discard{}, nil)
 	must(err)
 	t.Cleanup(func() {
 		if err := s.Close(context.Background()); err != nil {
@@ -51,7 +50,7 @@ func somebodys(t *testing.T) (s *server, plain, over systems.Endpoint) {
 	must(os.Chmod(config, 0o600))
 	file, err := os.OpenFile(config, os.O_APPEND|os.O_WRONLY, 0)
 	must(err)
-	authority := certificate(t, s.dir)
+	trusting := certificate(t, s.dir)
 	_, err = fmt.Fprintf(file, "listeners.ssl.1 = %s\nssl_options.certfile = %s\nssl_options.keyfile = %s\n",
 		secure.Address, filepath.Join(s.dir, "server.pem"), filepath.Join(s.dir, "key.pem"))
 	must(errors.Join(err, file.Close(), s.Kill(ctx), s.Restart(ctx)))
@@ -65,34 +64,22 @@ func somebodys(t *testing.T) (s *server, plain, over systems.Endpoint) {
 	}
 	plain = systems.Endpoint{Address: s.address, User: "tester", Password: secret}
 	over = plain
-	over.Address, over.TLS = secure.Address, &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: authority, ServerName: "rabbitmq.internal"}
+	over.Address, over.TLS = secure.Address, trusting
 	return s, plain, over
 }
 
 // certificate writes server.pem and key.pem, and gives who trusts them.
-func certificate(t *testing.T, dir string) *x509.CertPool {
+func certificate(t *testing.T, dir string) *tls.Config {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), DNSNames: []string{"rabbitmq.internal"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-	}
-	public, err1 := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	private, err2 := x509.MarshalPKCS8PrivateKey(key)
-	parsed, err3 := x509.ParseCertificate(public)
-	err = errors.Join(err1, err2, err3,
-		os.WriteFile(filepath.Join(dir, "server.pem"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: public}), 0o600),
+	made, authority := systemtest.Certificate(t, serverNamed)
+	private, err := x509.MarshalPKCS8PrivateKey(made.PrivateKey)
+	err = errors.Join(err,
+		os.WriteFile(filepath.Join(dir, "server.pem"), authority, 0o600),
 		os.WriteFile(filepath.Join(dir, "key.pem"), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), 0o600))
 	if err != nil {
 		t.Fatal(err)
 	}
-	pool := x509.NewCertPool()
-	pool.AddCert(parsed)
-	return pool
+	return systemtest.Trusting(t, serverNamed, authority)
 }
 
 func TestRemote(t *testing.T) {
@@ -128,12 +115,12 @@ func TestRemote(t *testing.T) {
 			"wrong password": func(e *systems.Endpoint) { e.Password = "wrong" },
 			"no TLS":         func(e *systems.Endpoint) { e.TLS = nil },
 			"no trust": func(e *systems.Endpoint) {
-				e.TLS = &tls.Config{MinVersion: tls.VersionTLS12, ServerName: "rabbitmq.internal"}
+				e.TLS = &tls.Config{MinVersion: tls.VersionTLS12, ServerName: serverNamed}
 			},
 		} {
 			at := over
 			change(&at)
-			_, err := profile(t, "quorum").At(at).Start(t.Context(), systems.Env{Sink: discard{}})
+			_, err := profile(t, "quorum").At(at).Start(t.Context(), systems.Env{Sink: systemtest.Discard{}})
 			if err == nil || strings.Contains(err.Error(), plain.Password) {
 				t.Errorf("%s: %v", what, err)
 			}
@@ -160,7 +147,7 @@ func owned(t *testing.T, at systems.Endpoint) systems.System {
 
 func begin(ctx context.Context, t *testing.T, s systems.System) (systems.Instance, systems.Producer) {
 	t.Helper()
-	in, err := s.Start(ctx, systems.Env{Sink: discard{}})
+	in, err := s.Start(ctx, systems.Env{Sink: systemtest.Discard{}})
 	if err != nil {
 		t.Fatal(err)
 	}

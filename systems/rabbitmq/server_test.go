@@ -3,9 +3,6 @@ package rabbitmq
 import (
 	"context"
 	"errors"
-	"io"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -16,10 +13,6 @@ import (
 )
 
 // What RabbitMQ does with the profiles' settings, beyond what every system must do.
-
-type discard struct{}
-
-func (discard) Record(evidence.Event) uint64 { return 0 }
 
 // rig is one run on a server that the tests hand on to each other.
 type rig struct {
@@ -76,18 +69,9 @@ func TestServer(t *testing.T) {
 	}
 }
 
-func (r *rig) env() systems.Env {
-	dir := r.t.TempDir()
-	return systems.Env{
-		Dir:  dir,
-		Log:  func(name string) (io.WriteCloser, error) { return os.Create(filepath.Join(dir, name+".log")) },
-		Sink: discard{}, Servers: r.pool,
-	}
-}
-
 func (r *rig) start(name string) *instance {
 	r.t.Helper()
-	in, err := profile(r.t, name).Start(r.ctx, r.env())
+	in, err := profile(r.t, name).Start(r.ctx, systemtest.Env(r.t, systemtest.Discard{}, r.pool))
 	r.must(err)
 	return in.(*instance)
 }

@@ -3,9 +3,6 @@ package redis
 import (
 	"context"
 	"errors"
-	"io"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -22,10 +19,6 @@ import (
 // What redis-server does with the settings of a profile, beyond what every
 // system must do.
 
-type discard struct{}
-
-func (discard) Record(evidence.Event) uint64 { return 0 }
-
 // start gives a running instance and the context of the test.
 func start(t *testing.T, name string, servers *containers.Pool) (context.Context, *instance) {
 	t.Helper()
@@ -33,11 +26,7 @@ func start(t *testing.T, name string, servers *containers.Pool) (context.Context
 	systemtest.Require(t, s)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
-	dir := t.TempDir()
-	in, err := s.Start(ctx, systems.Env{
-		Dir: dir, Sink: discard{}, Servers: servers,
-		Log: func(name string) (io.WriteCloser, error) { return os.Create(filepath.Join(dir, name+".log")) },
-	})
+	in, err := s.Start(ctx, systemtest.Env(t, systemtest.Discard{}, servers))
 	if err != nil {
 		t.Fatal(err)
 	}

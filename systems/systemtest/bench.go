@@ -50,10 +50,9 @@ func start(t *testing.T, s systems.System, servers *containers.Pool) *bench {
 	var pipes sync.WaitGroup // the event pipes of the instance's children
 	b.onStop(cancel)
 	b.onStop(pipes.Wait)
-	env := envOf(t, b.sink)
+	env := Env(t, b.sink, servers)
 	// Evidence of children is the bench's to judge; here it is only drained.
 	env.Adopt = func(events io.Reader, _ string) { pipes.Go(func() { _, _ = io.Copy(io.Discard, events) }) }
-	env.Servers = servers
 	instance, err := s.Start(ctx, env)
 	if err != nil {
 		cancel()
@@ -74,14 +73,23 @@ func start(t *testing.T, s systems.System, servers *containers.Pool) *bench {
 	return b
 }
 
-func envOf(t *testing.T, s evidence.Sink) systems.Env {
+// Discard is a sink for tests that look at no event.
+type Discard struct{}
+
+func (Discard) Record(evidence.Event) uint64 { return 0 }
+
+// Env of one instance, in a folder of its own. servers may be nil: then no
+// server is handed on.
+func Env(t *testing.T, s evidence.Sink, servers *containers.Pool) systems.Env {
+	t.Helper()
 	dir := t.TempDir()
 	return systems.Env{
-		Dir:   dir,
-		Log:   func(name string) (io.WriteCloser, error) { return os.Create(filepath.Join(dir, name+".log")) },
-		Sink:  s,
-		Scale: 1,
-		Seed:  1,
+		Dir:     dir,
+		Log:     func(name string) (io.WriteCloser, error) { return os.Create(filepath.Join(dir, name+".log")) },
+		Sink:    s,
+		Scale:   1,
+		Seed:    1,
+		Servers: servers,
 	}
 }
 

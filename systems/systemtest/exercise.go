@@ -80,7 +80,7 @@ func Serve(t *testing.T, s systems.System) (address string) {
 	Require(t, s)
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
-	instance, err := s.Start(ctx, envOf(t, &sink{}))
+	instance, err := s.Start(ctx, Env(t, Discard{}, nil))
 	if err != nil {
 		t.Fatalf("start: %v", err)
 	}
