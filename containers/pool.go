@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 )
 
 // Pool keeps servers that no run has struck, so that the next run which needs
@@ -93,11 +94,17 @@ func (p *Pool) Idle() int {
 	return n
 }
 
-// Close ends every server that waits; none is kept from then on.
+// closeBound bounds the end of the servers that were kept.
+const closeBound = 30 * time.Second
+
+// Close ends every server that waits, also after ctx has ended; none is kept
+// from then on.
 func (p *Pool) Close(ctx context.Context) error {
 	if p == nil {
 		return nil
 	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeBound)
+	defer cancel()
 	p.mu.Lock()
 	p.closed = true
 	idle := p.idle

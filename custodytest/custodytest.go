@@ -60,7 +60,7 @@ func Accept(t *testing.T, s systems.System, opts ...Option) {
 	}
 	o.servers = containers.NewPool()
 	t.Cleanup(func() {
-		if err := scenarios.ClosePool(t.Context(), o.servers); err != nil {
+		if err := o.servers.Close(t.Context()); err != nil {
 			t.Errorf("custodytest: end the servers that were kept between scenarios: %v", err)
 		}
 	})

@@ -77,7 +77,7 @@ func (p Plan) Run(ctx context.Context) (done []Outcome, err error) {
 	}
 	if p.Options.Servers == nil {
 		servers := containers.NewPool()
-		defer func() { err = errors.Join(err, ClosePool(ctx, servers)) }()
+		defer func() { err = errors.Join(err, servers.Close(ctx)) }()
 		p.Options.Servers = servers
 	}
 	outcomes := make([]Outcome, len(runs))
@@ -174,16 +174,6 @@ func resume(o bench.Options) (j guarantees.Judgement, whole bool, err error) {
 	}
 	j, err = Judge(o.Dir)
 	return j, err == nil, err
-}
-
-// stopBound bounds the end of the servers that were kept between runs.
-const stopBound = 30 * time.Second
-
-// ClosePool ends the servers, also after ctx has ended.
-func ClosePool(ctx context.Context, servers *containers.Pool) error {
-	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopBound)
-	defer cancel()
-	return servers.Close(bounded)
 }
 
 // Exit code over several runs.

@@ -94,7 +94,7 @@ func makeMatrix(cmd *cobra.Command, args []string, f matrixFlags) error {
 		len(chosen), len(checklist), total, (time.Duration(total) * usualRun / time.Duration(f.parallel)).Round(time.Minute), f.parallel)
 	servers := containers.NewPool()
 	defer func() {
-		if err := scenarios.ClosePool(cmd.Context(), servers); err != nil {
+		if err := servers.Close(cmd.Context()); err != nil {
 			fmt.Fprintln(say, "custody:", err)
 		}
 	}()

@@ -42,9 +42,7 @@ func Exercise(t *testing.T, s systems.System) {
 			}
 		})
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), within)
-	defer cancel()
-	if err := servers.Close(ctx); err != nil {
+	if err := servers.Close(t.Context()); err != nil {
 		t.Errorf("end the servers that were kept between subtests: %v", err)
 	}
 	if err := goleak.Find(before); err != nil {
