@@ -279,6 +279,9 @@ func (b *Bench) await(ctx context.Context, s script.Await) error {
 	return nil
 }
 
+// awaited is the checkpoint of the rows in which a condition was found.
+const awaited = "await"
+
 // awaitCondition waits on what is recorded; a condition on stored rows is
 // looked for in them, and what is then found is recorded.
 func (b *Bench) awaitCondition(ctx context.Context, c evidence.Condition) error {
@@ -296,7 +299,7 @@ func (b *Bench) awaitCondition(ctx context.Context, c evidence.Condition) error 
 		s.Source = evidence.SourceBroker
 		b.watch.snapshot(s)
 		if ok, _, _ := b.watch.met(c); ok {
-			return b.snapshot(ctx, "await")
+			return b.snapshot(ctx, awaited)
 		}
 		select {
 		case <-tick.C:

@@ -33,7 +33,13 @@ func resolve(s script.Scenario) ([]evidence.FaultLabel, error) {
 	var found []evidence.FaultLabel
 	actors := map[string]string{faults.Broker: "broker", "store": "store"}
 	labels := map[string]bool{}
-	checkpoints := map[string]bool{}
+	checkpoints := map[string]int{} // snapshots of each name, in the whole script
+	for _, step := range s.Steps {
+		if snapshot, ok := bare(step).(script.Snapshot); ok {
+			checkpoints[snapshot.Checkpoint]++
+		}
+	}
+	above := map[string]bool{}
 	for _, step := range s.Steps {
 		line := script.Line(step)
 		usage := func(format string, args ...any) error {
@@ -46,8 +52,11 @@ func resolve(s script.Scenario) ([]evidence.FaultLabel, error) {
 			return nil
 		}
 		taken := func(checkpoint string) error {
-			if !checkpoints[checkpoint] {
+			switch {
+			case !above[checkpoint]:
 				return usage("no \"snapshot %s\" stands above this line", checkpoint)
+			case checkpoints[checkpoint] > 1, checkpoint == awaited:
+				return usage("several snapshots are called %s; give the one that is meant a name of its own", checkpoint)
 			}
 			return nil
 		}
@@ -82,7 +91,7 @@ func resolve(s script.Scenario) ([]evidence.FaultLabel, error) {
 		case script.Restart:
 			err = need(step.Actor, "broker")
 		case script.Snapshot:
-			checkpoints[step.Checkpoint] = true
+			above[step.Checkpoint] = true
 		case script.Restore:
 			err = taken(step.Checkpoint)
 		case script.Rewind:
