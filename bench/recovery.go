@@ -26,15 +26,18 @@ func (b *Bench) checkpoint(ctx context.Context, name string) error {
 	defer cancel()
 	m := mark{at: time.Now(), positions: map[string]string{}}
 	backup := false
+	destinations := map[string]string{} // by consumer, who may be declared later
 	for _, step := range b.o.Scenario.Steps {
 		switch s := bare(step).(type) {
+		case script.Consumer:
+			destinations[s.Name] = s.Destination
 		case script.Restore:
 			backup = backup || s.Checkpoint == name
 		case script.Rewind:
 			if s.Checkpoint != name || s.By != script.ByPosition {
 				continue
 			}
-			destination := b.consumers[s.Consumer].spec.Destination
+			destination := destinations[s.Consumer]
 			position, err := b.instance.(systems.Rewinder).Position(bounded, destination)
 			if err != nil {
 				return err

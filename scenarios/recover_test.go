@@ -10,6 +10,7 @@ import (
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/guarantees"
 	"github.com/custodymq/custody/scenarios"
+	"github.com/custodymq/custody/script"
 	"github.com/custodymq/custody/systems"
 	"github.com/custodymq/custody/systems/all"
 )
@@ -35,6 +36,28 @@ var _ = Describe("Recovery from a point in the log", func() {
 		Expect(err).NotTo(HaveOccurred())
 		return j
 	}
+	It("is open to a consumer that is declared behind it", func() {
+		system, err := all.Find("nats:replay", bench.DefaultScale)
+		Expect(err).NotTo(HaveOccurred())
+		later, err := script.Parse("later", `scenario declared-later
+producer p1 to orders
+publish order-1 by p1
+snapshot a
+consumer c1 on orders, idempotent
+publish order-2 by p1
+await acked order-2
+stop c1
+rewind c1 to a by position
+start c1
+await absorbed order-2
+reached absorbed order-2
+expect no-accepted-loss, single-effect`)
+		Expect(err).NotTo(HaveOccurred())
+		j, err := scenarios.Run(GinkgoT().Context(), bench.Options{System: system, Spec: "nats:replay", Scenario: later, Dir: evidenceDir("declared-later"), Seed: 1})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(j.Outcome).To(Equal(guarantees.Held), j.Why)
+	})
+
 	for _, name := range []string{"recover-from-timestamp", "recover-from-sequence"} {
 		It(name+" is a loss where nothing comes again", func() {
 			honest, err := all.Find("nats:replay", bench.DefaultScale)
