@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/custodymq/custody/containers"
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/faults"
 	"github.com/custodymq/custody/links"
 	"github.com/custodymq/custody/script"
 	"github.com/custodymq/custody/systems"
+	"github.com/custodymq/custody/tasks"
 )
 
 // errActOver: an await's deadline passed. The rest of the act is left out;
@@ -171,7 +173,8 @@ func (b *Bench) start(ctx context.Context, actor string) error {
 func (b *Bench) revive(ctx context.Context) error {
 	bounded, cancel := context.WithTimeout(ctx, scaled(startBound, b.o.Scale))
 	defer cancel()
-	return (&brokerProcess{b.instance.(systems.Process), b}).Revive(bounded)
+	_, err := broker{b.instance.(systems.Process), b}.Revive(bounded)
+	return err
 }
 
 func (b *Bench) restart(ctx context.Context) error {
@@ -179,10 +182,10 @@ func (b *Bench) restart(ctx context.Context) error {
 	bounded, cancel := context.WithTimeout(ctx, scaled(startBound, b.o.Scale))
 	defer cancel()
 	b.rec.Record(evidence.Event{Kind: evidence.Commanded, Actor: faults.Broker, Reason: "restart"})
-	if err := process.Shutdown(bounded); err != nil {
+	if err := process.Shutdown(bounded); err != nil && !errors.Is(err, containers.ErrNotRunning) {
 		return err
 	}
-	return process.Restart(bounded)
+	return b.revive(bounded)
 }
 
 func (b *Bench) publish(ctx context.Context, s script.Publish) error {
@@ -199,10 +202,10 @@ func (b *Bench) publish(ctx context.Context, s script.Publish) error {
 	}
 	done := make(chan error, 1)
 	b.background[s.By] = append(b.background[s.By], done)
-	go func() {
+	tasks.Go(func() {
 		defer close(done)
 		done <- p.publish(b.life, s, left)
-	}()
+	})
 	return nil
 }
 

@@ -10,8 +10,9 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"runtime/debug"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/custodymq/custody/business"
@@ -22,6 +23,7 @@ import (
 	"github.com/custodymq/custody/script"
 	"github.com/custodymq/custody/systems"
 	"github.com/custodymq/custody/systems/defects"
+	"github.com/custodymq/custody/tasks"
 )
 
 // Options of one run.
@@ -59,6 +61,9 @@ type Bench struct {
 	marks      map[string]mark         // checkpoints so far, by name
 	background map[string][]chan error // publishes that the script did not wait for, by producer
 	injections []labelled
+	reviving   sync.Mutex  // one start of the broker at a time
+	beside     tasks.Group // what runs until the run's life ends
+	broken     atomic.Pointer[error]
 }
 
 type labelled struct {
@@ -89,15 +94,16 @@ func Run(ctx context.Context, o Options) (err error) {
 		bounds: bounds{call: scaled(callBound, o.Scale), publish: scaled(publishBound, o.Scale)},
 		links:  map[string]*links.Link{}, producers: map[string]*producer{}, consumers: map[string]*consumerActor{}, marks: map[string]mark{}, background: map[string][]chan error{}}
 	defer rec.Observe(b.watch.observe)()
+	b.life, b.cancel = context.WithCancelCause(ctx)
+	defer tasks.OnPanic(b.fail)() // also of what panics while all is released
 	defer func() {
 		if p := recover(); p != nil {
-			err = fmt.Errorf("bench: panic: %v\n%s", p, debug.Stack())
+			err = fmt.Errorf("bench: %w", tasks.Panic(p))
 		}
 		err = errors.Join(err, b.close(ctx, err))
 	}()
-	b.life, b.cancel = context.WithCancelCause(ctx)
-	go b.failWithRecorder()
-	go b.keepTime(b.life)
+	b.beside.Go(b.failWithRecorder)
+	b.beside.Go(func() { b.keepTime(b.life) })
 	return b.phases(b.life)
 }
 
@@ -165,7 +171,43 @@ func (b *Bench) failWithRecorder() {
 }
 
 // fail ends the run: the harness cannot measure any more.
-func (b *Bench) fail(err error) { b.cancel(fmt.Errorf("could not measure: %w", err)) }
+func (b *Bench) fail(err error) {
+	err = fmt.Errorf("could not measure: %w", err)
+	b.broken.CompareAndSwap(nil, &err)
+	b.cancel(err)
+}
+
+// maxRevived bounds how often a broker that ends by itself is started again.
+const maxRevived = 3
+
+// keepBroker starts the broker again when it has ended by itself, so that the
+// run goes on and what the broker has kept is seen: that it ended is what is
+// broken.
+func (b *Bench) keepBroker(ctx context.Context) {
+	if _, ok := b.instance.(systems.Process); !ok {
+		return
+	}
+	for seen := 0; ; {
+		crashes, changed := b.watch.crashes()
+		if crashes == seen {
+			select {
+			case <-changed:
+				continue
+			case <-ctx.Done():
+				return
+			}
+		}
+		if seen++; seen > maxRevived {
+			b.note("the broker has ended by itself %d times and is left alone now", seen)
+			return
+		}
+		b.note("the broker has ended by itself and is started again")
+		if err := b.revive(ctx); err != nil && ctx.Err() == nil {
+			b.note("it does not start: %v", err)
+			return
+		}
+	}
+}
 
 func (b *Bench) phase(p evidence.Phase) {
 	b.rec.Record(evidence.Event{Kind: evidence.PhaseBegan, Actor: "harness", Phase: p})
@@ -241,6 +283,7 @@ func (b *Bench) prepare(ctx context.Context) (inapplicable string, err error) {
 	if why := b.lacking(); why != "" {
 		return why, nil
 	}
+	b.beside.Go(func() { b.keepBroker(b.life) })
 	return "", b.health(ctx)
 }
 
@@ -292,6 +335,7 @@ func (b *Bench) close(ctx context.Context, failed error) error {
 		errs = append(errs, c.stop(bounded))
 	}
 	b.cancel(context.Canceled)
+	b.beside.Wait()
 	for _, waiting := range b.background {
 		for _, done := range waiting {
 			<-done // each is bounded by its own deadline
@@ -313,6 +357,9 @@ func (b *Bench) close(ctx context.Context, failed error) error {
 		errs = append(errs, os.RemoveAll(b.work))
 	}
 	err := errors.Join(errs...)
+	if broken := b.broken.Load(); broken != nil && failed == nil { // while all was released
+		err = errors.Join(err, *broken)
+	}
 	if err != nil && end.How == evidence.EndCompleted {
 		end = evidence.End{How: evidence.EndFailed, Reason: "release: " + err.Error()}
 	}

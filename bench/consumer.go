@@ -21,7 +21,7 @@ type consumer struct {
 	spec    script.Consumer
 	clients systems.Clients
 	address string
-	db      *business.Database
+	db      applier
 	sink    evidence.Sink
 	call    time.Duration // deadline of one call
 	names   bool          // the system takes message IDs of the publisher's
@@ -34,7 +34,13 @@ type consumer struct {
 	failures int
 }
 
-func newConsumer(spec script.Consumer, clients systems.Clients, address string, db *business.Database, sink evidence.Sink, call time.Duration, desc systems.Description, defect string) *consumer {
+// applier is the business database, as far as a consumer uses it. An error is a
+// failure of the harness, never one of the application.
+type applier interface {
+	Apply(ctx context.Context, m business.Delivery, log bool) (business.Outcome, error)
+}
+
+func newConsumer(spec script.Consumer, clients systems.Clients, address string, db applier, sink evidence.Sink, call time.Duration, desc systems.Description, defect string) *consumer {
 	seeded, _ := defects.Find(defect)
 	return &consumer{spec: spec, clients: clients, address: address, db: db, sink: sink, call: call,
 		names: takesMessageID(desc), reopens: holdsPlace(desc.Profile), early: seeded.AcksEarly}
@@ -169,14 +175,14 @@ func (c *consumer) handle(ctx context.Context, d systems.Delivery) error {
 	step(evidence.EffectCalled, "")
 	outcome, err := c.db.Apply(ctx, business.Delivery{Subscriber: subscription(c.spec), BusinessID: e.BusinessID,
 		PublishID: e.PublishID, MessageID: e.MessageID, Digest: e.Digest, LogKey: c.logKey(e)}, c.spec.Idempotent)
-	reason := ""
-	if err != nil {
-		reason = err.Error()
+	switch {
+	case err != nil && ctx.Err() != nil: // stopped meanwhile; no acknowledgement, it comes again
+		step(evidence.EffectFailed, err.Error())
+		return ctx.Err()
+	case err != nil:
+		return fmt.Errorf("the business database, which is the harness's own: %w", err)
 	}
-	step(effectKinds[outcome], reason)
-	if outcome == business.Failed || outcome == business.Uncertain {
-		return ctx.Err() // no acknowledgement: it comes again
-	}
+	step(effectKinds[outcome], "")
 	if c.early {
 		return nil
 	}
@@ -212,8 +218,7 @@ func takesMessageID(d systems.Description) bool {
 }
 
 var effectKinds = map[business.Outcome]evidence.Kind{
-	business.Failed: evidence.EffectFailed, business.Committed: evidence.EffectCommitted,
-	business.Absorbed: evidence.EffectAbsorbed, business.Uncertain: evidence.EffectFailed,
+	business.Committed: evidence.EffectCommitted, business.Absorbed: evidence.EffectAbsorbed,
 }
 
 func (c *consumer) fails(businessID string) bool {

@@ -6,16 +6,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path/filepath"
 	"sync"
 	"time"
 
 	"github.com/custodymq/custody/business"
 	"github.com/custodymq/custody/containers"
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/faults"
 	"github.com/custodymq/custody/script"
 	"github.com/custodymq/custody/systems"
 	"github.com/custodymq/custody/systems/defects"
+	"github.com/custodymq/custody/tasks"
 )
 
 // ConsumerRole is the role of a process that is one consumer.
@@ -31,7 +32,6 @@ type remoteConsumer struct {
 	Scale       float64
 	Spec        script.Consumer
 	Address     string
-	Dir         string
 	Base        int64
 	Sessions    int
 	Call        time.Duration
@@ -66,16 +66,14 @@ func NewConsumerRole(find func(spec string, scale float64) (systems.System, erro
 			if d, ok := defects.Find(r.Defect); ok {
 				clients = d.Clients(clients)
 			}
-			db, err := business.Open(ctx, filepath.Join(r.Dir, databaseFile))
-			if err != nil {
-				return err
-			}
 			ctx, cancel = context.WithCancel(ctx)
-			c := newConsumer(r.Spec, clients, r.Address, db, evidence.NewPipeSink(p.Events, r.Base), r.Call, s.Describe(), r.Defect)
-			go func() {
+			c := newConsumer(r.Spec, clients, r.Address, parentsDatabase{p}, evidence.NewPipeSink(p.Events, r.Base), r.Call, s.Describe(), r.Defect)
+			tasks.Go(func() {
 				defer close(done)
-				end = errors.Join(c.run(ctx, r.Sessions), db.Close())
-			}()
+				if end = c.run(ctx, r.Sessions); end != nil {
+					_ = p.Notify(failedNote, end.Error()) // it is this process's exit status too
+				}
+			})
 			return nil
 		},
 		Stop: func(context.Context) error {
@@ -84,6 +82,37 @@ func NewConsumerRole(find func(spec string, scale float64) (systems.System, erro
 			return end
 		},
 	}
+}
+
+// What a consumer's process tells its parent, and asks of it.
+const (
+	failedNote    = "failed"
+	applyQuestion = "apply"
+)
+
+// parentsDatabase is the business database as a consumer's process reaches it.
+// It lives in the parent, where no lock of it is held by a process that is
+// paused or killed in the middle of a transaction.
+type parentsDatabase struct{ parent *containers.Parent }
+
+type application struct {
+	Delivery business.Delivery
+	Log      bool
+}
+
+func (d parentsDatabase) Apply(ctx context.Context, m business.Delivery, log bool) (outcome business.Outcome, err error) {
+	if err := d.parent.Ask(ctx, applyQuestion, application{m, log}, &outcome); err != nil {
+		return business.Uncertain, err
+	}
+	return outcome, nil
+}
+
+func (b *Bench) applyFor(ctx context.Context, question string, params json.RawMessage) (any, error) {
+	var a application
+	if err := json.Unmarshal(params, &a); question != applyQuestion || err != nil {
+		return nil, fmt.Errorf("bench: a consumer's process asks for %q: %w", question, err)
+	}
+	return b.db.Apply(ctx, a.Delivery, a.Log)
 }
 
 // consumerActor is a consumer as the bench sees it: something that is started,
@@ -121,7 +150,7 @@ func (a *consumerActor) start(ctx context.Context) error {
 	a.cancel = cancel
 	a.running = true
 	done := a.done
-	go func() {
+	tasks.Go(func() {
 		defer close(done)
 		if err := c.run(running, first); err != nil {
 			a.b.fail(err)
@@ -129,7 +158,7 @@ func (a *consumerActor) start(ctx context.Context) error {
 		a.mu.Lock()
 		a.sessions = c.sessions
 		a.mu.Unlock()
-	}()
+	})
 	return nil
 }
 
@@ -148,15 +177,23 @@ func (a *consumerActor) startChild(ctx context.Context) error {
 	done := a.done
 	child, err := containers.StartChild(ctx, containers.ChildOptions{Role: ConsumerRole, Log: log,
 		Config: remoteConsumer{System: a.b.o.Spec, Credentials: connector.Credentials(a.b.instance), Scale: a.b.o.Scale, Spec: a.spec,
-			Address: a.b.addressOf(a.spec.Name), Dir: a.b.work, Base: a.b.rec.Base(), Sessions: a.sessions, Call: a.b.bounds.call, Defect: a.b.o.Defect},
+			Address: a.b.addressOf(a.spec.Name), Base: a.b.rec.Base(), Sessions: a.sessions, Call: a.b.bounds.call, Defect: a.b.o.Defect},
 		Events: func(r io.Reader) { a.b.adopt(r, a.spec.Name) },
+		Asked:  a.b.applyFor,
 		Exited: func(x containers.Exit) {
 			log.Close() // it may be started again
 			a.b.rec.Record(evidence.Event{Kind: evidence.ProcessExited, Actor: a.spec.Name,
 				Exit: &evidence.ExitInfo{Code: x.Code, Signal: x.Signal, Ordered: x.Ordered}})
+			if !x.Ordered {
+				a.b.fail(fmt.Errorf("the process of consumer %s ended by itself (exit code %d %s): see its log", a.spec.Name, x.Code, x.Signal))
+			}
 			close(done)
 		},
-	}, nil)
+	}, func(note string, value json.RawMessage) {
+		if note == failedNote {
+			a.b.fail(fmt.Errorf("consumer %s: %s", a.spec.Name, value))
+		}
+	})
 	if err != nil {
 		return err
 	}
@@ -167,27 +204,46 @@ func (a *consumerActor) startChild(ctx context.Context) error {
 
 // stop it in order; nothing happens when it does not run.
 func (a *consumerActor) stop(ctx context.Context) error {
-	return a.end(ctx, func(ctx context.Context) error { return a.child.Stop(ctx) })
+	_, err := a.end(ctx, containers.Process.Stop)
+	return err
 }
 
-func (a *consumerActor) end(ctx context.Context, child func(context.Context) error) error {
+// end it, and say which incarnation was ended.
+func (a *consumerActor) end(ctx context.Context, order func(containers.Process, context.Context) error) (faults.Stroke, error) {
 	a.mu.Lock()
 	running, cancel, done := a.running, a.cancel, a.done
 	a.running = false
 	a.mu.Unlock()
+	s := faults.Stroke{Incarnation: a.b.watch.starts(a.spec.Name)}
 	if !running {
-		return nil
+		return missed(s, a.spec.Name), nil
 	}
 	if a.spec.Child {
-		return child(ctx)
+		return a.strike(ctx, order)
 	}
 	cancel()
 	select {
 	case <-done:
-		return nil
+		return s, nil
 	case <-ctx.Done():
-		return fmt.Errorf("bench: consumer %s did not stop: %w", a.spec.Name, context.Cause(ctx))
+		return s, fmt.Errorf("bench: consumer %s did not stop: %w", a.spec.Name, context.Cause(ctx))
 	}
+}
+
+// strike gives an order to the process that there is now.
+func (a *consumerActor) strike(ctx context.Context, order func(containers.Process, context.Context) error) (faults.Stroke, error) {
+	a.mu.Lock()
+	child := a.child
+	a.mu.Unlock()
+	s := faults.Stroke{Incarnation: a.b.watch.starts(a.spec.Name)}
+	if child == nil {
+		return missed(s, a.spec.Name), nil
+	}
+	err := containers.Strike(ctx, child, order)
+	if errors.Is(err, containers.ErrNotRunning) {
+		return missed(s, a.spec.Name), nil
+	}
+	return s, err
 }
 
 func (a *consumerActor) isRunning() bool {
@@ -198,15 +254,30 @@ func (a *consumerActor) isRunning() bool {
 
 // The consumer's process as faults strike it.
 
-func (a *consumerActor) Kill(ctx context.Context) error {
-	return a.end(ctx, func(ctx context.Context) error { return a.child.Kill(ctx) })
+func (a *consumerActor) Kill(ctx context.Context) (faults.Stroke, error) {
+	return a.end(ctx, containers.Process.Kill)
 }
 
-func (a *consumerActor) Shutdown(ctx context.Context) error { return a.stop(ctx) }
+func (a *consumerActor) Shutdown(ctx context.Context) (faults.Stroke, error) {
+	return a.end(ctx, containers.Process.Stop)
+}
 
-func (a *consumerActor) Pause(ctx context.Context) error { return a.child.Pause(ctx) }
+func (a *consumerActor) Pause(ctx context.Context) (faults.Stroke, error) {
+	return a.strike(ctx, containers.Process.Pause)
+}
 
-func (a *consumerActor) Continue(ctx context.Context) error { return a.child.Continue(ctx) }
+func (a *consumerActor) Continue(ctx context.Context, paused faults.Stroke) (faults.Stroke, error) {
+	if a.b.watch.starts(a.spec.Name) != paused.Incarnation {
+		return ended(paused), nil
+	}
+	s, err := a.strike(ctx, containers.Process.Continue)
+	if s.Missed != "" {
+		s = ended(paused)
+	}
+	return s, err
+}
 
 // Revive does nothing: whether a consumer comes back is the script's to say.
-func (a *consumerActor) Revive(context.Context) error { return nil }
+func (a *consumerActor) Revive(context.Context) (faults.Stroke, error) {
+	return faults.Stroke{Incarnation: a.b.watch.starts(a.spec.Name)}, nil
+}

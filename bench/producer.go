@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"fmt"
+	"hash/fnv"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -11,6 +12,7 @@ import (
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/script"
 	"github.com/custodymq/custody/systems"
+	"github.com/custodymq/custody/tasks"
 )
 
 // producer is one publishing actor. It opens a new session when the one it has
@@ -49,7 +51,7 @@ type bounds struct {
 
 func newProducer(spec script.Producer, clients systems.Clients, address string, sink evidence.Sink, b bounds, seed uint64, names bool) *producer {
 	return &producer{spec: spec, clients: clients, address: address, sink: sink, bounds: b,
-		payload: rand.New(rand.NewPCG(seed, uint64(len(spec.Name)))), names: names, tries: make(map[string]*tries)}
+		payload: rand.New(rand.NewPCG(seed, seedOf(spec.Name))), names: names, tries: make(map[string]*tries)}
 }
 
 func (p *producer) sessionName() string { return fmt.Sprintf("%s#%d", p.spec.Name, p.sessions) }
@@ -104,7 +106,7 @@ func (p *producer) publish(ctx context.Context, step script.Publish, left func(c
 	}
 	slots := make(chan struct{}, max(step.Window, 1))
 	var again sync.Map // business IDs that were refused and shall be tried again
-	var waiting sync.WaitGroup
+	var waiting tasks.Group
 	for _, id := range ids {
 		t := p.firstTry(id, step)
 		if p.doubtful() { // one bad answer puts the session's others in doubt: hear them out first
@@ -180,11 +182,27 @@ func (p *producer) firstTry(id string, step script.Publish) *tries {
 	if !p.names {
 		t.messageID = ""
 	}
-	for i := range t.body {
-		t.body[i] = byte('a' + p.payload.IntN(26))
-	}
+	p.fill(t.body)
 	p.tries[id] = t
 	return t
+}
+
+// fill a body so that every 256 bytes hold every byte value, in an order that
+// differs between messages and between producers.
+func (p *producer) fill(body []byte) {
+	for len(body) > 0 {
+		var block [256]byte
+		for i, v := range p.payload.Perm(len(block)) {
+			block[i] = byte(v)
+		}
+		body = body[copy(body, block[:]):]
+	}
+}
+
+func seedOf(name string) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(name)) // never fails
+	return h.Sum64()
 }
 
 // retry publishes a business ID again, as another try.
@@ -245,10 +263,10 @@ func (p *producer) call(ctx context.Context, id string, t *tries, left func(cont
 		return nil, fmt.Errorf("bench: publish %s by %s: %w", id, p.spec.Name, err)
 	}
 	if t.step.Cancel && left != nil {
-		go func() {
+		tasks.Go(func() {
 			defer cancel()
 			_ = left(calling, publishID) // when it never leaves, the deadline cancels
-		}()
+		})
 	}
 	return func() systems.Receipt {
 		defer cancel()

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/faults"
 	"github.com/custodymq/custody/script"
 )
 
@@ -15,13 +16,15 @@ type watch struct {
 	mu         sync.Mutex
 	index      map[string]int // a condition's line → its place
 	conditions *evidence.Conditions
-	last       time.Duration // of the latest event that moves a message
-	changed    chan struct{} // closed and replaced at every event
+	last       time.Duration  // of the latest event that moves a message
+	started    map[string]int // processes, by actor
+	crashed    int            // times that the broker has ended by itself
+	changed    chan struct{}  // closed and replaced at every event
 }
 
 // newWatch follows every condition that the script awaits or must reach.
 func newWatch(s script.Scenario) *watch {
-	w := &watch{index: make(map[string]int), changed: make(chan struct{})}
+	w := &watch{index: make(map[string]int), started: make(map[string]int), changed: make(chan struct{})}
 	all := append([]evidence.Condition(nil), s.Reached...)
 	for _, step := range s.Steps {
 		if a, ok := bare(step).(script.Await); ok {
@@ -46,6 +49,12 @@ func (w *watch) observe(e evidence.Event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.conditions.Observe(&e)
+	switch {
+	case e.Kind == evidence.ProcessStarted:
+		w.started[e.Actor]++
+	case e.Kind == evidence.ProcessExited && e.Actor == faults.Broker && e.Exit != nil && !e.Exit.Ordered && e.Exit.Signal != "killed": // by somebody outside: nothing can be measured
+		w.crashed++
+	}
 	if moves[e.Kind] {
 		w.last = e.At
 	}
@@ -74,6 +83,21 @@ func (w *watch) met(c evidence.Condition) (ok bool, missing string, changed <-ch
 		return true, "", w.changed
 	}
 	return false, w.conditions.Missing(i), w.changed
+}
+
+// starts counts those of an actor's process.
+func (w *watch) starts(actor string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.started[actor]
+}
+
+// crashes counts how often the broker has ended by itself, and gives the
+// channel that is closed when that may have changed.
+func (w *watch) crashes() (int, <-chan struct{}) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.crashed, w.changed
 }
 
 // lastMove is when a message last went on its way.

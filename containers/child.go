@@ -13,6 +13,8 @@ import (
 	"os/exec"
 	"sync"
 	"time"
+
+	"github.com/custodymq/custody/tasks"
 )
 
 // Child is this binary, executed again in another role: a process that can be
@@ -29,6 +31,7 @@ type Child struct {
 	next    uint64
 	waiting map[uint64]chan reply
 	broken  error
+	asked   tasks.Group
 }
 
 // ChildOptions of one child.
@@ -41,6 +44,9 @@ type ChildOptions struct {
 	// Events is given the event pipe in a goroutine of its own, which ends
 	// when the pipe does.
 	Events func(io.Reader)
+	// Asked answers what the child asks for (see Parent.Ask), in a goroutine of
+	// its own. What a killed child has asked for is still answered before Exited.
+	Asked func(ctx context.Context, question string, params json.RawMessage) (any, error)
 	// Exited is called once, after the last event was read.
 	Exited func(Exit)
 }
@@ -66,7 +72,15 @@ type reply struct {
 	Result json.RawMessage `json:"result,omitempty"`
 	Error  string          `json:"error,omitempty"`
 	Note   string          `json:"note,omitempty"` // unasked: a notification's name, Result its value
+	Ask    string          `json:"ask,omitempty"`  // a question to the parent, Result its parameters; answered under ID
 }
+
+// panicNote tells that the harness's part of a child has panicked; answerMethod
+// answers a question.
+const (
+	panicNote    = "panic"
+	answerMethod = "answer"
+)
 
 // StartChild starts the child and returns when it has said that it is ready.
 func StartChild(ctx context.Context, o ChildOptions, notify func(note string, value json.RawMessage)) (*Child, error) {
@@ -99,9 +113,11 @@ func StartChild(ctx context.Context, o ChildOptions, notify func(note string, va
 	cmd.ExtraFiles = []*os.File{ends[0], ends[3], ends[5]}
 	cmd.Stdout, cmd.Stderr = o.Log, o.Log
 	c := &Child{commands: ends[1], waiting: make(map[uint64]chan reply)}
-	eventsDone := make(chan struct{})
+	eventsDone, repliesDone := make(chan struct{}), make(chan struct{})
 	started, err := startProcess(cmd, func(e Exit) {
 		<-eventsDone
+		<-repliesDone
+		c.asked.Wait()
 		c.commands.Close()
 		if o.Exited != nil {
 			o.Exited(e)
@@ -115,15 +131,18 @@ func StartChild(ctx context.Context, o ChildOptions, notify func(note string, va
 	for _, i := range []int{0, 3, 5} {
 		ends[i].Close()
 	}
-	go func() {
+	tasks.Go(func() {
 		defer close(eventsDone)
 		defer ends[4].Close()
 		if o.Events != nil {
 			o.Events(ends[4])
 		}
 		_, _ = io.Copy(io.Discard, ends[4]) // a child never blocks because nobody reads
-	}()
-	go c.readReplies(ends[2], notify)
+	})
+	tasks.Go(func() {
+		defer close(repliesDone)
+		c.readReplies(ends[2], notify, o.Asked)
+	})
 	if err := c.Call(ctx, "start", o.Config, nil); err != nil {
 		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
@@ -133,7 +152,7 @@ func StartChild(ctx context.Context, o ChildOptions, notify func(note string, va
 	return c, nil
 }
 
-func (c *Child) readReplies(r *os.File, notify func(string, json.RawMessage)) {
+func (c *Child) readReplies(r *os.File, notify func(string, json.RawMessage), asked func(context.Context, string, json.RawMessage) (any, error)) {
 	defer r.Close()
 	lines := bufio.NewScanner(r)
 	lines.Buffer(make([]byte, 0, 64<<10), maxLine)
@@ -143,6 +162,14 @@ func (c *Child) readReplies(r *os.File, notify func(string, json.RawMessage)) {
 		if err = json.Unmarshal(lines.Bytes(), &rep); err != nil {
 			err = fmt.Errorf("containers: a reply that is no JSON: %w", err)
 			break
+		}
+		if rep.Ask != "" {
+			c.asked.Go(func() { c.answer(rep, asked) })
+			continue
+		}
+		if rep.Note == panicNote {
+			tasks.Report(fmt.Errorf("containers: in %s: %s", c.name, rep.Error))
+			continue
 		}
 		if rep.Note != "" {
 			if notify != nil {
@@ -171,6 +198,43 @@ func (c *Child) readReplies(r *os.File, notify func(string, json.RawMessage)) {
 	_, _ = io.Copy(io.Discard, r)
 }
 
+// askBound bounds the answer to what a child asks.
+const askBound = 30 * time.Second
+
+func (c *Child) answer(q reply, asked func(context.Context, string, json.RawMessage) (any, error)) {
+	ctx, cancel := context.WithTimeout(context.Background(), askBound)
+	defer cancel()
+	a := reply{ID: q.ID}
+	if asked == nil {
+		a.Error = fmt.Sprintf("containers: nobody answers %q", q.Ask)
+	} else if result, err := asked(ctx, q.Ask, q.Result); err != nil {
+		a.Error = err.Error()
+	} else if a.Result, err = json.Marshal(result); err != nil {
+		a.Error = err.Error()
+	}
+	params, err := json.Marshal(a)
+	if err != nil {
+		params = nil // of strings and JSON: it cannot fail
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_ = c.write(ctx, call{Method: answerMethod, Params: params}) // a child that is gone needs no answer
+}
+
+// write a command; c.mu is held.
+func (c *Child) write(ctx context.Context, what call) error {
+	line, err := json.Marshal(what)
+	if err != nil {
+		return err
+	}
+	// A command is far below the pipe's capacity unless the child is stopped;
+	// the deadline keeps even that bounded.
+	deadline, _ := ctx.Deadline() // none is the zero time, which means the same to the pipe
+	_ = c.commands.SetWriteDeadline(deadline)
+	_, err = c.commands.Write(append(line, '\n'))
+	return err
+}
+
 // Call asks the child to do something and waits for its answer. ErrExited when
 // it died first: then it may or may not have been done.
 func (c *Child) Call(ctx context.Context, method string, params, result any) error {
@@ -187,15 +251,7 @@ func (c *Child) Call(ctx context.Context, method string, params, result any) err
 	c.next++
 	id := c.next
 	c.waiting[id] = ch
-	line, err := json.Marshal(call{ID: id, Method: method, Params: raw})
-	if err == nil {
-		// A command is far below the pipe's capacity unless the child is
-		// stopped; the deadline keeps even that bounded.
-		deadline, _ := ctx.Deadline() // none is the zero time, which means the same to the pipe
-		_ = c.commands.SetWriteDeadline(deadline)
-		_, err = c.commands.Write(append(line, '\n'))
-	}
-	if err != nil {
+	if err = c.write(ctx, call{ID: id, Method: method, Params: raw}); err != nil {
 		delete(c.waiting, id)
 	}
 	c.mu.Unlock()

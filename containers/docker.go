@@ -14,6 +14,8 @@ import (
 	"github.com/moby/moby/client"
 	"github.com/testcontainers/testcontainers-go"
 	"github.com/testcontainers/testcontainers-go/log"
+
+	"github.com/custodymq/custody/tasks"
 )
 
 const ryukVariable = "TESTCONTAINERS_RYUK_DISABLED"
@@ -50,10 +52,10 @@ func docker(ctx context.Context) (*testcontainers.DockerProvider, error) {
 		err    error
 	}
 	looked := make(chan found, 1)
-	go func() { // the search takes no context
+	tasks.Go(func() { // the search takes no context
 		engine, err := connect()
 		looked <- found{engine, err}
-	}()
+	})
 	select {
 	case f := <-looked:
 		if f.err != nil {

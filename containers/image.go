@@ -19,6 +19,8 @@ import (
 	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
 	"github.com/testcontainers/testcontainers-go"
+
+	"github.com/custodymq/custody/tasks"
 )
 
 // contained is a program in a container, which is removed when it has ended.
@@ -66,19 +68,19 @@ func launchContained(ctx context.Context, o ProgramOptions, log io.Writer) (*con
 		return nil, fmt.Errorf("container of %s: %w", o.Image, errors.Join(err, remove(ctx, c.docker, c.id)))
 	}
 	logged := make(chan struct{})
-	go func() {
+	tasks.Go(func() {
 		defer close(logged)
 		c.copyLog(living, log)
-	}()
-	go func() {
+	})
+	tasks.Go(func() {
 		e := exitOfContainer(exit)
-		rest := time.AfterFunc(orderTime, end) // of a log that does not end
+		rest := time.AfterFunc(orderTime, tasks.Guarded(end)) // of a log that does not end
 		<-logged
 		rest.Stop()
 		end()
 		c.left = remove(living, c.docker, c.id)
 		c.ended(e, o.Exited)
-	}()
+	})
 	return c, nil
 }
 

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/custodymq/custody/tasks"
 )
 
 // Process is a started part that can be struck. Its methods are safe for
@@ -29,6 +31,8 @@ type Exit struct {
 	Ordered bool   // by Kill or Stop
 }
 
+var killed = syscall.SIGKILL.String()
+
 // life is what every Process has in common: how it is ended and awaited.
 type life struct {
 	name string // "process 4711"
@@ -36,13 +40,47 @@ type life struct {
 	signal  func(ctx context.Context, sig syscall.Signal) error
 	exited  chan struct{}
 	exit    Exit
-	left    error // what could not be cleaned up; valid once exited is closed
-	ordered atomic.Bool
+	left    error        // what could not be cleaned up; valid once exited is closed
+	ordered atomic.Int32 // the signal of the first order to end; an orderly one takes its place
+}
+
+// ErrNotRunning: an order found no process. It had ended by itself, or was never
+// started.
+var ErrNotRunning = errors.New("containers: the process was not running")
+
+// Strike gives an order to a process. The error wraps ErrNotRunning when nobody
+// was there to take it, also if it ended by itself just then.
+func Strike(ctx context.Context, p Process, order func(Process, context.Context) error) error {
+	if !running(p) {
+		return ErrNotRunning
+	}
+	err := order(p, ctx)
+	if errors.Is(err, os.ErrProcessDone) || !running(p) && !p.Exit().Ordered {
+		return errors.Join(ErrNotRunning, err)
+	}
+	return err
+}
+
+func running(p Process) bool {
+	if p == nil {
+		return false
+	}
+	select {
+	case <-p.Exited():
+		return false
+	default:
+		return true
+	}
 }
 
 // ended tells of the end, and only then closes Exited.
 func (l *life) ended(e Exit, tell func(Exit)) {
-	e.Ordered = l.ordered.Load()
+	switch syscall.Signal(l.ordered.Load()) {
+	case syscall.SIGKILL: // whoever was killed by us cannot have ended in any other way
+		e.Ordered = e.Signal == killed
+	case syscall.SIGTERM:
+		e.Ordered = true
+	}
 	l.exit = e
 	if tell != nil {
 		tell(e)
@@ -72,7 +110,11 @@ func (l *life) Stop(ctx context.Context) error {
 }
 
 func (l *life) end(ctx context.Context, sig syscall.Signal) error {
-	l.ordered.Store(true)
+	if sig == syscall.SIGTERM {
+		l.ordered.Store(int32(sig))
+	} else {
+		l.ordered.CompareAndSwap(0, int32(sig))
+	}
 	if err := l.signal(ctx, sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
@@ -108,7 +150,7 @@ func startProcess(cmd *exec.Cmd, ended func(Exit)) (*process, error) {
 		}
 		return nil
 	}}}
-	go func() { p.ended(exitOf(cmd, cmd.Wait()), ended) }()
+	tasks.Go(func() { p.ended(exitOf(cmd, cmd.Wait()), ended) })
 	return p, nil
 }
 

@@ -11,6 +11,8 @@ import (
 	"os/signal"
 	"sync"
 	"syscall"
+
+	"github.com/custodymq/custody/tasks"
 )
 
 // Role is what a re-executed binary can become. Start is the first call; the
@@ -28,6 +30,57 @@ type Parent struct {
 	Events io.Writer
 	mu     sync.Mutex
 	out    io.Writer
+	asked  uint64
+	asking map[uint64]chan reply
+}
+
+// Ask has the parent do something and waits for its answer. When ctx ends
+// first, or the parent's answer never comes, it may or may not have been done.
+func (p *Parent) Ask(ctx context.Context, question string, params, result any) error {
+	raw, err := json.Marshal(params)
+	if err != nil {
+		return fmt.Errorf("containers: parameters of %s: %w", question, err)
+	}
+	answered := make(chan reply, 1)
+	p.mu.Lock()
+	p.asked++
+	id := p.asked
+	p.asking[id] = answered
+	p.mu.Unlock()
+	defer func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.asking, id)
+	}()
+	if err := p.send(reply{ID: id, Ask: question, Result: raw}); err != nil {
+		return fmt.Errorf("containers: ask for %s: %w", question, err)
+	}
+	select {
+	case a := <-answered:
+		if a.Error != "" {
+			return &RemoteError{Method: question, Text: a.Error}
+		}
+		if err := json.Unmarshal(a.Result, result); err != nil {
+			return fmt.Errorf("containers: answer to %s: %w", question, err)
+		}
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("containers: %s: %w", question, context.Cause(ctx))
+	}
+}
+
+// answered hands an answer to whoever waits for it.
+func (p *Parent) answered(params json.RawMessage) {
+	var a reply
+	if json.Unmarshal(params, &a) != nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if waiting, ok := p.asking[a.ID]; ok {
+		delete(p.asking, a.ID)
+		waiting <- a
+	}
 }
 
 // Notify tells the parent something that it did not ask for. It has been
@@ -82,16 +135,20 @@ func serve(role Role) error {
 	}
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer cancel()
-	p := &Parent{Events: events, out: out}
+	p := &Parent{Events: events, out: out, asking: map[uint64]chan reply{}}
+	defer tasks.OnPanic(func(err error) {
+		_ = p.send(reply{Note: panicNote, Error: err.Error()}) // a parent that is gone hears nothing
+		os.Exit(tasks.ExitUnmeasured)
+	})()
 	lines := make(chan []byte)
-	go func() {
+	tasks.Go(func() {
 		defer close(lines)
 		s := bufio.NewScanner(commands)
 		s.Buffer(make([]byte, 0, 64<<10), maxLine)
 		for s.Scan() {
 			lines <- append([]byte(nil), s.Bytes()...)
 		}
-	}()
+	})
 	for {
 		select {
 		case <-ctx.Done():
@@ -110,8 +167,12 @@ func serve(role Role) error {
 				}
 				continue
 			}
+			if c.Method == answerMethod {
+				p.answered(c.Params)
+				continue
+			}
 			method, ok := role.Methods[c.Method]
-			go func() {
+			tasks.Go(func() {
 				err := answer(p, c, func() (any, error) {
 					if !ok {
 						return nil, fmt.Errorf("containers: no method %q", c.Method)
@@ -121,7 +182,7 @@ func serve(role Role) error {
 				if err != nil {
 					cancel() // the parent does not hear us any more
 				}
-			}()
+			})
 		}
 	}
 }

@@ -94,6 +94,7 @@ func (s *Server) Restart(ctx context.Context) error {
 	if err != nil {
 		return err // it never served: its end is no event of the system's
 	}
+	s.touched = s.touched || s.process != nil // it has ended once
 	s.process = p
 	l.started(note)
 	return nil
@@ -139,18 +140,6 @@ func (s *Server) Running() bool {
 	return running(s.process)
 }
 
-func running(p Process) bool {
-	if p == nil {
-		return false
-	}
-	select {
-	case <-p.Exited():
-		return false
-	default:
-		return true
-	}
-}
-
 // Untouched says that it runs and that nobody has killed, stopped or paused it.
 func (s *Server) Untouched() bool {
 	s.order.Lock()
@@ -170,14 +159,12 @@ func (s *Server) Pause(ctx context.Context) error { return s.strike(ctx, Process
 // Continue lets a paused process go on.
 func (s *Server) Continue(ctx context.Context) error { return s.strike(ctx, Process.Continue) }
 
+// strike gives an order to the process that there is now: see Strike.
 func (s *Server) strike(ctx context.Context, do func(Process, context.Context) error) error {
 	s.order.Lock()
 	defer s.order.Unlock()
-	if s.process == nil {
-		return fmt.Errorf("containers: %s was never started", s.actor)
-	}
-	s.touched = true
-	return do(s.process, ctx)
+	s.touched = s.touched || running(s.process)
+	return Strike(ctx, s.process, do)
 }
 
 // Close ends the process, whatever state it is in, and the run's part in it,

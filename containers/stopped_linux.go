@@ -33,7 +33,7 @@ func awaitStopped(ctx context.Context, pid int) error {
 func allStopped(pid int) (bool, error) {
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
 	if err != nil || len(threads) == 0 {
-		return false, fmt.Errorf("it is gone")
+		return false, os.ErrProcessDone
 	}
 	for _, t := range threads {
 		stat, err := os.ReadFile(t)

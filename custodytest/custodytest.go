@@ -26,6 +26,7 @@ import (
 	"github.com/custodymq/custody/scenarios"
 	"github.com/custodymq/custody/script"
 	"github.com/custodymq/custody/systems"
+	"github.com/custodymq/custody/tasks"
 )
 
 // Accept runs the catalogue against s, a few scenarios at once, each as a
@@ -77,11 +78,11 @@ func Accept(t *testing.T, s systems.System, opts ...Option) {
 				// A run waits more than it works: it begins here, not in its turn
 				// among -parallel tests. In its turn its end is awaited.
 				ctx, ended := t.Context(), make(chan scenarios.Outcome, 1)
-				go func() {
+				tasks.Go(func() {
 					slots <- struct{}{}
 					defer func() { <-slots }()
 					ended <- o.run(ctx, s, scenario, dir)
-				}()
+				})
 				t.Parallel()
 				outcome := <-ended
 				mu.Lock()

@@ -103,6 +103,8 @@ func (d *Decoder) eventField(key []byte, e *Event) error {
 		return d.text(&e.Fault)
 	case "struck":
 		return d.text(&e.Struck)
+	case "incarnation":
+		return integer(d, &e.Incarnation)
 	case "phase":
 		return name(d, phaseNames, "phase", &e.Phase)
 	case "exit":
@@ -522,6 +524,7 @@ func AppendJSON(dst []byte, e *Event) []byte {
 
 	dst = appendText(dst, `,"fault":`, e.Fault)
 	dst = appendText(dst, `,"struck":`, e.Struck)
+	dst = appendInteger(dst, `,"incarnation":`, int64(e.Incarnation))
 	dst = appendName(dst, `,"phase":`, phaseNames, e.Phase)
 	if e.Exit != nil {
 		dst = append(dst, `,"exit":{"code":`...)

@@ -21,7 +21,7 @@ func fullEvent() Event {
 		Told: `ok "quoted" <&> \ back`, Key: "k", Digest: "00ff00ff00ff00ff", Size: 120, TTL: time.Second,
 		Link: "c1", Conn: 1, Frame: "ack", To: ToBroker,
 		Items: []FrameItem{{BusinessID: "order-1", PublishID: "p1-1-1"}, {}, {MessageID: "m2"}},
-		Fault: "lost", Struck: "drop", Phase: Act,
+		Fault: "lost", Struck: "drop", Incarnation: 3, Phase: Act,
 		Exit: &ExitInfo{Code: -1, Signal: "killed", Ordered: true},
 		Call: 9, OK: true, Reason: "line\u2028sep\ttab\x01\x7f\xffbroken 日本",
 	}

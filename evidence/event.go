@@ -44,8 +44,12 @@ type Event struct {
 	To    Direction   `json:"to,omitzero"`     // Frame*: which way it went
 	Items []FrameItem `json:"items,omitempty"` // Frame*, FaultFired: the messages in the frame that was carried or hit
 
-	Fault  string    `json:"fault,omitempty"`  // Fault*: the label in the script
-	Struck string    `json:"struck,omitempty"` // FrameCarried, Fault*: what was done: "drop", "hold", "duplicate"…
+	Fault  string `json:"fault,omitempty"`  // Fault*: the label in the script
+	Struck string `json:"struck,omitempty"` // FrameCarried, Fault*: what was done: "drop", "hold", "duplicate"…
+	// Incarnation of the process that a fault struck, missed or healed: which of
+	// its starts, from 1; 0 where it struck none.
+	Incarnation int `json:"incarnation,omitzero"`
+
 	Phase  Phase     `json:"phase,omitzero"`   // PhaseBegan
 	Exit   *ExitInfo `json:"exit,omitempty"`   // ProcessExited
 	Call   uint64    `json:"call,omitzero"`    // *Called and its *Returned: the actor's own count of calls, pairing the two
@@ -114,6 +118,7 @@ const (
 	ClockSet // Reason is the offset given to an actor
 	Commanded
 	Noted
+	FaultMissed // its order found nothing to strike; Reason says why
 )
 
 var kindNames = []string{
@@ -123,7 +128,7 @@ var kindNames = []string{
 	"lookup-called", "lookup-returned", "frame-carried", "link-connected", "link-disconnected",
 	"fault-armed", "fault-fired", "fault-healed", "process-started", "process-exited", "process-paused",
 	"process-continued", "store-called", "store-returned", "await-began", "await-ended", "snapshot-taken", "health-checked", "drain-ended", "watch-ended", "dead-lettered", "purged", "clock-set",
-	"commanded", "noted",
+	"commanded", "noted", "fault-missed",
 }
 
 func (k Kind) String() string                { return nameOf(kindNames, k) }

@@ -2,6 +2,7 @@ package explore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -124,19 +125,60 @@ func (w *world) boot() error {
 			return err
 		}
 	}
+	if w.o.tamper != nil {
+		w.o.tamper(&cfg)
+	}
 	w.boots++
 	engine, err := broker.NewEngine(cfg, fmt.Sprintf("b%d-", w.boots))
 	if err != nil {
 		return err
 	}
 	p.engine = engine
-	if err := engine.Recover(context.Background(), p.instant); err != nil {
+	w.broker = p
+	started := evidence.Event{Kind: evidence.ProcessStarted, Actor: faults.Broker, Reason: "partition=" + w.partition().String()}
+	p.guard(func() { err = engine.Recover(context.Background(), p.instant) })
+	w.record(started)
+	if err != nil || p.dead {
 		return err
 	}
-	w.broker = p
-	w.record(evidence.Event{Kind: evidence.ProcessStarted, Actor: faults.Broker, Reason: "partition=" + w.partition().String()})
 	p.step(core.Input{Kind: core.Tick}) // arms the timer
 	return nil
+}
+
+// guard runs the broker's own code. A panic there is the end of its process and
+// nothing else: a finding of the system.
+func (p *process) guard(code func()) {
+	defer func() {
+		v := recover()
+		if v == nil {
+			return
+		}
+		if v == any(errKilled) {
+			panic(v) // whoever ran it was killed
+		}
+		p.dead, p.stopping = true, true
+		p.w.after(0, func() { // not now: what panicked may be a task of the process, and none ends itself
+			p.exit(evidence.ExitInfo{Code: 2}, fmt.Sprintf("panic: %v", v))
+			for _, n := range p.conns {
+				n.hangUp(evidence.ToBroker)
+			}
+			p.w.keepBroker()
+		})
+	}()
+	code()
+}
+
+// maxRevived bounds how often a broker that ends by itself is started again.
+const maxRevived = 3
+
+// keepBroker starts a broker again that has ended by itself, as the bench does.
+func (w *world) keepBroker() {
+	if w.crashed++; w.crashed > maxRevived {
+		w.note("the broker has ended by itself %d times and is left alone now", w.crashed)
+		return
+	}
+	w.note("the broker has ended by itself and is started again")
+	w.start(func(t *task) { w.failed = errors.Join(w.failed, w.revive(t)) })
 }
 
 func (p *process) instant() core.Instant {
@@ -155,26 +197,28 @@ func (p *process) do(what func()) {
 }
 
 func (p *process) step(in core.Input) {
-	p.engine.Step(&in, p.instant())
+	p.guard(func() { p.engine.Step(&in, p.instant()) })
 	p.turn()
 }
 
 // turn carries out the effects, and sends what has gathered to the store.
 func (p *process) turn() {
-	p.engine.Execute(p)
-	if p.beside > 0 {
-		return // one write at a time
-	}
-	t := p.engine.Begin()
-	if t == nil {
+	var t *broker.Turn
+	p.guard(func() {
+		p.engine.Execute(p)
+		if p.beside == 0 { // one write at a time
+			t = p.engine.Begin()
+		}
+	})
+	if t == nil || p.dead {
 		return
 	}
 	p.work = append(p.work, p.w.start(func(work *task) {
 		p.ready(work)
-		p.engine.Work(context.Background(), t)
+		p.guard(func() { p.engine.Work(context.Background(), t) })
 		work.pause(p.w.hop())
 		p.do(func() {
-			p.engine.End(t, p.instant())
+			p.guard(func() { p.engine.End(t, p.instant()) })
 			p.turn()
 		})
 	}))
@@ -273,19 +317,19 @@ func (p *process) kill() {
 	if p.dead {
 		return
 	}
-	p.exit(evidence.ExitInfo{Code: -1, Signal: "killed", Ordered: true})
+	p.exit(evidence.ExitInfo{Code: -1, Signal: "killed", Ordered: true}, "")
 	for _, n := range p.conns {
 		n.hangUp(evidence.ToBroker)
 	}
 }
 
-func (p *process) exit(how evidence.ExitInfo) {
+func (p *process) exit(how evidence.ExitInfo, why string) {
 	p.dead, p.stopping = true, true
 	for _, t := range p.work {
 		t.kill()
 	}
 	p.w.broker = nil
-	p.w.record(evidence.Event{Kind: evidence.ProcessExited, Actor: faults.Broker, Exit: &how})
+	p.w.record(evidence.Event{Kind: evidence.ProcessExited, Actor: faults.Broker, Exit: &how, Reason: why})
 }
 
 // shutdown ends it in order, as Server.Close does: what has been taken is
@@ -300,7 +344,7 @@ func (p *process) shutdown(t *task) {
 	for _, n := range p.conns {
 		n.hangUp(evidence.ToBroker)
 	}
-	p.exit(evidence.ExitInfo{Ordered: true})
+	p.exit(evidence.ExitInfo{Ordered: true}, "")
 }
 
 func (p *process) pause() {

@@ -23,6 +23,7 @@ import (
 	"github.com/custodymq/custody/script"
 	"github.com/custodymq/custody/systems"
 	"github.com/custodymq/custody/systems/zeromq"
+	"github.com/custodymq/custody/tasks"
 )
 
 // Options of an exploration.
@@ -161,7 +162,7 @@ func (e *explorer) search(ctx context.Context) {
 	if workers == 0 {
 		workers = runtime.GOMAXPROCS(0)
 	}
-	var group sync.WaitGroup
+	var group tasks.Group
 	for range workers {
 		group.Go(func() {
 			run := e.newRun()

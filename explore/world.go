@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/custodymq/custody/bench"
+	"github.com/custodymq/custody/broker"
 	"github.com/custodymq/custody/broker/wire"
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/faults"
@@ -33,6 +34,8 @@ type Simulation struct {
 	Scenario script.Scenario
 	Seed     uint64 // of every delay
 	Defect   string // a seeded defect; empty is none
+
+	tamper func(*broker.Config) // of tests
 }
 
 // UnsupportedError: a scenario asks for what the simulation does not have.
@@ -80,7 +83,7 @@ type world struct {
 	changed                        bool // the stored rows, since they were read last
 	business                       *application
 	broker                         *process // nil while it is down
-	boots                          int
+	boots, crashed                 int
 	clock                          time.Duration // the broker's offset
 	brokerName, identity, hostname string
 

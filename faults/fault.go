@@ -4,7 +4,9 @@
 package faults
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -61,18 +63,34 @@ type Targets interface {
 	Sink() evidence.Sink
 }
 
-// Process can be struck as a whole. Each call returns when its effect is certain.
+// Process can be struck as a whole. Each order returns when its effect is
+// certain; an error is a failure of the harness.
 type Process interface {
-	Kill(ctx context.Context) error
-	Shutdown(ctx context.Context) error
-	Pause(ctx context.Context) error
-	Continue(ctx context.Context) error
+	Kill(ctx context.Context) (Stroke, error)
+	Shutdown(ctx context.Context) (Stroke, error)
+	Pause(ctx context.Context) (Stroke, error)
+	// Continue lets go on what a pause has stopped: that incarnation, and none
+	// that came after it.
+	Continue(ctx context.Context, paused Stroke) (Stroke, error)
 	// Revive starts it again if it does not run and should; it does nothing
 	// for a process that the script will start, or not, itself.
-	Revive(ctx context.Context) error
+	Revive(ctx context.Context) (Stroke, error)
 }
 
-// Store can be struck below and above the database.
+// Stroke is what an order did, and to which process.
+type Stroke struct {
+	Incarnation int    // which start of the process, from 1; 0: it was never started
+	Missed      string // why nothing was struck, such as "c2 was not running"; empty if it was
+}
+
+// AbsentError says why there is nothing to strike now, as in "broker was not
+// running". The fault has not fired.
+type AbsentError struct{ Why string }
+
+func (e *AbsentError) Error() string { return e.Why }
+
+// Store can be struck below and above the database. The error is an *AbsentError
+// where no broker runs that has it open.
 type Store interface {
 	Arm(ctx context.Context, f StoreFault, fired func(operation string, items []evidence.FrameItem)) (heal func(context.Context) error, err error)
 }
@@ -88,7 +106,8 @@ type StoreFault struct {
 	Delay     time.Duration
 }
 
-// Clock can be given an offset.
+// Clock can be given an offset. The error is an *AbsentError where nobody runs
+// that reads it.
 type Clock interface {
 	SetClock(ctx context.Context, offset time.Duration) error
 }
@@ -164,6 +183,11 @@ func (f Fault) Arm(ctx context.Context, s Spec, t Targets) (Injection, error) {
 	}
 	t.Sink().Record(evidence.Event{Kind: evidence.FaultArmed, Actor: "harness", Fault: s.Label, Link: s.On, Frame: s.Frame})
 	in, err := f.arm(ctx, s, t)
+	var absent *AbsentError
+	if errors.As(err, &absent) {
+		t.Sink().Record(evidence.Event{Kind: evidence.FaultMissed, Actor: cmp.Or(s.Target, s.On), Fault: s.Label, Struck: f.Verb, Reason: absent.Why})
+		in, err = newSignal(func(context.Context) error { return nil }), nil
+	}
 	if err != nil {
 		return nil, fmt.Errorf("faults: arm %s (%s): %w", s.Label, f.Verb, err)
 	}
@@ -181,9 +205,14 @@ type healed struct {
 
 func (h *healed) Heal(ctx context.Context) error {
 	h.once.Do(func() {
-		if h.err = h.Injection.Heal(ctx); h.err == nil {
-			h.sink.Record(evidence.Event{Kind: evidence.FaultHealed, Actor: "harness", Fault: h.label})
+		if h.err = h.Injection.Heal(ctx); h.err != nil {
+			return
 		}
+		e := evidence.Event{Kind: evidence.FaultHealed, Actor: "harness", Fault: h.label}
+		if p, ok := h.Injection.(*processStroke); ok {
+			e.Incarnation, e.Reason = p.undone.Incarnation, p.undone.Missed
+		}
+		h.sink.Record(e)
 	})
 	return h.err
 }

@@ -3,6 +3,8 @@ package faults_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -22,11 +24,13 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // rig is everything that a fault can strike, without any network.
 type rig struct {
-	mu    sync.Mutex
-	did   []string
-	fired func(string, []evidence.FrameItem)
-	fails error
-	log   []evidence.Event
+	mu     sync.Mutex
+	did    []string
+	fired  func(string, []evidence.FrameItem)
+	fails  error
+	missed string
+	absent error
+	log    []evidence.Event
 }
 
 func (r *rig) note(what string) error {
@@ -36,16 +40,27 @@ func (r *rig) note(what string) error {
 	return r.fails
 }
 
-func (r *rig) Kill(context.Context) error     { return r.note("kill") }
-func (r *rig) Shutdown(context.Context) error { return r.note("shutdown") }
-func (r *rig) Pause(context.Context) error    { return r.note("pause") }
-func (r *rig) Continue(context.Context) error { return r.note("continue") }
-func (r *rig) Revive(context.Context) error   { return r.note("revive") }
+func (r *rig) order(what string) (faults.Stroke, error) {
+	err := r.note(what)
+	return faults.Stroke{Incarnation: 2, Missed: r.missed}, err
+}
+
+func (r *rig) Kill(context.Context) (faults.Stroke, error)     { return r.order("kill") }
+func (r *rig) Shutdown(context.Context) (faults.Stroke, error) { return r.order("shutdown") }
+func (r *rig) Pause(context.Context) (faults.Stroke, error)    { return r.order("pause") }
+func (r *rig) Revive(context.Context) (faults.Stroke, error)   { return r.order("revive") }
+func (r *rig) Continue(_ context.Context, s faults.Stroke) (faults.Stroke, error) {
+	return r.order(fmt.Sprintf("continue %d", s.Incarnation))
+}
+
 func (r *rig) SetClock(_ context.Context, d time.Duration) error {
 	return r.note("clock " + d.String())
 }
 func (r *rig) Arm(_ context.Context, f faults.StoreFault, fired func(string, []evidence.FrameItem)) (func(context.Context) error, error) {
 	r.fired = fired
+	if r.absent != nil {
+		return nil, r.absent
+	}
 	return func(context.Context) error { return r.note("heal " + f.Verb) }, r.note("arm " + f.Verb + " " + f.Operation)
 }
 
@@ -101,7 +116,7 @@ func TestAtOnce(t *testing.T) {
 	}{
 		{"kill", faults.Spec{Target: "broker"}, []string{"kill", "revive"}, []string{"fault-armed", "commanded", "fault-fired", "fault-healed"}},
 		{"shutdown", faults.Spec{Target: "broker"}, []string{"shutdown", "revive"}, []string{"fault-armed", "commanded", "fault-fired", "fault-healed"}},
-		{"pause", faults.Spec{Target: "broker"}, []string{"pause", "continue"}, []string{"fault-armed", "commanded", "fault-fired", "fault-healed"}},
+		{"pause", faults.Spec{Target: "broker"}, []string{"pause", "continue 2"}, []string{"fault-armed", "commanded", "fault-fired", "fault-healed"}},
 		{"clock", faults.Spec{Target: "broker", By: time.Hour}, []string{"clock 1h0m0s", "clock 0s"},
 			[]string{"fault-armed", "clock-set", "fault-fired", "clock-set", "fault-healed"}},
 	} {
@@ -176,6 +191,73 @@ func TestNeverFired(t *testing.T) {
 	}
 	if slices.Contains(r.kinds(), "fault-fired") {
 		t.Error("it is recorded as fired")
+	}
+}
+
+// A store may say more than once that a fault has fired; there is one stroke.
+func TestKillAtEveryOperation(t *testing.T) {
+	r := &rig{}
+	in := arm(t, r, "kill", faults.Spec{Target: "broker", Operation: "delete"})
+	for range 3 {
+		r.fired("delete", nil)
+		select {
+		case <-in.Fired():
+		case <-time.After(10 * time.Second):
+			t.Fatal("it did not fire")
+		}
+	}
+	if err := in.Heal(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if want := []string{"arm hold delete", "kill", "revive"}; !slices.Equal(r.did, want) {
+		t.Errorf("did %q, want %q", r.did, want)
+	}
+}
+
+// An order to what is not there has not fired, says why, and undoes nothing.
+func TestStruckNothing(t *testing.T) {
+	for _, verb := range []string{"kill", "shutdown", "pause"} {
+		for name, spec := range map[string]faults.Spec{"at once": {Target: "c2"}, "at an operation": {Target: "c2", Operation: "delete"}} {
+			t.Run(verb+" "+name, func(t *testing.T) {
+				r := &rig{missed: "c2 was not running"}
+				in := arm(t, r, verb, spec)
+				if spec.Operation != "" {
+					r.fired("delete", nil)
+					for !slices.Contains(r.kinds(), "fault-missed") {
+						if t.Context().Err() != nil {
+							t.Fatal("it was never struck")
+						}
+						runtime.Gosched()
+					}
+				}
+				select {
+				case <-in.Fired():
+					t.Error("it has fired")
+				default:
+				}
+				if err := in.Heal(t.Context()); err != nil {
+					t.Error(err)
+				}
+				missed := r.log[2]
+				if missed.Kind != evidence.FaultMissed || missed.Reason != "c2 was not running" || missed.Incarnation != 2 || missed.Struck != verb {
+					t.Errorf("recorded %+v", missed)
+				}
+				if slices.Contains(r.did, "revive") || slices.Contains(r.did, "continue 2") {
+					t.Errorf("did %q", r.did)
+				}
+			})
+		}
+	}
+}
+
+func TestStoreThatIsAbsent(t *testing.T) {
+	r := &rig{absent: &faults.AbsentError{Why: "broker was not running"}}
+	in := arm(t, r, "full", faults.Spec{Target: "store", Operation: "insert"})
+	if err := in.Heal(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if want := []string{"fault-armed", "fault-missed", "fault-healed"}; !slices.Equal(r.kinds(), want) || r.log[1].Reason != "broker was not running" {
+		t.Errorf("recorded %+v", r.log)
 	}
 }
 

@@ -24,9 +24,21 @@ func linkFaults() []Fault {
 		fault("black-hole", "Every byte is lost, both ways, and no connection ends: the partition that nobody is told of.", "",
 			func(l *links.Link, s Spec) (Injection, error) { return l.BlackHole(s.Label, evidence.NoDirection) }),
 		fault("down", "The listener is closed and every connection is reset: the system refuses.", "",
-			func(l *links.Link, s Spec) (Injection, error) { return l.Down(s.Label) }),
+			func(l *links.Link, s Spec) (Injection, error) {
+				a, err := l.Down(s.Label)
+				if errors.Is(err, links.ErrDown) {
+					return nil, &AbsentError{"the link of " + s.On + " was down already"}
+				}
+				return a, err
+			}),
 		fault("reset", "Every open connection is reset.", "",
-			func(l *links.Link, s Spec) (Injection, error) { return l.Reset(s.Label), nil }),
+			func(l *links.Link, s Spec) (Injection, error) {
+				a := l.Reset(s.Label)
+				if a.Count() == 0 {
+					return nil, &AbsentError{"no connection of " + s.On + " was open"}
+				}
+				return a, nil
+			}),
 		fault("latency", "Every byte is late (Toxiproxy).", " by 50ms",
 			func(l *links.Link, s Spec) (Injection, error) {
 				if s.By <= 0 {

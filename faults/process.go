@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/links"
+	"github.com/custodymq/custody/tasks"
 )
 
 // strokeDeadline bounds one stroke at a process (a kill, a pause) and so the
@@ -20,7 +22,7 @@ var gate = actions{links.Hold, links.HoldAfter}
 // processFaults strike a process: at once, or at a hand-over that is held while
 // they do.
 func processFaults() []Fault {
-	fault := func(verb string, class evidence.Class, text string, stroke func(context.Context, Process) error, heal func(context.Context, Process) error, goesOn bool) Fault {
+	fault := func(verb string, class evidence.Class, text string, stroke func(Process, context.Context) (Stroke, error), heal func(context.Context, Process, Stroke) (Stroke, error), goesOn bool) Fault {
 		return Fault{Verb: verb, Class: class, Strikes: StrikesProcess, Text: text,
 			Example: "fault it: " + verb + " broker before frame accept of order-3 on p1",
 			frame:   gate,
@@ -33,16 +35,14 @@ func processFaults() []Fault {
 				return p, p.arm(ctx, t)
 			}}
 	}
+	revive := func(ctx context.Context, p Process, _ Stroke) (Stroke, error) { return p.Revive(ctx) }
 	return []Fault{
-		fault("kill", evidence.BrokerCrash, "SIGKILL: the process dies at once; it is started again when the fault is healed.",
-			func(ctx context.Context, p Process) error { return p.Kill(ctx) },
-			func(ctx context.Context, p Process) error { return p.Revive(ctx) }, false),
-		fault("shutdown", evidence.BrokerRestart, "The process ends in order; it is started again when the fault is healed.",
-			func(ctx context.Context, p Process) error { return p.Shutdown(ctx) },
-			func(ctx context.Context, p Process) error { return p.Revive(ctx) }, false),
-		fault("pause", evidence.BrokerPause, "SIGSTOP: the process stands still until the fault is healed.",
-			func(ctx context.Context, p Process) error { return p.Pause(ctx) },
-			func(ctx context.Context, p Process) error { return p.Continue(ctx) }, true),
+		fault("kill", evidence.BrokerCrash, "SIGKILL: the process dies at once, and what was held is never sent. A broker is started again when the fault is healed, a consumer when the script starts it.",
+			Process.Kill, revive, false),
+		fault("shutdown", evidence.BrokerRestart, "The process ends in order. A broker is started again when the fault is healed, a consumer when the script starts it.",
+			Process.Shutdown, revive, false),
+		fault("pause", evidence.BrokerPause, "SIGSTOP: the process stands still until the fault is healed. A frame that was held until then goes on as soon as it does.",
+			Process.Pause, func(ctx context.Context, p Process, struck Stroke) (Stroke, error) { return p.Continue(ctx, struck) }, true),
 	}
 }
 
@@ -50,21 +50,23 @@ func processFaults() []Fault {
 //
 // At a frame, the frame is held while the stroke is made, so that it falls
 // between two observed hand-overs; what was held then never happened if the
-// process died, and goes on if it was only paused.
+// process died, and goes on if it was only paused, or was not there.
 type processStroke struct {
 	signal
 	spec    Spec
 	verb    string
 	process Process
 	sink    evidence.Sink
-	stroke  func(context.Context, Process) error
-	undo    func(context.Context, Process) error
+	stroke  func(Process, context.Context) (Stroke, error)
+	undo    func(context.Context, Process, Stroke) (Stroke, error)
 	goesOn  bool
 
 	ungate func(context.Context) error
 	struck chan struct{} // closed when no stroke is under way and none will be
 	stop   chan struct{}
-	err    error // of the stroke; read after struck
+	hit    Stroke // with err what the stroke came to; read after struck
+	err    error
+	undone Stroke // what healing did
 }
 
 func (p *processStroke) arm(ctx context.Context, t Targets) error {
@@ -78,36 +80,43 @@ func (p *processStroke) arm(ctx context.Context, t Targets) error {
 			return err
 		}
 		p.ungate = held.Heal
-		go p.wait(held.Fired(), func() { held.Release(p.goesOn) }, nil)
+		tasks.Go(func() {
+			p.wait(held.Fired(), nil, func() { held.Release(p.goesOn || p.hit.Missed != "") })
+		})
 		return nil
 	case p.spec.Operation != "":
 		store, err := t.Store()
 		if err != nil {
 			return err
 		}
-		reached := make(chan struct{})
-		items := make(chan []evidence.FrameItem, 1)
+		var (
+			once    sync.Once // a store may fire more than once; one stroke only
+			reached = make(chan struct{})
+			items   []evidence.FrameItem
+		)
 		heal, err := store.Arm(ctx, StoreFault{Label: p.spec.Label + "/gate", Verb: "hold", Operation: p.spec.Operation, After: p.spec.After, N: p.spec.N},
 			func(_ string, hit []evidence.FrameItem) {
-				select {
-				case items <- hit:
+				once.Do(func() {
+					items = hit
 					close(reached)
-				default: // one stroke only
-				}
+				})
 			})
 		if err != nil {
 			return err
 		}
 		p.ungate = heal
-		go p.wait(reached, func() {}, items)
+		tasks.Go(func() { p.wait(reached, &items, func() {}) })
 		return nil
 	}
 	p.ungate = func(context.Context) error { return nil }
 	defer close(p.struck)
-	return p.strike(ctx, nil)
+	p.strike(ctx, nil)
+	return p.err
 }
 
-func (p *processStroke) wait(reached <-chan struct{}, release func(), items <-chan []evidence.FrameItem) {
+// wait for the hand-over, strike, and let go what is held there. items are read
+// once it is reached.
+func (p *processStroke) wait(reached <-chan struct{}, items *[]evidence.FrameItem, release func()) {
 	defer close(p.struck)
 	select {
 	case <-p.stop:
@@ -118,23 +127,29 @@ func (p *processStroke) wait(reached <-chan struct{}, release func(), items <-ch
 	defer cancel()
 	var hit []evidence.FrameItem
 	if items != nil {
-		hit = <-items
+		hit = *items
 	}
-	p.err = p.strike(ctx, hit)
+	p.strike(ctx, hit)
 	release()
 }
 
-func (p *processStroke) strike(ctx context.Context, items []evidence.FrameItem) error {
+func (p *processStroke) strike(ctx context.Context, items []evidence.FrameItem) {
 	// An orderly end takes its time: what was under way when it began may have
 	// given up when it is certain.
 	p.sink.Record(evidence.Event{Kind: evidence.Commanded, Actor: p.spec.Target, Fault: p.spec.Label, Reason: p.verb})
-	if err := p.stroke(ctx, p.process); err != nil {
-		return fmt.Errorf("%s %s: %w", p.verb, p.spec.Target, err)
+	if p.hit, p.err = p.stroke(p.process, ctx); p.err != nil {
+		p.err = fmt.Errorf("%s %s: %w", p.verb, p.spec.Target, p.err)
+		return
 	}
-	p.sink.Record(evidence.Event{Kind: evidence.FaultFired, Actor: p.spec.Target, Fault: p.spec.Label, Link: p.spec.On,
-		Frame: p.spec.Frame + p.spec.Operation, Items: items, Struck: p.verb})
+	e := evidence.Event{Kind: evidence.FaultFired, Actor: p.spec.Target, Fault: p.spec.Label, Link: p.spec.On,
+		Frame: p.spec.Frame + p.spec.Operation, Items: items, Struck: p.verb, Incarnation: p.hit.Incarnation}
+	if p.hit.Missed != "" {
+		e.Kind, e.Reason = evidence.FaultMissed, p.hit.Missed
+		p.sink.Record(e)
+		return
+	}
+	p.sink.Record(e)
 	p.fire()
-	return nil
 }
 
 func (p *processStroke) Heal(ctx context.Context) error {
@@ -147,11 +162,13 @@ func (p *processStroke) Heal(ctx context.Context) error {
 	errs := []error{p.err}
 	select {
 	case <-p.fired:
-		errs = append(errs, p.undo(ctx, p.process))
+		var err error
+		p.undone, err = p.undo(ctx, p.process, p.hit)
+		errs = append(errs, err)
 		if p.goesOn {
 			errs = append(errs, p.ungate(ctx))
 		}
-	default: // it never struck, so there is nothing to undo
+	default: // it struck nothing, so there is nothing to undo
 		errs = append(errs, p.ungate(ctx))
 	}
 	return errors.Join(errs...)

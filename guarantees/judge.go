@@ -157,6 +157,10 @@ func (j *judge) readEvents() error {
 		switch e.Kind {
 		case evidence.FaultFired:
 			j.fired(e)
+		case evidence.FaultMissed:
+			if i, ok := j.byLabel[e.Fault]; ok {
+				j.faults[i].Missed = e.Reason
+			}
 		case evidence.ProcessExited:
 			// Somebody outside killed it: that says nothing about the system.
 			if e.Actor == actorBroker && e.Exit != nil && !e.Exit.Ordered && e.Exit.Signal == "killed" && j.failure == "" {
@@ -228,7 +232,9 @@ func (j *judge) conclude(out *Judgement) {
 	}
 	var classes []evidence.Class
 	for _, f := range j.faults {
-		if f.Fired == 0 {
+		if f.Fired == 0 && f.Missed != "" {
+			missing = fmt.Sprintf("fault %s struck nothing: %s", f.Label, f.Missed)
+		} else if f.Fired == 0 {
 			missing = fmt.Sprintf("fault %s did not fire", f.Label)
 		} else if f.Class != "" && !slices.Contains(classes, f.Class) {
 			classes = append(classes, f.Class)

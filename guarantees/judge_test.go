@@ -32,6 +32,8 @@ func TestJudgeRuns(t *testing.T) {
 		{"held", good(), nil, Held, ExitHeld, "held: no-duplicate-delivery"},
 		{"violated", twice(), nil, Violated, ExitViolated, "handed to g 2 times"},
 		{"a fault did not fire", good().fault("f", evidence.Link), nil, Inconclusive, ExitInconclusive, "fault f did not fire"},
+		{"a fault found nothing to strike", good().fault("f", evidence.ClientCrash).add(evidence.Event{Kind: evidence.FaultMissed, Fault: "f", Reason: "c2 was not running"}), nil,
+			Inconclusive, ExitInconclusive, "fault f struck nothing: c2 was not running"},
 		{"a fault did not fire, the violation stands", twice().fault("f", evidence.Link), nil, Violated, ExitViolated, ""},
 		{"not reached", good(), func(t *tale) {
 			t.history.Manifest.Reached = []evidence.Condition{{Verb: evidence.CondRedelivery, Subject: "o1", Line: "redelivery of o1"}}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/tasks"
 )
 
 // conn is one relayed connection: two sockets and a pump for each direction.
@@ -80,7 +81,7 @@ func (c *conn) connect() error {
 
 func (c *conn) relay() {
 	toBroker, toClient := c.link.opts.Protocol.NewConn(c.link.opts.Index)
-	var wg sync.WaitGroup
+	var wg tasks.Group
 	for _, p := range []*pump{
 		{conn: c, to: evidence.ToBroker, src: c.client, dst: c.broker, framer: toBroker},
 		{conn: c, to: evidence.ToClient, src: c.broker, dst: c.client, framer: toClient},
@@ -127,7 +128,7 @@ func (c *conn) finish(reason string) {
 	for _, side := range []*net.TCPConn{c.client, c.broker} {
 		side.CloseWrite() // fails only where the peer has gone, which is what is wanted
 	}
-	time.AfterFunc(lingerBound, func() { c.shut("") })
+	time.AfterFunc(lingerBound, tasks.Guarded(func() { c.shut("") }))
 }
 
 // end passes on that the sender of a direction has ended its stream.

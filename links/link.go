@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/tasks"
 )
 
 // Link is an interruptible TCP relay for one actor. It listens on an address
@@ -23,7 +24,7 @@ type Link struct {
 	addr   string
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
-	wg     sync.WaitGroup
+	wg     tasks.Group
 	holes  [3]atomic.Pointer[Armed] // black holes, by evidence.Direction
 	lag    atomic.Int64             // nanoseconds: see Lag
 
@@ -151,7 +152,7 @@ func (l *Link) Down(label string) (*Armed, error) {
 	l.listener = nil
 	l.mu.Unlock()
 	if ln == nil {
-		return nil, fmt.Errorf("links: link of %s is down already or closed", l.opts.Name)
+		return nil, fmt.Errorf("link of %s: %w", l.opts.Name, ErrDown)
 	}
 	a := l.newArmed(label, "down")
 	a.undo = l.up

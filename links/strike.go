@@ -65,6 +65,9 @@ type hold struct {
 // ErrClosed: the link was closed.
 var ErrClosed = errors.New("links: link is closed")
 
+// ErrDown: the link refuses already.
+var ErrDown = errors.New("links: link is down already or closed")
+
 // never is a count that no run reaches.
 const never = math.MaxInt
 

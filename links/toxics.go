@@ -18,6 +18,7 @@ import (
 	zlog "github.com/rs/zerolog/log"
 
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/tasks"
 )
 
 // Toxic is a byte-level fault, done by Toxiproxy between the link and its
@@ -248,7 +249,7 @@ func bounded(ctx context.Context, f func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, toxicBound)
 	defer cancel()
 	done := make(chan error, 1)
-	go func() { done <- f() }()
+	tasks.Go(func() { done <- f() })
 	select {
 	case err := <-done:
 		return err

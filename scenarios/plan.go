@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -17,6 +16,7 @@ import (
 	"github.com/custodymq/custody/guarantees"
 	"github.com/custodymq/custody/script"
 	"github.com/custodymq/custody/systems"
+	"github.com/custodymq/custody/tasks"
 )
 
 // Plan is several runs: scenarios, each repeated, a few at a time.
@@ -86,7 +86,7 @@ func (p Plan) Run(ctx context.Context) (done []Outcome, err error) {
 		p.Parallel = 1
 	}
 	slots := make(chan struct{}, max(p.Parallel, 1))
-	var group sync.WaitGroup
+	var group tasks.Group
 	for i, r := range runs {
 		select {
 		case slots <- struct{}{}:
@@ -104,6 +104,11 @@ func (p Plan) Run(ctx context.Context) (done []Outcome, err error) {
 			o.Scenario, o.Seed, o.Dir = r.scenario, r.seed, filepath.Join(p.Dir, r.name)
 			outcomes[i] = Outcome{Name: r.name, Dir: o.Dir}
 			out := &outcomes[i]
+			defer func() {
+				if p := recover(); p != nil {
+					out.Err = tasks.Panic(p)
+				}
+			}()
 			if p.Resume {
 				out.Judgement, out.Resumed, out.Err = resume(o)
 			}

@@ -10,6 +10,7 @@ import (
 	"github.com/custodymq/custody/bench"
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/guarantees"
+	"github.com/custodymq/custody/tasks"
 )
 
 // Run makes one run and judges it: the bench leaves evidence, the evidence is
@@ -27,7 +28,12 @@ func Run(ctx context.Context, o bench.Options) (guarantees.Judgement, error) {
 }
 
 // Judge judges the evidence in a folder and writes its verdict.
-func Judge(dir string) (guarantees.Judgement, error) {
+func Judge(dir string) (j guarantees.Judgement, err error) {
+	defer func() {
+		if p := recover(); p != nil { // of the judge itself: nothing could be measured
+			j, err = guarantees.Judgement{}, fmt.Errorf("scenarios: judge %s: %w", dir, tasks.Panic(p))
+		}
+	}()
 	run, err := evidence.Open(dir)
 	if err != nil {
 		return guarantees.Judgement{}, err
@@ -36,7 +42,7 @@ func Judge(dir string) (guarantees.Judgement, error) {
 	if err != nil {
 		return guarantees.Judgement{}, err
 	}
-	j, err := guarantees.Judge(h)
+	j, err = guarantees.Judge(h)
 	if err != nil {
 		return j, fmt.Errorf("scenarios: judge %s: %w", dir, err)
 	}

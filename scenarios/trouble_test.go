@@ -134,7 +134,7 @@ expect no-accepted-loss, single-effect, survives`
 		killed := make(chan error, 1)
 		go func() {
 			defer GinkgoRecover()
-			killed <- killWhen(ctx, dir, `"reason":"effect of order-2`, func() []int { return without(children(), others) })
+			killed <- signalWhen(ctx, syscall.SIGKILL, dir, `"reason":"effect of order-2`, func() []int { return without(children(), others) })
 		}()
 		parsed, err := script.Parse("trouble.custody", `scenario killed
 producer p1 to orders
@@ -225,8 +225,8 @@ expect no-accepted-loss, single-effect`, bench.DefaultScale)
 	})
 })
 
-// killWhen kills the processes that find gives as soon as a run's events hold a text.
-func killWhen(ctx context.Context, dirs <-chan string, text string, find func() []int) error {
+// signalWhen signals the processes that find gives as soon as a run's events hold a text.
+func signalWhen(ctx context.Context, sig syscall.Signal, dirs <-chan string, text string, find func() []int) error {
 	events := filepath.Join(<-dirs, "events.jsonl")
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
@@ -242,7 +242,7 @@ func killWhen(ctx context.Context, dirs <-chan string, text string, find func() 
 		}
 	}
 	for _, pid := range find() {
-		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		if err := syscall.Kill(pid, sig); err != nil {
 			return err
 		}
 	}

@@ -258,7 +258,8 @@ type Networked interface {
 }
 
 // Process instances can be struck as a process. Each call returns when the
-// effect is certain: the exit status reaped, the server ready again.
+// effect is certain: the exit status reaped, the server ready again. An order to
+// one that has ended, by itself too, wraps containers.ErrNotRunning.
 type Process interface {
 	Running() bool                      // not while it is dead; a paused one is running
 	Kill(ctx context.Context) error     // SIGKILL

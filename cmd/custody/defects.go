@@ -9,7 +9,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/spf13/cobra"
 
@@ -21,6 +20,7 @@ import (
 	"github.com/custodymq/custody/systems/all"
 	clients "github.com/custodymq/custody/systems/defects"
 	"github.com/custodymq/custody/systems/zeromq"
+	"github.com/custodymq/custody/tasks"
 )
 
 type defectFlags struct {
@@ -91,7 +91,7 @@ func huntDefects(cmd *cobra.Command, args []string, f defectFlags) error {
 	catches := make([]scenarios.Catch, len(chosen))
 	errs := make([]error, len(chosen))
 	slots := make(chan struct{}, f.parallel)
-	var group sync.WaitGroup
+	var group tasks.Group
 	for i, d := range chosen {
 		if d.NotBuilt != "" {
 			catches[i] = scenarios.Catch{Defect: d.Name, NotBuilt: d.NotBuilt}
@@ -99,7 +99,12 @@ func huntDefects(cmd *cobra.Command, args []string, f defectFlags) error {
 		}
 		slots <- struct{}{}
 		group.Go(func() {
-			defer func() { <-slots }()
+			defer func() {
+				if p := recover(); p != nil {
+					errs[i] = tasks.Panic(p)
+				}
+				<-slots
+			}()
 			catches[i], errs[i] = scenarios.Hunt(cmd.Context(), d.quarry(), bench.Options{System: system, Spec: f.system, Seed: 1, Scale: f.scale}, dir)
 			fmt.Fprintf(cmd.ErrOrStderr(), "%-36s %s\n", d.Name, verdictOf(catches[i]))
 		})

@@ -15,6 +15,7 @@ import (
 	"github.com/custodymq/custody/bench/child"
 	"github.com/custodymq/custody/guarantees"
 	"github.com/custodymq/custody/systems/all"
+	"github.com/custodymq/custody/tasks"
 )
 
 func main() {
@@ -40,19 +41,25 @@ type unmeasured struct{ error }
 
 func (u unmeasured) Unwrap() error { return u.error }
 
-func run(args []string) int {
+func run(args []string) (code int) {
+	defer func() {
+		if p := recover(); p != nil { // Go's own exit code would say that it was inconclusive
+			fmt.Fprintln(os.Stderr, "custody: could not measure:", tasks.Panic(p))
+			code = guarantees.ExitUnmeasured
+		}
+	}()
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()
 	root := rootCommand()
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
-	var code exit
+	var told exit
 	var failed unmeasured
 	switch {
 	case err == nil:
 		return guarantees.ExitHeld
-	case errors.As(err, &code):
-		return int(code)
+	case errors.As(err, &told):
+		return int(told)
 	case errors.As(err, &failed):
 		fmt.Fprintln(os.Stderr, "custody:", firstLine(err))
 		return guarantees.ExitUnmeasured

@@ -15,6 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/custodymq/custody/systems"
+	"github.com/custodymq/custody/tasks"
 )
 
 // session is one client with its connections: kgo opens several to the one
@@ -206,13 +207,13 @@ func (s *session) opened(ctx context.Context, ready <-chan struct{}) error {
 // until gives a context that ends when the channel is closed too.
 func until(ctx context.Context, gone <-chan struct{}) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
-	go func() {
+	tasks.Go(func() {
 		select {
 		case <-gone:
 			cancel()
 		case <-ctx.Done():
 		}
-	}()
+	})
 	return ctx, cancel
 }
 

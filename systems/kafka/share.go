@@ -15,6 +15,7 @@ import (
 
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/systems"
+	"github.com/custodymq/custody/tasks"
 )
 
 // shareConsumer receives from the share group (KIP-932) of its logical
@@ -88,10 +89,10 @@ func (s *shareConsumer) join(ctx context.Context) (*shareMember, error) {
 	s.mu.Lock()
 	s.members = append(s.members, m)
 	s.mu.Unlock()
-	go func() {
+	tasks.Go(func() {
 		<-m.gone // at the latest when the consumer is closed
 		s.end(m.reason())
-	}()
+	})
 	return m, nil
 }
 
@@ -116,7 +117,7 @@ func (s *shareConsumer) Close(ctx context.Context) error {
 	s.mu.Lock()
 	members := s.members
 	s.mu.Unlock()
-	var leaving sync.WaitGroup
+	var leaving tasks.Group
 	for _, m := range members {
 		leaving.Go(func() { m.close(ctx, true) })
 	}

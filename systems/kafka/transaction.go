@@ -10,6 +10,7 @@ import (
 
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/systems"
+	"github.com/custodymq/custody/tasks"
 )
 
 // transactions publishes each message of a session in one of its own, one after
@@ -32,7 +33,7 @@ type publish struct {
 
 func newTransactions(p *producer) *transactions {
 	t := &transactions{producer: p, done: make(chan struct{}), queue: make(chan publish, maxBuffered)}
-	go t.run()
+	tasks.Go(t.run)
 	return t
 }
 

@@ -18,6 +18,7 @@ import (
 	v311 "github.com/eclipse/paho.mqtt.golang/packets"
 
 	"github.com/custodymq/custody/systems"
+	"github.com/custodymq/custody/tasks"
 )
 
 // session is one connection that is never made again. It stands on the packets
@@ -38,7 +39,7 @@ type session struct {
 	end     sync.Once
 	gone    chan struct{} // closed when the connection is over
 	cause   error         // why; valid once gone is closed
-	loops   sync.WaitGroup
+	loops   tasks.Group
 }
 
 // errClosed is the cause of an end by Close.
@@ -60,7 +61,7 @@ func (p Profile) open(ctx context.Context, address string, connect *packets.Conn
 		connect.UsernameFlag, connect.Username = p.at.User != "", p.at.User
 		connect.PasswordFlag, connect.Password = true, []byte(p.at.Password)
 	}
-	letGo := context.AfterFunc(ctx, func() { conn.Close() })
+	letGo := context.AfterFunc(ctx, tasks.Guarded(func() { conn.Close() }))
 	s := &session{conn: conn, reader: bufio.NewReader(conn), v311: p.v311, timeout: p.scaled(writeTimeout), gone: make(chan struct{}), release: func() {}}
 	err = s.shakeHands(connect)
 	if !letGo() || err != nil {
@@ -237,10 +238,10 @@ func (s *session) Close(ctx context.Context) error {
 		s.over(errClosed)
 	}
 	done := make(chan struct{})
-	go func() {
+	tasks.Go(func() {
 		defer close(done)
 		s.loops.Wait()
-	}()
+	})
 	select {
 	case <-done:
 		return nil

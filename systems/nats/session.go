@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/custodymq/custody/systems"
+	"github.com/custodymq/custody/tasks"
 )
 
 // session is one connection that is never made again: reconnection and its
@@ -73,7 +74,7 @@ func (d *dialer) Dial(network, address string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.stop = context.AfterFunc(d.ctx, func() { conn.Close() })
+	d.stop = context.AfterFunc(d.ctx, tasks.Guarded(func() { conn.Close() }))
 	return conn, nil
 }
 

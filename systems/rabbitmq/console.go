@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/custodymq/custody/containers"
+	"github.com/custodymq/custody/tasks"
 )
 
 // console asks a node what AMQP cannot tell: how many messages each of its
@@ -178,7 +179,7 @@ func (c *console) start(ctx context.Context) error {
 		return fmt.Errorf("rabbitmq: start erl to ask the node: %w", err)
 	}
 	c.process, c.answers, c.ended = process, make(chan string, 1), make(chan struct{})
-	go func() {
+	tasks.Go(func() {
 		defer close(c.ended)
 		lines := bufio.NewScanner(c.conn)
 		lines.Buffer(nil, 1<<20)
@@ -189,7 +190,7 @@ func (c *console) start(ctx context.Context) error {
 			}
 			c.answers <- lines.Text()
 		}
-	}()
+	})
 	return nil
 }
 

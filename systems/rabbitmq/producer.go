@@ -13,6 +13,7 @@ import (
 
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/systems"
+	"github.com/custodymq/custody/tasks"
 )
 
 // producer publishes to the queue of a destination through the default
@@ -50,7 +51,7 @@ func (c *clients) producer(ctx context.Context, o systems.ProducerOptions) (*pro
 		return nil, err
 	}
 	p.session = s
-	go p.keepReturns(returns)
+	tasks.Go(func() { p.keepReturns(returns) })
 	return p, nil
 }
 

@@ -11,6 +11,7 @@ import (
 	client "github.com/rabbitmq/amqp091-go"
 
 	"github.com/custodymq/custody/systems"
+	"github.com/custodymq/custody/tasks"
 )
 
 // session is one connection with one channel that is never made again. It ends
@@ -44,7 +45,7 @@ func open(ctx context.Context, at systems.Endpoint, name string, setup func(*cli
 	if err != nil {
 		return nil, err
 	}
-	release := context.AfterFunc(ctx, func() { raw.Close() })
+	release := context.AfterFunc(ctx, tasks.Guarded(func() { raw.Close() }))
 	defer func() {
 		if !release() && err == nil {
 			err = context.Cause(ctx)
@@ -86,13 +87,13 @@ func open(ctx context.Context, at systems.Endpoint, name string, setup func(*cli
 	}
 	s := &session{conn: conn, channel: channel, gone: make(chan struct{})}
 	closed := channel.NotifyClose(make(chan *client.Error, 1))
-	go func() {
+	tasks.Go(func() {
 		for range closed {
 			continue // until it is closed, which it is whatever ends the channel
 		}
 		_ = conn.CloseDeadline(time.Now().Add(closeTimeout)) // ended already, or soon
 		close(s.gone)
-	}()
+	})
 	return s, nil
 }
 

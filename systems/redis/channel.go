@@ -8,6 +8,7 @@ import (
 
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/systems"
+	"github.com/custodymq/custody/tasks"
 )
 
 // listener receives the messages of one channel. Every listener gets every
@@ -34,7 +35,7 @@ func (c clients) listen(ctx context.Context, o systems.ConsumerOptions) (systems
 		return nil, err
 	}
 	l := &listener{session: s, destination: o.Destination, messages: make(chan *client.Message, listenerBuffer), done: make(chan struct{})}
-	go l.run(sub)
+	tasks.Go(func() { l.run(sub) })
 	return l, nil
 }
 

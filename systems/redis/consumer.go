@@ -12,6 +12,7 @@ import (
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/links/resp"
 	"github.com/custodymq/custody/systems"
+	"github.com/custodymq/custody/tasks"
 )
 
 // consumer reads the stream for its group, one entry at a time and only while
@@ -70,7 +71,7 @@ func (c clients) join(ctx context.Context, o systems.ConsumerOptions) (systems.C
 	if c.profile.reads != newOnly {
 		k.own = "0-0"
 	}
-	go k.run()
+	tasks.Go(k.run)
 	return k, nil
 }
 

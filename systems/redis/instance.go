@@ -16,6 +16,7 @@ import (
 	"github.com/custodymq/custody/links"
 	"github.com/custodymq/custody/links/resp"
 	"github.com/custodymq/custody/systems"
+	"github.com/custodymq/custody/tasks"
 )
 
 // instance is one run's part of a redis-server. Safe for concurrent use.
@@ -126,7 +127,7 @@ func (p Profile) administer(ctx context.Context, address string, do func(context
 		return err
 	}
 	defer s.end()
-	defer context.AfterFunc(ctx, s.end)()
+	defer context.AfterFunc(ctx, tasks.Guarded(s.end))()
 	return do(ctx, s.client)
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/links/resp"
 	"github.com/custodymq/custody/systems"
+	"github.com/custodymq/custody/tasks"
 )
 
 // producer publishes in pipelines: what was sent while one was under way goes
@@ -34,7 +35,7 @@ const (
 
 func newProducer(c clients, s *session) *producer {
 	p := &producer{clients: c, session: s, done: make(chan struct{}), queued: make(chan struct{}, 1)}
-	go p.run()
+	tasks.Go(p.run)
 	return p
 }
 

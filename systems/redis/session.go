@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/custodymq/custody/systems"
+	"github.com/custodymq/custody/tasks"
 )
 
 // session is one connection that is never made again: the client is given a
@@ -64,7 +65,7 @@ func (p Profile) open(ctx context.Context, address string, ready func(context.Co
 		// for; the deadline of its context is shorter.
 		ContextTimeoutEnabled: true,
 	})}
-	stop := context.AfterFunc(bounded, s.end)
+	stop := context.AfterFunc(bounded, tasks.Guarded(s.end))
 	err = ready(bounded, s)
 	if !stop() && err == nil {
 		err = context.Cause(bounded)

@@ -144,7 +144,10 @@ func (in *instance) SetClock(ctx context.Context, offset time.Duration) error {
 	in.config.Clock = offset
 	child := in.child
 	in.mu.Unlock()
-	return child.Call(ctx, "clock", offset, nil)
+	if err := child.Call(ctx, "clock", offset, nil); !errors.Is(err, containers.ErrExited) {
+		return err
+	}
+	return nil // the next start has it
 }
 
 // Configure changes a setting for the next start: identity (the environment
