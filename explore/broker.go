@@ -55,6 +55,9 @@ func (d *database) rows() (evidence.Snapshot, error) {
 			r := evidence.StoredRow{State: state, Version: int(row.Version), MessageID: row.MessageID, BusinessID: row.BusinessID, Destination: row.Topic,
 				Subscription: row.Group, Attempts: row.Attempts, Reason: row.Reason, Partition: row.Partition.String(),
 				Expired: !row.ExpiresAt.IsZero() && now.After(row.ExpiresAt)}
+			if r.State == evidence.RowDead && r.Reason != "" {
+				r.Cause = evidence.CauseStated
+			}
 			if e, err := evidence.ParseEnvelope(row.Payload); err == nil {
 				r.PublishID = e.PublishID
 				r.Digest = evidence.Digest(row.Payload, row.Key, row.Headers)
@@ -135,7 +138,7 @@ func (w *world) boot() error {
 	}
 	p.engine = engine
 	w.broker = p
-	started := evidence.Event{Kind: evidence.ProcessStarted, Actor: faults.Broker, Reason: "partition=" + w.partition().String()}
+	started := evidence.Event{Kind: evidence.ProcessStarted, Actor: faults.Broker, Partitions: []string{w.partition().String()}}
 	p.guard(func() { err = engine.Recover(context.Background(), p.instant) })
 	w.record(started)
 	if err != nil || p.dead {

@@ -22,7 +22,8 @@ var gate = actions{links.Hold, links.HoldAfter}
 // processFaults strike a process: at once, or at a hand-over that is held while
 // they do.
 func processFaults() []Fault {
-	fault := func(verb string, class evidence.Class, text string, stroke func(Process, context.Context) (Stroke, error), heal func(context.Context, Process, Stroke) (Stroke, error), goesOn bool) Fault {
+	fault := func(command evidence.Command, class evidence.Class, text string, stroke func(Process, context.Context) (Stroke, error), heal func(context.Context, Process, Stroke) (Stroke, error), goesOn bool) Fault {
+		verb := command.String()
 		return Fault{Verb: verb, Class: class, Strikes: StrikesProcess, Text: text,
 			Example: "fault it: " + verb + " broker before frame accept of order-3 on p1",
 			frame:   gate,
@@ -31,17 +32,17 @@ func processFaults() []Fault {
 				if err != nil {
 					return nil, err
 				}
-				p := &processStroke{spec: s, verb: verb, process: process, sink: t.Sink(), stroke: stroke, undo: heal, goesOn: goesOn}
+				p := &processStroke{spec: s, verb: verb, command: command, process: process, sink: t.Sink(), stroke: stroke, undo: heal, goesOn: goesOn}
 				return p, p.arm(ctx, t)
 			}}
 	}
 	revive := func(ctx context.Context, p Process, _ Stroke) (Stroke, error) { return p.Revive(ctx) }
 	return []Fault{
-		fault("kill", evidence.BrokerCrash, "SIGKILL: the process dies at once, and what was held is never sent. A broker is started again when the fault is healed, a consumer when the script starts it.",
+		fault(evidence.CommandKill, evidence.BrokerCrash, "SIGKILL: the process dies at once, and what was held is never sent. A broker is started again when the fault is healed, a consumer when the script starts it.",
 			Process.Kill, revive, false),
-		fault("shutdown", evidence.BrokerRestart, "The process ends in order. A broker is started again when the fault is healed, a consumer when the script starts it.",
+		fault(evidence.CommandShutdown, evidence.BrokerRestart, "The process ends in order. A broker is started again when the fault is healed, a consumer when the script starts it.",
 			Process.Shutdown, revive, false),
-		fault("pause", evidence.BrokerPause, "SIGSTOP: the process stands still until the fault is healed. A frame that was held until then goes on as soon as it does.",
+		fault(evidence.CommandPause, evidence.BrokerPause, "SIGSTOP: the process stands still until the fault is healed. A frame that was held until then goes on as soon as it does.",
 			Process.Pause, func(ctx context.Context, p Process, struck Stroke) (Stroke, error) { return p.Continue(ctx, struck) }, true),
 	}
 }
@@ -55,6 +56,7 @@ type processStroke struct {
 	signal
 	spec    Spec
 	verb    string
+	command evidence.Command
 	process Process
 	sink    evidence.Sink
 	stroke  func(Process, context.Context) (Stroke, error)
@@ -136,7 +138,7 @@ func (p *processStroke) wait(reached <-chan struct{}, items *[]evidence.FrameIte
 func (p *processStroke) strike(ctx context.Context, items []evidence.FrameItem) {
 	// An orderly end takes its time: what was under way when it began may have
 	// given up when it is certain.
-	p.sink.Record(evidence.Event{Kind: evidence.Commanded, Actor: p.spec.Target, Fault: p.spec.Label, Reason: p.verb})
+	p.sink.Record(evidence.Event{Kind: evidence.Commanded, Actor: p.spec.Target, Fault: p.spec.Label, Command: p.command})
 	if p.hit, p.err = p.stroke(p.process, ctx); p.err != nil {
 		p.err = fmt.Errorf("%s %s: %w", p.verb, p.spec.Target, p.err)
 		return

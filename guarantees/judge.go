@@ -120,7 +120,7 @@ func (j *judge) ending() string {
 	case end == nil:
 		return "the run has no end: the harness died, or it is still going on"
 	case end.How != evidence.EndCompleted:
-		return strings.TrimSuffix(fmt.Sprintf("the run %s: %s", end.How, end.Reason), ": ")
+		return "the run " + quoteEnd(end)
 	case j.history.Truncated:
 		return "the record of events ends in the middle of one"
 	}
@@ -159,7 +159,7 @@ func (j *judge) readEvents() error {
 			j.fired(e)
 		case evidence.FaultMissed:
 			if i, ok := j.byLabel[e.Fault]; ok {
-				j.faults[i].Missed = e.Reason
+				j.faults[i].Missed = wordsIn(e)
 			}
 		case evidence.ProcessExited:
 			// Somebody outside killed it: that says nothing about the system.
@@ -287,7 +287,7 @@ func known(m *evidence.Manifest, guarantee string) string {
 	day := m.StartedAt.UTC().Format(evidence.Day)
 	for _, k := range m.Known {
 		if k.Guarantee == guarantee && day <= k.Until {
-			return fmt.Sprintf("known until %s: %s", k.Until, k.Reason)
+			return quoteKnown(&k)
 		}
 	}
 	return ""

@@ -105,7 +105,7 @@ type FaultResult struct {
 	Label  string         `json:"label"`
 	Class  evidence.Class `json:"class"`
 	Line   string         `json:"line"`
-	Fired  int            `json:"fired"` // how often
+	Fired  int            `json:"fired"`            // how often
 	Missed string         `json:"missed,omitempty"` // why the latest order of it found nothing to strike
 	Events []uint64       `json:"events,omitempty"`
 }
