@@ -542,8 +542,9 @@ func (w *world) elapse(t *task, s script.Elapse) error {
 			if ttl == 0 {
 				ttl = p.spec.TTL
 			}
-			w.note("waiting until the time to live of %s (%s) is over by %s", s.BusinessID, ttl, s.Margin)
-			t.pause(ttl + s.Margin)
+			margin := w.desc.Profile.Limits.ExpiryTolerance + s.Margin
+			w.note("waiting until the time to live of %s (%s) is over by %s", s.BusinessID, ttl, margin)
+			t.pause(ttl + margin)
 			return nil
 		}
 	}

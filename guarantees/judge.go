@@ -10,7 +10,7 @@ import (
 )
 
 // JudgeVersion changes whenever the same evidence may be judged otherwise.
-const JudgeVersion = "1"
+const JudgeVersion = "2"
 
 // MaxMessages is how many publishes the table of a judgement shows.
 const MaxMessages = 1000
