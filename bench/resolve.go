@@ -55,7 +55,7 @@ func resolve(s script.Scenario) ([]evidence.FaultLabel, error) {
 			switch {
 			case !above[checkpoint]:
 				return usage("no \"snapshot %s\" stands above this line", checkpoint)
-			case checkpoints[checkpoint] > 1, checkpoint == awaited:
+			case checkpoints[checkpoint] > 1, checkpoint == awaitedRows:
 				return usage("several snapshots are called %s; give the one that is meant a name of its own", checkpoint)
 			}
 			return nil

@@ -111,6 +111,10 @@ func (d *Decoder) eventField(key []byte, e *Event) error {
 		return d.unsigned(&e.Call)
 	case "ok":
 		return d.boolean(&e.OK)
+	case "line":
+		return integer(d, &e.Line)
+	case "left":
+		return integer(d, &e.Left)
 	case "reason":
 		return d.text(&e.Reason)
 	}
@@ -538,6 +542,8 @@ func AppendJSON(dst []byte, e *Event) []byte {
 	if e.OK {
 		dst = append(dst, `,"ok":true`...)
 	}
+	dst = appendInteger(dst, `,"line":`, int64(e.Line))
+	dst = appendInteger(dst, `,"left":`, int64(e.Left))
 	dst = appendText(dst, `,"reason":`, e.Reason)
 	return append(dst, '}')
 }

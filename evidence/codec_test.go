@@ -23,7 +23,7 @@ func fullEvent() Event {
 		Items: []FrameItem{{BusinessID: "order-1", PublishID: "p1-1-1"}, {}, {MessageID: "m2"}},
 		Fault: "lost", Struck: "drop", Phase: Act,
 		Exit: &ExitInfo{Code: -1, Signal: "killed", Ordered: true},
-		Call: 9, OK: true, Reason: "line\u2028sep\ttab\x01\x7f\xffbroken 日本",
+		Call: 9, OK: true, Line: 12, Left: 3, Reason: "line\u2028sep\ttab\x01\x7f\xffbroken 日本",
 	}
 }
 

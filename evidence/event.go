@@ -50,6 +50,8 @@ type Event struct {
 	Exit   *ExitInfo `json:"exit,omitempty"`   // ProcessExited
 	Call   uint64    `json:"call,omitzero"`    // *Called and its *Returned: the actor's own count of calls, pairing the two
 	OK     bool      `json:"ok,omitzero"`      // AwaitEnded, SubscribeReturned, HealthChecked
+	Line   int       `json:"line,omitzero"`    // AwaitEnded, not OK: the line of the script whose deadline passed, as printed
+	Left   int       `json:"left,omitzero"`    // AwaitEnded, not OK: so many steps of the script were not run because of it
 	Reason string    `json:"reason,omitempty"` // why, in words: an error, a refusal, what was missing
 }
 
