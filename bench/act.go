@@ -292,7 +292,8 @@ func (b *Bench) awaitCondition(ctx context.Context, c evidence.Condition) error 
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return fmt.Errorf("bench: %q did not come about: %w", c.Line, context.Cause(ctx))
+			_, missing, _ := b.watch.met(c)
+			return fmt.Errorf("%q did not come about: %s", c.Line, missing)
 		}
 	}
 }

@@ -32,7 +32,7 @@ func (b *Bench) quietFor(ctx context.Context, quiet time.Duration) error {
 			return nil
 		}
 		if err := pause(ctx, left); err != nil {
-			return fmt.Errorf("bench: it was never quiet for %s, the last message moved at %s: %w", quiet, b.watch.lastMove(), err)
+			return fmt.Errorf("it was never quiet for %s: a message moved %s after the run began", quiet, b.watch.lastMove())
 		}
 	}
 }
