@@ -64,7 +64,7 @@ func (p Plan) Run(ctx context.Context) (done []Outcome, err error) {
 	}
 	var runs []run
 	for _, s := range p.Scenarios {
-		if err := bench.Check(s); err != nil {
+		if err := Check(s); err != nil {
 			return nil, err
 		}
 		for i := range max(p.Repeat, 1) {

@@ -190,7 +190,7 @@ func choose(args []string) ([]script.Scenario, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := bench.Check(s); err != nil {
+		if err := scenarios.Check(s); err != nil {
 			return nil, err
 		}
 		chosen = append(chosen, s)
