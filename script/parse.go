@@ -134,7 +134,7 @@ var verbs = map[string]func(p *parser) Step{
 		return s
 	},
 	"consumer": func(p *parser) Step {
-		s := Consumer{Name: p.name("the consumer's name"), Destination: p.after("on", "a destination")}
+		s := Consumer{Name: p.name("the consumer's name"), Destination: p.filter("on")}
 		p.options(map[string]func(){
 			"as":            func() { s.As = p.name("the logical subscriber") },
 			"at-most-once":  func() { s.Mode = "at-most-once" },
@@ -401,6 +401,18 @@ func (p *parser) name(what string) string {
 	w := p.next(what)
 	if p.err == nil && !validName(w) {
 		p.failAt(p.at-1, "%q cannot be %s: letters, digits and -._/+#@%% only, 100 at most", w, what)
+	}
+	return w
+}
+
+// filter is what a consumer subscribes to: a name, or one that holds or is a
+// wildcard of a system's own.
+func (p *parser) filter(preposition string) string {
+	p.expect(preposition)
+	w := p.next("a destination")
+	plain := strings.NewReplacer("*", "x", ">", "x").Replace(w)
+	if p.err == nil && !validName(strings.TrimPrefix(plain, "#")) && w != "#" {
+		p.failAt(p.at-1, "%q cannot be a destination: letters, digits and -._/+#@%%*> only, 100 at most", w)
 	}
 	return w
 }

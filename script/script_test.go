@@ -80,6 +80,8 @@ func TestErrorsNameLineAndWord(t *testing.T) {
 		{"too many headers", head + "publish a by p1, headers 1001", 2, 7, "more than 1000"},
 		{"never quiet", head + "wait quiet 2s within 1s", 2, 5, "no time"},
 		{"quiet what", head + "wait still 2s", 2, 2, "quiet"},
+		{"wildcard to publish to", head + "producer p1 to orders.*", 2, 4, "cannot be"},
+		{"no destination", head + "consumer c1 on a=b", 2, 4, "cannot be a destination"},
 		{"control character", head + "heal \x01", 2, 2, "cannot be"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -174,7 +176,7 @@ var steps = map[string]func(*rapid.T) Step{
 		return Producer{drawName.Draw(t, "name"), drawName.Draw(t, "to"), drawMode.Draw(t, "mode"), drawMaybeDuration.Draw(t, "ttl")}
 	},
 	"consumer": func(t *rapid.T) Step {
-		c := Consumer{Name: drawName.Draw(t, "name"), Destination: drawName.Draw(t, "on"), As: drawMaybeName.Draw(t, "as"),
+		c := Consumer{Name: drawName.Draw(t, "name"), Destination: rapid.OneOf(drawName, rapid.SampledFrom([]string{"#", "#/a", "a/+/b", "a.*.b", "a.>"})).Draw(t, "on"), As: drawMaybeName.Draw(t, "as"),
 			Mode: drawMode.Draw(t, "mode"), Idempotent: rapid.Bool().Draw(t, "i"), Child: rapid.Bool().Draw(t, "c"),
 			Offline: rapid.Bool().Draw(t, "o"), Silent: rapid.Bool().Draw(t, "s"), Window: drawCount.Draw(t, "w"), Takes: drawMaybeDuration.Draw(t, "takes")}
 		if c.Takes > 0 && rapid.Bool().Draw(t, "takes on") {
