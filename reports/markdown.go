@@ -79,7 +79,7 @@ func markdownSummary(b *bytes.Buffer, r Report) {
 		}
 	}
 	for _, f := range r.Failed {
-		items = append(items, fmt.Sprintf("%s %s: %s, and there is no evidence of it: %s", badges[StatusUnmeasured], mdCode(f.Name), StatusUnmeasured.words(), md(f.Why)))
+		items = append(items, fmt.Sprintf("%s %s: %s, and nothing of it can be judged: %s", badges[StatusUnmeasured], mdCode(f.Name), StatusUnmeasured.words(), md(f.Why)))
 	}
 	var notes, rates []string
 	for _, s := range r.standings() {

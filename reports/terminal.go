@@ -260,7 +260,7 @@ func (t *terminal) failed(r Report) {
 	for _, f := range r.Failed {
 		t.line("")
 		t.wrapped("", func(s string) string { return t.status(StatusUnmeasured, s) },
-			StatusUnmeasured.mark()+" "+Visible(f.Name)+": "+StatusUnmeasured.words()+", and there is no evidence of it")
+			StatusUnmeasured.mark()+" "+Visible(f.Name)+": "+StatusUnmeasured.words()+", and nothing of it can be judged")
 		t.text("  ", f.Why)
 	}
 }
