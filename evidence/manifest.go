@@ -7,7 +7,7 @@ import (
 
 // FormatVersion of the evidence this code writes. Newer is refused with a
 // clear error; older is still read.
-const FormatVersion = 1
+const FormatVersion = 2
 
 // Manifest says what a run was: written when it starts, replaced when it ends.
 // Without End nothing in the run can be Held.
@@ -170,6 +170,7 @@ type Profile struct {
 	MarksAgain       bool       `json:"marksAgain"`       // a redelivery says that it is one
 	AckConfirms      bool       `json:"ackConfirms"`      // acknowledgements are confirmed
 	ConfirmIsDurable bool       `json:"confirmIsDurable"` // …only after a durable delete
+	KeepsSubscribers bool       `json:"keepsSubscribers"` // a logical subscriber, once confirmed, is there also while none of its sessions is
 	Limits           Limits     `json:"limits"`
 }
 

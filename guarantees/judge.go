@@ -121,7 +121,7 @@ func (j *judge) ending() string {
 	case end == nil:
 		return "the run has no end: the harness died, or it is still going on"
 	case end.How != evidence.EndCompleted:
-		return strings.TrimSuffix(fmt.Sprintf("the run %s: %s", end.How, end.Reason), ": ")
+		return "the run " + quoteEnd(end)
 	case j.history.Truncated:
 		return "the record of events ends in the middle of one"
 	}
@@ -305,7 +305,7 @@ func known(m *evidence.Manifest, guarantee string) string {
 	day := m.StartedAt.UTC().Format(evidence.Day)
 	for _, k := range m.Known {
 		if k.Guarantee == guarantee && day <= k.Until {
-			return fmt.Sprintf("known until %s: %s", k.Until, k.Reason)
+			return quoteKnown(&k)
 		}
 	}
 	return ""
