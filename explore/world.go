@@ -305,6 +305,9 @@ func (w *world) step(t *task, step script.Step) error {
 		}
 		return w.startConsumer(t, s.Name)
 	case script.Publish:
+		if s.Headers > 0 {
+			return &UnsupportedError{"publish headers"}
+		}
 		return w.publish(t, s)
 	case script.Retry:
 		if err := w.settled(t, script.Settle{By: s.By}); err != nil {
