@@ -91,7 +91,11 @@ func (r Run) subject() string {
 func (r Run) made() string {
 	var words []string
 	for _, name := range sortedKeys(r.Manifest.Versions) {
-		words = append(words, name+" "+r.Manifest.Versions[name])
+		version := r.Manifest.Versions[name]
+		if !strings.HasPrefix(version, name) { // "go1.26" says so itself
+			version = name + " " + version
+		}
+		words = append(words, version)
 	}
 	if r.Judgement.Judge != "" {
 		words = append(words, "judge "+r.Judgement.Judge)
