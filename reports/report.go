@@ -91,11 +91,7 @@ func (r Run) subject() string {
 func (r Run) made() string {
 	var words []string
 	for _, name := range sortedKeys(r.Manifest.Versions) {
-		version := r.Manifest.Versions[name]
-		if !strings.HasPrefix(version, name) { // "go1.26" says so itself
-			version = name + " " + version
-		}
-		words = append(words, version)
+		words = append(words, named(name, r.Manifest.Versions[name]))
 	}
 	if r.Judgement.Judge != "" {
 		words = append(words, "judge "+r.Judgement.Judge)

@@ -183,6 +183,15 @@ func proofs(all []Trials) []string {
 	return lines
 }
 
+// prove says below a grid what its runs prove together.
+func (g *Grid) prove(r Report) {
+	all := r.trials()
+	for _, t := range rare(all) {
+		g.Proofs = append(g.Proofs, t.String())
+	}
+	g.Proofs = append(proofs(all), g.Proofs...)
+}
+
 // percentOf a rate, to two figures that never say less than there is.
 func percentOf(rate float64) string {
 	p := rate * 100
