@@ -194,7 +194,7 @@ func cutShort(e *evidence.Event) string {
 	case e.Left > 1:
 		left = fmt.Sprintf("; %d steps were not run", e.Left)
 	}
-	return fmt.Sprintf("the script was cut short%s: %s%s", where, e.Reason, left)
+	return fmt.Sprintf("the script was cut short%s%s%s", where, quote(e), left)
 }
 
 // maxFaultEvents of one fault are listed; all are counted.
