@@ -8,7 +8,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -207,9 +206,5 @@ func section(w io.Writer, title string, lines []string) {
 		return
 	}
 	fmt.Fprintf(w, "\n%s:\n", title)
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	for _, l := range lines {
-		fmt.Fprintf(t, "  %s\n", l)
-	}
-	t.Flush()
+	columns(w, "  ", lines)
 }
