@@ -69,3 +69,14 @@ func writeColumns(w io.Writer, indent string, lines []string, width int) {
 		}
 	}
 }
+
+// sentence writes one, wrapped at blanks on a terminal.
+func sentence(w io.Writer, s string) {
+	if !onTerminal(w) {
+		fmt.Fprintln(w, s)
+		return
+	}
+	for _, l := range reports.Wrap(s, reports.Width(w)) {
+		fmt.Fprintln(w, l)
+	}
+}

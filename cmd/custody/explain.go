@@ -52,7 +52,8 @@ func explain(w io.Writer, name string) error {
 				fmt.Fprintln(w)
 			}
 			told = true
-			fmt.Fprintf(w, "%s %s\n%s\n", s.Name, e.Name, e.Text)
+			fmt.Fprintf(w, "%s %s\n", s.Name, e.Name)
+			sentence(w, e.Text)
 			e.Explain(w)
 		}
 	}
