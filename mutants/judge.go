@@ -107,7 +107,7 @@ func (j *Judge) Mutant(ctx context.Context, m Mutant) (Result, error) {
 	if err != nil {
 		return r, err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	binary, compiles, err := j.build(ctx, dir, map[string][]byte{m.File: m.src})
 	if err != nil {
 		return r, err
@@ -128,7 +128,7 @@ func (j *Judge) Control(ctx context.Context, packages []string) (string, error) 
 	if err != nil {
 		return "", err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	binary, compiles, err := j.build(ctx, dir, nil)
 	if err != nil {
 		return "", err
@@ -235,7 +235,7 @@ func run(ctx context.Context, binary, dir string, s Stage) (exit int, said []byt
 	if err != nil {
 		return 0, nil, err
 	}
-	defer os.RemoveAll(scratch)
+	defer func() { _ = os.RemoveAll(scratch) }()
 	deadline, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
 	script := fmt.Sprintf(`ulimit -d %d && exec "$0" "$@"`, memory)

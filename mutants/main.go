@@ -98,7 +98,7 @@ func measure(ctx context.Context, o options, stdout, stderr io.Writer) (exit int
 	if err := os.MkdirAll(work, 0o755); err != nil {
 		return 0, err
 	}
-	defer os.RemoveAll(work)
+	defer func() { _ = os.RemoveAll(work) }()
 	judge := &Judge{Root: root, Work: work, Stages: stagesFor}
 	command, err := judge.Control(ctx, packages)
 	if err != nil {

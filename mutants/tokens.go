@@ -44,7 +44,7 @@ func gremlins(ctx context.Context, tool, root, pkg string) (map[string][]tokenMu
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	out := filepath.Join(dir, "gremlins.json")
 	cmd := exec.CommandContext(ctx, tool, "unleash", "--dry-run", "--silent", "--output", out,
 		"--invert-assignments", "--invert-bitwise", "--invert-bwassign", "--invert-logical", "--invert-loopctrl",
