@@ -31,7 +31,7 @@ type consumer struct {
 	sessions int // of this process
 	name     string
 	calls    uint64
-	failures int
+	failures map[string]int // by business ID
 }
 
 // applier is the business database, as far as a consumer uses it. An error is a
@@ -172,6 +172,9 @@ func (c *consumer) handle(ctx context.Context, d systems.Delivery) error {
 			return err
 		}
 	}
+	if err := c.work(ctx, e.BusinessID); err != nil {
+		return err
+	}
 	step(evidence.EffectCalled, "")
 	outcome, err := c.db.Apply(ctx, business.Delivery{Subscriber: subscription(c.spec), BusinessID: e.BusinessID,
 		PublishID: e.PublishID, MessageID: e.MessageID, Digest: e.Digest, LogKey: c.logKey(e)}, c.spec.Idempotent)
@@ -219,14 +222,6 @@ func takesMessageID(d systems.Description) bool {
 
 var effectKinds = map[business.Outcome]evidence.Kind{
 	business.Committed: evidence.EffectCommitted, business.Absorbed: evidence.EffectAbsorbed,
-}
-
-func (c *consumer) fails(businessID string) bool {
-	if c.spec.Fails == "" || c.spec.Fails != businessID {
-		return false
-	}
-	c.failures++
-	return c.spec.FailTimes == 0 || c.failures <= c.spec.FailTimes
 }
 
 // settle acknowledges, or gives back. An outcome that is not known ends

@@ -41,6 +41,7 @@ var generated = map[string]func() string{
 	"classes":    classesList,
 	"matrix":     matrixTable,
 	"losses":     lossesTable,
+	"systems":    systemsTable,
 }
 
 var part = regexp.MustCompile(`(?s)(<!-- generated: ([a-z]+) -->\n).*?(<!-- end -->)`)
@@ -139,6 +140,22 @@ func lossesTable() string {
 	return gridTable(func(g reports.Grid) reports.Grid { return g.Only(evidence.NoAcceptedLoss) })
 }
 
+// systemsTable is that part for one profile of each system: its first, as it is
+// run on this machine.
+func systemsTable() string {
+	return gridTable(func(g reports.Grid) reports.Grid {
+		g = g.Only(evidence.NoAcceptedLoss)
+		seen := map[string]bool{}
+		g.Rows = slices.DeleteFunc(slices.Clone(g.Rows), func(r reports.GridRow) bool {
+			system, _, _ := strings.Cut(r.Name, ":")
+			again := seen[system]
+			seen[system] = true
+			return again
+		})
+		return g
+	})
+}
+
 func gridTable(part func(reports.Grid) reports.Grid) string {
 	g, err := readMatrix(filepath.Join(root, matrixFile))
 	if err != nil {
@@ -205,14 +222,32 @@ func faultsTable() string {
 	return table([]string{"fault", "strikes", "class", "what it does", "as in"}, rows)
 }
 
+var protocols = []links.Protocol{zmtp.Protocol{}, amqp.Protocol{}, kafka.New(), mqtt.Protocol{}, nats.Protocol{}, resp.Protocol{}}
+
 func framesTable() string {
 	var rows [][]string
-	for _, p := range []links.Protocol{zmtp.Protocol{}, amqp.Protocol{}, kafka.New(), mqtt.Protocol{}, nats.Protocol{}, resp.Protocol{}} {
+	for _, p := range protocols {
 		for _, k := range p.Kinds() {
 			rows = append(rows, []string{p.Name(), "`" + k.Name + "`", "to the " + k.To.String(), k.Text})
 		}
 	}
 	return table([]string{"protocol", "frame", "way", "what it is"}, rows)
+}
+
+// The kinds that a script may name are those that some protocol has.
+func TestFrameKindsAreThoseOfTheProtocols(t *testing.T) {
+	var want []string
+	for _, p := range protocols {
+		for _, k := range p.Kinds() {
+			want = append(want, k.Name)
+		}
+	}
+	slices.Sort(want)
+	got := links.FrameKinds()
+	slices.Sort(got)
+	if want = slices.Compact(want); !slices.Equal(got, want) {
+		t.Errorf("links.FrameKinds is %q\nthe protocols have %q", got, want)
+	}
 }
 
 func scenariosTable() string {

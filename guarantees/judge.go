@@ -10,7 +10,7 @@ import (
 )
 
 // JudgeVersion changes whenever the same evidence may be judged otherwise.
-const JudgeVersion = "1"
+const JudgeVersion = "2"
 
 // MaxMessages is how many publishes the table of a judgement shows.
 const MaxMessages = 1000
@@ -61,6 +61,7 @@ type judge struct {
 	faults     []FaultResult
 	byLabel    map[string]int
 	unlisted   bool // a fault fired that the manifest does not list
+	cutShort   string
 	failure    string
 	lastSeq    uint64
 	read       uint64
@@ -161,6 +162,10 @@ func (j *judge) readEvents() error {
 			if i, ok := j.byLabel[e.Fault]; ok {
 				j.faults[i].Missed = wordsIn(e)
 			}
+		case evidence.AwaitEnded:
+			if !e.OK && j.cutShort == "" {
+				j.cutShort = cutShort(e)
+			}
 		case evidence.ProcessExited:
 			// Somebody outside killed it: that says nothing about the system.
 			if e.Actor == actorBroker && e.Exit != nil && !e.Exit.Ordered && e.Exit.Signal == "killed" && j.failure == "" {
@@ -178,6 +183,22 @@ func (j *judge) showSnapshots(seq uint64) {
 	for ; j.seen < len(j.ledger.snapshots) && j.ledger.snapshots[j.seen].Seq <= seq; j.seen++ {
 		j.conditions.ObserveSnapshot(j.ledger.snapshots[j.seen])
 	}
+}
+
+// cutShort says where the deadline of an await has ended the script: whatever
+// it was to bring about after that was not brought about.
+func cutShort(e *evidence.Event) string {
+	where, left := "", ""
+	if e.Line > 0 {
+		where = fmt.Sprintf(" at line %d", e.Line)
+	}
+	switch {
+	case e.Left == 1:
+		left = "; 1 step was not run"
+	case e.Left > 1:
+		left = fmt.Sprintf("; %d steps were not run", e.Left)
+	}
+	return fmt.Sprintf("the script was cut short%s%s%s", where, quote(e), left)
 }
 
 // maxFaultEvents of one fault are listed; all are counted.
@@ -240,6 +261,9 @@ func (j *judge) conclude(out *Judgement) {
 			classes = append(classes, f.Class)
 		}
 	}
+	if j.cutShort != "" { // the cause of what else is missing
+		out.Reached, out.CutShort, missing = false, j.cutShort, j.cutShort
+	}
 	if j.ledger.restarted && !slices.Contains(classes, evidence.BrokerRestart) {
 		classes = append(classes, evidence.BrokerRestart) // a step of the script, and no less a restart
 	}
@@ -295,10 +319,10 @@ func known(m *evidence.Manifest, guarantee string) string {
 
 // why is the run's outcome in one sentence.
 func (j *judge) why(out *Judgement, missing string) string {
-	var names []string
+	var names, reasons []string
 	for _, v := range out.Verdicts {
 		if v.Counts() && v.Outcome == out.Outcome {
-			names = append(names, v.Guarantee)
+			names, reasons = append(names, v.Guarantee), append(reasons, v.Why)
 		}
 	}
 	list := strings.Join(names, ", ")
@@ -312,7 +336,10 @@ func (j *judge) why(out *Judgement, missing string) string {
 	case missing != "":
 		return missing
 	case out.Outcome == Inconclusive:
-		return "could not be decided: " + list
+		for i, name := range names {
+			names[i] = name + " (" + reasons[i] + ")"
+		}
+		return "could not be decided: " + strings.Join(names, ", ")
 	}
 	return "held: " + list
 }
