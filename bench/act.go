@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
+	"sync/atomic"
 
 	"github.com/custodymq/custody/containers"
 	"github.com/custodymq/custody/evidence"
@@ -12,7 +12,6 @@ import (
 	"github.com/custodymq/custody/links"
 	"github.com/custodymq/custody/script"
 	"github.com/custodymq/custody/systems"
-	"github.com/custodymq/custody/tasks"
 )
 
 // act runs the script's steps in order.
@@ -105,12 +104,24 @@ func (b *Bench) link(ctx context.Context, actor string) error {
 			o.Toxics = true
 		}
 	}
-	l, err := links.Open(ctx, o)
+	l, err := open(ctx, b.instance, o)
 	if err != nil {
 		return err
 	}
 	b.links[actor] = l
 	return nil
+}
+
+// open a link over what the instance is reached by.
+func open(ctx context.Context, in systems.Instance, o links.Options) (links.Interruptible, error) {
+	if l, ok := in.(systems.Linker); ok {
+		return l.Link(o)
+	}
+	l, err := links.Open(ctx, o)
+	if err != nil {
+		return nil, err // and no nil *Link in an interface that is not
+	}
+	return l, nil
 }
 
 func (b *Bench) addressOf(actor string) string {
@@ -124,8 +135,9 @@ func (b *Bench) addProducer(ctx context.Context, s script.Producer) error {
 	if err := b.link(ctx, s.Name); err != nil {
 		return err
 	}
-	p := newProducer(s, b.clients, b.addressOf(s.Name), b.rec, b.bounds, b.o.Seed, takesMessageID(b.desc))
+	p := newProducer(s, b.clients, b.addressOf(s.Name), b.rec, b.rt, b.bounds, b.o.Seed, takesMessageID(b.desc))
 	b.producers[s.Name] = p
+	b.publishers = append(b.publishers, p)
 	return p.open(ctx)
 }
 
@@ -135,7 +147,9 @@ func (b *Bench) addConsumer(ctx context.Context, s script.Consumer) error {
 	if err := b.link(ctx, s.Name); err != nil {
 		return err
 	}
-	b.consumers[s.Name] = &consumerActor{spec: s, b: b}
+	c := &consumerActor{spec: s, b: b}
+	b.consumers[s.Name] = c
+	b.actors = append(b.actors, c)
 	if s.Offline {
 		return nil
 	}
@@ -147,31 +161,20 @@ func (b *Bench) start(ctx context.Context, actor string) error {
 	if actor == faults.Broker {
 		return b.revive(ctx)
 	}
-	opened := make(chan struct{}, 1)
-	stop := b.rec.Observe(func(e evidence.Event) {
-		if e.Kind == evidence.SessionOpened && e.Actor == actor {
-			select {
-			case opened <- struct{}{}:
-			default:
-			}
-		}
-	})
-	defer stop()
+	before := b.watch.sessions(actor)
 	if err := b.consumers[actor].start(ctx); err != nil {
 		return err
 	}
-	bounded, cancel := context.WithTimeout(ctx, scaled(startBound, b.o.Scale))
+	bounded, cancel := b.rt.Timeout(ctx, scaled(startBound, b.o.Scale))
 	defer cancel()
-	select {
-	case <-opened:
-		return nil
-	case <-bounded.Done():
-		return fmt.Errorf("bench: consumer %s was not subscribed: %w", actor, context.Cause(bounded))
+	if err := b.rt.Wait(bounded, func() bool { return b.watch.sessions(actor) > before }); err != nil {
+		return fmt.Errorf("bench: consumer %s was not subscribed: %w", actor, err)
 	}
+	return nil
 }
 
 func (b *Bench) revive(ctx context.Context) error {
-	bounded, cancel := context.WithTimeout(ctx, scaled(startBound, b.o.Scale))
+	bounded, cancel := b.rt.Timeout(ctx, scaled(startBound, b.o.Scale))
 	defer cancel()
 	_, err := broker{b.instance.(systems.Process), b}.Revive(bounded)
 	return err
@@ -179,7 +182,7 @@ func (b *Bench) revive(ctx context.Context) error {
 
 func (b *Bench) restart(ctx context.Context) error {
 	process := b.instance.(systems.Process)
-	bounded, cancel := context.WithTimeout(ctx, scaled(startBound, b.o.Scale))
+	bounded, cancel := b.rt.Timeout(ctx, scaled(startBound, b.o.Scale))
 	defer cancel()
 	b.rec.Record(evidence.Event{Kind: evidence.Commanded, Actor: faults.Broker, Command: evidence.CommandRestart})
 	if err := process.Shutdown(bounded); err != nil && !errors.Is(err, containers.ErrNotRunning) {
@@ -200,32 +203,33 @@ func (b *Bench) publish(ctx context.Context, s script.Publish) error {
 	if !s.Background {
 		return p.publish(ctx, s, left)
 	}
-	done := make(chan error, 1)
-	b.background[s.By] = append(b.background[s.By], done)
-	tasks.Go(func() {
-		defer close(done)
-		done <- p.publish(b.life, s, left)
+	beside := &publishing{by: s.By}
+	b.background = append(b.background, beside)
+	b.rt.Go(func() {
+		defer b.rt.Wake()
+		defer beside.over.Store(true)
+		beside.err = p.publish(b.life, s, left)
 	})
 	return nil
 }
 
+// publishing is a publish step that the script did not wait for.
+type publishing struct {
+	by   string
+	over atomic.Bool
+	err  error // once it is over
+}
+
 // frameLeft returns when the publish's frame has passed the link.
 func (b *Bench) frameLeft(ctx context.Context, actor, publishID string) error {
-	passed := make(chan struct{}, 1)
+	var passed atomic.Bool
 	defer b.rec.Observe(func(e evidence.Event) {
 		if e.Kind == evidence.FrameCarried && e.Link == actor && e.Frame == links.FramePublish && len(e.Items) > 0 && e.Items[0].PublishID == publishID {
-			select {
-			case passed <- struct{}{}:
-			default:
-			}
+			passed.Store(true)
+			b.rt.Wake()
 		}
 	})()
-	select {
-	case <-passed:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return b.rt.Wait(ctx, passed.Load)
 }
 
 // settle waits for background publishes.
@@ -234,24 +238,23 @@ func (b *Bench) settle(ctx context.Context, s script.Settle) error {
 	if within == 0 {
 		within = 2 * publishBound
 	}
-	ctx, cancel := context.WithTimeout(ctx, scaled(within, b.o.Scale))
+	ctx, cancel := b.rt.Timeout(ctx, scaled(within, b.o.Scale))
 	defer cancel()
-	for name, waiting := range b.background {
-		if s.By != "" && s.By != name {
+	var others []*publishing
+	for i, p := range b.background {
+		if s.By != "" && s.By != p.by {
+			others = append(others, p)
 			continue
 		}
-		for _, done := range waiting {
-			select {
-			case err := <-done:
-				if err != nil {
-					return err
-				}
-			case <-ctx.Done():
-				return fmt.Errorf("bench: the publishes of %s had no answer: %w", name, context.Cause(ctx))
-			}
+		if err := b.rt.Wait(ctx, p.over.Load); err != nil {
+			return fmt.Errorf("bench: the publishes of %s had no answer: %w", p.by, err)
 		}
-		delete(b.background, name)
+		if p.err != nil {
+			b.background = append(others, b.background[i+1:]...)
+			return p.err
+		}
 	}
+	b.background = others
 	return nil
 }
 
@@ -265,7 +268,7 @@ func (b *Bench) await(ctx context.Context, s script.Await) error {
 		within = script.DefaultWithin
 	}
 	b.rec.Record(evidence.Event{Kind: evidence.AwaitBegan, Actor: "harness", Reason: s.Condition.Line})
-	bounded, cancel := context.WithTimeout(ctx, scaled(within, b.o.Scale))
+	bounded, cancel := b.rt.Timeout(ctx, scaled(within, b.o.Scale))
 	defer cancel()
 	return b.awaited(ctx, s.Condition.Line, b.awaitCondition(bounded, s.Condition))
 }
@@ -280,8 +283,6 @@ func (b *Bench) awaitCondition(ctx context.Context, c evidence.Condition) error 
 	if !ofRows[c.Verb] || !ok {
 		return b.watch.await(ctx, c)
 	}
-	tick := time.NewTicker(pollInterval)
-	defer tick.Stop()
 	for {
 		s, err := inspector.Rows(ctx)
 		if err != nil {
@@ -289,13 +290,11 @@ func (b *Bench) awaitCondition(ctx context.Context, c evidence.Condition) error 
 		}
 		s.Source = evidence.SourceBroker
 		b.watch.snapshot(s)
-		if ok, _, _ := b.watch.met(c); ok {
+		if ok, _ := b.watch.met(c); ok {
 			return b.snapshot(ctx, awaitedRows)
 		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			_, missing, _ := b.watch.met(c)
+		if b.rt.Sleep(ctx, pollInterval) != nil {
+			_, missing := b.watch.met(c)
 			return fmt.Errorf("%q did not come about: %s", c.Line, missing)
 		}
 	}
@@ -315,12 +314,12 @@ func (b *Bench) provoke(ctx context.Context, s script.Provoke) error {
 	if b.desc.Profile.Redelivers != evidence.RedeliverReconnect {
 		return nil
 	}
-	for name, c := range b.consumers {
+	for _, c := range b.actors {
 		if c.isRunning() {
 			if err := c.stop(ctx); err != nil {
 				return err
 			}
-			if err := b.start(ctx, name); err != nil {
+			if err := b.start(ctx, c.spec.Name); err != nil {
 				return err
 			}
 		}
@@ -329,7 +328,7 @@ func (b *Bench) provoke(ctx context.Context, s script.Provoke) error {
 }
 
 func (b *Bench) administer(ctx context.Context, command evidence.Command, businessID string, do func(systems.Administrator, context.Context, string) error) error {
-	ctx, cancel := context.WithTimeout(ctx, b.bounds.call)
+	ctx, cancel := b.rt.Timeout(ctx, b.bounds.call)
 	defer cancel()
 	a := b.instance.(systems.Administrator)
 	dead, err := a.DeadLetters(ctx)
@@ -353,7 +352,7 @@ func (b *Bench) administer(ctx context.Context, command evidence.Command, busine
 }
 
 func (b *Bench) elapse(ctx context.Context, s script.Elapse) error {
-	for _, p := range b.producers {
+	for _, p := range b.publishers {
 		if t, ok := p.tries[s.BusinessID]; ok {
 			ttl := t.step.TTL
 			if ttl == 0 {
@@ -362,7 +361,7 @@ func (b *Bench) elapse(ctx context.Context, s script.Elapse) error {
 			// Within the tolerance a late delivery proves nothing.
 			margin := b.desc.Profile.Limits.ExpiryTolerance + scaled(s.Margin, b.o.Scale)
 			b.note("waiting until the time to live of %s (%s) is over by %s", s.BusinessID, ttl, margin)
-			return pause(ctx, ttl+margin)
+			return b.rt.Sleep(ctx, ttl+margin)
 		}
 	}
 	return fmt.Errorf("bench: %s was never published", s.BusinessID)

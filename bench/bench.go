@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -35,34 +34,50 @@ type Options struct {
 	Seed     uint64
 	Scale    float64          // factor on deadlines, bounds and periods; 0 is DefaultScale
 	Defect   string           // a seeded defect to switch on
-	Wall     func() time.Time // the machine's clock; nil is time.Now
 	Servers  *containers.Pool // servers that earlier runs have left as they were; nil keeps none
+	// Record begins the recording; nil keeps files in Dir. Only a simulated run
+	// may be recorded in another way, since others have child processes.
+	Record func(m evidence.Manifest, script []byte, now func() time.Duration) (Recording, error)
+}
+
+// Recording is where a run leaves its evidence.
+type Recording interface {
+	evidence.Sink
+	Observe(func(evidence.Event)) (stop func())
+	WriteSnapshot(evidence.Snapshot) error
+	UpdateManifest(func(*evidence.Manifest)) error
+	Close(evidence.End) error
 }
 
 // Bench is one run in progress.
 type Bench struct {
 	o        Options
-	rec      *evidence.Recorder
+	rec      Recording
+	files    *evidence.Recorder // the same, where it keeps files
+	rt       tasks.Runtime
+	sim      *tasks.Simulated // the same, where the world is simulated
 	watch    *watch
 	work     string // private folder, removed at the end
 	desc     systems.Description
 	instance systems.Instance
 	clients  systems.Clients // of the instance, with the seeded defect if it is one of clients
-	db       *business.Database
+	db       business.Store
 	index    *links.Index
 	bounds   bounds
 
 	life   context.Context // of everything that runs beside the script
 	cancel context.CancelCauseFunc
 
-	links      map[string]*links.Link
+	links      map[string]links.Interruptible
 	producers  map[string]*producer
 	consumers  map[string]*consumerActor
-	marks      map[string]mark         // checkpoints so far, by name
-	background map[string][]chan error // publishes that the script did not wait for, by producer
+	actors     []*consumerActor // in the order of the script
+	publishers []*producer
+	marks      map[string]mark // checkpoints so far, by name
+	background []*publishing   // that the script did not wait for
 	injections []labelled
-	reviving   sync.Mutex  // one start of the broker at a time
-	beside     tasks.Group // what runs until the run's life ends
+	reviving   atomic.Bool  // one start of the broker at a time
+	beside     atomic.Int32 // tasks that run until the run's life ends
 	broken     atomic.Pointer[error]
 }
 
@@ -78,33 +93,99 @@ var ErrNoEvidence = errors.New("no evidence can be kept")
 // Run makes one run. Its folder holds the evidence, whatever happens; an error
 // is a failure of the harness or the machine, and the manifest says so too.
 func Run(ctx context.Context, o Options) (err error) {
+	if _, simulated := o.System.(systems.Simulated); !simulated {
+		return run(ctx, o, nil, nil)
+	}
+	world := tasks.NewSimulated(o.Seed)
+	return errors.Join(world.Run(func() { err = run(ctx, o, world, world) }), err)
+}
+
+// run in a world; nil is the machine's.
+func run(ctx context.Context, o Options, rt tasks.Runtime, sim *tasks.Simulated) (err error) {
 	if o.Scale == 0 {
 		o.Scale = DefaultScale
 	}
-	desc := o.System.Describe()
-	labels, err := resolve(o.Scenario)
-	if err != nil {
+	b := &Bench{o: o, rt: rt, sim: sim, desc: o.System.Describe(), index: links.NewIndex(),
+		bounds: bounds{call: scaled(callBound, o.Scale), publish: scaled(publishBound, o.Scale)},
+		links:  map[string]links.Interruptible{}, producers: map[string]*producer{}, consumers: map[string]*consumerActor{}, marks: map[string]mark{}}
+	if err := b.record(); err != nil {
 		return err
 	}
-	rec, err := evidence.Create(o.Dir, Manifest(o, desc, labels), []byte(script.Print(o.Scenario)))
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrNoEvidence, err)
-	}
-	b := &Bench{o: o, rec: rec, watch: newWatch(o.Scenario), desc: desc, index: links.NewIndex(),
-		bounds: bounds{call: scaled(callBound, o.Scale), publish: scaled(publishBound, o.Scale)},
-		links:  map[string]*links.Link{}, producers: map[string]*producer{}, consumers: map[string]*consumerActor{}, marks: map[string]mark{}, background: map[string][]chan error{}}
-	defer rec.Observe(b.watch.observe)()
+	b.watch = newWatch(o.Scenario, b.rt)
+	defer b.rec.Observe(b.watch.observe)()
 	b.life, b.cancel = context.WithCancelCause(ctx)
 	defer tasks.OnPanic(b.fail)() // also of what panics while all is released
 	defer func() {
-		if p := recover(); p != nil {
+		p := recover()
+		if tasks.Killed(p) { // the simulation has come to an end of its own
+			_ = b.rec.Close(evidence.End{How: evidence.EndFailed, Reason: "the simulation came to no end"})
+			panic(p)
+		}
+		if p != nil {
 			err = fmt.Errorf("bench: %w", tasks.Panic(p))
 		}
 		err = errors.Join(err, b.close(ctx, err))
 	}()
-	b.beside.Go(b.failWithRecorder)
-	b.beside.Go(func() { b.keepTime(b.life) })
+	if b.files != nil {
+		b.keep(b.failWithRecorder)
+	}
+	if b.sim == nil {
+		b.keep(b.keepTime)
+	}
 	return b.phases(b.life)
+}
+
+// record begins the recording.
+func (b *Bench) record() error {
+	labels, err := resolve(b.o.Scenario)
+	if err != nil {
+		return err
+	}
+	manifest, text := Manifest(b.o, b.desc, labels), []byte(script.Print(b.o.Scenario))
+	if b.o.Record != nil {
+		b.rec, err = b.o.Record(manifest, text, b.rt.Now)
+		return err
+	}
+	if b.files, err = evidence.Create(b.o.Dir, manifest, text); err != nil {
+		return fmt.Errorf("%w: %w", ErrNoEvidence, err)
+	}
+	b.rec = b.files
+	if b.sim != nil {
+		b.rec = timed{b.files, b.sim}
+	}
+	if b.rt == nil {
+		base := b.files.Base()
+		b.rt = tasks.NewReal(func() time.Duration { return evidence.Now(base) })
+	}
+	return nil
+}
+
+// timed keeps files in virtual time.
+type timed struct {
+	*evidence.Recorder
+	world *tasks.Simulated
+}
+
+func (t timed) Record(e evidence.Event) uint64 {
+	if e.At == 0 {
+		e.At = t.world.Now()
+	}
+	return t.Recorder.Record(e)
+}
+
+func (t timed) Close(end evidence.End) error {
+	end.After = t.world.Now()
+	return t.Recorder.Close(end)
+}
+
+// keep runs a task until the run's life ends.
+func (b *Bench) keep(task func(context.Context)) {
+	b.beside.Add(1)
+	b.rt.Go(func() {
+		defer b.rt.Wake()
+		defer b.beside.Add(-1)
+		task(b.life)
+	})
 }
 
 // The bench's own bounds, before scaling.
@@ -162,11 +243,17 @@ func applicationClaims(desc systems.Description, s script.Scenario) []evidence.C
 }
 
 // failWithRecorder ends the run as soon as evidence can no longer be written.
-func (b *Bench) failWithRecorder() {
+func (b *Bench) failWithRecorder(ctx context.Context) {
+	if b.sim != nil {
+		if b.rt.Wait(ctx, func() bool { return b.files.Err() != nil }) == nil {
+			b.fail(b.files.Err())
+		}
+		return
+	}
 	select {
-	case <-b.rec.Failed():
-		b.fail(b.rec.Err())
-	case <-b.life.Done():
+	case <-b.files.Failed():
+		b.fail(b.files.Err())
+	case <-ctx.Done():
 	}
 }
 
@@ -187,17 +274,8 @@ func (b *Bench) keepBroker(ctx context.Context) {
 	if _, ok := b.instance.(systems.Process); !ok {
 		return
 	}
-	for seen := 0; ; {
-		crashes, changed := b.watch.crashes()
-		if crashes == seen {
-			select {
-			case <-changed:
-				continue
-			case <-ctx.Done():
-				return
-			}
-		}
-		if seen++; seen > maxRevived {
+	for seen := 1; b.rt.Wait(ctx, func() bool { return b.watch.crashes() >= seen }) == nil; seen++ {
+		if seen > maxRevived {
 			b.note("the broker has ended by itself %d times and is left alone now", seen)
 			return
 		}
@@ -254,25 +332,34 @@ func (b *Bench) prepare(ctx context.Context) (inapplicable string, err error) {
 	if why := needed(b.o.Scenario, b.desc); why != "" {
 		return why, nil
 	}
-	if b.work, err = os.MkdirTemp("", "custody-run-"); err != nil {
-		return "", fmt.Errorf("bench: a private folder for the run: %w", err)
+	data := ""
+	if b.sim != nil {
+		b.db = slowMemory{business.NewMemory(), b.sim}
+	} else {
+		if b.work, err = os.MkdirTemp("", "custody-run-"); err != nil {
+			return "", fmt.Errorf("bench: a private folder for the run: %w", err)
+		}
+		if b.db, err = business.Open(ctx, filepath.Join(b.work, "business.db")); err != nil {
+			b.db = nil // and no nil *Database in an interface that is not
+			return "", err
+		}
+		data = filepath.Join(b.work, "system")
+		if err := os.Mkdir(data, 0o755); err != nil {
+			return "", fmt.Errorf("bench: the system's folder: %w", err)
+		}
 	}
-	if b.db, err = business.Open(ctx, filepath.Join(b.work, databaseFile)); err != nil {
-		return "", err
-	}
-	data := filepath.Join(b.work, "system")
-	if err := os.Mkdir(data, 0o755); err != nil {
-		return "", fmt.Errorf("bench: the system's folder: %w", err)
-	}
-	starting, cancel := context.WithTimeout(ctx, scaled(startBound, b.o.Scale))
+	starting, cancel := b.rt.Timeout(ctx, scaled(startBound, b.o.Scale))
 	defer cancel()
 	ofClients, seeded := defects.Find(b.o.Defect)
 	ofSystem := b.o.Defect
 	if seeded {
 		ofSystem = ""
 	}
-	b.instance, err = b.o.System.Start(starting, systems.Env{Dir: data, Log: b.rec.Log, Sink: b.rec, Scale: b.o.Scale, Seed: b.o.Seed, Base: b.rec.Base(), Defect: ofSystem,
-		Adopt: b.adopt, Servers: b.o.Servers})
+	env := systems.Env{Dir: data, Sink: b.rec, Scale: b.o.Scale, Seed: b.o.Seed, Defect: ofSystem, Adopt: b.adopt, Servers: b.o.Servers, Runtime: b.rt}
+	if b.files != nil {
+		env.Log, env.Base = b.files.Log, b.files.Base()
+	}
+	b.instance, err = b.o.System.Start(starting, env)
 	if err != nil {
 		return "", fmt.Errorf("bench: start %s: %w", b.desc.System, err)
 	}
@@ -283,14 +370,14 @@ func (b *Bench) prepare(ctx context.Context) (inapplicable string, err error) {
 	if why := b.lacking(); why != "" {
 		return why, nil
 	}
-	b.beside.Go(func() { b.keepBroker(b.life) })
+	b.keep(b.keepBroker)
 	return "", b.health(ctx)
 }
 
 // adopt records what a child process reports, until its pipe ends: whatever
 // becomes of the run, what a dead child has written is evidence.
 func (b *Bench) adopt(events io.Reader, actor string) {
-	if err := b.rec.Adopt(context.Background(), events, actor); err != nil {
+	if err := b.files.Adopt(context.Background(), events, actor); err != nil {
 		b.fail(err)
 	}
 }
@@ -300,9 +387,9 @@ func (b *Bench) adopt(events io.Reader, actor string) {
 func (b *Bench) health(ctx context.Context) error {
 	o := systems.ProducerOptions{Name: "health", Session: "health"}
 	if n, ok := b.instance.(systems.Networked); ok {
-		o.Address = n.Address()
+		o.Address = n.Address() // past all links
 	}
-	bounded, cancel := context.WithTimeout(ctx, b.bounds.call)
+	bounded, cancel := b.rt.Timeout(ctx, b.bounds.call)
 	defer cancel()
 	p, err := b.instance.Producer(bounded, o)
 	if err == nil {
@@ -325,23 +412,20 @@ func (b *Bench) close(ctx context.Context, failed error) error {
 	case failed != nil:
 		end = evidence.End{How: evidence.EndFailed, Reason: failed.Error()}
 	}
-	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), scaled(stopBound, b.o.Scale))
+	bounded, cancel := b.rt.Timeout(context.WithoutCancel(ctx), scaled(stopBound, b.o.Scale))
 	defer cancel()
 	var errs []error
 	for _, in := range b.injections {
 		errs = append(errs, in.Heal(bounded))
 	}
-	for _, c := range b.consumers {
+	for _, c := range b.actors {
 		errs = append(errs, c.stop(bounded))
 	}
 	b.cancel(context.Canceled)
-	b.beside.Wait()
-	for _, waiting := range b.background {
-		for _, done := range waiting {
-			<-done // each is bounded by its own deadline
-		}
-	}
-	for _, p := range b.producers {
+	_ = b.rt.Wait(context.Background(), func() bool { // each ends with the run's life, or by its own deadline
+		return b.beside.Load() == 0 && !slices.ContainsFunc(b.background, func(p *publishing) bool { return !p.over.Load() })
+	})
+	for _, p := range b.publishers {
 		p.endSession(bounded, "the run is over")
 	}
 	if b.instance != nil {

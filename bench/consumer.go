@@ -11,6 +11,7 @@ import (
 	"github.com/custodymq/custody/script"
 	"github.com/custodymq/custody/systems"
 	"github.com/custodymq/custody/systems/defects"
+	"github.com/custodymq/custody/tasks"
 )
 
 // consumer is one consuming actor: it opens a session, handles what it is
@@ -23,6 +24,7 @@ type consumer struct {
 	address string
 	db      applier
 	sink    evidence.Sink
+	rt      tasks.Runtime
 	call    time.Duration // deadline of one call
 	names   bool          // the system takes message IDs of the publisher's
 	reopens bool          // a delivery that is left unsettled keeps its place until the session ends
@@ -40,9 +42,9 @@ type applier interface {
 	Apply(ctx context.Context, m business.Delivery, log bool) (business.Outcome, error)
 }
 
-func newConsumer(spec script.Consumer, clients systems.Clients, address string, db applier, sink evidence.Sink, call time.Duration, desc systems.Description, defect string) *consumer {
+func newConsumer(spec script.Consumer, clients systems.Clients, address string, db applier, sink evidence.Sink, rt tasks.Runtime, call time.Duration, desc systems.Description, defect string) *consumer {
 	seeded, _ := defects.Find(defect)
-	return &consumer{spec: spec, clients: clients, address: address, db: db, sink: sink, call: call,
+	return &consumer{spec: spec, clients: clients, address: address, db: db, sink: sink, rt: rt, call: call,
 		names: takesMessageID(desc), reopens: holdsPlace(desc.Profile), early: seeded.AcksEarly}
 }
 
@@ -71,7 +73,7 @@ func (c *consumer) run(ctx context.Context, first int) error {
 		case err != nil && !errors.Is(err, systems.ErrDisconnected) && !errors.Is(err, systems.ErrUnavailable):
 			return fmt.Errorf("bench: consumer %s: %w", c.spec.Name, err)
 		}
-		if b.wait(ctx) != nil {
+		if b.wait(ctx, c.rt) != nil {
 			return nil
 		}
 	}
@@ -83,7 +85,7 @@ func (c *consumer) event(k evidence.Kind) evidence.Event {
 }
 
 func (c *consumer) open(ctx context.Context) (systems.Consumer, error) {
-	bounded, cancel := context.WithTimeout(ctx, c.call)
+	bounded, cancel := c.rt.Timeout(ctx, c.call)
 	defer cancel()
 	c.sessions++
 	c.name = fmt.Sprintf("%s#%d", c.spec.Name, c.sessions)
@@ -107,7 +109,7 @@ func (c *consumer) open(ctx context.Context) (systems.Consumer, error) {
 }
 
 func (c *consumer) close(ctx context.Context, s systems.Consumer, why error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.call)
+	ctx, cancel := c.rt.Timeout(context.WithoutCancel(ctx), c.call)
 	defer cancel()
 	e := c.event(evidence.SessionEnded)
 	if why != nil {
@@ -227,7 +229,7 @@ var effectKinds = map[business.Outcome]evidence.Kind{
 // settle acknowledges, or gives back. An outcome that is not known ends
 // nothing: the delivery may come again. A session that is gone does.
 func (c *consumer) settle(ctx context.Context, delivered evidence.Event, called, returned evidence.Kind, do func(context.Context) (evidence.AckOutcome, error)) error {
-	bounded, cancel := context.WithTimeout(ctx, c.call)
+	bounded, cancel := c.rt.Timeout(ctx, c.call)
 	defer cancel()
 	c.calls++
 	e := c.event(called)

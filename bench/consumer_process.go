@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/custodymq/custody/business"
@@ -21,9 +22,6 @@ import (
 
 // ConsumerRole is the role of a process that is one consumer.
 const ConsumerRole = "consumer"
-
-// databaseFile is the business database, in the run's private folder.
-const databaseFile = "business.db"
 
 // remoteConsumer is what such a process is told.
 type remoteConsumer struct {
@@ -67,7 +65,7 @@ func NewConsumerRole(find func(spec string, scale float64) (systems.System, erro
 				clients = d.Clients(clients)
 			}
 			ctx, cancel = context.WithCancel(ctx)
-			c := newConsumer(r.Spec, clients, r.Address, parentsDatabase{p}, evidence.NewPipeSink(p.Events, r.Base), r.Call, s.Describe(), r.Defect)
+			c := newConsumer(r.Spec, clients, r.Address, parentsDatabase{p}, evidence.NewPipeSink(p.Events, r.Base), tasks.NewReal(func() time.Duration { return evidence.Now(r.Base) }), r.Call, s.Describe(), r.Defect)
 			tasks.Go(func() {
 				defer close(done)
 				if end = c.run(ctx, r.Sessions); end != nil {
@@ -124,70 +122,81 @@ type consumerActor struct {
 	mu       sync.Mutex
 	sessions int // at least as many as it has had
 	running  bool
-	cancel   context.CancelFunc
-	done     chan struct{}
-	child    *containers.Child
+	cancel   context.CancelFunc // of the latest, in this process
+	over     *atomic.Bool
+	process  containers.Process // the latest, of its own
 }
 
 // start it; nothing happens when it runs.
 func (a *consumerActor) start(ctx context.Context) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.running {
+	if a.isRunning() {
 		return nil
 	}
-	a.done = make(chan struct{})
-	if a.spec.Child {
-		if err := a.startChild(ctx); err != nil {
-			return err
-		}
-		a.running = true
+	if !a.spec.Child {
+		a.begin()
 		return nil
-	}
-	running, cancel := context.WithCancel(a.b.life)
-	c := newConsumer(a.spec, a.b.clients, a.b.addressOf(a.spec.Name), a.b.db, a.b.rec, a.b.bounds.call, a.b.desc, a.b.o.Defect)
-	first := a.sessions
-	a.cancel = cancel
-	a.running = true
-	done := a.done
-	tasks.Go(func() {
-		defer close(done)
-		if err := c.run(running, first); err != nil {
-			a.b.fail(err)
-		}
-		a.mu.Lock()
-		a.sessions = c.sessions
-		a.mu.Unlock()
-	})
-	return nil
-}
-
-func (a *consumerActor) startChild(ctx context.Context) error {
-	connector, ok := a.b.o.System.(systems.Connector)
-	if !ok {
-		return errors.New("bench: this system has no clients for another process")
-	}
-	log, err := a.b.rec.Log(a.spec.Name)
-	if err != nil {
-		return err
 	}
 	// Sessions of a killed process are not counted here; a gap in their
 	// numbers is harmless, a number used twice is not.
 	a.sessions += 1000
-	done := a.done
+	connector, ok := a.b.o.System.(systems.Connector)
+	if !ok {
+		return errors.New("bench: this system has no clients for another process")
+	}
+	spawn := a.spawn
+	if a.b.sim != nil {
+		spawn = a.simulate
+	}
+	process, err := spawn(ctx, connector)
+	if err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.process, a.running = process, true
+	return nil
+}
+
+// begin it in this process.
+func (a *consumerActor) begin() {
+	running, cancel := context.WithCancel(a.b.life)
+	c := a.consumer(a.b.clients)
+	over := new(atomic.Bool)
+	a.mu.Lock()
+	a.cancel, a.over, a.running = cancel, over, true
+	first := a.sessions
+	a.mu.Unlock()
+	a.b.rt.Go(func() {
+		defer a.b.rt.Wake()
+		defer over.Store(true)
+		if err := c.run(running, first); err != nil {
+			a.b.fail(err)
+		}
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.sessions = c.sessions
+	})
+}
+
+func (a *consumerActor) consumer(clients systems.Clients) *consumer {
+	b := a.b
+	return newConsumer(a.spec, clients, b.addressOf(a.spec.Name), b.db, b.rec, b.rt, b.bounds.call, b.desc, b.o.Defect)
+}
+
+// spawn it in a process of its own.
+func (a *consumerActor) spawn(ctx context.Context, connector systems.Connector) (containers.Process, error) {
+	log, err := a.b.files.Log(a.spec.Name)
+	if err != nil {
+		return nil, err
+	}
 	child, err := containers.StartChild(ctx, containers.ChildOptions{Role: ConsumerRole, Log: log,
 		Config: remoteConsumer{System: a.b.o.Spec, Credentials: connector.Credentials(a.b.instance), Scale: a.b.o.Scale, Spec: a.spec,
-			Address: a.b.addressOf(a.spec.Name), Base: a.b.rec.Base(), Sessions: a.sessions, Call: a.b.bounds.call, Defect: a.b.o.Defect},
+			Address: a.b.addressOf(a.spec.Name), Base: a.b.files.Base(), Sessions: a.sessions, Call: a.b.bounds.call, Defect: a.b.o.Defect},
 		Events: func(r io.Reader) { a.b.adopt(r, a.spec.Name) },
 		Asked:  a.b.applyFor,
 		Exited: func(x containers.Exit) {
 			log.Close() // it may be started again
-			a.b.rec.Record(evidence.Event{Kind: evidence.ProcessExited, Actor: a.spec.Name,
-				Exit: &evidence.ExitInfo{Code: x.Code, Signal: x.Signal, Ordered: x.Ordered}})
-			if !x.Ordered {
-				a.b.fail(fmt.Errorf("the process of consumer %s ended by itself (exit code %d %s): see its log", a.spec.Name, x.Code, x.Signal))
-			}
-			close(done)
+			a.exited(x)
 		},
 	}, func(note string, value json.RawMessage) {
 		if note == failedNote {
@@ -195,11 +204,18 @@ func (a *consumerActor) startChild(ctx context.Context) error {
 		}
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	a.child = child
 	a.b.rec.Record(evidence.Event{Kind: evidence.ProcessStarted, Actor: a.spec.Name})
-	return nil
+	return child, nil
+}
+
+func (a *consumerActor) exited(x containers.Exit) {
+	a.b.rec.Record(evidence.Event{Kind: evidence.ProcessExited, Actor: a.spec.Name,
+		Exit: &evidence.ExitInfo{Code: x.Code, Signal: x.Signal, Ordered: x.Ordered}})
+	if !x.Ordered {
+		a.b.fail(fmt.Errorf("the process of consumer %s ended by itself (exit code %d %s): see its log", a.spec.Name, x.Code, x.Signal))
+	}
 }
 
 // stop it in order; nothing happens when it does not run.
@@ -211,7 +227,7 @@ func (a *consumerActor) stop(ctx context.Context) error {
 // end it, and say which incarnation was ended.
 func (a *consumerActor) end(ctx context.Context, order func(containers.Process, context.Context) error) (faults.Stroke, error) {
 	a.mu.Lock()
-	running, cancel, done := a.running, a.cancel, a.done
+	running, cancel, over := a.running, a.cancel, a.over
 	a.running = false
 	a.mu.Unlock()
 	s := faults.Stroke{Incarnation: a.b.watch.starts(a.spec.Name)}
@@ -222,24 +238,19 @@ func (a *consumerActor) end(ctx context.Context, order func(containers.Process, 
 		return a.strike(ctx, order)
 	}
 	cancel()
-	select {
-	case <-done:
-		return s, nil
-	case <-ctx.Done():
-		return s, fmt.Errorf("bench: consumer %s did not stop: %w", a.spec.Name, context.Cause(ctx))
+	if err := a.b.rt.Wait(ctx, over.Load); err != nil {
+		return s, fmt.Errorf("bench: consumer %s did not stop: %w", a.spec.Name, err)
 	}
+	return s, nil
 }
 
 // strike gives an order to the process that there is now.
 func (a *consumerActor) strike(ctx context.Context, order func(containers.Process, context.Context) error) (faults.Stroke, error) {
 	a.mu.Lock()
-	child := a.child
+	process := a.process
 	a.mu.Unlock()
 	s := faults.Stroke{Incarnation: a.b.watch.starts(a.spec.Name)}
-	if child == nil {
-		return missed(s, a.spec.Name), nil
-	}
-	err := containers.Strike(ctx, child, order)
+	err := containers.Strike(ctx, process, order)
 	if errors.Is(err, containers.ErrNotRunning) {
 		return missed(s, a.spec.Name), nil
 	}

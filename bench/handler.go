@@ -9,7 +9,7 @@ func (c *consumer) work(ctx context.Context, businessID string) error {
 	if takes == 0 {
 		return nil
 	}
-	return pause(ctx, takes)
+	return c.rt.Sleep(ctx, takes)
 }
 
 // fails reports whether the handler fails on this delivery of a message.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -23,6 +22,7 @@ type producer struct {
 	clients systems.Clients
 	address string
 	sink    evidence.Sink
+	rt      tasks.Runtime
 	bounds  bounds
 	payload *rand.Rand
 	names   bool // the system takes message IDs of the publisher's
@@ -50,8 +50,8 @@ type bounds struct {
 	publish time.Duration // a publish that is tried until it is accepted
 }
 
-func newProducer(spec script.Producer, clients systems.Clients, address string, sink evidence.Sink, b bounds, seed uint64, names bool) *producer {
-	return &producer{spec: spec, clients: clients, address: address, sink: sink, bounds: b,
+func newProducer(spec script.Producer, clients systems.Clients, address string, sink evidence.Sink, rt tasks.Runtime, b bounds, seed uint64, names bool) *producer {
+	return &producer{spec: spec, clients: clients, address: address, sink: sink, rt: rt, bounds: b,
 		payload: rand.New(rand.NewPCG(seed, seedOf(spec.Name))), names: names, tries: make(map[string]*tries)}
 }
 
@@ -65,7 +65,7 @@ func (p *producer) open(ctx context.Context) error {
 	if p.session != nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, p.bounds.call)
+	ctx, cancel := p.rt.Timeout(ctx, p.bounds.call)
 	defer cancel()
 	p.sessions++
 	s, err := p.clients.Producer(ctx, systems.ProducerOptions{Name: p.spec.Name, Session: p.sessionName(), Address: p.address, Mode: systems.Mode(p.spec.Mode)})
@@ -86,7 +86,7 @@ func (p *producer) endSession(ctx context.Context, why string) {
 	if p.session == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.bounds.call)
+	ctx, cancel := p.rt.Timeout(context.WithoutCancel(ctx), p.bounds.call)
 	defer cancel()
 	if err := p.session.Close(ctx); err != nil {
 		why += ": " + err.Error()
@@ -98,44 +98,45 @@ func (p *producer) endSession(ctx context.Context, why string) {
 // publish sends the messages of one step, at most Window of them unanswered.
 // left is called when a message of a cancelled publish may be cancelled.
 func (p *producer) publish(ctx context.Context, step script.Publish, left func(ctx context.Context, publishID string) error) error {
-	slots := make(chan struct{}, max(step.Window, 1))
-	var again sync.Map // business IDs that were refused and shall be tried again
-	var waiting tasks.Group
-	for i := range step.Count() {
+	window, n := int32(max(step.Window, 1)), step.Count()
+	var unanswered atomic.Int32
+	again := make([]atomic.Bool, n) // refused, and to be tried again
+	below := func(n int32) func() bool { return func() bool { return unanswered.Load() < n } }
+	last := context.WithoutCancel(ctx) // each answer is bounded by its call's deadline
+	tried := make([]*tries, n)
+	for i := range n {
 		one := step.Message(i)
-		id, t := one.BusinessID, p.firstTry(one)
+		id := one.BusinessID
+		tried[i] = p.firstTry(one)
 		if p.doubtful() { // one bad answer puts the session's others in doubt: hear them out first
-			waiting.Wait()
+			_ = p.rt.Wait(last, below(1))
 		}
-		select {
-		case slots <- struct{}{}:
-		case <-ctx.Done():
-			waiting.Wait()
-			return context.Cause(ctx)
+		err := p.rt.Wait(ctx, below(window))
+		var receipt func() systems.Receipt
+		if err == nil {
+			receipt, err = p.call(ctx, id, tried[i], left)
 		}
-		receipt, err := p.call(ctx, id, t, left)
 		if err != nil {
-			waiting.Wait()
+			_ = p.rt.Wait(last, below(1))
 			return err
 		}
-		waiting.Go(func() {
-			defer func() { <-slots }()
-			if refused(receipt()) {
-				again.Store(id, t)
-			}
+		unanswered.Add(1)
+		p.rt.Go(func() {
+			defer p.rt.Wake()
+			defer unanswered.Add(-1)
+			again[i].Store(refused(receipt()))
 		})
-		if step.Window <= 1 {
-			waiting.Wait()
+		if window == 1 {
+			_ = p.rt.Wait(last, below(1))
 		}
 	}
-	waiting.Wait()
+	_ = p.rt.Wait(last, below(1))
 	if step.Until == "" {
 		return nil
 	}
-	for i := range step.Count() {
-		id := step.Message(i).BusinessID
-		if t, ok := again.Load(id); ok {
-			if err := p.untilAccepted(ctx, id, t.(*tries)); err != nil {
+	for i := range n {
+		if again[i].Load() {
+			if err := p.untilAccepted(ctx, step.Message(i).BusinessID, tried[i]); err != nil {
 				return err
 			}
 		}
@@ -149,10 +150,10 @@ func refused(r systems.Receipt) bool { return r.Acceptance != evidence.Accepted 
 // one and can so recognise what it has, until it is accepted or the bound is
 // reached; what is not accepted then stays so, and the evidence says it.
 func (p *producer) untilAccepted(ctx context.Context, id string, t *tries) error {
-	bounded, cancel := context.WithTimeout(ctx, p.bounds.publish)
+	bounded, cancel := p.rt.Timeout(ctx, p.bounds.publish)
 	defer cancel()
 	var b backoff
-	for b.wait(bounded) == nil {
+	for b.wait(bounded, p.rt) == nil {
 		t.try++
 		receipt, err := p.call(bounded, id, t, nil)
 		if err != nil {
@@ -255,14 +256,14 @@ func (p *producer) call(ctx context.Context, id string, t *tries, left func(cont
 		r := systems.Receipt{Acceptance: evidence.Rejected, Told: opening.Error(), Reason: "no connection: " + opening.Error()}
 		return func() systems.Receipt { return returned(r) }, nil
 	}
-	calling, cancel := context.WithTimeout(ctx, p.bounds.call)
+	calling, cancel := p.rt.Timeout(ctx, p.bounds.call)
 	pending, err := p.session.Send(calling, m)
 	if err != nil {
 		cancel()
 		return nil, fmt.Errorf("bench: publish %s by %s: %w", id, p.spec.Name, err)
 	}
 	if t.step.Cancel && left != nil {
-		tasks.Go(func() {
+		p.rt.Go(func() {
 			defer cancel()
 			_ = left(calling, publishID) // when it never leaves, the deadline cancels
 		})
@@ -284,7 +285,7 @@ func (p *producer) resolve(ctx context.Context, step script.Resolve) error {
 			Reason: "this system has no look-up; rows and deliveries must settle it"})
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, p.bounds.call)
+	ctx, cancel := p.rt.Timeout(ctx, p.bounds.call)
 	defer cancel()
 	p.calls++
 	e := evidence.Event{Kind: evidence.LookupCalled, Actor: p.spec.Name, Session: p.sessionName(), BusinessID: step.BusinessID, Call: p.calls}

@@ -19,19 +19,19 @@ func (b *Bench) waitQuiet(ctx context.Context, s script.Wait) error {
 	}
 	what := script.Line(s)
 	b.rec.Record(evidence.Event{Kind: evidence.AwaitBegan, Actor: "harness", Reason: what})
-	bounded, cancel := context.WithTimeout(ctx, within)
+	bounded, cancel := b.rt.Timeout(ctx, within)
 	defer cancel()
 	return b.awaited(ctx, what, b.quietFor(bounded, quiet))
 }
 
 func (b *Bench) quietFor(ctx context.Context, quiet time.Duration) error {
-	began := b.now()
+	began := b.rt.Now()
 	for {
-		left := max(began, b.watch.lastMove()) + quiet - b.now()
+		left := max(began, b.watch.lastMove()) + quiet - b.rt.Now()
 		if left <= 0 {
 			return nil
 		}
-		if err := pause(ctx, left); err != nil {
+		if err := b.rt.Sleep(ctx, left); err != nil {
 			return fmt.Errorf("it was never quiet for %s: a message moved %s after the run began", quiet, b.watch.lastMove())
 		}
 	}

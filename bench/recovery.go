@@ -22,9 +22,9 @@ type mark struct {
 // moment. Where the log ends is asked first, so that nothing that is missing in
 // the backup can lie before it.
 func (b *Bench) checkpoint(ctx context.Context, name string) error {
-	bounded, cancel := context.WithTimeout(ctx, b.bounds.call)
+	bounded, cancel := b.rt.Timeout(ctx, b.bounds.call)
 	defer cancel()
-	m := mark{at: time.Now(), positions: map[string]string{}}
+	m := mark{at: b.rt.Wall(), positions: map[string]string{}}
 	backup := false
 	destinations := map[string]string{} // by consumer, who may be declared later
 	for _, step := range b.o.Scenario.Steps {
@@ -60,7 +60,7 @@ func (b *Bench) backupOf(checkpoint string) string {
 
 // restore puts the business database back to a checkpoint.
 func (b *Bench) restore(ctx context.Context, s script.Restore) error {
-	bounded, cancel := context.WithTimeout(ctx, b.bounds.call)
+	bounded, cancel := b.rt.Timeout(ctx, b.bounds.call)
 	defer cancel()
 	b.rec.Record(evidence.Event{Kind: evidence.Commanded, Actor: evidence.SourceBusiness, Command: evidence.CommandRestore, Checkpoint: s.Checkpoint})
 	return b.db.Restore(bounded, b.backupOf(s.Checkpoint))
@@ -68,7 +68,7 @@ func (b *Bench) restore(ctx context.Context, s script.Restore) error {
 
 // rewind puts a consumer's logical subscriber back to a checkpoint.
 func (b *Bench) rewind(ctx context.Context, s script.Rewind) error {
-	bounded, cancel := context.WithTimeout(ctx, scaled(stopBound, b.o.Scale))
+	bounded, cancel := b.rt.Timeout(ctx, scaled(stopBound, b.o.Scale))
 	defer cancel()
 	c := b.consumers[s.Consumer]
 	if c.isRunning() {

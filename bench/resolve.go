@@ -340,12 +340,15 @@ func Needs(s script.Scenario) []systems.Need {
 			}
 			if spec.Operation != "" {
 				add(systems.NeedStoreFaults)
+				add(systems.NeedStoreFaults.Of(spec.Operation))
 			}
 			switch f.Strikes {
 			case faults.StrikesLink:
 				add(systems.NeedLinks)
+				add(systems.NeedLinks.Of(step.Verb))
 			case faults.StrikesStore:
 				add(systems.NeedStoreFaults)
+				add(systems.NeedStoreFaults.Of(step.Verb))
 			case faults.StrikesClock:
 				add(systems.NeedClock)
 			case faults.StrikesProcess:
@@ -354,6 +357,8 @@ func Needs(s script.Scenario) []systems.Need {
 					if f.Class == evidence.BrokerPause {
 						add(systems.NeedPause)
 					}
+				} else if f.Class == evidence.BrokerPause {
+					add(systems.NeedChildPause)
 				}
 			}
 		}
@@ -371,37 +376,11 @@ func needed(s script.Scenario, desc systems.Description) string {
 	return ""
 }
 
-// abilities are found on the running instance by type assertion.
-var abilities = map[systems.Need]func(systems.System, systems.Instance) bool{
-	systems.NeedLinks: has[systems.Networked],
-	systems.NeedFrames: func(_ systems.System, i systems.Instance) bool {
-		n, ok := i.(systems.Networked)
-		return ok && n.Protocol() != nil
-	},
-	systems.NeedProcess:     has[systems.Process],
-	systems.NeedRows:        has[systems.Inspector],
-	systems.NeedDeadLetters: has[systems.Administrator],
-	systems.NeedStoreFaults: has[systems.StoreFaulter],
-	systems.NeedClock:       has[systems.Clocked],
-	systems.NeedIdentity:    has[systems.Configurable],
-	systems.NeedPlanting:    has[systems.Planter],
-	systems.NeedRewind:      has[systems.Rewinder],
-	systems.NeedConnector: func(s systems.System, _ systems.Instance) bool {
-		_, ok := s.(systems.Connector)
-		return ok
-	},
-}
-
-func has[T any](_ systems.System, i systems.Instance) bool {
-	_, ok := i.(T)
-	return ok
-}
-
 // lacking gives why the scenario does not apply to the instance that was
 // started: an ability that is not there, a frame that its protocol has not.
 func (b *Bench) lacking() string {
 	for _, n := range Needs(b.o.Scenario) {
-		if found, ok := abilities[n]; ok && !found(b.o.System, b.instance) {
+		if !systems.Meets(n, b.o.System, b.instance) {
 			return fmt.Sprintf("%s has no %s", b.desc.System, n)
 		}
 	}

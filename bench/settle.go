@@ -30,7 +30,7 @@ const pollInterval = 20 * time.Millisecond
 // while the system shows no rows, or at the deadline.
 func (b *Bench) drain(ctx context.Context) error {
 	deadline := b.desc.Profile.Limits.DrainDeadline
-	bounded, cancel := context.WithTimeout(ctx, deadline)
+	bounded, cancel := b.rt.Timeout(ctx, deadline)
 	defer cancel()
 	reason, err := b.drained(bounded)
 	if cause := context.Cause(ctx); cause != nil {
@@ -45,7 +45,7 @@ func (b *Bench) drain(ctx context.Context) error {
 
 func (b *Bench) drained(ctx context.Context) (evidence.DrainReason, error) {
 	running := false
-	for _, c := range b.consumers {
+	for _, c := range b.actors {
 		running = running || c.isRunning()
 	}
 	if !running {
@@ -54,9 +54,7 @@ func (b *Bench) drained(ctx context.Context) (evidence.DrainReason, error) {
 	inspector, shows := b.instance.(systems.Inspector)
 	unreadable := false
 	quiet := 2 * b.desc.Profile.Limits.RedeliveryPeriod
-	tick := time.NewTicker(pollInterval)
-	defer tick.Stop()
-	since := b.now() // then quiet, if there is any, began to count
+	since := b.rt.Now() // then quiet, if there is any, began to count
 	for {
 		blind := true // quiet is all that there is to go by
 		if shows {
@@ -77,13 +75,11 @@ func (b *Bench) drained(ctx context.Context) (evidence.DrainReason, error) {
 			}
 		}
 		if !blind {
-			since = b.now()
-		} else if b.now()-max(since, b.watch.lastMove()) > quiet {
+			since = b.rt.Now()
+		} else if b.rt.Now()-max(since, b.watch.lastMove()) > quiet {
 			return evidence.DrainQuiet, nil
 		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
+		if b.rt.Sleep(ctx, pollInterval) != nil {
 			return evidence.DrainDeadline, nil
 		}
 	}
@@ -104,13 +100,13 @@ func unsettled(s evidence.Snapshot) int {
 // the rows at the end.
 func (b *Bench) watchOn(ctx context.Context) error {
 	period := b.desc.Profile.Limits.RedeliveryPeriod
-	if err := pause(ctx, period+period/4); err != nil {
+	if err := b.rt.Sleep(ctx, period+period/4); err != nil {
 		return err
 	}
 	b.rec.Record(evidence.Event{Kind: evidence.WatchEnded, Actor: "harness", Reason: period.String()})
-	bounded, cancel := context.WithTimeout(ctx, scaled(stopBound, b.o.Scale))
+	bounded, cancel := b.rt.Timeout(ctx, scaled(stopBound, b.o.Scale))
 	defer cancel()
-	for _, c := range b.consumers {
+	for _, c := range b.actors {
 		if err := c.stop(bounded); err != nil {
 			return err
 		}
@@ -123,7 +119,7 @@ const endOfRun = "end"
 
 // snapshot reads the stored rows, the system's and the application's.
 func (b *Bench) snapshot(ctx context.Context, checkpoint string) error {
-	ctx, cancel := context.WithTimeout(ctx, b.bounds.call)
+	ctx, cancel := b.rt.Timeout(ctx, b.bounds.call)
 	defer cancel()
 	business, err := b.db.Rows(ctx)
 	if err != nil {
@@ -141,7 +137,7 @@ func (b *Bench) snapshot(ctx context.Context, checkpoint string) error {
 	}
 	for _, s := range taken {
 		s.Checkpoint = checkpoint
-		s.At = b.now()
+		s.At = b.rt.Now()
 		s.Seq = b.rec.Record(evidence.Event{Kind: evidence.SnapshotTaken, Actor: s.Source, At: s.At, Checkpoint: checkpoint})
 		if err := b.rec.WriteSnapshot(s); err != nil {
 			return err

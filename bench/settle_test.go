@@ -3,13 +3,13 @@ package bench
 import (
 	"context"
 	"errors"
-	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/script"
 	"github.com/custodymq/custody/systems"
+	"github.com/custodymq/custody/tasks"
 )
 
 // looks is an instance whose rows are one of these after the other; the last
@@ -18,7 +18,8 @@ type looks struct {
 	systems.Instance
 	answers []look
 	n       int
-	last    time.Time // when an answer showed something, or could not
+	last    time.Duration // when an answer showed something, or could not
+	world   *tasks.Simulated
 }
 
 type look struct {
@@ -30,7 +31,7 @@ func (l *looks) Rows(context.Context) (evidence.Snapshot, error) {
 	a := l.answers[min(l.n, len(l.answers)-1)]
 	l.n++
 	if a.err != nil || a.snapshot.Trust == evidence.Exact {
-		l.last = time.Now()
+		l.last = l.world.Now()
 	}
 	return a.snapshot, a.err
 }
@@ -55,25 +56,22 @@ func TestDrained(t *testing.T) {
 		"unreadable for ever":                {[]look{broken}, time.Millisecond, 100 * time.Millisecond, evidence.DrainDeadline},
 	} {
 		t.Run(name, func(t *testing.T) {
-			rec, err := evidence.Create(filepath.Join(t.TempDir(), "run"), evidence.Manifest{}, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() {
-				if err := rec.Close(evidence.End{}); err != nil {
-					t.Error(err)
-				}
-			}()
-			in := &looks{answers: c.answers, last: time.Now()}
-			b := &Bench{rec: rec, instance: in, watch: newWatch(script.Scenario{}), consumers: map[string]*consumerActor{"c1": {running: true}}}
+			world := tasks.NewSimulated(1)
+			in := &looks{answers: c.answers, world: world, last: world.Now()}
+			b := &Bench{rt: world, rec: evidence.NewMemory(evidence.Manifest{}, world.Now, nil), instance: in, watch: newWatch(script.Scenario{}, world),
+				actors: []*consumerActor{{running: true}}}
 			b.desc.Profile.Limits.RedeliveryPeriod = c.redelivery
-			ctx, cancel := context.WithTimeout(t.Context(), c.deadline)
-			defer cancel()
-			got, err := b.drained(ctx)
-			if err != nil || got != c.want {
-				t.Errorf("ended as %q, %v; want %q", got, err, c.want)
+			var got evidence.DrainReason
+			var err error
+			stuck := world.Run(func() {
+				ctx, cancel := world.Timeout(t.Context(), c.deadline)
+				defer cancel()
+				got, err = b.drained(ctx)
+			})
+			if err != nil || stuck != nil || got != c.want {
+				t.Errorf("ended as %q, %v, %v; want %q", got, err, stuck, c.want)
 			}
-			if quiet := time.Since(in.last); got == evidence.DrainQuiet && quiet < 2*c.redelivery {
+			if quiet := world.Now() - in.last; got == evidence.DrainQuiet && quiet < 2*c.redelivery {
 				t.Errorf("quiet counted for %v, less than two redelivery periods", quiet)
 			}
 		})

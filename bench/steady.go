@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"time"
-
-	"github.com/custodymq/custody/evidence"
 )
 
 const (
@@ -21,7 +19,7 @@ const (
 func (b *Bench) keepTime(ctx context.Context) {
 	tick := time.NewTicker(steadyEvery)
 	defer tick.Stop()
-	began, wall := b.now(), b.wall()
+	began, wall := b.rt.Now(), b.wall()
 	last := began
 	for {
 		select {
@@ -29,7 +27,7 @@ func (b *Bench) keepTime(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		now := b.now()
+		now := b.rt.Now()
 		if still := now - last; still > b.longest() {
 			b.fail(fmt.Errorf("the harness stood still for %v: what came late may have been on time; give it more of the machine, or a larger scale", still.Round(time.Millisecond)))
 			return
@@ -46,9 +44,9 @@ func (b *Bench) keepTime(ctx context.Context) {
 // two are read one after the other, and the harness may be put aside in
 // between: the least of three readings counts.
 func (b *Bench) jumped(wall time.Time, began time.Duration) time.Duration {
-	off := b.wall().Sub(wall) - (b.now() - began)
+	off := b.wall().Sub(wall) - (b.rt.Now() - began)
 	for range 2 {
-		if again := b.wall().Sub(wall) - (b.now() - began); again.Abs() < off.Abs() {
+		if again := b.wall().Sub(wall) - (b.rt.Now() - began); again.Abs() < off.Abs() {
 			off = again
 		}
 	}
@@ -56,12 +54,7 @@ func (b *Bench) jumped(wall time.Time, began time.Duration) time.Duration {
 }
 
 // wall is the machine's clock alone.
-func (b *Bench) wall() time.Time {
-	if b.o.Wall != nil {
-		return b.o.Wall().Round(0)
-	}
-	return time.Now().Round(0)
-}
+func (b *Bench) wall() time.Time { return b.rt.Wall().Round(0) }
 
 // longest is how long the harness, or a link, may stand still: as long as a
 // frame may be under way.
@@ -81,5 +74,3 @@ func (b *Bench) linksKeptUp() error {
 	}
 	return nil
 }
-
-func (b *Bench) now() time.Duration { return evidence.Now(b.rec.Base()) }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/custodymq/custody/containers"
 	"github.com/custodymq/custody/evidence"
@@ -12,12 +11,13 @@ import (
 	"github.com/custodymq/custody/links"
 	"github.com/custodymq/custody/script"
 	"github.com/custodymq/custody/systems"
+	"github.com/custodymq/custody/tasks"
 )
 
 // targets is what faults strike.
 type targets struct{ b *Bench }
 
-func (t targets) Link(actor string) (*links.Link, error) {
+func (t targets) Link(actor string) (links.Interruptible, error) {
 	if l, ok := t.b.links[actor]; ok {
 		return l, nil
 	}
@@ -38,19 +38,21 @@ func (t targets) Process(target string) (faults.Process, error) {
 	return c, nil
 }
 
-func (t targets) Store() (faults.Store, error) {
+func (t targets) Store() (systems.StoreFaulter, error) {
 	if s, ok := t.b.instance.(systems.StoreFaulter); ok {
-		return store{s, t.b}, nil
+		return present{s, nil, t.b}, t.b.present()
 	}
 	return nil, fmt.Errorf("bench: the store of %s cannot be struck", t.b.desc.System)
 }
 
-func (t targets) Clock(string) (faults.Clock, error) {
+func (t targets) Clock(string) (systems.Clocked, error) {
 	if c, ok := t.b.instance.(systems.Clocked); ok {
-		return clock{c, t.b}, nil
+		return present{nil, c, t.b}, t.b.present()
 	}
 	return nil, fmt.Errorf("bench: the clock of %s cannot be set", t.b.desc.System)
 }
+
+func (t targets) Runtime() tasks.Runtime { return t.b.rt }
 
 func (t targets) Sink() evidence.Sink { return t.b.rec }
 
@@ -115,8 +117,13 @@ func ended(paused faults.Stroke) faults.Stroke {
 // restarted too: that it ended is in the evidence, and what it kept is to be
 // seen.
 func (p broker) Revive(ctx context.Context) (faults.Stroke, error) {
-	p.b.reviving.Lock()
-	defer p.b.reviving.Unlock()
+	for !p.b.reviving.CompareAndSwap(false, true) {
+		if err := p.b.rt.Wait(ctx, func() bool { return !p.b.reviving.Load() }); err != nil {
+			return faults.Stroke{}, err
+		}
+	}
+	defer p.b.rt.Wake()
+	defer p.b.reviving.Store(false)
 	s := faults.Stroke{Incarnation: p.b.watch.starts(faults.Broker)}
 	if p.process.Running() {
 		s.Missed = "it runs already"
@@ -135,32 +142,19 @@ func (b *Bench) present() error {
 	return nil
 }
 
-type store struct {
-	s systems.StoreFaulter
-	b *Bench
-}
-
-func (s store) Arm(ctx context.Context, f faults.StoreFault, fired func(string, []evidence.FrameItem)) (func(context.Context) error, error) {
-	if err := s.b.present(); err != nil {
-		return nil, err
-	}
-	heal, err := s.s.ArmStore(ctx, systems.StoreFault(f), func(x systems.StoreFired) { fired(x.Operation, x.Items) })
-	if errors.Is(err, containers.ErrExited) {
-		return nil, errors.Join(s.b.present(), err)
-	}
-	return heal, err
-}
-
-type clock struct {
+// present strikes the store or the clock of a broker that ran a moment ago.
+type present struct {
+	systems.StoreFaulter
 	systems.Clocked
 	b *Bench
 }
 
-func (c clock) SetClock(ctx context.Context, offset time.Duration) error {
-	if err := c.b.present(); err != nil && offset != 0 {
-		return err
+func (p present) ArmStore(ctx context.Context, f systems.StoreFault, fired func(systems.StoreFired)) (func(context.Context) error, error) {
+	heal, err := p.StoreFaulter.ArmStore(ctx, f, fired)
+	if errors.Is(err, containers.ErrExited) {
+		return nil, errors.Join(p.b.present(), err)
 	}
-	return c.Clocked.SetClock(ctx, offset)
+	return heal, err
 }
 
 func (b *Bench) arm(ctx context.Context, s script.Fault) error {
@@ -178,7 +172,7 @@ func (b *Bench) arm(ctx context.Context, s script.Fault) error {
 }
 
 func (b *Bench) healOne(ctx context.Context, label string) error {
-	ctx, cancel := context.WithTimeout(ctx, scaled(startBound, b.o.Scale))
+	ctx, cancel := b.rt.Timeout(ctx, scaled(startBound, b.o.Scale))
 	defer cancel()
 	for i, in := range b.injections {
 		if in.label == label {

@@ -9,6 +9,7 @@ import (
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/faults"
 	"github.com/custodymq/custody/script"
+	"github.com/custodymq/custody/tasks"
 )
 
 // watch follows the recording and lets the bench wait for what must happen.
@@ -19,12 +20,13 @@ type watch struct {
 	last       time.Duration  // of the latest event that moves a message
 	started    map[string]int // processes, by actor
 	crashed    int            // times that the broker has ended by itself
-	changed    chan struct{}  // closed and replaced at every event
+	opened     map[string]int // sessions, by actor
+	rt         tasks.Runtime
 }
 
 // newWatch follows every condition that the script awaits or must reach.
-func newWatch(s script.Scenario) *watch {
-	w := &watch{index: make(map[string]int), started: make(map[string]int), changed: make(chan struct{})}
+func newWatch(s script.Scenario, rt tasks.Runtime) *watch {
+	w := &watch{index: make(map[string]int), started: make(map[string]int), opened: make(map[string]int), rt: rt}
 	all := append([]evidence.Condition(nil), s.Reached...)
 	for _, step := range s.Steps {
 		if a, ok := bare(step).(script.Await); ok {
@@ -46,10 +48,13 @@ var moves = map[evidence.Kind]bool{
 }
 
 func (w *watch) observe(e evidence.Event) {
+	defer w.rt.Wake()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.conditions.Observe(&e)
 	switch {
+	case e.Kind == evidence.SessionOpened:
+		w.opened[e.Actor]++
 	case e.Kind == evidence.ProcessStarted:
 		w.started[e.Actor]++
 	case e.Kind == evidence.ProcessExited && e.Actor == faults.Broker && e.Exit != nil && !e.Exit.Ordered && e.Exit.Signal != "killed": // by somebody outside: nothing can be measured
@@ -58,31 +63,24 @@ func (w *watch) observe(e evidence.Event) {
 	if moves[e.Kind] {
 		w.last = e.At
 	}
-	w.wake()
 }
 
 func (w *watch) snapshot(s evidence.Snapshot) {
+	defer w.rt.Wake()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.conditions.ObserveSnapshot(s)
-	w.wake()
 }
 
-func (w *watch) wake() {
-	close(w.changed)
-	w.changed = make(chan struct{})
-}
-
-// met says whether a condition holds, what is missing if not, and gives the
-// channel that is closed when that may have changed.
-func (w *watch) met(c evidence.Condition) (ok bool, missing string, changed <-chan struct{}) {
+// met says whether a condition holds, and what is missing if not.
+func (w *watch) met(c evidence.Condition) (ok bool, missing string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	i := w.index[c.Line]
 	if w.conditions.Met(i) {
-		return true, "", w.changed
+		return true, ""
 	}
-	return false, w.conditions.Missing(i), w.changed
+	return false, w.conditions.Missing(i)
 }
 
 // starts counts those of an actor's process.
@@ -92,12 +90,18 @@ func (w *watch) starts(actor string) int {
 	return w.started[actor]
 }
 
-// crashes counts how often the broker has ended by itself, and gives the
-// channel that is closed when that may have changed.
-func (w *watch) crashes() (int, <-chan struct{}) {
+// sessions counts those that an actor has opened.
+func (w *watch) sessions(actor string) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.crashed, w.changed
+	return w.opened[actor]
+}
+
+// crashes counts how often the broker has ended by itself.
+func (w *watch) crashes() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.crashed
 }
 
 // lastMove is when a message last went on its way.
@@ -109,17 +113,17 @@ func (w *watch) lastMove() time.Duration {
 
 // await waits for a condition. The error says what is missing.
 func (w *watch) await(ctx context.Context, c evidence.Condition) error {
-	for {
-		ok, missing, changed := w.met(c)
-		if ok {
-			return nil
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return fmt.Errorf("%q did not come about: %s", c.Line, missing)
-		}
+	i := w.index[c.Line]
+	err := w.rt.Wait(ctx, func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.conditions.Met(i)
+	})
+	if err != nil {
+		_, missing := w.met(c)
+		return fmt.Errorf("%q did not come about: %s", c.Line, missing)
 	}
+	return nil
 }
 
 // bare is a step without its comments.

@@ -22,13 +22,12 @@ import (
 	"github.com/custodymq/custody/scenarios"
 	"github.com/custodymq/custody/script"
 	"github.com/custodymq/custody/systems"
-	"github.com/custodymq/custody/systems/zeromq"
 	"github.com/custodymq/custody/tasks"
 )
 
 // Options of an exploration.
 type Options struct {
-	System   systems.System // the reference broker is simulated; any other is run
+	System   systems.System // one that is systems.Simulated is; any other is run
 	Spec     string         // how `--system` names it
 	Defect   string         // a seeded defect to switch on
 	Seed     uint64         // of the first schedule; the next has the next
@@ -86,7 +85,7 @@ func Explore(ctx context.Context, o Options) (Result, error) {
 	}
 	e := &explorer{o: o, began: time.Now(), desc: o.System.Describe()}
 	e.found.Store(-1)
-	profile, simulated := o.System.(zeromq.Profile)
+	_, simulated := o.System.(systems.Simulated)
 	if o.Defect != "" {
 		d, err := defects.Find(o.Defect)
 		if err != nil {
@@ -94,7 +93,7 @@ func Explore(ctx context.Context, o Options) (Result, error) {
 		}
 		e.prefer = d.Breaks
 	}
-	e.newRun = func() run { return simulator(profile, o.Defect) }
+	e.newRun = func() run { return simulator(o.System, o.Defect) }
 	if !simulated {
 		e.newRun = func() run { return e.onSystem }
 	}
@@ -111,14 +110,11 @@ func Explore(ctx context.Context, o Options) (Result, error) {
 	return r, context.Cause(ctx)
 }
 
-// Simulates says whether a system, as `--system` names it, is simulated.
-func Simulates(spec string) bool { return spec == "zeromq" || strings.HasPrefix(spec, "zeromq:") }
-
 // simulator gives the runs of one worker.
-func simulator(profile zeromq.Profile, defect string) run {
+func simulator(system systems.System, defect string) run {
 	var sim Simulator
-	return func(_ context.Context, s script.Scenario, seed uint64) (guarantees.Judgement, []byte, error) {
-		h, err := sim.Run(Simulation{Profile: profile, Scenario: s, Seed: seed, Defect: defect})
+	return func(ctx context.Context, s script.Scenario, seed uint64) (guarantees.Judgement, []byte, error) {
+		h, err := sim.Run(ctx, Simulation{System: system, Scenario: s, Seed: seed, Defect: defect})
 		if h == nil {
 			return guarantees.Judgement{}, nil, err
 		}

@@ -14,6 +14,8 @@ import (
 
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/links"
+	"github.com/custodymq/custody/systems"
+	"github.com/custodymq/custody/tasks"
 )
 
 // Fault is one verb of the notation.
@@ -56,11 +58,13 @@ type Spec struct {
 
 // Targets finds what a fault strikes. An error says why there is no such thing.
 type Targets interface {
-	Link(actor string) (*links.Link, error)
+	Link(actor string) (links.Interruptible, error)
 	Process(target string) (Process, error)
-	Store() (Store, error)
-	Clock(target string) (Clock, error)
+	// Store and Clock fail with an *AbsentError where no broker runs that has them.
+	Store() (systems.StoreFaulter, error)
+	Clock(target string) (systems.Clocked, error)
 	Sink() evidence.Sink
+	Runtime() tasks.Runtime
 }
 
 // Process can be struck as a whole. Each order returns when its effect is
@@ -88,29 +92,6 @@ type Stroke struct {
 type AbsentError struct{ Why string }
 
 func (e *AbsentError) Error() string { return e.Why }
-
-// Store can be struck below and above the database. The error is an *AbsentError
-// where no broker runs that has it open.
-type Store interface {
-	Arm(ctx context.Context, f StoreFault, fired func(operation string, items []evidence.FrameItem)) (heal func(context.Context) error, err error)
-}
-
-// StoreFault is what a Store is asked to do.
-type StoreFault struct {
-	Label     string
-	Verb      string // unreachable, slow, full, fsync-error, lose-reply, hold
-	Operation string // empty: any
-	After     bool
-	N         int
-	Every     bool
-	Delay     time.Duration
-}
-
-// Clock can be given an offset. The error is an *AbsentError where nobody runs
-// that reads it.
-type Clock interface {
-	SetClock(ctx context.Context, offset time.Duration) error
-}
 
 // Injection is an armed fault.
 type Injection interface {

@@ -18,6 +18,8 @@ import (
 	"github.com/custodymq/custody/faults"
 	"github.com/custodymq/custody/links"
 	"github.com/custodymq/custody/script"
+	"github.com/custodymq/custody/systems"
+	"github.com/custodymq/custody/tasks"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -56,19 +58,22 @@ func (r *rig) Continue(_ context.Context, s faults.Stroke) (faults.Stroke, error
 func (r *rig) SetClock(_ context.Context, d time.Duration) error {
 	return r.note("clock " + d.String())
 }
-func (r *rig) Arm(_ context.Context, f faults.StoreFault, fired func(string, []evidence.FrameItem)) (func(context.Context) error, error) {
-	r.fired = fired
+func (r *rig) ArmStore(_ context.Context, f systems.StoreFault, fired func(systems.StoreFired)) (func(context.Context) error, error) {
+	r.fired = func(operation string, items []evidence.FrameItem) {
+		fired(systems.StoreFired{Operation: operation, Items: items})
+	}
 	if r.absent != nil {
 		return nil, r.absent
 	}
 	return func(context.Context) error { return r.note("heal " + f.Verb) }, r.note("arm " + f.Verb + " " + f.Operation)
 }
 
-func (r *rig) Link(string) (*links.Link, error)       { return nil, errors.New("no link here") }
-func (r *rig) Process(string) (faults.Process, error) { return r, nil }
-func (r *rig) Store() (faults.Store, error)           { return r, nil }
-func (r *rig) Clock(string) (faults.Clock, error)     { return r, nil }
-func (r *rig) Sink() evidence.Sink                    { return r }
+func (r *rig) Link(string) (links.Interruptible, error) { return nil, errors.New("no link here") }
+func (r *rig) Process(string) (faults.Process, error)   { return r, nil }
+func (r *rig) Store() (systems.StoreFaulter, error)     { return r, nil }
+func (r *rig) Clock(string) (systems.Clocked, error)    { return r, nil }
+func (r *rig) Runtime() tasks.Runtime                   { return tasks.NewReal(func() time.Duration { return 0 }) }
+func (r *rig) Sink() evidence.Sink                      { return r }
 func (r *rig) Record(e evidence.Event) uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -14,7 +14,7 @@ func frameFaults() []Fault {
 		return Fault{Verb: verb, Class: evidence.Link, Strikes: StrikesFrame, Text: text,
 			Example: "fault it: " + verb + " frame ack of order-1 on c1", frame: frame,
 			arm: func(_ context.Context, s Spec, t Targets) (Injection, error) {
-				return strike(s, t, s.Label, frame.of(s), s.Repeat)
+				return strike(s, t, s.Label, frame.of(s), s.Repeat, nil)
 			}}
 	}
 	delay := fault("delay", "The frame and all that follows it wait for a time.", links.Delay, links.Delay)
@@ -31,11 +31,11 @@ func frameFaults() []Fault {
 	}
 }
 
-// strike arms the fault's frame on its link.
-func strike(s Spec, t Targets, label string, action links.Action, repeat links.Repeat) (*links.Armed, error) {
+// strike arms the fault's frame on its link; then is called when it fires first.
+func strike(s Spec, t Targets, label string, action links.Action, repeat links.Repeat, then func()) (links.Injection, error) {
 	link, err := t.Link(s.On)
 	if err != nil {
 		return nil, err
 	}
-	return link.Arm(links.Strike{Label: label, Action: action, Kind: s.Frame, N: s.N, Of: s.Of, Repeat: repeat, Delay: s.By})
+	return link.Arm(links.Strike{Label: label, Action: action, Kind: s.Frame, N: s.N, Of: s.Of, Repeat: repeat, Delay: s.By, Then: then})
 }

@@ -10,7 +10,7 @@ import (
 
 // linkFaults strike a whole link, whatever it carries.
 func linkFaults() []Fault {
-	fault := func(verb, text, clause string, arm func(l *links.Link, s Spec) (Injection, error)) Fault {
+	fault := func(verb, text, clause string, arm func(l links.Interruptible, s Spec) (Injection, error)) Fault {
 		return Fault{Verb: verb, Class: evidence.Link, Strikes: StrikesLink, Text: text, Example: "fault it: " + verb + " on p1" + clause,
 			arm: func(_ context.Context, s Spec, t Targets) (Injection, error) {
 				link, err := t.Link(s.On)
@@ -22,9 +22,11 @@ func linkFaults() []Fault {
 	}
 	return []Fault{
 		fault("black-hole", "Every byte is lost, both ways, and no connection ends: the partition that nobody is told of.", "",
-			func(l *links.Link, s Spec) (Injection, error) { return l.BlackHole(s.Label, evidence.NoDirection) }),
+			func(l links.Interruptible, s Spec) (Injection, error) {
+				return l.BlackHole(s.Label, evidence.NoDirection)
+			}),
 		fault("down", "The listener is closed and every connection is reset: the system refuses.", "",
-			func(l *links.Link, s Spec) (Injection, error) {
+			func(l links.Interruptible, s Spec) (Injection, error) {
 				a, err := l.Down(s.Label)
 				if errors.Is(err, links.ErrDown) {
 					return nil, &AbsentError{"the link of " + s.On + " was down already"}
@@ -32,7 +34,7 @@ func linkFaults() []Fault {
 				return a, err
 			}),
 		fault("reset", "Every open connection is reset.", "",
-			func(l *links.Link, s Spec) (Injection, error) {
+			func(l links.Interruptible, s Spec) (Injection, error) {
 				a := l.Reset(s.Label)
 				if a.Count() == 0 {
 					return nil, &AbsentError{"no connection of " + s.On + " was open"}
@@ -40,14 +42,14 @@ func linkFaults() []Fault {
 				return a, nil
 			}),
 		fault("latency", "Every byte is late (Toxiproxy).", " by 50ms",
-			func(l *links.Link, s Spec) (Injection, error) {
+			func(l links.Interruptible, s Spec) (Injection, error) {
 				if s.By <= 0 {
 					return nil, errors.New("say how much, as in \"by 50ms\"")
 				}
 				return l.AddToxic(s.Label, links.Toxic{Type: "latency", To: evidence.ToClient, Attributes: map[string]any{"latency": s.By.Milliseconds()}})
 			}),
 		fault("bandwidth", "Bytes pass at a bounded rate (Toxiproxy).", " at 64 KiB/s",
-			func(l *links.Link, s Spec) (Injection, error) {
+			func(l links.Interruptible, s Spec) (Injection, error) {
 				if s.Rate <= 0 {
 					return nil, errors.New("say how much, as in \"at 64 KiB/s\"")
 				}

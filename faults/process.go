@@ -9,6 +9,7 @@ import (
 
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/links"
+	"github.com/custodymq/custody/systems"
 	"github.com/custodymq/custody/tasks"
 )
 
@@ -59,80 +60,73 @@ type processStroke struct {
 	command evidence.Command
 	process Process
 	sink    evidence.Sink
+	rt      tasks.Runtime
 	stroke  func(Process, context.Context) (Stroke, error)
 	undo    func(context.Context, Process, Stroke) (Stroke, error)
 	goesOn  bool
 
 	ungate func(context.Context) error
-	struck chan struct{} // closed when no stroke is under way and none will be
-	stop   chan struct{}
-	hit    Stroke // with err what the stroke came to; read after struck
+
+	mu     sync.Mutex
+	begun  bool   // the stroke is under way, or none will be
+	made   bool   // it has been made
+	hit    Stroke // with err what it came to; read once it is made
 	err    error
 	undone Stroke // what healing did
 }
 
 func (p *processStroke) arm(ctx context.Context, t Targets) error {
-	p.fired, p.struck, p.stop = make(chan struct{}), make(chan struct{}), make(chan struct{})
+	p.fired, p.rt = make(chan struct{}), t.Runtime()
 	switch {
 	case p.spec.Frame != "":
+		var held links.Injection
+		p.mu.Lock() // until held is known
+		defer p.mu.Unlock()
 		// The gate has no label: it is the kill that counts as fired, when the
 		// exit is certain.
-		held, err := strike(p.spec, t, "", gate.of(p.spec), links.Once)
+		held, err := strike(p.spec, t, "", gate.of(p.spec), links.Once, func() {
+			p.soon(nil, func() { held.Release(p.goesOn || p.hit.Missed != "") })
+		})
 		if err != nil {
 			return err
 		}
 		p.ungate = held.Heal
-		tasks.Go(func() {
-			p.wait(held.Fired(), nil, func() { held.Release(p.goesOn || p.hit.Missed != "") })
-		})
 		return nil
 	case p.spec.Operation != "":
 		store, err := t.Store()
 		if err != nil {
 			return err
 		}
-		var (
-			once    sync.Once // a store may fire more than once; one stroke only
-			reached = make(chan struct{})
-			items   []evidence.FrameItem
-		)
-		heal, err := store.Arm(ctx, StoreFault{Label: p.spec.Label + "/gate", Verb: "hold", Operation: p.spec.Operation, After: p.spec.After, N: p.spec.N},
-			func(_ string, hit []evidence.FrameItem) {
-				once.Do(func() {
-					items = hit
-					close(reached)
-				})
-			})
-		if err != nil {
-			return err
-		}
-		p.ungate = heal
-		tasks.Go(func() { p.wait(reached, &items, func() {}) })
-		return nil
+		p.ungate, err = store.ArmStore(ctx, systems.StoreFault{Label: p.spec.Label + "/gate", Verb: "hold", Operation: p.spec.Operation, After: p.spec.After, N: p.spec.N},
+			func(x systems.StoreFired) { p.soon(x.Items, func() {}) })
+		return err
 	}
 	p.ungate = func(context.Context) error { return nil }
-	defer close(p.struck)
+	p.begun, p.made = true, true
 	p.strike(ctx, nil)
 	return p.err
 }
 
-// wait for the hand-over, strike, and let go what is held there. items are read
-// once it is reached.
-func (p *processStroke) wait(reached <-chan struct{}, items *[]evidence.FrameItem, release func()) {
-	defer close(p.struck)
-	select {
-	case <-p.stop:
-		return
-	case <-reached:
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), strokeDeadline)
-	defer cancel()
-	var hit []evidence.FrameItem
-	if items != nil {
-		hit = *items
-	}
-	p.strike(ctx, hit)
-	release()
+// soon strikes beside whatever has come to the hand-over, and then lets go what
+// is held there. A hand-over may be reached more than once; one stroke only.
+func (p *processStroke) soon(items []evidence.FrameItem, release func()) {
+	p.rt.Go(func() {
+		p.mu.Lock()
+		begun := p.begun
+		p.begun = true
+		p.mu.Unlock()
+		if begun {
+			return
+		}
+		ctx, cancel := p.rt.Timeout(context.Background(), strokeDeadline)
+		defer cancel()
+		p.strike(ctx, items)
+		release()
+		p.mu.Lock()
+		p.made = true
+		p.mu.Unlock()
+		p.rt.Wake()
+	})
 }
 
 func (p *processStroke) strike(ctx context.Context, items []evidence.FrameItem) {
@@ -155,11 +149,14 @@ func (p *processStroke) strike(ctx context.Context, items []evidence.FrameItem) 
 }
 
 func (p *processStroke) Heal(ctx context.Context) error {
-	close(p.stop)
-	select {
-	case <-p.struck:
-	case <-ctx.Done():
-		return fmt.Errorf("faults: %s is still being made: %w", p.spec.Label, context.Cause(ctx))
+	p.mu.Lock()
+	begun := p.begun
+	p.begun = true
+	p.mu.Unlock()
+	if begun {
+		if err := p.rt.Wait(ctx, p.isMade); err != nil {
+			return fmt.Errorf("faults: %s is still being made: %w", p.spec.Label, err)
+		}
 	}
 	errs := []error{p.err}
 	select {
@@ -174,4 +171,10 @@ func (p *processStroke) Heal(ctx context.Context) error {
 		errs = append(errs, p.ungate(ctx))
 	}
 	return errors.Join(errs...)
+}
+
+func (p *processStroke) isMade() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.made
 }

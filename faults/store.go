@@ -5,6 +5,7 @@ import (
 
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/links"
+	"github.com/custodymq/custody/systems"
 )
 
 // storeFaults strike the broker's storage, below the database (its file
@@ -19,10 +20,10 @@ func storeFaults() []Fault {
 					return nil, err
 				}
 				in := newSignal(nil)
-				in.heal, err = store.Arm(ctx, StoreFault{Label: s.Label, Verb: does, Operation: s.Operation, After: s.After,
+				in.heal, err = store.ArmStore(ctx, systems.StoreFault{Label: s.Label, Verb: does, Operation: s.Operation, After: s.After,
 					N: s.N, Every: s.Repeat != links.Once, Delay: s.By},
-					func(operation string, items []evidence.FrameItem) {
-						t.Sink().Record(evidence.Event{Kind: evidence.FaultFired, Actor: Broker, Fault: s.Label, Frame: operation, Items: items, Struck: does})
+					func(x systems.StoreFired) {
+						t.Sink().Record(evidence.Event{Kind: evidence.FaultFired, Actor: Broker, Fault: s.Label, Frame: x.Operation, Items: x.Items, Struck: does})
 						in.fire()
 					})
 				if err != nil {

@@ -288,11 +288,10 @@ func (p *pump) next(b []byte) (Frame, int) {
 func (p *pump) observe(f Frame) *hit {
 	h := p.conn.link.aim(p, f)
 	struck := ""
-	// A duplicate is two frames, of which the first is the sender's own.
-	if h != nil && h.armed.action != Duplicate {
-		struck = string(h.armed.action)
+	if h != nil {
+		struck = h.armed.Struck()
 	}
-	p.record(evidence.FrameCarried, f, struck)
+	p.record(f, struck)
 	return h
 }
 
@@ -301,11 +300,11 @@ func (p *pump) observe(f Frame) *hit {
 func (p *pump) strike(h *hit) bool {
 	fire := func() { h.armed.fire(p.conn, p.to, h.frame) }
 	defer func() { p.since = time.Now() }()
-	if withholds[h.armed.action] {
+	if withholds[h.armed.Action] {
 		fire()
-		return effects[h.armed.action](p, h)
+		return effects[h.armed.Action](p, h)
 	}
-	more := effects[h.armed.action](p, h)
+	more := effects[h.armed.Action](p, h)
 	if !p.broken {
 		fire()
 	}
@@ -319,18 +318,15 @@ var withholds = map[Action]bool{Drop: true, Hold: true, Delay: true, CutBefore: 
 func (p *pump) swallow(f Frame) {
 	a := p.swallowing
 	if f.Kind != "" {
-		p.record(evidence.FrameCarried, f, string(a.action))
+		p.record(f, string(a.Action))
 	}
 	if f.Kind != "" || a.Count() == 0 {
 		a.fire(p.conn, p.to, f)
 	}
 }
 
-func (p *pump) record(kind evidence.Kind, f Frame, struck string) {
-	name := p.conn.link.opts.Name
-	p.conn.link.opts.Sink.Record(evidence.Event{
-		Kind: kind, Actor: name, Link: name, Conn: p.conn.number, Frame: f.Kind, To: p.to, Items: f.Items, Struck: struck, Negative: f.Negative(), Reason: f.Says,
-	})
+func (p *pump) record(f Frame, struck string) {
+	p.conn.link.opts.Sink.Record(Carried(p.conn.link.opts.Name, p.conn.number, p.to, f, struck))
 }
 
 // wait is one hold, until it is released or the timer fires. False: the

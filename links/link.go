@@ -126,7 +126,7 @@ func (l *Link) Close() error {
 	armed := l.armed
 	l.armed = nil
 	for _, a := range armed {
-		a.at = never
+		a.Disarm()
 	}
 	ln, t := l.listener, l.toxins
 	l.listener = nil
@@ -146,7 +146,7 @@ func (l *Link) Close() error {
 
 // Down closes the listener and resets all connections: the system refuses. It
 // fires at once. Heal listens on the same address again.
-func (l *Link) Down(label string) (*Armed, error) {
+func (l *Link) Down(label string) (Injection, error) {
 	l.mu.Lock()
 	ln := l.listener
 	l.listener = nil
@@ -184,7 +184,7 @@ func (l *Link) up(ctx context.Context) error {
 
 // Reset sends a TCP reset to both ends of every open connection. It has fired
 // if there was one.
-func (l *Link) Reset(label string) *Armed {
+func (l *Link) Reset(label string) Injection {
 	a := l.newArmed(label, "reset")
 	for _, c := range l.cutAll("reset", (*conn).reset) {
 		a.fire(c, evidence.NoDirection, Frame{})
@@ -197,7 +197,7 @@ func (l *Link) Reset(label string) *Armed {
 // reset passes either. It fires at each frame that is lost. Heal resets the
 // connections that lost bytes, since a stream with a gap would forge evidence;
 // those that lost nothing go on.
-func (l *Link) BlackHole(label string, to evidence.Direction) (*Armed, error) {
+func (l *Link) BlackHole(label string, to evidence.Direction) (Injection, error) {
 	a := l.newArmed(label, "black-hole")
 	l.mu.Lock()
 	defer l.mu.Unlock()

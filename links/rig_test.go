@@ -202,7 +202,7 @@ func (r *rig) arm(s links.Strike) *links.Armed {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	return a
+	return a.(*links.Armed)
 }
 
 // peer is one end of a connection, with a deadline on all it does.
@@ -264,25 +264,25 @@ func (p *peer) ends(want string) error {
 	return err
 }
 
-func fired(t *testing.T, a *links.Armed) {
+func fired(t *testing.T, a links.Injection) {
 	t.Helper()
 	select {
 	case <-a.Fired():
 	case <-time.After(patience):
-		t.Fatalf("%s never fired", a.Label())
+		t.Fatalf("%+v never fired", a)
 	}
 }
 
-func notFired(t *testing.T, a *links.Armed) {
+func notFired(t *testing.T, a links.Injection) {
 	t.Helper()
 	select {
 	case <-a.Fired():
-		t.Fatalf("%s fired", a.Label())
+		t.Fatalf("%+v fired", a)
 	default:
 	}
 }
 
-func heal(t *testing.T, a *links.Armed) {
+func heal(t *testing.T, a links.Injection) {
 	t.Helper()
 	if err := a.Heal(t.Context()); err != nil {
 		t.Fatal(err)

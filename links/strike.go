@@ -4,55 +4,23 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/custodymq/custody/evidence"
 )
 
-// Strike says which frame is to be hit, and what is done to it.
-type Strike struct {
-	Label  string // the fault's label, in FaultFired; empty for a gate, which is no fault of its own and records none
-	Action Action
-	Kind   string             // of the frame, as the Protocol names it
-	To     evidence.Direction // NoDirection: whichever way that kind goes
-	// N is the message that is hit: the N-th of this kind (and business ID)
-	// carried since arming, over all connections of the link. Messages count,
-	// not frames: "ack 7" is the frame that completes the seventh
-	// acknowledgement. A frame without messages (a subscription) counts one.
-	// 0 is the first.
-	N      int
-	Of     string // business ID: any of its publishes; empty is any
-	Repeat Repeat
-	Delay  time.Duration // for Action Delay
-}
-
-// Repeat says how often a strike fires.
-type Repeat string
-
-const (
-	Once        Repeat = ""
-	Every       Repeat = "every"        // the N-th, 2N-th, 3N-th…
-	UntilHealed Repeat = "until-healed" // the N-th and all after it
-)
-
 // Armed is a fault on a link that is ready to fire or has fired. Safe for
 // concurrent use; it ends with Heal or with its link.
 type Armed struct {
-	link   *Link
-	label  string
-	action Action
-	fired  chan struct{}
-	undo   func(context.Context) error // nil where letting go is all
+	link  *Link
+	fired chan struct{}
+	undo  func(context.Context) error // nil where letting go is all
 
-	strike Strike // the zero Strike where no frame is aimed at
-
-	// Guarded by link.mu.
-	carried int // messages since arming
-	at      int // the count at which it fires next
-	hits    int
-	holds   map[*hold]struct{} // pumps that wait
-	gapped  map[*conn]struct{} // connections that lost bytes in a black hole
+	// Guarded by link.mu, but for the Strike, which stays as it is.
+	Aim
+	hits   int
+	holds  map[*hold]struct{} // pumps that wait
+	gapped map[*conn]struct{} // connections that lost bytes in a black hole
 }
 
 // hold is one wait of a connection.
@@ -68,9 +36,6 @@ var ErrClosed = errors.New("links: link is closed")
 // ErrDown: the link refuses already.
 var ErrDown = errors.New("links: link is down already or closed")
 
-// never is a count that no run reaches.
-const never = math.MaxInt
-
 // effects is what each action does. The frame was recorded, and all that came
 // before it on its connection has been forwarded. False ends the pump.
 var effects = map[Action]func(*pump, *hit) bool{
@@ -81,7 +46,7 @@ var effects = map[Action]func(*pump, *hit) bool{
 	CutBefore: func(p *pump, h *hit) bool { p.conn.reset("cut before " + h.frame.Kind); return false },
 	Corrupt:   func(p *pump, h *hit) bool { return p.write(h.raw) },
 	Delay: func(p *pump, h *hit) bool {
-		timer := time.NewTimer(h.armed.strike.Delay)
+		timer := time.NewTimer(h.armed.Delay)
 		defer timer.Stop()
 		return p.wait(h.hold, timer.C) && p.write(h.frame.Raw)
 	},
@@ -89,7 +54,7 @@ var effects = map[Action]func(*pump, *hit) bool{
 		if !p.write(h.frame.Raw) {
 			return false
 		}
-		p.record(evidence.FrameCarried, h.frame, string(Duplicate))
+		p.record(h.frame, string(Duplicate))
 		return p.write(h.frame.Raw)
 	},
 	CutAfter: func(p *pump, h *hit) bool {
@@ -100,16 +65,14 @@ var effects = map[Action]func(*pump, *hit) bool{
 	},
 }
 
-// Arm readies a strike; it is in force when Arm returns. An action that would
-// forge evidence is refused with *ErrIllegal; a drop where replies are matched
-// by position becomes Withhold.
-func (l *Link) Arm(s Strike) (*Armed, error) {
-	if err := l.check(&s); err != nil {
+// Arm readies a strike: see Interruptible.
+func (l *Link) Arm(s Strike) (Injection, error) {
+	aim, err := NewAim(l.opts.Protocol, s)
+	if err != nil {
 		return nil, err
 	}
-	s.N = max(s.N, 1)
-	a := l.newArmed(s.Label, s.Action)
-	a.strike, a.at = s, s.N
+	a := l.newArmed(s.Label, aim.Action)
+	a.Aim = aim
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -119,57 +82,15 @@ func (l *Link) Arm(s Strike) (*Armed, error) {
 	return a, nil
 }
 
-func (l *Link) check(s *Strike) error {
-	if effects[s.Action] == nil {
-		return fmt.Errorf("links: %q is no action on a frame", s.Action)
-	}
-	known := false
-	for _, k := range l.opts.Protocol.Kinds() {
-		known = known || k.Name == s.Kind && (s.To == evidence.NoDirection || s.To == k.To)
-	}
-	if !known {
-		return fmt.Errorf("links: %s has no %q frame to strike in direction %q", l.opts.Protocol.Name(), s.Kind, s.To)
-	}
-	if s.Action == Delay && s.Delay <= 0 {
-		return fmt.Errorf("links: strike %q: a delay needs a positive duration", s.Label)
-	}
-	if s.N < 0 || (s.Repeat != Once && s.Repeat != Every && s.Repeat != UntilHealed) {
-		return fmt.Errorf("links: strike %q: count %d or repeat %q out of range", s.Label, s.N, s.Repeat)
-	}
-	var err error
-	s.Action, err = Done(l.opts.Protocol, s.Kind, s.Action)
-	return err
-}
-
-// Done is the action that is done to a frame where a is asked for: a itself, or
-// Withhold where a drop would forge evidence. The error is an *ErrIllegal.
-func Done(p Protocol, kind string, a Action) (Action, error) {
-	if _, can := p.(Corrupter); a == Corrupt && !can {
-		return a, &ErrIllegal{Protocol: p.Name(), Kind: kind, Action: a, Why: "this protocol has no way to alter a frame and keep it well-formed"}
-	}
-	err := p.Legal(kind, a)
-	if err != nil && a == Drop && p.Legal(kind, Withhold) == nil {
-		return Withhold, nil
-	}
-	return a, err
-}
-
 func (l *Link) newArmed(label string, action Action) *Armed {
 	return &Armed{
-		link: l, label: label, action: action, fired: make(chan struct{}), at: never,
+		link: l, Aim: Aim{Strike: Strike{Label: label, Action: action}, at: never}, fired: make(chan struct{}),
 		holds: map[*hold]struct{}{}, gapped: map[*conn]struct{}{},
 	}
 }
 
 // Fired is closed when the effect has been seen and recorded for the first time.
 func (a *Armed) Fired() <-chan struct{} { return a.fired }
-
-// Label of the fault.
-func (a *Armed) Label() string { return a.label }
-
-// Action that is done: Withhold where Drop was asked for and replies are
-// matched by position.
-func (a *Armed) Action() Action { return a.action }
 
 // Count is how often it fired.
 func (a *Armed) Count() int {
@@ -239,26 +160,27 @@ func (a *Armed) disarm() {
 	for to := range l.holes {
 		l.holes[to].CompareAndSwap(a, nil)
 	}
-	a.at = never
+	a.Disarm()
 }
 
 // fire counts and records one hit.
 func (a *Armed) fire(c *conn, to evidence.Direction, f Frame) {
-	e := evidence.Event{
-		Kind: evidence.FaultFired, Actor: a.link.opts.Name, Link: a.link.opts.Name, Fault: a.label, Struck: string(a.action),
-		Frame: f.Kind, To: to, Items: f.Items,
-	}
+	conn := 0
 	if c != nil {
-		e.Conn = c.number
+		conn = c.number
 	}
-	if a.label != "" {
-		a.link.opts.Sink.Record(e)
+	if a.Label != "" {
+		a.link.opts.Sink.Record(a.FiredAt(a.link.opts.Name, conn, to, f))
 	}
 	a.link.mu.Lock()
-	defer a.link.mu.Unlock()
 	a.hits++
-	if a.hits == 1 {
+	first := a.hits == 1
+	if first {
 		close(a.fired)
+	}
+	a.link.mu.Unlock()
+	if first && a.Then != nil {
+		a.Then()
 	}
 }
 
@@ -270,68 +192,32 @@ type hit struct {
 	hold  *hold
 }
 
-// aim counts a frame for every armed strike and gives the hit on it, if any. A
-// frame is hit once at most, by the strike armed first; another that was due
-// hits the next frame.
-func (l *Link) aim(p *pump, f Frame) *hit {
+// aim gives the hit on a frame, if any.
+func (l *Link) aim(p *pump, f Frame) (h *hit) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var h *hit
-	for _, a := range l.armed {
-		n := a.counts(p.to, f)
-		a.carried += n
-		if n == 0 || h != nil || a.carried < a.at {
-			continue
-		}
-		if h = l.take(a, p, f); h != nil {
-			a.at = a.nextAfter()
-		}
-	}
+	Hit(l.armed, p.to, f, func(a *Armed) bool {
+		h = l.take(a, p, f)
+		return h != nil
+	})
 	return h
-}
-
-// counts is how many messages of a frame the strike counts.
-func (a *Armed) counts(to evidence.Direction, f Frame) (n int) {
-	s := &a.strike
-	if f.Kind == "" || f.Kind != s.Kind || (s.To != evidence.NoDirection && s.To != to) {
-		return 0
-	}
-	if s.Of == "" {
-		return max(len(f.Items), 1)
-	}
-	for _, item := range f.Items {
-		if item.BusinessID == s.Of {
-			n++
-		}
-	}
-	return n
-}
-
-func (a *Armed) nextAfter() int {
-	switch a.strike.Repeat {
-	case Every:
-		return (a.carried/a.strike.N + 1) * a.strike.N
-	case UntilHealed:
-		return a.at
-	}
-	return never
 }
 
 // take prepares a hit; l.mu is held, so that Heal sees either no hit or all of it.
 func (l *Link) take(a *Armed, p *pump, f Frame) *hit {
 	h := &hit{armed: a, frame: f}
-	switch a.action {
+	switch a.Action {
 	case Corrupt:
 		raw, err := l.opts.Protocol.(Corrupter).Corrupt(f)
 		if err != nil {
-			l.note(p.conn, p.to, fmt.Sprintf("strike %q left a frame alone: %v", a.label, err))
+			l.note(p.conn, p.to, fmt.Sprintf("strike %q left a frame alone: %v", a.Label, err))
 			return nil
 		}
 		h.raw = raw
 	case Hold, HoldAfter, Delay:
 		h.hold = &hold{armed: a, conn: p.conn, released: make(chan struct{})}
 		a.holds[h.hold] = struct{}{}
-		if a.action == HoldAfter {
+		if a.Action == HoldAfter {
 			// Shut before the frame leaves: its answer must find it shut.
 			p.conn.gate.Store(h.hold)
 		}

@@ -132,8 +132,8 @@ func TestDropOfAPositionalReplyWithholdsAllAfterIt(t *testing.T) {
 		t.Fatalf("duplicate of a positional reply: %v", err)
 	}
 	a := r.arm(links.Strike{Action: links.Drop, Kind: "reply", N: 2})
-	if a.Action() != links.Withhold {
-		t.Fatalf("action %q", a.Action())
+	if a.Action != links.Withhold {
+		t.Fatalf("action %q", a.Action)
 	}
 	broker.send("reply a\nreply b\nreply c\n")
 	client.gets("reply a\n")

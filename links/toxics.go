@@ -56,7 +56,7 @@ const toxicBound = 3 * time.Second
 // once its effect is seen. Heal takes it away; where a peer has stopped reading
 // this cannot be done without cutting the connections, and they are cut: heal
 // toxics before a process is paused.
-func (l *Link) AddToxic(label string, t Toxic) (*Armed, error) {
+func (l *Link) AddToxic(label string, t Toxic) (Injection, error) {
 	if sights[t.Type] == 0 {
 		return nil, fmt.Errorf("links: no toxic is named %q", t.Type)
 	}

@@ -175,24 +175,6 @@ expect no-accepted-loss, single-effect, survives`)
 		Expect(info.Size()).To(BeNumerically("<", 9<<20))
 	})
 
-	It("on a machine whose clock jumps could not be measured", SpecTimeout(scaledLimit()), func(ctx SpecContext) {
-		parsed, err := script.Parse("trouble.custody", plain)
-		Expect(err).NotTo(HaveOccurred())
-		for _, by := range []time.Duration{3 * time.Hour, -3 * time.Hour} {
-			reads := 0
-			wall := func() time.Time {
-				if reads++; reads < 10 {
-					return time.Now()
-				}
-				return time.Now().Add(by)
-			}
-			j, err := scenarios.Run(ctx, bench.Options{System: honest(), Spec: "zeromq", Scenario: parsed, Seed: 1, Wall: wall,
-				Dir: filepath.Join(evidenceDir("trouble"), "clock"+by.String())})
-			Expect(err).To(MatchError(ContainSubstring("the machine's clock jumped by " + by.String())))
-			Expect(j.Exit).To(Equal(guarantees.ExitUnmeasured), "%s: %s", j.Outcome, j.Why)
-		}
-	})
-
 	It("whose proxy stalls could not be measured", SpecTimeout(scaledLimit()), func(ctx SpecContext) {
 		s := troubled{honest(), nil}
 		for _, frame := range []string{links.FrameDeliver, links.FrameAccept} {

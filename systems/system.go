@@ -16,6 +16,7 @@ import (
 	"github.com/custodymq/custody/containers"
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/links"
+	"github.com/custodymq/custody/tasks"
 )
 
 // System is one configuration (a profile) of a system under test.
@@ -52,11 +53,15 @@ type Description struct {
 // Description.Lacks names them.
 type Need string
 
+// Of narrows a need to one verb or operation, such as "store-faults/sync".
+func (n Need) Of(what string) Need { return n + "/" + Need(what) }
+
 const (
 	NeedLinks       Need = "links"          // Networked
 	NeedFrames      Need = "frames"         // Networked with a Protocol
 	NeedProcess     Need = "process"        // Process
 	NeedPause       Need = "pause"          // …which can stand still
+	NeedChildPause  Need = "child-pause"    // a consumer's process can stand still
 	NeedRows        Need = "rows"           // Inspector
 	NeedDeadLetters Need = "dead-letters"   // Administrator
 	NeedStoreFaults Need = "store-faults"   // StoreFaulter
@@ -78,48 +83,32 @@ const (
 	NeedConnector   Need = "child-consumer" // the System is a Connector
 )
 
-// Needs is the list of them.
-func Needs() []Need {
-	return []Need{
-		NeedLinks,
-		NeedFrames,
-		NeedProcess,
-		NeedPause,
-		NeedRows,
-		NeedDeadLetters,
-		NeedStoreFaults,
-		NeedClock,
-		NeedIdentity,
-		NeedPlanting,
-		NeedLookup,
-		NeedNack,
-		NeedTTL,
-		NeedModes,
-		NeedDecline,
-		NeedMessageID,
-		NeedDedup,
-		NeedAnswer,
-		NeedAcks,
-		NeedRedelivery,
-		NeedCompeting,
-		NeedRewind,
-		NeedConnector,
-	}
-}
-
 // Env is what an instance may use of the run it is part of.
 type Env struct {
-	Dir    string                                    // private folder, exists, removed after the run
-	Log    func(name string) (io.WriteCloser, error) // a bounded file in the run's logs/
-	Sink   evidence.Sink                             // for what only the system's starter sees: processes, store operations
-	Adopt  func(events io.Reader, actor string)      // records a child's event pipe; returns when the pipe ends
-	Scale  float64                                   // factor on every period and deadline
-	Base   int64                                     // zero of the run's clock, for the events of child processes: see evidence.NewPipeSink
-	Seed   uint64
-	Defect string // a seeded defect to switch on; refused by systems that have none of this name
+	Dir   string                                    // private folder, exists, removed after the run
+	Log   func(name string) (io.WriteCloser, error) // a bounded file in the run's logs/
+	Sink  evidence.Sink                             // for what only the system's starter sees: processes, store operations
+	Adopt func(events io.Reader, actor string)      // records a child's event pipe; returns when the pipe ends
+	Scale float64                                   // factor on every period and deadline
+	Base  int64                                     // zero of the run's clock, for the events of child processes: see evidence.NewPipeSink
+	Seed  uint64
+	// Runtime is the world that the run happens in: a *tasks.Simulated for a
+	// system that is Simulated.
+	Runtime tasks.Runtime
+	Defect  string // a seeded defect to switch on; refused by systems that have none of this name
 	// Servers that earlier runs have left as they were; nil keeps none. A system
 	// whose server is slow to start takes one from here and puts it back.
 	Servers *containers.Pool
+}
+
+// Simulated is an optional ability of a System that runs in virtual time and in
+// memory: the run that it is part of does too. Its instances are Linkers.
+type Simulated interface{ Simulated() }
+
+// Linker is an optional ability of a Networked instance that is reached over no
+// TCP: it gives each actor its link.
+type Linker interface {
+	Link(o links.Options) (links.Interruptible, error)
 }
 
 // Installed is an optional ability of a System that needs something on the

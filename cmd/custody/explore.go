@@ -15,6 +15,7 @@ import (
 	"github.com/custodymq/custody/explore"
 	"github.com/custodymq/custody/guarantees"
 	"github.com/custodymq/custody/systems/all"
+	"github.com/custodymq/custody/systems/zeromq/simulated"
 )
 
 type exploreFlags struct {
@@ -78,23 +79,23 @@ func exploreSystem(cmd *cobra.Command, f exploreFlags) error {
 	if err := knownOutput(f.format); err != nil {
 		return err
 	}
-	scale := f.scale
-	if explore.Simulates(f.system) {
-		scale = 1
-	}
-	system, err := all.Find(f.system, scale)
+	system, err := all.Find(f.system, f.scale)
 	if err != nil {
 		return err
 	}
-	if f.runs == 0 {
-		f.runs = 20
-		if explore.Simulates(f.system) {
-			f.runs = 20000
+	runs := 20
+	if _, ok := simulated.Of(system); ok {
+		if system, f.scale, err = simulate(f.system); err != nil {
+			return err
 		}
+		runs = 20000
+	}
+	if f.runs == 0 {
+		f.runs = runs
 	}
 	ticker := newTicker(cmd.ErrOrStderr(), f.runs)
 	r, err := explore.Explore(cmd.Context(), explore.Options{System: system, Spec: f.system, Defect: f.defect, Seed: f.seed, Runs: f.runs, For: f.bound,
-		Parallel: f.parallel, Scale: scale, Dir: f.out, Progress: ticker.show})
+		Parallel: f.parallel, Scale: f.scale, Dir: f.out, Progress: ticker.show})
 	ticker.clear()
 	if err != nil && !errors.Is(err, context.Canceled) {
 		return err

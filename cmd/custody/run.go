@@ -27,6 +27,7 @@ import (
 	"github.com/custodymq/custody/systems"
 	"github.com/custodymq/custody/systems/all"
 	"github.com/custodymq/custody/systems/own"
+	"github.com/custodymq/custody/systems/zeromq/simulated"
 )
 
 type runFlags struct {
@@ -35,6 +36,7 @@ type runFlags struct {
 	parallel, repeat            int
 	scale                       float64
 	resume, allowRemote         bool
+	simulated                   bool
 	profile                     string
 	budget                      time.Duration
 }
@@ -60,6 +62,7 @@ which it is judged, and from which it can be judged again.`,
 	flags.StringVar(&f.out, "out", "", "folder for the evidence (default custody-runs/ and the time)")
 	flags.StringVar(&f.format, "format", "terminal", "what is printed: terminal, json, junit, markdown or html")
 	flags.StringVar(&f.defect, "defect", "", "switch on a seeded defect of the broker or of clients; see custody defects --list")
+	flags.BoolVar(&f.simulated, "simulated", false, "in virtual time and in memory, in a fraction of a second; only the reference broker can be")
 	flags.Uint64Var(&f.seed, "seed", 1, "of everything that is drawn by chance")
 	flags.IntVar(&f.parallel, "parallel", 2*runtime.NumCPU(), "runs at once")
 	flags.IntVar(&f.repeat, "repeat", 1, "run each scenario so often; every verdict is shown")
@@ -86,6 +89,11 @@ func runScenarios(cmd *cobra.Command, args []string, f runFlags) error {
 	system, err := findInstalled(f.system, f.scale, f.allowRemote)
 	if err != nil {
 		return err
+	}
+	if f.simulated {
+		if system, f.scale, err = simulate(f.system); err != nil {
+			return err
+		}
 	}
 	if err := knownDefect(f.defect, system.Describe().System); err != nil {
 		return err
@@ -181,6 +189,19 @@ func findInstalled(spec string, scale float64, remote bool) (systems.System, err
 		s = own.AllowRemote(s)
 	}
 	return s, nil
+}
+
+// simulate finds a system in virtual time, which needs no slack: its scale is 1.
+func simulate(spec string) (systems.System, float64, error) {
+	found, err := all.Find(spec, 1)
+	if err != nil {
+		return nil, 0, err
+	}
+	system, ok := simulated.Of(found)
+	if !ok {
+		return nil, 0, fmt.Errorf("%s cannot be simulated: only the reference broker can (--system zeromq)", spec)
+	}
+	return system, 1, nil
 }
 
 // show renders the runs of a plan; its error carries the exit code.

@@ -193,8 +193,8 @@ func droppedPublish(t *testing.T, server string) {
 	r := newRig(t, server, protocol())
 	r.Must(r.channel.Confirm(false))
 	a := r.Arm(links.Strike{Action: links.Drop, Kind: links.FramePublish, Of: "order-1"})
-	if a.Action() != links.Withhold {
-		t.Errorf("a drop became %q", a.Action())
+	if a.Action != links.Withhold {
+		t.Errorf("a drop became %q", a.Action)
 	}
 	lost, behind := r.publish(r.queue, "1", "x"), r.publish(r.queue, "2", "x")
 	r.Fired(a)

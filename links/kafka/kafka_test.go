@@ -189,8 +189,8 @@ func TestDroppedAcceptIsWithheldWithAllAfterIt(t *testing.T) {
 	r := newRig(t, protocol(), "withheld")
 	p := r.client("p1#1", kgo.DisableIdempotentWrite(), kgo.RecordRetries(0), kgo.ProduceRequestTimeout(time.Second), kgo.RequestTimeoutOverhead(time.Second))
 	a := r.Arm(links.Strike{Action: links.Drop, Kind: links.FrameAccept, Of: "order-1"})
-	if a.Action() != links.Withhold {
-		t.Errorf("a drop became %q", a.Action())
+	if a.Action != links.Withhold {
+		t.Errorf("a drop became %q", a.Action)
 	}
 	lost := make(chan error, 1)
 	p.Produce(r.Ctx, record("withheld", "1", "x"), func(_ *kgo.Record, err error) { lost <- err })

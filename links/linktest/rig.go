@@ -74,11 +74,11 @@ func (r *Rig) Arm(s links.Strike) *links.Armed {
 	s.Label = "f"
 	a, err := r.Link.Arm(s)
 	r.Must(err)
-	return a
+	return a.(*links.Armed)
 }
 
 // Fired waits until it has.
-func (r *Rig) Fired(a *links.Armed) {
+func (r *Rig) Fired(a links.Injection) {
 	r.T.Helper()
 	select {
 	case <-a.Fired():

@@ -300,8 +300,8 @@ func TestADroppedAcceptTakesAllBehindItAlong(t *testing.T) {
 		})
 	}()
 	r.Fired(a)
-	if a.Action() != links.Withhold {
-		t.Errorf("a drop became %q", a.Action())
+	if a.Action != links.Withhold {
+		t.Errorf("a drop became %q", a.Action)
 	}
 	r.Must(a.Heal(r.Ctx)) // cuts the connection, which has lost bytes
 	<-done

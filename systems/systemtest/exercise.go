@@ -136,24 +136,13 @@ func described(b *bench) {
 	if longest := max(l.RecoveryBound, l.RedeliveryPeriod, l.DeleteBound, l.InFlightBound); l.DrainDeadline <= longest {
 		b.t.Errorf("drain deadline %v does not exceed every bound (%v)", l.DrainDeadline, longest)
 	}
-	networked, isNetworked := b.instance.(systems.Networked)
-	abilities := map[systems.Need]bool{
-		systems.NeedLinks:       isNetworked,
-		systems.NeedFrames:      isNetworked && networked.Protocol() != nil,
-		systems.NeedProcess:     is[systems.Process](b.instance),
-		systems.NeedRows:        is[systems.Inspector](b.instance),
-		systems.NeedDeadLetters: is[systems.Administrator](b.instance),
-		systems.NeedStoreFaults: is[systems.StoreFaulter](b.instance),
-		systems.NeedClock:       is[systems.Clocked](b.instance),
-		systems.NeedIdentity:    is[systems.Configurable](b.instance),
-		systems.NeedPlanting:    is[systems.Planter](b.instance),
-		systems.NeedRewind:      is[systems.Rewinder](b.instance),
-		systems.NeedConnector:   is[systems.Connector](b.system),
-		systems.NeedLookup:      is[systems.Resolver](b.producer()),
-	}
-	for need, had := range abilities {
+	for _, need := range systems.Needs() {
+		met := systems.Meets(need, b.system, b.instance)
+		if need == systems.NeedLookup {
+			_, met = b.producer().(systems.Resolver)
+		}
 		// Lacks may name what is implemented: for other profiles of the adapter.
-		if _, lacks := d.Lacks[need]; !had && !lacks {
+		if _, lacks := d.Lacks[need]; !met && !lacks {
 			b.t.Errorf("%s is not implemented, and Lacks does not say why", need)
 		}
 	}
@@ -162,11 +151,6 @@ func described(b *bench) {
 			b.t.Errorf("%s is lacked without a reason", need)
 		}
 	}
-}
-
-func is[Ability any](v any) bool {
-	_, ok := v.(Ability)
-	return ok
 }
 
 func delivered(b *bench) {
@@ -430,7 +414,7 @@ func answerLost(b *bench) {
 		b.t.Errorf("received %s, want order-1", id)
 	}
 	b.settle(d)
-	if lost.Action() == links.Withhold { // nothing more is answered on that connection
+	if lost.(*links.Armed).Action == links.Withhold { // nothing more is answered on that connection
 		producer = b.producer()
 	}
 	b.onlySentinel(producer, consumer)

@@ -24,10 +24,52 @@ type armory struct {
 
 // armedFault is one fault with its trigger.
 type armedFault struct {
-	spec systems.StoreFault
+	*Trigger
 	hook faulty.Hook
 	free func()
-	seen int
+}
+
+// Trigger counts the operations of a store that a fault waits for. It knows no
+// lock: whoever has armed it guards it.
+type Trigger struct {
+	systems.StoreFault
+	layer faulty.Layer
+	seen  int
+}
+
+// NewTrigger of a fault; where it names no operation, it strikes the one that
+// its verb is about. files says that there are some below the database.
+func NewTrigger(f systems.StoreFault, files bool) (*Trigger, error) {
+	if f.Operation == "" {
+		f.Operation = natural[f.Verb]
+		if f.Verb == "full" && !files {
+			f.Operation = "insert"
+		}
+	}
+	t := &Trigger{StoreFault: f, layer: faulty.Contract}
+	if slices.Contains(fileOperations, f.Operation) {
+		if t.layer = faulty.Files; !files {
+			return nil, fmt.Errorf("zeromq: the store has no files: no %q to strike", f.Operation)
+		}
+	}
+	return t, nil
+}
+
+// Counts says whether op is an operation that the fault waits for.
+func (t *Trigger) Counts(op faulty.Op) bool {
+	return op.Layer == t.layer && named(op, t.Operation) && (t.layer == faulty.Contract || op.File == faulty.WAL)
+}
+
+// Due counts an operation and says whether it is struck.
+func (t *Trigger) Due() bool {
+	t.seen++
+	nth := max(t.N, 1)
+	return t.seen == nth || t.Every && t.seen > nth
+}
+
+// Fired is what the fault tells of a stroke.
+func (t *Trigger) Fired(op faulty.Op) systems.StoreFired {
+	return systems.StoreFired{Operation: t.Operation, Items: ItemsOf(op, t.Operation)}
 }
 
 // holdBound ends a hold that nobody heals, so that no store hangs for ever.
@@ -76,20 +118,12 @@ func (a *armory) arm(f systems.StoreFault) error {
 	if !ok {
 		return fmt.Errorf("zeromq: the store has no fault %q", f.Verb)
 	}
-	if f.Operation == "" {
-		f.Operation = natural[f.Verb]
+	t, err := NewTrigger(f, true)
+	if err != nil {
+		return err
 	}
-	layer := faulty.Contract
-	if slices.Contains(fileOperations, f.Operation) {
-		layer = faulty.Files
-	}
-	armed := &armedFault{spec: f}
-	armed.hook, armed.free = strike(f, func(op faulty.Op) bool {
-		if op.Layer != layer || !named(op, f.Operation) || layer == faulty.Files && op.File != faulty.WAL {
-			return false
-		}
-		return a.due(armed, op)
-	})
+	armed := &armedFault{Trigger: t}
+	armed.hook, armed.free = strike(f, func(op faulty.Op) bool { return armed.Counts(op) && a.due(armed, op) })
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.faults = append(a.faults, armed)
@@ -106,13 +140,11 @@ func named(op faulty.Op, operation string) bool {
 // due counts the operation and tells the parent when it is struck, before it is.
 func (a *armory) due(f *armedFault, op faulty.Op) bool {
 	a.mu.Lock()
-	f.seen++
-	nth := max(f.spec.N, 1)
-	strikes := f.seen == nth || f.spec.Every && f.seen > nth
+	strikes := f.Due()
 	a.mu.Unlock()
 	if strikes {
 		// A parent that is gone hears nothing, and this process ends with it.
-		_ = a.parent.Notify("fired", storeFired{f.spec.Label, systems.StoreFired{Operation: f.spec.Operation, Items: ItemsOf(op, f.spec.Operation)}})
+		_ = a.parent.Notify("fired", storeFired{f.Label, f.Fired(op)})
 	}
 	return strikes
 }
@@ -126,7 +158,7 @@ func (a *armory) heal(label string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.faults = slices.DeleteFunc(a.faults, func(f *armedFault) bool {
-		if f.spec.Label == label {
+		if f.Label == label {
 			f.free()
 			return true
 		}

@@ -68,7 +68,7 @@ func (p *producer) Lookup(ctx context.Context, businessID string) (systems.Resol
 	if p.mode == wire.AtMostOnce {
 		return systems.Resolution{Reason: "at-most-once keeps nothing to look up"}, nil
 	}
-	m, err := p.conn.Lookup(ctx, businessID, time.Since(p.opened)+settledWindow/2)
+	m, err := p.conn.Lookup(ctx, businessID, LookBack(time.Since(p.opened)))
 	if err != nil {
 		return systems.Resolution{}, fmt.Errorf("zeromq: lookup %s: %w", businessID, err)
 	}
@@ -147,15 +147,7 @@ func (d *delivery) Message() systems.Message {
 
 func (d *delivery) Attempt() (int, bool) { return d.d.Attempt, d.mode == wire.AtLeastOnce }
 
-func (d *delivery) Mark() evidence.Mark {
-	switch {
-	case d.mode == wire.AtMostOnce:
-		return evidence.MarkNone
-	case d.d.Again:
-		return evidence.MarkRedelivered
-	}
-	return evidence.MarkFirst
-}
+func (d *delivery) Mark() evidence.Mark { return MarkOf(d.mode, d.d.Again) }
 
 // Ack settles the message. In at-most-once there is nothing to settle.
 func (d *delivery) Ack(ctx context.Context) (evidence.AckOutcome, error) {

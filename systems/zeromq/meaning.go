@@ -2,6 +2,7 @@ package zeromq
 
 import (
 	"slices"
+	"time"
 
 	"github.com/custodymq/custody/broker/store/faulty"
 	"github.com/custodymq/custody/broker/wire"
@@ -10,7 +11,7 @@ import (
 )
 
 // What the broker's modes, answers and store mean in evidence: to the sessions
-// here, and to those that explore simulates.
+// here, and to those that are simulated.
 
 // Mode of a client that asks for this one: the profile's if it names none.
 func (p Profile) Mode(m systems.Mode) wire.Mode {
@@ -59,6 +60,20 @@ func ResolutionOf(m wire.Message) systems.Resolution {
 	r := resolutions[m.Answer]
 	r.MessageID, r.Cause, r.Reason = m.MessageID, causes[m.Cause], m.Reason
 	return r
+}
+
+// LookBack is how far a client looks that opened its session this long ago.
+func LookBack(open time.Duration) time.Duration { return open + settledWindow/2 }
+
+// MarkOf says whether the broker calls a delivery in this mode another one.
+func MarkOf(mode wire.Mode, again bool) evidence.Mark {
+	switch {
+	case mode == wire.AtMostOnce:
+		return evidence.MarkNone
+	case again:
+		return evidence.MarkRedelivered
+	}
+	return evidence.MarkFirst
 }
 
 // ItemsOf are the messages that a store's operation touches under a name: its

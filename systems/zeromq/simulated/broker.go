@@ -1,8 +1,7 @@
-package explore
+package simulated
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -15,20 +14,19 @@ import (
 	"github.com/custodymq/custody/broker/store/memory"
 	"github.com/custodymq/custody/broker/wire"
 	"github.com/custodymq/custody/evidence"
-	"github.com/custodymq/custody/faults"
+	"github.com/custodymq/custody/systems"
 	"github.com/custodymq/custody/systems/zeromq"
+	"github.com/custodymq/custody/tasks"
 )
-
-// epoch is the wall clock at the begin of every simulation.
-var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-
-func (w *world) wall() time.Time { return epoch.Add(w.now + w.clock) }
 
 // database is what survives a broker: the rows of every partition. A commit is
 // made at one instant, so a broker that is killed has made it or has not.
 type database struct {
-	w          *world
-	partitions []*memory.Store // in the order of their first use
+	in         *instance
+	seen       evidence.Snapshot // the latest
+	stale      bool              // it was written since
+	until      time.Time         // when time alone changes it: a row expires
+	partitions []*memory.Store   // in the order of their first use
 }
 
 func (d *database) open(p store.Partition) *memory.Store {
@@ -37,15 +35,19 @@ func (d *database) open(p store.Partition) *memory.Store {
 			return s
 		}
 	}
-	s := memory.New(p, memory.Options{Now: d.w.wall})
+	s := memory.New(p, memory.Options{Now: d.in.wall})
 	d.partitions = append(d.partitions, s)
 	return s
 }
 
-// rows are the stored rows as past the broker they are seen.
+// rows reads the store directly, bypassing the broker.
 func (d *database) rows() (evidence.Snapshot, error) {
-	s := evidence.Snapshot{Source: evidence.SourceBroker, Trust: evidence.Exact, Partition: d.w.partition().String()}
-	now := d.w.wall()
+	now := d.in.wall()
+	if !d.stale && d.seen.Source != "" && (d.until.IsZero() || now.Before(d.until)) {
+		return d.seen, nil
+	}
+	d.until = time.Time{}
+	s := evidence.Snapshot{Source: evidence.SourceBroker, Trust: evidence.Exact, Partition: d.in.partition().String()}
 	for _, p := range d.partitions {
 		err := p.Rows(context.Background(), func(row store.Row) error {
 			state, shown := rowStates[row.State]
@@ -62,6 +64,9 @@ func (d *database) rows() (evidence.Snapshot, error) {
 				r.PublishID = e.PublishID
 				r.Digest = evidence.Digest(row.Payload, row.Key, row.Headers)
 			}
+			if !row.ExpiresAt.IsZero() && !r.Expired && (d.until.IsZero() || row.ExpiresAt.Before(d.until)) {
+				d.until = row.ExpiresAt
+			}
 			s.Rows = append(s.Rows, r)
 			return nil
 		})
@@ -70,23 +75,27 @@ func (d *database) rows() (evidence.Snapshot, error) {
 		}
 	}
 	s.Count = len(s.Rows)
+	d.seen, d.stale = s, false
 	return s, nil
 }
 
 var rowStates = map[store.State]evidence.RowState{store.Pending: evidence.RowPending, store.Processed: evidence.RowProcessed, store.Dead: evidence.RowDead,
 	store.RefusedVersion: evidence.RowRefused}
 
+// actor of the broker's events.
+const actor = "broker"
+
 // process is one life of the broker: its engine, driven in virtual time.
 type process struct {
-	w        *world
+	in       *instance
 	engine   *broker.Engine
-	armory   *armory
+	hook     *hook
 	began    time.Duration
 	sessions uint64
 	peers    map[core.Session]*conn
 	conns    []*conn
 	armed    uint64 // the newest timer
-	work     []*task
+	work     []*tasks.Task
 	beside   int // writes that the store has answered before they are made
 	paused   bool
 	deferred []func() // what comes while it is paused
@@ -96,51 +105,42 @@ type process struct {
 
 var _ broker.Outlet = (*process)(nil)
 
-const brokerName = "custody"
-
-func (w *world) partition() store.Partition {
-	identity := w.identity
-	if identity == "" {
-		identity = w.hostname
-	}
-	return store.Partition{Connection: w.brokerName, Identity: identity}
-}
-
 // neighbours are the storage identities of which a defect reaches from one into
 // the other.
 var neighbours = map[string]string{"identity-1": "identity-2", "identity-2": "identity-1"}
 
 // boot starts the broker.
-func (w *world) boot() error {
-	p := &process{w: w, began: w.now, peers: map[core.Session]*conn{}}
-	p.armory = &armory{p: p}
-	held := w.database.open(w.partition())
+func (in *instance) boot() error {
+	p := &process{in: in, began: in.Now(), peers: map[core.Session]*conn{}}
+	p.hook = &hook{p: p, loading: true}
+	held := in.database.open(in.partition())
 	armed := faulty.Wrap(held)
-	armed.Arm(p.armory)
-	cfg := w.profile.Broker()
-	cfg.Name, cfg.Store, cfg.Clock = w.brokerName, armed, w.wall
-	if w.o.Defect != "" {
+	armed.Arm(p.hook)
+	cfg := in.system.Broker()
+	cfg.Name, cfg.Store, cfg.Clock = in.name, armed, in.wall
+	if in.defect != "" {
 		o := defects.Options{Go: p.goes}
 		if other := neighbours[held.Partition().Identity]; other != "" {
-			o.Neighbour = w.database.open(store.Partition{Connection: w.brokerName, Identity: other})
+			o.Neighbour = in.database.open(store.Partition{Connection: in.name, Identity: other})
 		}
-		if err := defects.Apply(w.o.Defect, &cfg, o); err != nil {
+		if err := defects.Apply(in.defect, &cfg, o); err != nil {
 			return err
 		}
 	}
-	if w.o.tamper != nil {
-		w.o.tamper(&cfg)
+	if in.system.Tamper != nil {
+		in.system.Tamper(&cfg)
 	}
-	w.boots++
-	engine, err := broker.NewEngine(cfg, fmt.Sprintf("b%d-", w.boots))
+	in.boots++
+	engine, err := broker.NewEngine(cfg, fmt.Sprintf("b%d-", in.boots))
 	if err != nil {
 		return err
 	}
 	p.engine = engine
-	w.broker = p
-	started := evidence.Event{Kind: evidence.ProcessStarted, Actor: faults.Broker, Partitions: []string{w.partition().String()}}
+	in.broker = p
+	started := evidence.Event{Kind: evidence.ProcessStarted, Actor: actor, Partitions: []string{in.partition().String()}}
 	p.guard(func() { err = engine.Recover(context.Background(), p.instant) })
-	w.record(started)
+	in.sink.Record(started)
+	p.hook.loading, in.database.stale = false, true
 	if err != nil || p.dead {
 		return err
 	}
@@ -156,36 +156,22 @@ func (p *process) guard(code func()) {
 		if v == nil {
 			return
 		}
-		if v == any(errKilled) {
+		if tasks.Killed(v) {
 			panic(v) // whoever ran it was killed
 		}
 		p.dead, p.stopping = true, true
-		p.w.after(0, func() { // not now: what panicked may be a task of the process, and none ends itself
+		p.in.After(0, func() { // not now: what panicked may be a task of the process, and none ends itself
 			p.exit(evidence.ExitInfo{Code: 2}, fmt.Sprintf("panic: %v", v))
 			for _, n := range p.conns {
 				n.hangUp(evidence.ToBroker)
 			}
-			p.w.keepBroker()
 		})
 	}()
 	code()
 }
 
-// maxRevived bounds how often a broker that ends by itself is started again.
-const maxRevived = 3
-
-// keepBroker starts a broker again that has ended by itself, as the bench does.
-func (w *world) keepBroker() {
-	if w.crashed++; w.crashed > maxRevived {
-		w.note("the broker has ended by itself %d times and is left alone now", w.crashed)
-		return
-	}
-	w.note("the broker has ended by itself and is started again")
-	w.start(func(t *task) { w.failed = errors.Join(w.failed, w.revive(t)) })
-}
-
 func (p *process) instant() core.Instant {
-	return core.Instant{Wall: p.w.wall(), Elapsed: p.w.now - p.began}
+	return core.Instant{Wall: p.in.wall(), Elapsed: p.in.Now() - p.began}
 }
 
 // do what comes to the process, now or when it goes on.
@@ -216,10 +202,10 @@ func (p *process) turn() {
 	if t == nil || p.dead {
 		return
 	}
-	p.work = append(p.work, p.w.start(func(work *task) {
-		p.ready(work)
-		p.guard(func() { p.engine.Work(context.Background(), t) })
-		work.pause(p.w.hop())
+	p.work = append(p.work, p.in.Spawn(func() {
+		p.ready()
+		p.guard(func() { p.engine.Work(background, t) })
+		p.hop()
 		p.do(func() {
 			p.guard(func() { p.engine.End(t, p.instant()) })
 			p.turn()
@@ -228,17 +214,19 @@ func (p *process) turn() {
 }
 
 // ready is when the store gets to a piece of work.
-func (p *process) ready(work *task) {
-	p.armory.working = work
-	work.pause(p.w.hop())
-	work.wait(forever, func() bool { return !p.paused })
+func (p *process) ready() {
+	p.hop()
+	_ = p.in.Wait(background, func() bool { return !p.paused })
 }
+
+// hop is what a step inside the process takes.
+func (p *process) hop() { _ = p.in.Sleep(background, p.in.Jitter()) }
 
 // goes runs a defect's write beside its caller.
 func (p *process) goes(write func()) {
 	p.beside++
-	p.work = append(p.work, p.w.start(func(work *task) {
-		p.ready(work)
+	p.work = append(p.work, p.in.Spawn(func() {
+		p.ready()
 		write()
 		p.beside--
 		p.do(p.turn)
@@ -262,7 +250,7 @@ func (p *process) CloseSession(s core.Session, _ string) {
 func (p *process) Arm(at time.Duration) {
 	p.armed++
 	number := p.armed
-	p.w.at(max(p.began+at, p.w.now), func() {
+	p.in.At(max(p.began+at, p.in.Now()), func() {
 		p.do(func() {
 			if number == p.armed && !p.stopping {
 				p.step(core.Input{Kind: core.Tick})
@@ -329,20 +317,26 @@ func (p *process) kill() {
 func (p *process) exit(how evidence.ExitInfo, why string) {
 	p.dead, p.stopping = true, true
 	for _, t := range p.work {
-		t.kill()
+		t.Kill()
 	}
-	p.w.broker = nil
-	p.w.record(evidence.Event{Kind: evidence.ProcessExited, Actor: faults.Broker, Exit: &how, Reason: why})
+	p.in.broker = nil
+	p.in.sink.Record(evidence.Event{Kind: evidence.ProcessExited, Actor: actor, Exit: &how, Reason: why})
 }
 
 // shutdown ends it in order, as Server.Close does: what has been taken is
 // finished and answered.
-func (p *process) shutdown(t *task) {
+func (p *process) shutdown() {
 	p.stopping = true
-	p.armory.healAll()
+	p.resume() // a stopped process cannot end in order
+	p.hook.healAll()
 	p.step(core.Input{Kind: core.Drain})
-	if !t.wait(t.k.now+5*time.Second, func() bool { return !p.engine.Busy() && p.beside == 0 }) {
-		p.w.note("the broker had to abandon what it had begun")
+	ctx, cancel := p.in.Timeout(background, 5*time.Second)
+	defer cancel()
+	if p.in.Wait(ctx, func() bool { return !p.engine.Busy() && p.beside == 0 }) != nil {
+		p.in.sink.Record(evidence.Event{Kind: evidence.Noted, Actor: actor, Reason: "the broker had to abandon what it had begun"})
+	}
+	if p.dead {
+		return // it was killed meanwhile
 	}
 	for _, n := range p.conns {
 		n.hangUp(evidence.ToBroker)
@@ -366,88 +360,67 @@ func (p *process) resume() {
 	}
 }
 
-// armory is the hook of the broker's store: it reports what the store is asked
-// for and answers, and lets the armed faults strike.
-type armory struct {
+// hook is that of the broker's store: it reports what the store is asked for and
+// answers, and lets the armed faults strike.
+type hook struct {
 	p       *process
 	faults  []*storeFault
-	working *task // whose operation it is
+	loading bool // at the start: nobody waits, and nothing is told
 }
 
 type storeFault struct {
-	spec  faults.StoreFault
-	seen  int
+	*zeromq.Trigger
 	freed bool
-	fired func(operation string, items []evidence.FrameItem)
+	fired func(systems.StoreFired)
 }
 
-// natural is the operation that a verb strikes where the script names none.
-var natural = map[string]string{"unreachable": "apply", "full": "insert", "lose-reply": "apply", "slow": "apply", "hold": "apply"}
-
-// errFiles: the store of the simulation has no files.
-var errFiles = &UnsupportedError{"strike a store below its database: it has no files"}
-
-var ofFiles = []string{"open", "read", "write", "sync", "truncate"}
-
-// Arm readies a fault.
-func (a *armory) arm(f faults.StoreFault, fired func(string, []evidence.FrameItem)) (*storeFault, error) {
-	if f.Operation == "" {
-		f.Operation = natural[f.Verb]
+func (h *hook) arm(f systems.StoreFault, fired func(systems.StoreFired)) (*storeFault, error) {
+	t, err := zeromq.NewTrigger(f, false)
+	if err != nil {
+		return nil, err
 	}
-	if f.Operation == "" || slices.Contains(ofFiles, f.Operation) {
-		return nil, errFiles
-	}
-	armed := &storeFault{spec: f, fired: fired}
-	a.faults = append(a.faults, armed)
+	armed := &storeFault{Trigger: t, fired: fired}
+	h.faults = append(h.faults, armed)
 	return armed, nil
 }
 
 // heal frees what is held and takes the fault away.
-func (a *armory) heal(f *storeFault) {
+func (h *hook) heal(f *storeFault) {
 	f.freed = true
-	a.faults = slices.DeleteFunc(a.faults, func(o *storeFault) bool { return o == f })
+	h.faults = slices.DeleteFunc(h.faults, func(o *storeFault) bool { return o == f })
 }
 
-func (a *armory) healAll() {
-	for _, f := range slices.Clone(a.faults) {
-		a.heal(f)
+func (h *hook) healAll() {
+	for _, f := range slices.Clone(h.faults) {
+		h.heal(f)
 	}
 }
 
 // holdBound ends a hold that nobody heals.
 const holdBound = 60 * time.Second
 
-func named(op faulty.Op, operation string) bool {
-	return op.Named(operation) || operation == "delete" && op.Named("settle")
-}
-
 // due counts the operation and says whether it is struck.
-func (a *armory) due(f *storeFault, op faulty.Op) bool {
-	if !named(op, f.spec.Operation) {
+func (f *storeFault) due(op faulty.Op) bool {
+	if !f.Counts(op) || !f.Due() {
 		return false
 	}
-	f.seen++
-	nth := max(f.spec.N, 1)
-	if f.seen != nth && !(f.spec.Every && f.seen > nth) {
-		return false
-	}
-	f.fired(f.spec.Operation, zeromq.ItemsOf(op, f.spec.Operation))
+	f.fired(f.Fired(op))
 	return true
 }
 
 // Before an operation.
-func (a *armory) Before(op faulty.Op) error {
-	if a.working == nil {
-		return nil // the loading at the start
+func (h *hook) Before(op faulty.Op) error {
+	if h.loading {
+		return nil
 	}
-	a.report(evidence.StoreCalled, op, nil)
-	for _, f := range slices.Clone(a.faults) {
-		switch v := f.spec.Verb; {
-		case v == "lose-reply" || v == "hold" && f.spec.After || !a.due(f, op):
+	h.report(evidence.StoreCalled, op, nil)
+	for _, f := range slices.Clone(h.faults) {
+		switch v := f.Verb; {
+		case v == "lose-reply" || v == "hold" && f.After || !f.due(op):
 		case v == "hold":
-			a.wait(f, holdBound)
+			h.wait(f, holdBound)
 		case v == "slow":
-			a.wait(f, f.spec.Delay)
+			h.wait(f, f.Delay)
 		case v == "full":
 			return &store.Failure{NotWritten: true, Err: store.ErrFull}
 		default:
@@ -458,30 +431,32 @@ func (a *armory) Before(op faulty.Op) error {
 }
 
 // After it.
-func (a *armory) After(op faulty.Op, err error) error {
-	if a.working == nil {
+func (h *hook) After(op faulty.Op, err error) error {
+	if h.loading {
 		return err
 	}
-	for _, f := range slices.Clone(a.faults) {
-		switch v := f.spec.Verb; {
-		case v != "lose-reply" && !(v == "hold" && f.spec.After) || !a.due(f, op):
+	for _, f := range slices.Clone(h.faults) {
+		switch v := f.Verb; {
+		case v != "lose-reply" && !(v == "hold" && f.After) || !f.due(op):
 		case v == "hold":
-			a.wait(f, holdBound)
+			h.wait(f, holdBound)
 		case err == nil:
 			err = &store.Failure{Err: faulty.ErrReplyLost}
 		}
 	}
-	a.report(evidence.StoreReturned, op, err)
+	h.report(evidence.StoreReturned, op, err)
 	return err
 }
 
-func (a *armory) wait(f *storeFault, atMost time.Duration) {
-	a.working.wait(a.p.w.now+atMost, func() bool { return f.freed })
+func (h *hook) wait(f *storeFault, atMost time.Duration) {
+	ctx, cancel := h.p.in.Timeout(background, atMost)
+	defer cancel()
+	_ = h.p.in.Wait(ctx, func() bool { return f.freed }) // its bound ends it too
 }
 
-func (a *armory) report(kind evidence.Kind, op faulty.Op, err error) {
+func (h *hook) report(kind evidence.Kind, op faulty.Op, err error) {
+	h.p.in.database.stale = true
 	for _, e := range zeromq.StoreEvents(kind, op, err) {
-		a.p.w.changed = true
-		a.p.w.record(e)
+		h.p.in.sink.Record(e)
 	}
 }

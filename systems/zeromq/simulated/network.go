@@ -1,6 +1,7 @@
-package explore
+package simulated
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"slices"
@@ -12,20 +13,10 @@ import (
 	"github.com/custodymq/custody/links/zmtp"
 )
 
-// longestHop is the most that a frame takes from a peer to the link or from the
-// link to a peer.
-const longestHop = 2 * time.Millisecond
-
-// hop draws one, short ones more often.
-func (w *world) hop() time.Duration {
-	f := w.chance.Float64()
-	return 20*time.Microsecond + time.Duration(f*f*f*float64(longestHop))
-}
-
 // link is an actor's way to the broker: it observes frames, and strikes them.
 type link struct {
-	w        *world
-	name     string
+	in       *instance
+	opts     links.Options
 	conns    []*conn
 	accepted int
 	armed    []*strike
@@ -33,11 +24,18 @@ type link struct {
 	down     bool
 }
 
+func (l *link) Addr() string       { return "link of " + l.opts.Name }
+func (l *link) Lag() time.Duration { return 0 }
+func (l *link) Close() error {
+	l.cutAll("link closed")
+	return nil
+}
+
 // conn is one connection. Each direction keeps its order; a peer's end travels
 // like its frames.
 type conn struct {
 	link    *link // nil: past all links, unobserved
-	w       *world
+	in      *instance
 	number  int
 	pipes   [3]*pipe // by direction
 	gate    *hold    // both directions wait
@@ -77,21 +75,22 @@ var zmtpGreeting = append([]byte{0xFF, 0, 0, 0, 0, 0, 0, 0, 0, 0x7F, 3}, make([]
 
 // connect opens a connection over the link, or past all if it is nil; nil if
 // nobody listens.
-func (w *world) connect(l *link, c *client) *conn {
-	if l != nil && l.down || w.broker == nil || w.broker.stopping {
+func (in *instance) connect(address string, c *client) *conn {
+	l := in.links[address]
+	if l != nil && l.down || in.broker == nil || in.broker.stopping {
 		return nil
 	}
-	n := &conn{link: l, w: w, client: c, process: w.broker}
+	n := &conn{link: l, in: in, client: c, process: in.broker}
 	n.pipes[evidence.ToBroker] = &pipe{conn: n, to: evidence.ToBroker}
 	n.pipes[evidence.ToClient] = &pipe{conn: n, to: evidence.ToClient}
-	w.broker.conns = append(w.broker.conns, n)
+	in.broker.conns = append(in.broker.conns, n)
 	if l == nil {
 		return n
 	}
 	l.accepted++
 	n.number = l.accepted
 	l.conns = append(l.conns, n)
-	toBroker, toClient := zmtp.Protocol{}.NewConn(w.index)
+	toBroker, toClient := zmtp.Protocol{}.NewConn(l.opts.Index)
 	n.pipes[evidence.ToBroker].framer, n.pipes[evidence.ToClient].framer = toBroker, toClient
 	for _, p := range n.pipes[1:] {
 		_, _, _ = p.framer.Next(zmtpGreeting) // it is one
@@ -102,7 +101,8 @@ func (w *world) connect(l *link, c *client) *conn {
 
 func (n *conn) event(kind evidence.Kind, reason string) {
 	if n.link != nil {
-		n.w.record(evidence.Event{Kind: kind, Actor: n.link.name, Link: n.link.name, Conn: n.number, Reason: reason})
+		name := n.link.opts.Name
+		n.link.opts.Sink.Record(evidence.Event{Kind: kind, Actor: name, Link: name, Conn: n.number, Reason: reason})
 	}
 }
 
@@ -145,11 +145,11 @@ func (p packet) corrupted() packet {
 	return packet{raw: raw, parts: [2][]byte{p.parts[0], raw[head:]}}
 }
 
-// put has a packet come to the link, behind all that was sent before.
+// put enqueues a packet for the link, preserving order.
 func (p *pipe) put(x packet) {
-	w := p.conn.w
-	p.arrives = max(p.arrives, w.now+w.hop())
-	w.at(p.arrives, func() {
+	in := p.conn.in
+	p.arrives = max(p.arrives, in.Now()+in.Jitter())
+	in.At(p.arrives, func() {
 		switch {
 		case p.conn.cut:
 		case p.hold != nil || p.conn.gate != nil:
@@ -185,10 +185,14 @@ func (p *pipe) carry(x packet) {
 		p.forward(x)
 		return
 	}
-	s := l.aim(f)
+	var s *strike
+	links.Hit(l.armed, p.to, f, func(a *strike) bool {
+		s = a
+		return true
+	})
 	struck := ""
-	if s != nil && s.Action != links.Duplicate {
-		struck = string(s.Action)
+	if s != nil {
+		struck = s.Struck()
 	}
 	p.record(f, struck)
 	if s == nil {
@@ -199,9 +203,8 @@ func (p *pipe) carry(x packet) {
 }
 
 func (p *pipe) record(f links.Frame, struck string) {
-	name := p.conn.link.name
-	p.conn.w.record(evidence.Event{Kind: evidence.FrameCarried, Actor: name, Link: name, Conn: p.conn.number, Frame: f.Kind, To: p.to,
-		Items: f.Items, Struck: struck, Negative: f.Negative(), Reason: f.Says})
+	o := &p.conn.link.opts
+	o.Sink.Record(links.Carried(o.Name, p.conn.number, p.to, f, struck))
 }
 
 // forward hands a packet on, behind all that was handed on before.
@@ -209,9 +212,9 @@ func (p *pipe) forward(x packet) {
 	if p.gone {
 		return
 	}
-	w := p.conn.w
-	p.delivers = max(p.delivers, w.now+w.hop())
-	w.at(p.delivers, func() {
+	in := p.conn.in
+	p.delivers = max(p.delivers, in.Now()+in.Jitter())
+	in.At(p.delivers, func() {
 		if !p.gone {
 			p.conn.receive(p.to, x)
 		}
@@ -224,10 +227,10 @@ func (n *conn) receive(to evidence.Direction, x packet) {
 		return
 	}
 	if x.end {
-		n.client.end("the broker closed the connection")
+		n.client.end(errors.New("the broker closed the connection"))
 		return
 	}
-	n.client.receive(x)
+	n.client.take(x)
 }
 
 // hangUp is the end of what one side sends; it takes no more either.
@@ -268,7 +271,7 @@ func (n *conn) leave(reason string) {
 
 // silent has a side that hears nothing for three heartbeats give the connection up.
 func (n *conn) silent(side evidence.Direction, still func() bool) {
-	n.w.after(3*n.w.heartbeat, func() {
+	n.in.After(3*n.in.heartbeat, func() {
 		if n.pipes[side].gone || !still() {
 			return
 		}
@@ -276,77 +279,90 @@ func (n *conn) silent(side evidence.Direction, still func() bool) {
 			n.process.lose(n)
 			return
 		}
-		n.client.end("nothing was heard for three heartbeats")
+		n.client.end(errors.New("nothing was heard for three heartbeats"))
 	})
 }
 
-// strike is an armed fault on a link: links.Strike, with its count.
+// strike is an armed fault on a link.
 type strike struct {
-	links.Strike
-	link    *link
-	carried int
-	at      int // the count at which it fires next; 0 is never
-	hits    int
-	holds   []*hold
-	gapped  []*conn
-	onHit   func(*strike, links.Frame) // a process is struck; nil for others
+	links.Aim
+	link   *link
+	fired  chan struct{}
+	hits   int
+	holds  []*hold
+	gapped []*conn
 }
 
-// aim counts a frame for every armed strike and gives the one that hits it.
-func (l *link) aim(f links.Frame) *strike {
-	var hit *strike
-	for _, s := range l.armed {
-		n := s.counts(f)
-		s.carried += n
-		if n == 0 || hit != nil || s.at == 0 || s.carried < s.at {
-			continue
-		}
-		hit = s
-		switch s.Repeat {
-		case links.Every:
-			s.at = (s.carried/s.N + 1) * s.N
-		case links.UntilHealed:
-		default:
-			s.at = 0
-		}
-	}
-	return hit
+func (l *link) newStrike(label string, action links.Action) *strike {
+	return &strike{Aim: links.Aim{Strike: links.Strike{Label: label, Action: action}}, link: l, fired: make(chan struct{})}
 }
 
-func (s *strike) counts(f links.Frame) (n int) {
-	switch {
-	case f.Kind != s.Kind:
-		return 0
-	case s.Of == "":
-		return max(len(f.Items), 1)
+func (l *link) Arm(s links.Strike) (links.Injection, error) {
+	aim, err := links.NewAim(zmtp.Protocol{}, s)
+	if err != nil {
+		return nil, err
 	}
-	for _, item := range f.Items {
-		if item.BusinessID == s.Of {
-			n++
-		}
-	}
-	return n
+	a := &strike{Aim: aim, link: l, fired: make(chan struct{})}
+	l.armed = append(l.armed, a)
+	return a, nil
 }
 
-func (s *strike) fire(n *conn, to evidence.Direction, f links.Frame) {
-	s.hits++
-	if s.onHit != nil {
-		s.onHit(s, f)
+// BlackHole loses every byte from now on, both ways.
+func (l *link) BlackHole(label string, _ evidence.Direction) (links.Injection, error) {
+	s := l.newStrike(label, "black-hole")
+	l.hole = s
+	for _, n := range l.conns {
+		for _, p := range n.pipes[1:] {
+			n.silent(p.to, func() bool { return l.hole == s })
+		}
+	}
+	return s, nil
+}
+
+func (l *link) Down(label string) (links.Injection, error) {
+	if l.down {
+		return nil, links.ErrDown
+	}
+	s := l.newStrike(label, "down")
+	l.down = true
+	l.cutAll("link down")
+	s.fire(0, evidence.NoDirection, links.Frame{})
+	return s, nil
+}
+
+func (l *link) Reset(label string) links.Injection {
+	s := l.newStrike(label, "reset")
+	for _, n := range l.cutAll("reset") {
+		s.fire(n.number, evidence.NoDirection, links.Frame{})
+	}
+	return s
+}
+
+func (l *link) AddToxic(string, links.Toxic) (links.Injection, error) {
+	return nil, errors.New("simulated: the network carries frames whole")
+}
+
+func (s *strike) Fired() <-chan struct{} { return s.fired }
+func (s *strike) Count() int             { return s.hits }
+
+func (s *strike) fire(conn int, to evidence.Direction, f links.Frame) {
+	if s.Label != "" {
+		s.link.opts.Sink.Record(s.FiredAt(s.link.opts.Name, conn, to, f))
+	}
+	if s.hits++; s.hits > 1 {
 		return
 	}
-	e := evidence.Event{Kind: evidence.FaultFired, Actor: s.link.name, Link: s.link.name, Fault: s.Label, Struck: string(s.Action),
-		Frame: f.Kind, To: to, Items: f.Items}
-	if n != nil {
-		e.Conn = n.number
+	close(s.fired)
+	if s.Then != nil {
+		s.Then()
 	}
-	s.link.w.record(e)
 }
 
 // strike does what the action says. Fired means that the effect was seen: what
 // withholds has happened once it is decided, what forwards once it is written.
 func (p *pipe) strike(s *strike, f links.Frame, x packet) {
 	n := p.conn
-	fire := func() { s.fire(n, p.to, f) }
+	fire := func() { s.fire(n.number, p.to, f) }
 	switch s.Action {
 	case links.Drop:
 		fire()
@@ -357,7 +373,7 @@ func (p *pipe) strike(s *strike, f links.Frame, x packet) {
 		h := &hold{s, p, &x}
 		p.holdBack(h)
 		fire()
-		n.w.after(s.Delay, func() { h.release() })
+		n.in.After(s.Delay, func() { h.release() })
 	case links.CutBefore:
 		fire()
 		n.reset("cut before " + f.Kind)
@@ -420,17 +436,7 @@ func (p *pipe) swallow(x packet, s *strike) {
 		p.record(f, string(s.Action))
 	}
 	if f.Kind != "" || s.hits == 0 {
-		s.fire(n, p.to, f)
-	}
-}
-
-// blackHole loses every byte from now on.
-func (l *link) blackHole(s *strike) {
-	l.hole = s
-	for _, n := range l.conns {
-		for _, p := range n.pipes[1:] {
-			n.silent(p.to, func() bool { return l.hole == s })
-		}
+		s.fire(n.number, p.to, f)
 	}
 }
 
@@ -443,24 +449,26 @@ func (l *link) cutAll(reason string) (cut []*conn) {
 	return cut
 }
 
-// heal ends the fault: nothing more is struck, what is held goes on.
-func (s *strike) heal() {
+// Heal ends the fault: nothing more is struck, what is held goes on.
+func (s *strike) Heal(context.Context) error {
 	l := s.link
 	l.armed = slices.DeleteFunc(l.armed, func(o *strike) bool { return o == s })
 	if l.hole == s {
 		l.hole = nil
 	}
-	s.release(true)
+	s.Release(true)
 	for _, n := range s.gapped {
 		n.reset("lost bytes in a black hole")
 	}
 	if s.Action == "down" {
 		l.down = false
 	}
+	s.gapped = nil
+	return nil
 }
 
-// release what is held: it goes on, or its connections are reset.
-func (s *strike) release(forward bool) {
+// Release what is held: it goes on, or its connections are reset.
+func (s *strike) Release(forward bool) {
 	holds := s.holds
 	s.holds = nil
 	for _, h := range holds {
@@ -471,6 +479,3 @@ func (s *strike) release(forward bool) {
 		}
 	}
 }
-
-// errCut: an answer will not come on this connection.
-var errCut = errors.New("explore: disconnected")

@@ -1,0 +1,226 @@
+// Package simulated is the reference broker in virtual time: its own engine,
+// state machine, codec and seeded defects, with a network, a store and clients in
+// memory. The same seed gives the same history.
+package simulated
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/custodymq/custody/broker"
+	"github.com/custodymq/custody/broker/store"
+	"github.com/custodymq/custody/containers"
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/links"
+	"github.com/custodymq/custody/links/zmtp"
+	"github.com/custodymq/custody/systems"
+	"github.com/custodymq/custody/systems/zeromq"
+	"github.com/custodymq/custody/tasks"
+)
+
+// System is a profile of the reference broker, simulated.
+type System struct {
+	zeromq.Profile
+	// Tamper changes the broker's configuration, such as in a test.
+	Tamper func(*broker.Config)
+}
+
+// New simulates a profile.
+func New(p zeromq.Profile) System { return System{Profile: p} }
+
+// Of simulates a system; false if it is none that can be.
+func Of(s systems.System) (systems.System, bool) {
+	p, ok := s.(zeromq.Profile)
+	return New(p), ok
+}
+
+// Simulated: see systems.Simulated.
+func (System) Simulated() {}
+
+// Describe is the profile, but for what there is none of in memory.
+func (s System) Describe() systems.Description {
+	d := s.Profile.Describe()
+	d.Lacks, d.Versions = maps.Clone(d.Lacks), map[string]string{"protocol": d.Versions["protocol"]}
+	if d.Lacks == nil {
+		d.Lacks = map[systems.Need]string{}
+	}
+	d.Profile.Settings = append([]evidence.Setting{{Name: "world", Value: "simulated: virtual time; network, store and clients in memory"}}, d.Profile.Settings...)
+	const noFiles, noBytes = "the simulated store has no files", "the simulated network carries frames whole"
+	for need, why := range map[systems.Need]string{
+		systems.NeedPlanting:                      "the simulated store keeps no rows of older versions",
+		systems.NeedChildPause:                    "a simulated consumer's process cannot stand still",
+		systems.NeedStoreFaults.Of("fsync-error"): noFiles, systems.NeedStoreFaults.Of("open"): noFiles, systems.NeedStoreFaults.Of("read"): noFiles,
+		systems.NeedStoreFaults.Of("write"): noFiles, systems.NeedStoreFaults.Of("sync"): noFiles, systems.NeedStoreFaults.Of("truncate"): noFiles,
+		systems.NeedLinks.Of("latency"): noBytes, systems.NeedLinks.Of("bandwidth"): noBytes,
+	} {
+		if d.Lacks[need] == "" {
+			d.Lacks[need] = why
+		}
+	}
+	return d
+}
+
+// Start boots the broker in the run's world.
+func (s System) Start(_ context.Context, env systems.Env) (systems.Instance, error) {
+	world, ok := env.Runtime.(*tasks.Simulated)
+	if !ok {
+		return nil, errors.New("simulated: the run's world is not simulated")
+	}
+	in := &instance{Simulated: world, system: s, sink: env.Sink, defect: env.Defect, heartbeat: s.Broker().Heartbeat,
+		name: "custody", identity: "identity-1", hostname: "host-1", links: map[string]*link{}}
+	in.database = &database{in: in}
+	if err := in.boot(); err != nil {
+		return nil, err
+	}
+	return in, nil
+}
+
+// instance is the broker with its world around it.
+type instance struct {
+	*tasks.Simulated
+	system    System
+	sink      evidence.Sink
+	defect    string
+	heartbeat time.Duration
+
+	database                 *database
+	broker                   *process // nil while it is down
+	boots                    int
+	offset                   time.Duration // of the broker's clock
+	name, identity, hostname string
+	links                    map[string]*link // by address
+}
+
+var (
+	_ systems.Simulated     = System{}
+	_ systems.Connector     = System{}
+	_ systems.Networked     = (*instance)(nil)
+	_ systems.Linker        = (*instance)(nil)
+	_ systems.Process       = (*instance)(nil)
+	_ systems.Inspector     = (*instance)(nil)
+	_ systems.Administrator = (*instance)(nil)
+	_ systems.StoreFaulter  = (*instance)(nil)
+	_ systems.Clocked       = (*instance)(nil)
+	_ systems.Configurable  = (*instance)(nil)
+)
+
+var background = context.Background()
+
+// wall is the broker's clock.
+func (in *instance) wall() time.Time { return in.Wall().Add(in.offset) }
+
+func (in *instance) partition() store.Partition {
+	identity := in.identity
+	if identity == "" {
+		identity = in.hostname
+	}
+	return store.Partition{Connection: in.name, Identity: identity}
+}
+
+// Stop ends the broker, if it runs.
+func (in *instance) Stop(ctx context.Context) error {
+	if in.broker == nil {
+		return nil
+	}
+	return in.Shutdown(ctx)
+}
+
+func (in *instance) Address() string          { return "simulated" }
+func (in *instance) Protocol() links.Protocol { return zmtp.Protocol{} }
+
+// Link gives an actor its own.
+func (in *instance) Link(o links.Options) (links.Interruptible, error) {
+	l := &link{in: in, opts: o}
+	in.links[l.Addr()] = l
+	return l, nil
+}
+
+func (in *instance) Running() bool { return in.broker != nil }
+
+// order gives an order to the process that there is now.
+func (in *instance) order(do func(*process)) error {
+	if in.broker == nil {
+		return containers.ErrNotRunning
+	}
+	do(in.broker)
+	return nil
+}
+
+func (in *instance) Kill(context.Context) error     { return in.order((*process).kill) }
+func (in *instance) Shutdown(context.Context) error { return in.order((*process).shutdown) }
+func (in *instance) Pause(context.Context) error    { return in.order((*process).pause) }
+func (in *instance) Continue(context.Context) error { return in.order((*process).resume) }
+
+func (in *instance) Restart(ctx context.Context) error {
+	if err := in.Sleep(ctx, time.Millisecond+in.Jitter()); err != nil {
+		return err
+	}
+	return in.boot()
+}
+
+func (in *instance) Rows(context.Context) (evidence.Snapshot, error) { return in.database.rows() }
+
+func (in *instance) SetClock(_ context.Context, offset time.Duration) error {
+	in.offset = offset
+	in.database.stale = true
+	return nil
+}
+
+// Configure changes a setting for the next start.
+func (in *instance) Configure(_ context.Context, setting, value string) error {
+	switch setting {
+	case "identity":
+		in.identity = value
+		if value == "unset" {
+			in.identity = ""
+		}
+	case "hostname":
+		in.hostname = value
+	case "name":
+		in.name = value
+	case "identity-now": // the variable is read once, at the start
+	default:
+		return fmt.Errorf("simulated: no setting %q; there are identity, identity-now, hostname, name", setting)
+	}
+	in.database.stale = true
+	return nil
+}
+
+// ArmStore strikes the store of the broker that runs now.
+func (in *instance) ArmStore(_ context.Context, f systems.StoreFault, fired func(systems.StoreFired)) (func(context.Context) error, error) {
+	if in.broker == nil {
+		return nil, containers.ErrExited
+	}
+	hook := in.broker.hook
+	armed, err := hook.arm(f, fired)
+	if err != nil {
+		return nil, err
+	}
+	return func(context.Context) error {
+		hook.heal(armed)
+		return nil
+	}, nil
+}
+
+// DeadLetters are the dead rows of the broker's own partition.
+func (in *instance) DeadLetters(context.Context) ([]evidence.StoredRow, error) {
+	s, err := in.database.rows()
+	var dead []evidence.StoredRow
+	for _, r := range s.Rows {
+		if r.State == evidence.RowDead && r.Partition == s.Partition {
+			dead = append(dead, r)
+		}
+	}
+	return dead, err
+}
+
+func (in *instance) Redrive(ctx context.Context, messageID string) error {
+	return in.admin(ctx, "dlq.redrive", messageID)
+}
+
+func (in *instance) Discard(ctx context.Context, messageID string) error {
+	return in.admin(ctx, "dlq.discard", messageID)
+}
