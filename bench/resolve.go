@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"unicode"
 
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/faults"
@@ -30,6 +31,9 @@ func Faults(s script.Scenario) ([]evidence.FaultLabel, error) { return resolve(s
 // resolve looks up every fault and actor that the script names, before anything
 // starts, and gives its faults as data.
 func resolve(s script.Scenario) ([]evidence.FaultLabel, error) {
+	if !isFolderName(s.Name) {
+		return nil, &UsageError{fmt.Sprintf("scenario %q: its name is that of its run's folder: leave out slashes and a leading dot, and use at most %d bytes", s.Name, maxFolderName)}
+	}
 	var found []evidence.FaultLabel
 	actors := map[string]string{faults.Broker: "broker", "store": "store"}
 	labels := map[string]bool{}
@@ -129,6 +133,17 @@ func resolve(s script.Scenario) ([]evidence.FaultLabel, error) {
 		}
 	}
 	return found, nil
+}
+
+// maxFolderName leaves room for what is appended to a scenario's name.
+const maxFolderName = 200
+
+// isFolderName keeps a script that somebody else has written from choosing
+// where files are made.
+func isFolderName(name string) bool {
+	return name != "" && len(name) <= maxFolderName && name[0] != '.' && !strings.ContainsFunc(name, func(r rune) bool {
+		return r == '/' || r == '\\' || unicode.IsControl(r)
+	})
 }
 
 func verbs() []string {

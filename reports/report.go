@@ -9,6 +9,7 @@
 package reports
 
 import (
+	"fmt"
 	"io"
 	"slices"
 	"strings"
@@ -23,6 +24,29 @@ type Report struct {
 	Title   string // a heading; empty is "Custody report"
 	Command string // the command line that made the runs, as typed; may be empty
 	Runs    []Run
+	Copies  []Copy // folders that hold a run of Runs again; they are not counted
+}
+
+// Copy is a second folder of one run.
+type Copy struct {
+	Dir string
+	Of  string // the folder that is counted
+}
+
+// String is one sentence.
+func (c Copy) String() string {
+	return Visible(fmt.Sprintf("%s is the same run as %s, and is counted once", c.Dir, c.Of))
+}
+
+// Damaged are the runs whose evidence is not whole, each in a sentence.
+func (r Report) Damaged() []string {
+	var all []string
+	for _, run := range r.Runs {
+		if run.Judgement.Damaged {
+			all = append(all, Visible(run.Dir+": "+run.Judgement.Error))
+		}
+	}
+	return all
 }
 
 // Run is one finished run.

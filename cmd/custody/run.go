@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/custodymq/custody/bench"
+	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/guarantees"
 	"github.com/custodymq/custody/reports"
 	"github.com/custodymq/custody/scenarios"
@@ -28,6 +29,7 @@ import (
 
 type runFlags struct {
 	system, out, format, defect string
+	sign                        string
 	seed                        uint64
 	parallel, repeat            int
 	scale                       float64
@@ -62,6 +64,7 @@ which it is judged, and from which it can be judged again.`,
 	flags.IntVar(&f.repeat, "repeat", 1, "run each scenario so often; every verdict is shown")
 	flags.Float64Var(&f.scale, "scale", bench.DefaultScale, "factor on deadlines, bounds and periods, for a slow machine")
 	flags.DurationVar(&f.budget, "budget", 0, "run what fits into this time, most telling first, and say what was left out")
+	flags.StringVar(&f.sign, "sign", "", signUsage)
 	flags.BoolVar(&f.resume, "resume", false, "take the whole runs that the folder given with --out already holds, and make the others")
 	return cmd
 }
@@ -88,6 +91,10 @@ func runScenarios(cmd *cobra.Command, args []string, f runFlags) error {
 	if err != nil {
 		return err
 	}
+	sign, err := signer(f.sign)
+	if err != nil {
+		return err
+	}
 	dir := folderFor(f.out, "")
 	plan := scenarios.Plan{Scenarios: chosen, Dir: dir, Repeat: f.repeat, Parallel: f.parallel, Resume: f.resume, Budget: f.budget,
 		Options: bench.Options{System: system, Spec: f.system, Seed: f.seed, Scale: f.scale, Defect: f.defect}}
@@ -101,6 +108,7 @@ func runScenarios(cmd *cobra.Command, args []string, f runFlags) error {
 		return err
 	}
 	sayLeftOut(cmd.ErrOrStderr(), f.budget, plan.Scenarios, outcomes)
+	sign(outcomes)
 	return show(cmd, format, dir, outcomes)
 }
 
@@ -148,7 +156,11 @@ func findInstalled(spec string, scale float64, remote bool) (systems.System, err
 // show renders the runs of a plan; its error carries the exit code.
 func show(cmd *cobra.Command, format reports.Format, dir string, outcomes []scenarios.Outcome) error {
 	var dirs []string
+	judged := make(map[string]guarantees.Judgement)
 	for _, o := range outcomes {
+		if o.Judgement.Judge != "" {
+			judged[o.Dir] = o.Judgement
+		}
 		if o.Err != nil {
 			fmt.Fprintf(cmd.ErrOrStderr(), "custody: %s: could not measure: %v\n", o.Name, firstLine(o.Err))
 		}
@@ -159,7 +171,7 @@ func show(cmd *cobra.Command, format reports.Format, dir string, outcomes []scen
 	if len(dirs) == 0 && len(outcomes) > 0 {
 		return exit(guarantees.ExitUnmeasured) // each has said why
 	}
-	report, err := reports.Load(dirs)
+	report, err := reports.LoadJudged(dirs, judged)
 	if err != nil {
 		return unmeasured{err}
 	}
@@ -198,8 +210,11 @@ func choose(args []string) ([]script.Scenario, error) {
 	return chosen, nil
 }
 
+// maxScriptFile bounds the file of a script, in bytes.
+const maxScriptFile = 16 << 20
+
 func readScript(file string) (script.Scenario, error) {
-	text, err := os.ReadFile(file)
+	text, err := evidence.ReadRegular(file, maxScriptFile)
 	if err != nil {
 		return script.Scenario{}, fmt.Errorf("read a script: %w", err)
 	}
