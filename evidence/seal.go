@@ -253,7 +253,7 @@ func (r *Run) Damage() string {
 	case r.manifestErr != nil:
 		return manifestFile + ": " + r.manifestErr.Error()
 	case r.manifest.End == nil:
-		return "the run has no end: the harness died, or it is still going on"
+		return manifestFile + " has no end: the harness died, or it is still going on"
 	case r.Sealed():
 		return strings.Join(r.dir.checkFiles(r.manifest.End.Files), "; ")
 	}
