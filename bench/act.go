@@ -78,9 +78,9 @@ func (b *Bench) step(ctx context.Context, step script.Step) error {
 	case script.Plant:
 		return b.instance.(systems.Planter).PlantOld(ctx, s.BusinessID, s.Destination)
 	case script.Redrive:
-		return b.administer(ctx, "redrive", s.BusinessID, systems.Administrator.Redrive)
+		return b.administer(ctx, evidence.CommandRedrive, s.BusinessID, systems.Administrator.Redrive)
 	case script.Discard:
-		return b.administer(ctx, "discard", s.BusinessID, systems.Administrator.Discard)
+		return b.administer(ctx, evidence.CommandDiscard, s.BusinessID, systems.Administrator.Discard)
 	case script.Restore:
 		return b.restore(ctx, s)
 	case script.Rewind:
@@ -178,7 +178,7 @@ func (b *Bench) restart(ctx context.Context) error {
 	process := b.instance.(systems.Process)
 	bounded, cancel := context.WithTimeout(ctx, scaled(startBound, b.o.Scale))
 	defer cancel()
-	b.rec.Record(evidence.Event{Kind: evidence.Commanded, Actor: faults.Broker, Reason: "restart"})
+	b.rec.Record(evidence.Event{Kind: evidence.Commanded, Actor: faults.Broker, Command: evidence.CommandRestart})
 	if err := process.Shutdown(bounded); err != nil {
 		return err
 	}
@@ -319,7 +319,7 @@ var onlyOfRows = map[string]bool{evidence.CondStored: true, evidence.CondGone: t
 // time, and the script awaits the delivery.
 func (b *Bench) provoke(ctx context.Context, s script.Provoke) error {
 	b.rec.Record(evidence.Event{Kind: evidence.Commanded, Actor: "harness", BusinessID: s.BusinessID,
-		Reason: "provoke redelivery by " + string(b.desc.Profile.Redelivers)})
+		Command: evidence.CommandProvoke, Reason: "by " + string(b.desc.Profile.Redelivers)})
 	if b.desc.Profile.Redelivers != evidence.RedeliverReconnect {
 		return nil
 	}
@@ -336,7 +336,7 @@ func (b *Bench) provoke(ctx context.Context, s script.Provoke) error {
 	return nil
 }
 
-func (b *Bench) administer(ctx context.Context, command, businessID string, do func(systems.Administrator, context.Context, string) error) error {
+func (b *Bench) administer(ctx context.Context, command evidence.Command, businessID string, do func(systems.Administrator, context.Context, string) error) error {
 	ctx, cancel := context.WithTimeout(ctx, b.bounds.call)
 	defer cancel()
 	a := b.instance.(systems.Administrator)
@@ -347,12 +347,12 @@ func (b *Bench) administer(ctx context.Context, command, businessID string, do f
 	for _, row := range dead {
 		if row.BusinessID == businessID {
 			b.rec.Record(evidence.Event{Kind: evidence.DeadLettered, Actor: faults.Broker, BusinessID: businessID, PublishID: row.PublishID,
-				MessageID: row.MessageID, Reason: row.Reason})
+				MessageID: row.MessageID, Cause: row.Cause, Reason: row.Reason})
 			kind := evidence.Commanded
-			if command == "discard" {
+			if command == evidence.CommandDiscard {
 				kind = evidence.Purged
 			}
-			b.rec.Record(evidence.Event{Kind: kind, Actor: faults.Broker, BusinessID: businessID, PublishID: row.PublishID, MessageID: row.MessageID, Reason: command})
+			b.rec.Record(evidence.Event{Kind: kind, Actor: faults.Broker, BusinessID: businessID, PublishID: row.PublishID, MessageID: row.MessageID, Command: command})
 			return do(a, ctx, row.MessageID)
 		}
 	}

@@ -82,7 +82,7 @@ func (c *consumer) open(ctx context.Context) (systems.Consumer, error) {
 	c.sessions++
 	c.name = fmt.Sprintf("%s#%d", c.spec.Name, c.sessions)
 	e := c.event(evidence.SubscribeCalled)
-	e.Destination = c.spec.Destination
+	e.Destination, e.Window = c.spec.Destination, max(c.spec.Window, 1)
 	c.sink.Record(e)
 	s, err := c.clients.Consumer(bounded, systems.ConsumerOptions{Name: c.spec.Name, Session: c.name, Address: c.address,
 		Destination: c.spec.Destination, Subscription: subscription(c.spec), Mode: systems.Mode(c.spec.Mode), Window: max(c.spec.Window, 1)})

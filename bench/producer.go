@@ -229,6 +229,7 @@ func (p *producer) call(ctx context.Context, id string, t *tries, left func(cont
 			p.suspect.Store(session)
 		}
 		e.Kind, e.MessageID, e.Acceptance, e.HeldBy, e.Told, e.Reason = evidence.PublishReturned, r.MessageID, r.Acceptance, r.HeldBy, r.Told, r.Reason
+		e.OK, e.Duplicate, e.Cause = r.Told == systems.OK, r.Duplicate, r.Cause
 		e.At = 0
 		p.sink.Record(e)
 		return r
@@ -274,6 +275,7 @@ func (p *producer) resolve(ctx context.Context, step script.Resolve) error {
 	p.sink.Record(e)
 	r, err := resolver.Lookup(ctx, step.BusinessID)
 	e.Kind, e.Acceptance, e.MessageID, e.Reason = evidence.LookupReturned, r.Acceptance, r.MessageID, r.Reason
+	e.Standing, e.Cause = r.Standing, r.Cause
 	if err != nil {
 		e.Acceptance, e.Reason = evidence.Unknown, err.Error()
 	}

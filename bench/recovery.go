@@ -62,7 +62,7 @@ func (b *Bench) backupOf(checkpoint string) string {
 func (b *Bench) restore(ctx context.Context, s script.Restore) error {
 	bounded, cancel := context.WithTimeout(ctx, b.bounds.call)
 	defer cancel()
-	b.rec.Record(evidence.Event{Kind: evidence.Commanded, Actor: evidence.SourceBusiness, Reason: "restore to " + s.Checkpoint})
+	b.rec.Record(evidence.Event{Kind: evidence.Commanded, Actor: evidence.SourceBusiness, Command: evidence.CommandRestore, Checkpoint: s.Checkpoint})
 	return b.db.Restore(bounded, b.backupOf(s.Checkpoint))
 }
 
@@ -80,6 +80,6 @@ func (b *Bench) rewind(ctx context.Context, s script.Rewind) error {
 		to = systems.Point{Position: m.positions[c.spec.Destination]}
 	}
 	b.rec.Record(evidence.Event{Kind: evidence.Commanded, Actor: faults.Broker, Destination: c.spec.Destination, Subscription: subscription(c.spec),
-		Reason: evidence.RewindReason(s.Checkpoint, s.By)})
+		Command: evidence.CommandRewind, Checkpoint: s.Checkpoint, Reason: "by " + s.By})
 	return b.instance.(systems.Rewinder).Rewind(bounded, c.spec.Destination, subscription(c.spec), to)
 }

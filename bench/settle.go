@@ -39,25 +39,17 @@ func (b *Bench) drain(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.rec.Record(evidence.Event{Kind: evidence.DrainEnded, Actor: "harness", Reason: reason})
+	b.rec.Record(evidence.Event{Kind: evidence.DrainEnded, Actor: "harness", Drain: reason})
 	return nil
 }
 
-// The reasons for which a drain ends.
-const (
-	drainSettled    = "settled"
-	drainQuiet      = "quiet"
-	drainDeadline   = "deadline"
-	drainNoConsumer = "no-consumer"
-)
-
-func (b *Bench) drained(ctx context.Context) (string, error) {
+func (b *Bench) drained(ctx context.Context) (evidence.DrainReason, error) {
 	running := false
 	for _, c := range b.consumers {
 		running = running || c.isRunning()
 	}
 	if !running {
-		return drainNoConsumer, nil
+		return evidence.DrainNoConsumer, nil
 	}
 	inspector, shows := b.instance.(systems.Inspector)
 	unreadable := false
@@ -71,7 +63,7 @@ func (b *Bench) drained(ctx context.Context) (string, error) {
 			s, err := inspector.Rows(ctx)
 			switch {
 			case ctx.Err() != nil:
-				return drainDeadline, nil
+				return evidence.DrainDeadline, nil
 			case err != nil: // nothing is settled, and quiet proves nothing
 				if !unreadable {
 					b.note("the rows cannot be read: %v", err)
@@ -79,7 +71,7 @@ func (b *Bench) drained(ctx context.Context) (string, error) {
 				blind, unreadable = false, true
 			case s.Trust != evidence.Exact: // this time: the next look may show more
 			case unsettled(s) == 0:
-				return drainSettled, nil
+				return evidence.DrainSettled, nil
 			default:
 				blind = false
 			}
@@ -87,12 +79,12 @@ func (b *Bench) drained(ctx context.Context) (string, error) {
 		if !blind {
 			since = b.now()
 		} else if b.now()-max(since, b.watch.lastMove()) > quiet {
-			return drainQuiet, nil
+			return evidence.DrainQuiet, nil
 		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return drainDeadline, nil
+			return evidence.DrainDeadline, nil
 		}
 	}
 }
@@ -147,7 +139,7 @@ func (b *Bench) snapshot(ctx context.Context, checkpoint string) error {
 	for _, s := range taken {
 		s.Checkpoint = checkpoint
 		s.At = b.now()
-		s.Seq = b.rec.Record(evidence.Event{Kind: evidence.SnapshotTaken, Actor: s.Source, At: s.At, Reason: checkpoint})
+		s.Seq = b.rec.Record(evidence.Event{Kind: evidence.SnapshotTaken, Actor: s.Source, At: s.At, Checkpoint: checkpoint})
 		if err := b.rec.WriteSnapshot(s); err != nil {
 			return err
 		}

@@ -44,15 +44,15 @@ func TestDrained(t *testing.T) {
 		answers []look
 		redelivery,
 		deadline time.Duration
-		want string
+		want evidence.DrainReason
 	}{
-		"empty":                              {[]look{empty}, time.Hour, time.Minute, drainSettled},
-		"counted first, and then empty":      {[]look{counted, counted, waiting, counted, empty}, time.Hour, time.Minute, drainSettled},
-		"only counted":                       {[]look{counted}, 20 * time.Millisecond, time.Minute, drainQuiet},
-		"waiting first, and then counted":    {[]look{waiting, waiting, waiting, counted}, 50 * time.Millisecond, time.Minute, drainQuiet},
-		"unreadable first, and then counted": {[]look{broken, broken, broken, counted}, 50 * time.Millisecond, time.Minute, drainQuiet},
-		"waiting for ever":                   {[]look{waiting}, time.Millisecond, 100 * time.Millisecond, drainDeadline},
-		"unreadable for ever":                {[]look{broken}, time.Millisecond, 100 * time.Millisecond, drainDeadline},
+		"empty":                              {[]look{empty}, time.Hour, time.Minute, evidence.DrainSettled},
+		"counted first, and then empty":      {[]look{counted, counted, waiting, counted, empty}, time.Hour, time.Minute, evidence.DrainSettled},
+		"only counted":                       {[]look{counted}, 20 * time.Millisecond, time.Minute, evidence.DrainQuiet},
+		"waiting first, and then counted":    {[]look{waiting, waiting, waiting, counted}, 50 * time.Millisecond, time.Minute, evidence.DrainQuiet},
+		"unreadable first, and then counted": {[]look{broken, broken, broken, counted}, 50 * time.Millisecond, time.Minute, evidence.DrainQuiet},
+		"waiting for ever":                   {[]look{waiting}, time.Millisecond, 100 * time.Millisecond, evidence.DrainDeadline},
+		"unreadable for ever":                {[]look{broken}, time.Millisecond, 100 * time.Millisecond, evidence.DrainDeadline},
 	} {
 		t.Run(name, func(t *testing.T) {
 			rec, err := evidence.Create(filepath.Join(t.TempDir(), "run"), evidence.Manifest{Scale: 1}, nil)
@@ -73,7 +73,7 @@ func TestDrained(t *testing.T) {
 			if err != nil || got != c.want {
 				t.Errorf("ended as %q, %v; want %q", got, err, c.want)
 			}
-			if quiet := time.Since(in.last); got == drainQuiet && quiet < 2*c.redelivery {
+			if quiet := time.Since(in.last); got == evidence.DrainQuiet && quiet < 2*c.redelivery {
 				t.Errorf("quiet counted for %v, less than two redelivery periods", quiet)
 			}
 		})

@@ -76,12 +76,12 @@ func newRedis(t *testing.T) redis {
 		t.Fatal(err)
 	}
 	r := redis{address: port.Address}
-	r.start = func(ctx context.Context, log io.Writer, exited func(containers.Exit)) (containers.Process, string, error) {
+	r.start = func(ctx context.Context, log io.Writer, exited func(containers.Exit)) (containers.Process, []string, error) {
 		p, err := containers.StartProgram(ctx, containers.ProgramOptions{
 			Image: redisImage, Path: "redis-server", Args: []string{file}, Dir: dir, Log: log, Exited: exited,
 			Ready: func(ctx context.Context) error { return r.ask(ctx, "PING", "+PONG") },
 		})
-		return p, "", err
+		return p, nil, err
 	}
 	return r
 }

@@ -30,8 +30,9 @@ type Server struct {
 }
 
 // StartFunc starts a server's process. log takes what it prints, and exited
-// must be called once when it has ended. The note is recorded with the start.
-type StartFunc func(ctx context.Context, log io.Writer, exited func(Exit)) (p Process, note string, err error)
+// must be called once when it has ended. The partitions of its store, its own
+// first, are recorded with the start; nil where it has none.
+type StartFunc func(ctx context.Context, log io.Writer, exited func(Exit)) (p Process, partitions []string, err error)
 
 // NewServer makes a server that is attached to a run and not started yet. The
 // ports are its own from then on.
@@ -90,12 +91,12 @@ func (s *Server) Restart(ctx context.Context) error {
 		return fmt.Errorf("containers: restart %s: it still runs: kill it or shut it down first", s.actor)
 	}
 	l := &incarnation{of: s}
-	p, note, err := s.start(ctx, s, l.exited)
+	p, partitions, err := s.start(ctx, s, l.exited)
 	if err != nil {
 		return err // it never served: its end is no event of the system's
 	}
 	s.process = p
-	l.started(note)
+	l.started(partitions)
 	return nil
 }
 
@@ -109,10 +110,10 @@ type incarnation struct {
 	early   *Exit // before it was known to serve
 }
 
-func (l *incarnation) started(note string) {
+func (l *incarnation) started(partitions []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.of.record(evidence.Event{Kind: evidence.ProcessStarted, Reason: note})
+	l.of.record(evidence.Event{Kind: evidence.ProcessStarted, Partitions: partitions})
 	if l.serving = true; l.early != nil {
 		l.of.recordExit(*l.early)
 	}

@@ -50,9 +50,9 @@ func (l *logFile) Close() error { l.closed++; return nil }
 
 // shell starts a shell that prints something and then waits.
 func shell(script string, ready func(context.Context) error) containers.StartFunc {
-	return func(ctx context.Context, log io.Writer, exited func(containers.Exit)) (containers.Process, string, error) {
+	return func(ctx context.Context, log io.Writer, exited func(containers.Exit)) (containers.Process, []string, error) {
 		p, err := containers.StartProgram(ctx, containers.ProgramOptions{Path: "/bin/sh", Args: []string{"-c", script}, Log: log, Ready: ready, Exited: exited})
-		return p, "", err
+		return p, nil, err
 	}
 }
 

@@ -111,10 +111,47 @@ func (d *Decoder) eventField(key []byte, e *Event) error {
 		return d.unsigned(&e.Call)
 	case "ok":
 		return d.boolean(&e.OK)
+	case "cause":
+		return name(d, causeNames, "cause", &e.Cause)
+	case "standing":
+		return name(d, standingNames, "standing", &e.Standing)
+	case "duplicate":
+		return d.boolean(&e.Duplicate)
+	case "negative":
+		return d.boolean(&e.Negative)
+	case "window":
+		return integer(d, &e.Window)
+	case "command":
+		return name(d, commandNames, "command", &e.Command)
+	case "checkpoint":
+		return d.text(&e.Checkpoint)
+	case "offset":
+		return integer(d, &e.Offset)
+	case "drain":
+		return name(d, drainReasonNames, "drain reason", &e.Drain)
+	case "partitions":
+		return d.texts(&e.Partitions)
 	case "reason":
 		return d.text(&e.Reason)
 	}
 	return d.skip()
+}
+
+// texts reads a list of strings; the list is the event's own, for it is rare.
+func (d *Decoder) texts(v *[]string) error {
+	if d.null() {
+		*v = nil
+		return nil
+	}
+	list := make([]string, 0, 2)
+	err := d.array(func() error {
+		var s string
+		err := d.text(&s)
+		list = append(list, s)
+		return err
+	})
+	*v = list
+	return err
 }
 
 func (d *Decoder) frameItems(e *Event) error {
@@ -535,9 +572,29 @@ func AppendJSON(dst []byte, e *Event) []byte {
 		dst = append(dst, `,"call":`...)
 		dst = strconv.AppendUint(dst, e.Call, 10)
 	}
-	if e.OK {
-		dst = append(dst, `,"ok":true`...)
+	dst = appendMark(dst, `,"ok":true`, e.OK)
+
+	dst = appendName(dst, `,"cause":`, causeNames, e.Cause)
+	dst = appendName(dst, `,"standing":`, standingNames, e.Standing)
+	dst = appendMark(dst, `,"duplicate":true`, e.Duplicate)
+	dst = appendMark(dst, `,"negative":true`, e.Negative)
+	dst = appendInteger(dst, `,"window":`, int64(e.Window))
+	dst = appendName(dst, `,"command":`, commandNames, e.Command)
+	dst = appendText(dst, `,"checkpoint":`, e.Checkpoint)
+	dst = appendInteger(dst, `,"offset":`, int64(e.Offset))
+	dst = appendName(dst, `,"drain":`, drainReasonNames, e.Drain)
+	for i, p := range e.Partitions {
+		if i == 0 {
+			dst = append(dst, `,"partitions":[`...)
+		} else {
+			dst = append(dst, ',')
+		}
+		dst = appendQuoted(dst, p)
 	}
+	if len(e.Partitions) > 0 {
+		dst = append(dst, ']')
+	}
+
 	dst = appendText(dst, `,"reason":`, e.Reason)
 	return append(dst, '}')
 }
@@ -547,6 +604,13 @@ func appendText(dst []byte, field, s string) []byte {
 		return dst
 	}
 	return appendQuoted(append(dst, field...), s)
+}
+
+func appendMark(dst []byte, field string, v bool) []byte {
+	if v {
+		dst = append(dst, field...)
+	}
+	return dst
 }
 
 func appendInteger(dst []byte, field string, v int64) []byte {
@@ -625,6 +689,10 @@ func (e *Event) named() error {
 		{"mark", uint8(e.Mark), markNames},
 		{"to", uint8(e.To), directionNames},
 		{"phase", uint8(e.Phase), phaseNames},
+		{"cause", uint8(e.Cause), causeNames},
+		{"standing", uint8(e.Standing), standingNames},
+		{"command", uint8(e.Command), commandNames},
+		{"drain", uint8(e.Drain), drainReasonNames},
 		{"kind", uint8(e.Kind), kindNames},
 	} {
 		if int(v.value) >= len(v.names) {

@@ -22,7 +22,9 @@ func fullEvent() Event {
 		Link: "c1", Conn: 1, Frame: "ack", To: ToBroker,
 		Items: []FrameItem{{BusinessID: "order-1", PublishID: "p1-1-1"}, {}, {MessageID: "m2"}},
 		Fault: "lost", Struck: "drop", Phase: Act,
-		Exit: &ExitInfo{Code: -1, Signal: "killed", Ordered: true},
+		Exit:  &ExitInfo{Code: -1, Signal: "killed", Ordered: true},
+		Cause: CauseExpired, Standing: Dead, Duplicate: true, Negative: true, Window: 20, Command: CommandRewind, Checkpoint: "cut",
+		Offset: -time.Hour, Drain: DrainQuiet, Partitions: []string{"custody/host-1", `quoted "x"`},
 		Call: 9, OK: true, Reason: "line\u2028sep\ttab\x01\x7f\xffbroken 日本",
 	}
 }
@@ -64,7 +66,9 @@ func genEvent(t *rapid.T) Event {
 		reflect.TypeFor[Kind](): len(kindNames), reflect.TypeFor[Acceptance](): len(acceptanceNames),
 		reflect.TypeFor[HeldBy](): len(heldByNames), reflect.TypeFor[AckOutcome](): len(ackOutcomeNames),
 		reflect.TypeFor[Mark](): len(markNames), reflect.TypeFor[Direction](): len(directionNames),
-		reflect.TypeFor[Phase](): len(phaseNames),
+		reflect.TypeFor[Phase](): len(phaseNames), reflect.TypeFor[Cause](): len(causeNames),
+		reflect.TypeFor[Standing](): len(standingNames), reflect.TypeFor[Command](): len(commandNames),
+		reflect.TypeFor[DrainReason](): len(drainReasonNames),
 	}
 	for i := range v.NumField() {
 		f, label := v.Field(i), v.Type().Field(i).Name
@@ -81,6 +85,10 @@ func genEvent(t *rapid.T) Event {
 			f.SetBool(rapid.Bool().Draw(t, label))
 		case reflect.Slice:
 			for range rapid.IntRange(0, 3).Draw(t, label) {
+				if f.Type() == reflect.TypeFor[[]string]() {
+					e.Partitions = append(e.Partitions, text.Draw(t, "partition"))
+					continue
+				}
 				e.Items = append(e.Items, FrameItem{text.Draw(t, "b"), text.Draw(t, "p"), text.Draw(t, "m")})
 			}
 		case reflect.Pointer:

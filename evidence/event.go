@@ -3,10 +3,7 @@
 // so a saved run can be read and judged without any broker.
 package evidence
 
-import (
-	"strings"
-	"time"
-)
+import "time"
 
 // Event is one thing that was observed. A flat struct on purpose: one line of
 // JSON, one decoder, one schema; fields that do not apply are left out.
@@ -32,7 +29,7 @@ type Event struct {
 	Ack        AckOutcome    `json:"ack,omitzero"`     // AckReturned, NackReturned
 	Mark       Mark          `json:"mark,omitzero"`    // Delivered
 	Attempt    int           `json:"attempt,omitzero"` // Delivered: as the system counts, from 1; 0 where it does not
-	Told       string        `json:"told,omitempty"`   // PublishReturned: what the call told the application, "ok" or its error
+	Told       string        `json:"told,omitempty"`   // PublishReturned: what the call told the application, in words
 	Key        string        `json:"key,omitempty"`    // ordering key
 	Digest     string        `json:"digest,omitempty"` // of payload, key and headers: see Envelope
 	Size       int           `json:"size,omitzero"`    // payload bytes
@@ -49,8 +46,20 @@ type Event struct {
 	Phase  Phase     `json:"phase,omitzero"`   // PhaseBegan
 	Exit   *ExitInfo `json:"exit,omitempty"`   // ProcessExited
 	Call   uint64    `json:"call,omitzero"`    // *Called and its *Returned: the actor's own count of calls, pairing the two
-	OK     bool      `json:"ok,omitzero"`      // AwaitEnded, SubscribeReturned, HealthChecked
-	Reason string    `json:"reason,omitempty"` // why, in words: an error, a refusal, what was missing
+	OK     bool      `json:"ok,omitzero"`      // AwaitEnded, SubscribeReturned, HealthChecked; PublishReturned: the call told the application that all is well
+
+	Cause      Cause         `json:"cause,omitzero"`       // PublishReturned, LookupReturned, DeadLettered: the system's own why
+	Standing   Standing      `json:"standing,omitzero"`    // LookupReturned
+	Duplicate  bool          `json:"duplicate,omitzero"`   // PublishReturned: the system calls it an earlier publish, come again
+	Negative   bool          `json:"negative,omitzero"`    // FrameCarried: an answer that takes no responsibility and confirms nothing
+	Window     int           `json:"window,omitzero"`      // SubscribeCalled: most unacknowledged deliveries asked for
+	Command    Command       `json:"command,omitzero"`     // Commanded, Purged: what was ordered
+	Checkpoint string        `json:"checkpoint,omitempty"` // SnapshotTaken; Commanded restore and rewind: to where
+	Offset     time.Duration `json:"offset,omitzero"`      // ClockSet: how far ahead of true time
+	Drain      DrainReason   `json:"drain,omitzero"`       // DrainEnded
+	Partitions []string      `json:"partitions,omitempty"` // ProcessStarted of the broker: its own, then those it took over by migration
+
+	Reason string `json:"reason,omitempty"` // why, in words for people: an error, a refusal, what was missing. Nothing is judged by it
 }
 
 // FrameItem is one message (or its acknowledgement) carried by a frame.
@@ -105,13 +114,13 @@ const (
 	StoreReturned // …and has returned (Reason when it failed)
 	AwaitBegan
 	AwaitEnded    // OK, or the deadline passed
-	SnapshotTaken // stored rows were read; Reason is the checkpoint's name
+	SnapshotTaken // stored rows were read
 	HealthChecked
-	DrainEnded // Reason: settled, barrier, quiet, deadline, no-consumer
+	DrainEnded
 	WatchEnded
 	DeadLettered // an administrator's command or the system said so
 	Purged
-	ClockSet // Reason is the offset given to an actor
+	ClockSet
 	Commanded
 	Noted
 )
@@ -172,21 +181,4 @@ func (p *Phase) UnmarshalText(b []byte) error { return unmarshalName(phaseNames,
 // concurrent use and has written the event when it returns.
 type Sink interface {
 	Record(Event) uint64
-}
-
-// RewindReason is that of the Commanded event by which a logical subscriber is
-// put back to a checkpoint; how says by what it was found again.
-func RewindReason(checkpoint, how string) string {
-	return "rewind to " + checkpoint + " by " + how
-}
-
-// RewoundTo is the checkpoint that an event puts its logical subscriber back to;
-// false if it is about something else.
-func RewoundTo(e *Event) (checkpoint string, ok bool) {
-	if e.Kind != Commanded {
-		return "", false
-	}
-	rest, ok := strings.CutPrefix(e.Reason, "rewind to ")
-	checkpoint, _, _ = strings.Cut(rest, " ")
-	return checkpoint, ok
 }

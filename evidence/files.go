@@ -155,7 +155,7 @@ func (r *Run) History() (*History, error) {
 		if r.manifest.End != nil {
 			want = int64(r.manifest.End.Events)
 		}
-		h.Events = eventsOf(events, want)
+		h.Events = eventsOf(events, want, r.manifest.Format)
 	}
 	if rows, err := r.lines(rowsFile); err != nil {
 		damaged(err)
@@ -172,7 +172,7 @@ func noEvents(func(*Event, error) bool) {}
 
 // eventsOf reads the events; want is how many there are, -1 where nobody has
 // said so. Numbers without a gap prove that no line was lost.
-func eventsOf(f *lineFile, want int64) iter.Seq2[*Event, error] {
+func eventsOf(f *lineFile, want int64, format int) iter.Seq2[*Event, error] {
 	return func(yield func(*Event, error) bool) {
 		var d Decoder
 		var e Event
@@ -189,6 +189,9 @@ func eventsOf(f *lineFile, want int64) iter.Seq2[*Event, error] {
 			if err != nil {
 				yield(nil, fmt.Errorf("evidence: %s line %d: %w", f.path, n, err))
 				return
+			}
+			if format == 1 {
+				e.fromFormat1()
 			}
 			if !yield(&e, nil) {
 				return
@@ -215,6 +218,9 @@ func readSnapshots(h *History, f *lineFile) error {
 			var row StoredRow
 			if err = json.Unmarshal(line, &row); err == nil && row.State == RowInvalid {
 				err = errors.New("a stored row is due, and it has no state")
+			}
+			if h.Manifest.Format == 1 {
+				row.fromFormat1()
 			}
 			last := &h.Snapshots[len(h.Snapshots)-1]
 			last.Rows = append(last.Rows, row)

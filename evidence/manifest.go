@@ -172,6 +172,7 @@ type Profile struct {
 	MarksAgain       bool       `json:"marksAgain"`       // a redelivery says that it is one
 	AckConfirms      bool       `json:"ackConfirms"`      // acknowledgements are confirmed
 	ConfirmIsDurable bool       `json:"confirmIsDurable"` // …only after a durable delete
+	KeepsSubscribers bool       `json:"keepsSubscribers"` // a logical subscriber, once confirmed, is there also while none of its sessions is
 	Limits           Limits     `json:"limits"`
 }
 

@@ -47,7 +47,8 @@ type StoredRow struct {
 	Attempts     int      `json:"attempts,omitzero"`
 	Expired      bool     `json:"expired,omitzero"` // past its deadline when read
 	Version      int      `json:"version,omitzero"` // payload protocol version where the store keeps one
-	Reason       string   `json:"reason,omitempty"` // why it was dead-lettered
+	Cause        Cause    `json:"cause,omitzero"`   // of a dead letter: NoCause where the system keeps none
+	Reason       string   `json:"reason,omitempty"` // …in words for people
 }
 
 // RowState is the standing of a stored row.

@@ -25,18 +25,22 @@ type schema struct {
 // enums are the words that a named type of ours may have. The zero value's is
 // left out where the field is.
 var enums = map[reflect.Type][]string{
-	reflect.TypeFor[Kind]():       kindNames[1:],
-	reflect.TypeFor[Acceptance](): acceptanceNames[1:],
-	reflect.TypeFor[HeldBy]():     heldByNames[1:],
-	reflect.TypeFor[AckOutcome](): ackOutcomeNames[1:],
-	reflect.TypeFor[Mark]():       markNames[1:],
-	reflect.TypeFor[Direction]():  directionNames[1:],
-	reflect.TypeFor[Phase]():      phaseNames[1:],
-	reflect.TypeFor[Trust]():      trustNames,
-	reflect.TypeFor[RowState]():   rowStateNames[1:],
-	reflect.TypeFor[EndHow]():     {string(EndCompleted), string(EndCancelled), string(EndFailed)},
-	reflect.TypeFor[Owner]():      {string(OwnerSystem), string(OwnerApplication)},
-	reflect.TypeFor[Redelivery](): {string(RedeliverTimeout), string(RedeliverReconnect), string(RedeliverClaim), string(RedeliverRebalance), string(RedeliverNever)},
+	reflect.TypeFor[Kind]():        kindNames[1:],
+	reflect.TypeFor[Acceptance]():  acceptanceNames[1:],
+	reflect.TypeFor[HeldBy]():      heldByNames[1:],
+	reflect.TypeFor[AckOutcome]():  ackOutcomeNames[1:],
+	reflect.TypeFor[Mark]():        markNames[1:],
+	reflect.TypeFor[Direction]():   directionNames[1:],
+	reflect.TypeFor[Phase]():       phaseNames[1:],
+	reflect.TypeFor[Cause]():       causeNames[1:],
+	reflect.TypeFor[Standing]():    standingNames[1:],
+	reflect.TypeFor[Command]():     commandNames[1:],
+	reflect.TypeFor[DrainReason](): drainReasonNames[1:],
+	reflect.TypeFor[Trust]():       trustNames,
+	reflect.TypeFor[RowState]():    rowStateNames[1:],
+	reflect.TypeFor[EndHow]():      {string(EndCompleted), string(EndCancelled), string(EndFailed)},
+	reflect.TypeFor[Owner]():       {string(OwnerSystem), string(OwnerApplication)},
+	reflect.TypeFor[Redelivery]():  {string(RedeliverTimeout), string(RedeliverReconnect), string(RedeliverClaim), string(RedeliverRebalance), string(RedeliverNever)},
 	reflect.TypeFor[Class](): func() (words []string) {
 		for _, c := range Classes() {
 			words = append(words, string(c))

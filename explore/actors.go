@@ -188,6 +188,7 @@ func (p *producer) call(t *task, id string, try *tries, limit time.Duration) fun
 			p.suspect = session
 		}
 		e.Kind, e.MessageID, e.Acceptance, e.HeldBy, e.Told, e.Reason = evidence.PublishReturned, r.MessageID, r.Acceptance, r.HeldBy, r.Told, r.Reason
+		e.OK, e.Duplicate, e.Cause = r.Told == systems.OK, r.Duplicate, r.Cause
 		w.record(e)
 		return r
 	}
@@ -227,6 +228,7 @@ func (p *producer) resolve(t *task, step script.Resolve) error {
 		r = p.lookup(t, step.BusinessID)
 	}
 	e.Kind, e.Acceptance, e.MessageID, e.Reason = evidence.LookupReturned, r.Acceptance, r.MessageID, r.Reason
+	e.Standing, e.Cause = r.Standing, r.Cause
 	w.record(e)
 	return nil
 }
@@ -342,7 +344,7 @@ func (c *consumer) open(t *task) error {
 	c.sessions++
 	c.name = fmt.Sprintf("%s#%d", c.spec.Name, c.sessions)
 	e := c.event(evidence.SubscribeCalled)
-	e.Destination = c.spec.Destination
+	e.Destination, e.Window = c.spec.Destination, max(c.spec.Window, 1)
 	w.record(e)
 	opened, err := w.dial(t, c.spec.Name, c.link, c.stopped)
 	if err == nil {

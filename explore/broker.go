@@ -54,6 +54,9 @@ func (d *database) rows() (evidence.Snapshot, error) {
 			r := evidence.StoredRow{State: state, Version: int(row.Version), MessageID: row.MessageID, BusinessID: row.BusinessID, Destination: row.Topic,
 				Subscription: row.Group, Attempts: row.Attempts, Reason: row.Reason, Partition: row.Partition.String(),
 				Expired: !row.ExpiresAt.IsZero() && now.After(row.ExpiresAt)}
+			if r.State == evidence.RowDead && r.Reason != "" {
+				r.Cause = evidence.CauseStated
+			}
 			if e, err := evidence.ParseEnvelope(row.Payload); err == nil {
 				r.PublishID = e.PublishID
 				r.Digest = evidence.Digest(row.Payload, row.Key, row.Headers)
@@ -134,7 +137,7 @@ func (w *world) boot() error {
 		return err
 	}
 	w.broker = p
-	w.record(evidence.Event{Kind: evidence.ProcessStarted, Actor: faults.Broker, Reason: "partition=" + w.partition().String()})
+	w.record(evidence.Event{Kind: evidence.ProcessStarted, Actor: faults.Broker, Partitions: []string{w.partition().String()}})
 	p.step(core.Input{Kind: core.Tick}) // arms the timer
 	return nil
 }

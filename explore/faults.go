@@ -58,7 +58,7 @@ func (w *world) strikes(t *task, f faults.Fault, s script.Fault, frame string) (
 	case faults.StrikesClock:
 		set := func(d time.Duration) {
 			w.clock = d
-			w.record(evidence.Event{Kind: evidence.ClockSet, Actor: s.Target, Fault: s.Label, Reason: d.String()})
+			w.record(evidence.Event{Kind: evidence.ClockSet, Actor: s.Target, Fault: s.Label, Offset: d})
 		}
 		set(s.By)
 		w.record(evidence.Event{Kind: evidence.FaultFired, Actor: s.Target, Fault: s.Label, Struck: "clock"})

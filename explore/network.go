@@ -201,7 +201,7 @@ func (p *pipe) carry(x packet) {
 func (p *pipe) record(f links.Frame, struck string) {
 	name := p.conn.link.name
 	p.conn.w.record(evidence.Event{Kind: evidence.FrameCarried, Actor: name, Link: name, Conn: p.conn.number, Frame: f.Kind, To: p.to,
-		Items: f.Items, Struck: struck, Reason: f.Says})
+		Items: f.Items, Struck: struck, Negative: f.Negative(), Reason: f.Says})
 }
 
 // forward hands a packet on, behind all that was handed on before.

@@ -187,7 +187,7 @@ func (w *world) phases(t *task) error {
 	if err != nil {
 		return err
 	}
-	w.record(evidence.Event{Kind: evidence.DrainEnded, Actor: "harness", Reason: reason})
+	w.record(evidence.Event{Kind: evidence.DrainEnded, Actor: "harness", Drain: reason})
 	w.phase(evidence.Watch)
 	period := w.desc.Profile.Limits.RedeliveryPeriod
 	t.pause(period + period/4)
@@ -227,9 +227,9 @@ func (w *world) health(t *task) {
 const pollInterval = 20 * time.Millisecond
 
 // drained waits until nothing is unsettled, or the deadline.
-func (w *world) drained(t *task) (string, error) {
+func (w *world) drained(t *task) (evidence.DrainReason, error) {
 	if !slices.ContainsFunc(w.actors, func(c *consumer) bool { return c.running }) {
-		return "no-consumer", nil
+		return evidence.DrainNoConsumer, nil
 	}
 	deadline := w.now + w.desc.Profile.Limits.DrainDeadline
 	w.changed = true
@@ -238,17 +238,17 @@ func (w *world) drained(t *task) (string, error) {
 			w.changed = false
 			s, err := w.database.rows()
 			if err != nil {
-				return "", err
+				return evidence.NoDrainReason, err
 			}
 			if !slices.ContainsFunc(s.Rows, func(r evidence.StoredRow) bool {
 				return r.State == evidence.RowPending && !r.Expired && r.Partition == s.Partition
 			}) {
-				return "settled", nil
+				return evidence.DrainSettled, nil
 			}
 		}
 		t.pause(pollInterval)
 	}
-	return "deadline", nil
+	return evidence.DrainDeadline, nil
 }
 
 // snapshot reads the stored rows, the application's and the broker's.
@@ -259,7 +259,7 @@ func (w *world) snapshot(checkpoint string) error {
 	}
 	for _, s := range []evidence.Snapshot{w.business.rows(), rows} {
 		s.Checkpoint, s.At = checkpoint, w.now
-		s.Seq = w.record(evidence.Event{Kind: evidence.SnapshotTaken, Actor: s.Source, Reason: checkpoint})
+		s.Seq = w.record(evidence.Event{Kind: evidence.SnapshotTaken, Actor: s.Source, Checkpoint: checkpoint})
 		w.snapshots = append(w.snapshots, s)
 		w.conditions.ObserveSnapshot(s)
 	}
@@ -326,7 +326,7 @@ func (w *world) step(t *task, step script.Step) error {
 		return w.await(t, s)
 	case script.Provoke:
 		w.record(evidence.Event{Kind: evidence.Commanded, Actor: "harness", BusinessID: s.BusinessID,
-			Reason: "provoke redelivery by " + string(w.desc.Profile.Redelivers)})
+			Command: evidence.CommandProvoke, Reason: "by " + string(w.desc.Profile.Redelivers)})
 		return nil
 	case script.Start:
 		if s.Actor == faults.Broker {
@@ -336,7 +336,7 @@ func (w *world) step(t *task, step script.Step) error {
 	case script.Stop:
 		return w.consumers[s.Actor].stop(t)
 	case script.Restart:
-		w.record(evidence.Event{Kind: evidence.Commanded, Actor: faults.Broker, Reason: "restart"})
+		w.record(evidence.Event{Kind: evidence.Commanded, Actor: faults.Broker, Command: evidence.CommandRestart})
 		if w.broker == nil {
 			return errors.New("explore: the broker is down")
 		}
@@ -347,9 +347,9 @@ func (w *world) step(t *task, step script.Step) error {
 	case script.Set:
 		return w.set(s)
 	case script.Redrive:
-		return w.administer(t, "redrive", s.BusinessID)
+		return w.administer(t, evidence.CommandRedrive, s.BusinessID)
 	case script.Discard:
-		return w.administer(t, "discard", s.BusinessID)
+		return w.administer(t, evidence.CommandDiscard, s.BusinessID)
 	case script.Elapse:
 		return w.elapse(t, s)
 	}
@@ -496,7 +496,7 @@ func (w *world) set(s script.Set) error {
 }
 
 // administer redrives or discards a dead letter.
-func (w *world) administer(t *task, command, businessID string) error {
+func (w *world) administer(t *task, command evidence.Command, businessID string) error {
 	s, err := w.database.rows()
 	if err != nil {
 		return err
@@ -506,13 +506,13 @@ func (w *world) administer(t *task, command, businessID string) error {
 			continue
 		}
 		w.record(evidence.Event{Kind: evidence.DeadLettered, Actor: faults.Broker, BusinessID: businessID, PublishID: row.PublishID,
-			MessageID: row.MessageID, Reason: row.Reason})
+			MessageID: row.MessageID, Cause: row.Cause, Reason: row.Reason})
 		kind := evidence.Commanded
-		if command == "discard" {
+		if command == evidence.CommandDiscard {
 			kind = evidence.Purged
 		}
-		w.record(evidence.Event{Kind: kind, Actor: faults.Broker, BusinessID: businessID, PublishID: row.PublishID, MessageID: row.MessageID, Reason: command})
-		return w.admin(t, "dlq."+command, row.MessageID)
+		w.record(evidence.Event{Kind: kind, Actor: faults.Broker, BusinessID: businessID, PublishID: row.PublishID, MessageID: row.MessageID, Command: command})
+		return w.admin(t, "dlq."+command.String(), row.MessageID)
 	}
 	w.note("%s %s: it is not in the dead-letter queue", command, businessID)
 	return nil

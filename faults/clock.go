@@ -19,7 +19,7 @@ var clockFault = Fault{Verb: "clock", Class: evidence.Clock, Strikes: StrikesClo
 			if err := clock.SetClock(ctx, offset); err != nil {
 				return err
 			}
-			t.Sink().Record(evidence.Event{Kind: evidence.ClockSet, Actor: s.Target, Fault: s.Label, Reason: offset.String()})
+			t.Sink().Record(evidence.Event{Kind: evidence.ClockSet, Actor: s.Target, Fault: s.Label, Offset: offset})
 			return nil
 		}
 		if err := set(ctx, s.By); err != nil {

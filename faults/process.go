@@ -20,7 +20,8 @@ var gate = actions{links.Hold, links.HoldAfter}
 // processFaults strike a process: at once, or at a hand-over that is held while
 // they do.
 func processFaults() []Fault {
-	fault := func(verb string, class evidence.Class, text string, stroke func(context.Context, Process) error, heal func(context.Context, Process) error, goesOn bool) Fault {
+	fault := func(command evidence.Command, class evidence.Class, text string, stroke func(context.Context, Process) error, heal func(context.Context, Process) error, goesOn bool) Fault {
+		verb := command.String()
 		return Fault{Verb: verb, Class: class, Strikes: StrikesProcess, Text: text,
 			Example: "fault it: " + verb + " broker before frame accept of order-3 on p1",
 			frame:   gate,
@@ -29,18 +30,18 @@ func processFaults() []Fault {
 				if err != nil {
 					return nil, err
 				}
-				p := &processStroke{spec: s, verb: verb, process: process, sink: t.Sink(), stroke: stroke, undo: heal, goesOn: goesOn}
+				p := &processStroke{spec: s, verb: verb, command: command, process: process, sink: t.Sink(), stroke: stroke, undo: heal, goesOn: goesOn}
 				return p, p.arm(ctx, t)
 			}}
 	}
 	return []Fault{
-		fault("kill", evidence.BrokerCrash, "SIGKILL: the process dies at once; it is started again when the fault is healed.",
+		fault(evidence.CommandKill, evidence.BrokerCrash, "SIGKILL: the process dies at once; it is started again when the fault is healed.",
 			func(ctx context.Context, p Process) error { return p.Kill(ctx) },
 			func(ctx context.Context, p Process) error { return p.Revive(ctx) }, false),
-		fault("shutdown", evidence.BrokerRestart, "The process ends in order; it is started again when the fault is healed.",
+		fault(evidence.CommandShutdown, evidence.BrokerRestart, "The process ends in order; it is started again when the fault is healed.",
 			func(ctx context.Context, p Process) error { return p.Shutdown(ctx) },
 			func(ctx context.Context, p Process) error { return p.Revive(ctx) }, false),
-		fault("pause", evidence.BrokerPause, "SIGSTOP: the process stands still until the fault is healed.",
+		fault(evidence.CommandPause, evidence.BrokerPause, "SIGSTOP: the process stands still until the fault is healed.",
 			func(ctx context.Context, p Process) error { return p.Pause(ctx) },
 			func(ctx context.Context, p Process) error { return p.Continue(ctx) }, true),
 	}
@@ -55,6 +56,7 @@ type processStroke struct {
 	signal
 	spec    Spec
 	verb    string
+	command evidence.Command
 	process Process
 	sink    evidence.Sink
 	stroke  func(context.Context, Process) error
@@ -127,7 +129,7 @@ func (p *processStroke) wait(reached <-chan struct{}, release func(), items <-ch
 func (p *processStroke) strike(ctx context.Context, items []evidence.FrameItem) error {
 	// An orderly end takes its time: what was under way when it began may have
 	// given up when it is certain.
-	p.sink.Record(evidence.Event{Kind: evidence.Commanded, Actor: p.spec.Target, Fault: p.spec.Label, Reason: p.verb})
+	p.sink.Record(evidence.Event{Kind: evidence.Commanded, Actor: p.spec.Target, Fault: p.spec.Label, Command: p.command})
 	if err := p.stroke(ctx, p.process); err != nil {
 		return fmt.Errorf("%s %s: %w", p.verb, p.spec.Target, err)
 	}

@@ -87,9 +87,9 @@ func (l *ledger) publishReturned(e *evidence.Event, tell observe) {
 		return
 	}
 	m := l.publish(e.PublishID, e.BusinessID)
-	m.returned, m.acceptance, m.heldBy, m.reason = l.now, e.Acceptance, e.HeldBy, e.Reason
-	m.toldOK, m.clock = e.Told == "ok", l.clock
-	if strings.HasPrefix(e.Reason, "duplicate") {
+	m.returned, m.acceptance, m.heldBy = l.now, e.Acceptance, e.HeldBy
+	m.toldOK, m.clock = e.OK, l.clock
+	if e.Duplicate {
 		m.alias = true
 	} else if h := hash(e.MessageID); h != 0 && m.slot.nextOfBusiness != 0 {
 		for _, o := range l.group(m) {
@@ -383,11 +383,11 @@ func (l *ledger) lookupReturned(e *evidence.Event, tell observe) {
 	}
 	for i := range m.lookups {
 		if k := &m.lookups[i]; k.returned.seq == 0 {
-			k.returned, k.acceptance, k.reason = l.now, e.Acceptance, e.Reason
+			k.returned, k.acceptance, k.standing = l.now, e.Acceptance, e.Standing
 			break
 		}
 	}
-	if strings.Contains(e.Reason, "expired") && m.expiredSaid.seq == 0 {
+	if e.Cause == evidence.CauseExpired && m.expiredSaid.seq == 0 {
 		m.expiredSaid = l.now
 	}
 	tell(e, m, nil)
@@ -415,7 +415,7 @@ func (l *ledger) frameCarried(e *evidence.Event, tell observe) {
 			l.deliverFrames = true
 			m.carried = l.now
 		case frameAckConfirm:
-			if !affirms(e) {
+			if e.Negative { // one that refused is an answer too
 				break
 			}
 			if a := l.actors[link]; a != nil && a.sub != nil {
@@ -533,16 +533,8 @@ func (l *ledger) phaseBegan(e *evidence.Event, tell observe) {
 func (l *ledger) processStarted(e *evidence.Event, tell observe) {
 	if e.Actor == actorBroker {
 		l.healed = l.now
-		var names []string
-		for _, word := range strings.Fields(e.Reason) {
-			for _, prefix := range []string{partitionWord, migratedWord} {
-				if name, ok := strings.CutPrefix(word, prefix); ok {
-					names = append(names, name)
-				}
-			}
-		}
-		if names != nil {
-			l.partitions = append(l.partitions, partitionStart{l.now, names})
+		if len(e.Partitions) > 0 {
+			l.partitions = append(l.partitions, partitionStart{l.now, slices.Clone(e.Partitions)})
 		}
 	}
 	tell(e, nil, nil)
@@ -563,7 +555,7 @@ func (l *ledger) processExited(e *evidence.Event, tell observe) {
 }
 
 func (l *ledger) drainEnded(e *evidence.Event, tell observe) {
-	l.drain, l.drainReason = l.now, e.Reason
+	l.drain, l.drainReason = l.now, e.Drain
 	tell(e, nil, nil)
 }
 
@@ -576,8 +568,8 @@ func (l *ledger) disposed(e *evidence.Event, tell observe) {
 		m.purged = l.now
 		l.step(m, partyNobody)
 	} else {
-		m.deadLettered, m.deadReason = l.now, e.Reason
-		if strings.Contains(e.Reason, "expired") && m.expiredSaid.seq == 0 {
+		m.deadLettered, m.deadCause, m.deadWords = l.now, e.Cause, wordsIn(e)
+		if e.Cause == evidence.CauseExpired && m.expiredSaid.seq == 0 {
 			m.expiredSaid = l.now
 		}
 		l.step(m, partyDead)
@@ -587,10 +579,8 @@ func (l *ledger) disposed(e *evidence.Event, tell observe) {
 
 func (l *ledger) setClock(e *evidence.Event, tell observe) {
 	if e.Actor == actorBroker {
-		if d, err := time.ParseDuration(e.Reason); err == nil {
-			l.clockWas = l.clockRecently()
-			l.clock, l.clockSet, l.clockSetAt = d, true, l.now.at
-		}
+		l.clockWas = l.clockRecently()
+		l.clock, l.clockSet, l.clockSetAt = e.Offset, true, l.now.at
 	}
 	tell(e, nil, nil)
 }
@@ -616,32 +606,25 @@ func (l *ledger) elsewhere(m *message) bool {
 	return false
 }
 
-// affirms says whether an answer's frame took responsibility or confirmed: one
-// that refused is an answer too.
-func affirms(e *evidence.Event) bool { return e.Reason == "" || e.Reason == "accepted" }
-
 func (l *ledger) snapshotTaken(e *evidence.Event, tell observe) {
-	if _, twice := l.checkpoints[e.Reason]; !twice {
-		l.checkpoints[strings.Clone(e.Reason)] = l.now
+	if _, twice := l.checkpoints[e.Checkpoint]; !twice {
+		l.checkpoints[strings.Clone(e.Checkpoint)] = l.now
 	}
 	tell(e, nil, nil)
 }
 
-// commanded notes a redrive: what was dead-lettered gets its attempts anew; and
-// a rewind.
+// commanded notes what an order changes: a redriven dead letter gets its
+// attempts anew, a rewound subscriber is served again.
 func (l *ledger) commanded(e *evidence.Event, tell observe) {
-	if e.Actor == actorBroker && e.Reason == restartCommand {
-		l.restarted = true
-	}
-	if checkpoint, ok := evidence.RewoundTo(e); ok {
-		l.rewind(l.symbol(e.Subscription), checkpoint)
-	}
-	if strings.HasPrefix(e.Reason, redriveCommand) {
-		for _, m := range l.hot {
-			if m != nil && m.deadLettered.seq != 0 {
-				m.redriven++
-				m.deadLettered = stamp{}
-			}
+	switch e.Command {
+	case evidence.CommandRestart:
+		l.restarted = l.restarted || e.Actor == actorBroker
+	case evidence.CommandRewind:
+		l.rewind(l.symbol(e.Subscription), e.Checkpoint)
+	case evidence.CommandRedrive:
+		if m := l.resolve(e.PublishID, e.MessageID, e.BusinessID); m != nil && m.deadLettered.seq != 0 {
+			m.redriven++
+			m.deadLettered = stamp{}
 		}
 	}
 	tell(e, nil, nil)

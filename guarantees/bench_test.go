@@ -67,7 +67,7 @@ func synthetic(n int) iter.Seq2[*evidence.Event, error] {
 				}
 			}
 		}
-		send(evidence.Event{Kind: evidence.DrainEnded, Reason: "settled"})
+		send(evidence.Event{Kind: evidence.DrainEnded, Drain: evidence.DrainSettled})
 	}
 }
 

@@ -58,7 +58,7 @@ func (c retry) buried(l *ledger, m *message, r *receipt, dead *evidence.StoredRo
 	case m.purged.seq != 0: // discarded by command
 	case dead != nil && pending != nil:
 		violate(byEvents, "also-pending", "is in the dead-letter queue and still pending")
-	case dead != nil && dead.Reason == "" && m.deadReason == "", dead == nil && m.deadLettered.seq != 0 && m.deadReason == "":
+	case dead != nil && dead.Cause == evidence.NoCause && m.deadCause == evidence.NoCause, dead == nil && m.deadLettered.seq != 0 && m.deadCause == evidence.NoCause:
 		violate(byEvents, "no-reason", "was dead-lettered without its reason")
 	case dead != nil || m.deadLettered.seq != 0 && !l.exactEnd():
 	case !l.exactEnd():

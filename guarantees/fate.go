@@ -91,7 +91,11 @@ func (l *ledger) emptyEnd() bool {
 
 // quiet reports whether the drain ended with a proof that nothing more comes.
 func (l *ledger) quiet() bool {
-	return l.drainReason == "settled" || l.drainReason == "barrier" || l.drainReason == "quiet"
+	switch l.drainReason {
+	case evidence.DrainSettled, evidence.DrainBarrier, evidence.DrainQuiet:
+		return true
+	}
+	return false
 }
 
 // ready reports whether a logical subscriber has a consumer now, at the end.
@@ -238,7 +242,7 @@ func (l *ledger) absent(m *message, r *receipt) bool {
 	if (l.exactEnd() || l.emptyEnd()) && m.heldBy != evidence.HeldByBrokerMemory && m.heldBy != evidence.HeldByClient {
 		return true
 	}
-	return l.quiet() && l.ready(m, r.sub) && (l.drainReason != "quiet" || !l.heldSomewhere(r.sub))
+	return l.quiet() && l.ready(m, r.sub) && (l.drainReason != evidence.DrainQuiet || !l.heldSomewhere(r.sub))
 }
 
 // heldSomewhere reports whether a message may be in the hands of a consumer that settles
@@ -260,10 +264,10 @@ func (l *ledger) excuse(m *message, r *receipt) string {
 	for _, o := range l.aliases(m) {
 		row := l.endRow(o, r.sub, evidence.RowDead)
 		switch {
-		case row != nil && row.Reason != "":
-			return "dead-lettered: " + row.Reason
-		case o.deadLettered.seq != 0 && o.deadReason != "":
-			return "dead-lettered: " + o.deadReason
+		case row != nil && row.Cause != evidence.NoCause:
+			return "dead-lettered: " + quoteDead(row.Cause, wordsOf(row))
+		case o.deadLettered.seq != 0 && o.deadCause != evidence.NoCause:
+			return "dead-lettered: " + quoteDead(o.deadCause, o.deadWords)
 		case o.purged.seq != 0:
 			return "purged by command"
 		case o.expiredSaid.seq != 0:

@@ -31,18 +31,18 @@ var cases = []struct {
 		t.sub("c1#1", "g").publish(o1).call(retryOf1).answer(retryOf1, evidence.Accepted).serve("c1#1", o1).drained("settled").rows("end")
 	}, Held, ""},
 	{evidence.NoAcceptedLoss, "answered as a duplicate is an alias", func(t *tale) {
-		t.sub("c1#1", "g").call(o1).answer(o1, evidence.Unknown).call(retryOf1).answer(retryOf1, evidence.Accepted, because("duplicate")).serve("c1#1", o1).drained("settled").rows("end")
+		t.sub("c1#1", "g").call(o1).answer(o1, evidence.Unknown).call(retryOf1).answer(retryOf1, evidence.Accepted, repeated).serve("c1#1", o1).drained("settled").rows("end")
 	}, Held, ""},
 	{evidence.NoAcceptedLoss, "the system's name counts, not the one asked for", func(t *tale) {
 		t.sub("c1#1", "g").call(o1, called("asked")).answer(o1, evidence.Unknown, called("")).call(retryOf1, called("asked")).
-			answer(retryOf1, evidence.Accepted, called("s:1"), because("duplicate: the earlier publish")).deliver("c1#1", o1, called("s:1")).
+			answer(retryOf1, evidence.Accepted, called("s:1"), repeated).deliver("c1#1", o1, called("s:1")).
 			ack("c1#1", o1).drained("settled").rows("end")
 	}, Held, ""},
 	{evidence.NoAcceptedLoss, "kept for nobody", func(t *tale) {
 		t.sub("c1#1", "g").publish(o1).end("c1#1").drained("no-consumer").rows("end", row(evidence.RowPending, o1))
 	}, Held, ""},
 	{evidence.NoAcceptedLoss, "dead-lettered with its reason", func(t *tale) {
-		t.sub("c1#1", "g").publish(o1).drained("settled").rows("end", row(evidence.RowDead, o1, func(r *evidence.StoredRow) { r.Reason = "poison" }))
+		t.sub("c1#1", "g").publish(o1).drained("settled").rows("end", row(evidence.RowDead, o1, poisoned))
 	}, Held, ""},
 	{evidence.NoAcceptedLoss, "purged by command", func(t *tale) {
 		t.sub("c1#1", "g").publish(o1).on(evidence.Purged, "admin", o1).drained("settled").rows("end")
@@ -51,8 +51,8 @@ var cases = []struct {
 		t.call(o1, ttl(50*ms)).answer(o1, evidence.Accepted).after(100 * ms).drained("no-consumer").rows("end")
 	}, Held, ""},
 	{evidence.NoAcceptedLoss, "expired while the broker ran under another partition", func(t *tale) {
-		t.broker(evidence.ProcessStarted, "partition=a", nil).sub("c1#1", "g").call(o1, ttl(50*ms)).answer(o1, evidence.Accepted).
-			broker(evidence.ProcessStarted, "partition=b", nil).after(100*ms).broker(evidence.ProcessStarted, "partition=a", nil).drained("settled").rows("end")
+		t.boots("a").sub("c1#1", "g").call(o1, ttl(50*ms)).answer(o1, evidence.Accepted).
+			boots("b").after(100 * ms).boots("a").drained("settled").rows("end")
 	}, Held, ""},
 	{evidence.NoAcceptedLoss, "expired by when it was called, its answer being late", func(t *tale) {
 		t.sub("c1#1", "g").call(o1, ttl(50*ms)).after(40*ms).answer(o1, evidence.Accepted).after(20 * ms).drained("settled").rows("end")
@@ -158,7 +158,7 @@ var cases = []struct {
 		t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1).effect("c1#1", o1).ack("c1#1", o1).drained("settled").rows("end")
 	}, Inconclusive, ""},
 	{evidence.NoAcceptedLoss, "a fire-and-forget loss is shown and breaks nothing", func(t *tale) {
-		t.sub("c1#1", "g").call(o1).answer(o1, evidence.Unknown, told("ok")).publish(o2).serve("c1#1", o2).drained("quiet")
+		t.sub("c1#1", "g").call(o1).answer(o1, evidence.Unknown, toldOK).publish(o2).serve("c1#1", o2).drained("quiet")
 	}, Held, "unconfirmed-loss"},
 
 	{evidence.NoDuplicateDelivery, "each once, and fan-out", func(t *tale) {
@@ -232,7 +232,7 @@ var cases = []struct {
 			rows("end", row(evidence.RowPending, retryOf1, func(r *evidence.StoredRow) { r.PublishID, r.MessageID = "", "" }))
 	}, Held, ""},
 	{evidence.DeclinedMeansAbsent, "declined as a duplicate of what is stored", func(t *tale) {
-		t.sub("c1#1", "g").publish(o1).call(retryOf1).answer(retryOf1, evidence.Declined, because("duplicate")).call(o2).answer(o2, evidence.Rejected).rows("end", row(evidence.RowPending, retryOf1))
+		t.sub("c1#1", "g").publish(o1).call(retryOf1).answer(retryOf1, evidence.Declined, repeated).call(o2).answer(o2, evidence.Rejected).rows("end", row(evidence.RowPending, retryOf1))
 	}, Held, ""},
 	{evidence.DeclinedMeansAbsent, "the retry chose the same message ID", func(t *tale) {
 		t.call(o1, answeredWith("m1")).answer(o1, evidence.Rejected).call(retryOf1, answeredWith("m1")).answer(retryOf1, evidence.Accepted).
@@ -302,7 +302,7 @@ var cases = []struct {
 			after(200*ms).heal("f").frame(frameDeliver, "c1", o1, "").deliver("c1#1", o1)
 	}, Held, ""},
 	{evidence.ExpiryHonoured, "the broker's clock went back", func(t *tale) {
-		t.sub("c1#1", "g").call(o1, ttl(50*ms)).answer(o1, evidence.Accepted).broker(evidence.ClockSet, "-1h", nil).
+		t.sub("c1#1", "g").call(o1, ttl(50*ms)).answer(o1, evidence.Accepted).clock(-time.Hour).
 			after(200*ms).frame(frameDeliver, "c1", o1, "")
 	}, Held, ""},
 	{evidence.ExpiryHonoured, "late", func(t *tale) {
@@ -312,14 +312,14 @@ var cases = []struct {
 		t.sub("c1#1", "g").call(o1, ttl(50*ms)).answer(o1, evidence.Accepted).after(200*ms).deliver("c1#1", o1)
 	}, Violated, "late"},
 	{evidence.ExpiryHonoured, "late by the broker's own clock", func(t *tale) {
-		t.sub("c1#1", "g").call(o1, ttl(time.Minute)).answer(o1, evidence.Accepted).broker(evidence.ClockSet, "1h", nil).after(2*time.Second).frame(frameDeliver, "c1", o1, "")
+		t.sub("c1#1", "g").call(o1, ttl(time.Minute)).answer(o1, evidence.Accepted).clock(time.Hour).after(2*time.Second).frame(frameDeliver, "c1", o1, "")
 	}, Violated, "late"},
 	{evidence.ExpiryHonoured, "on its way when the clock was set", func(t *tale) {
-		t.sub("c1#1", "g").call(o1, ttl(time.Minute)).answer(o1, evidence.Accepted).broker(evidence.ClockSet, "1h", nil).frame(frameDeliver, "c1", o1, "").rows("end")
+		t.sub("c1#1", "g").call(o1, ttl(time.Minute)).answer(o1, evidence.Accepted).clock(time.Hour).frame(frameDeliver, "c1", o1, "").rows("end")
 	}, Held, ""},
 	{evidence.ExpiryHonoured, "on its way when the clock was set twice", func(t *tale) {
-		t.sub("c1#1", "g").broker(evidence.ClockSet, "-1h", nil).after(time.Second).call(o1, ttl(time.Minute)).answer(o1, evidence.Accepted).
-			broker(evidence.ClockSet, "0s", nil).broker(evidence.ClockSet, "0s", nil).frame(frameDeliver, "c1", o1, "").rows("end")
+		t.sub("c1#1", "g").clock(-time.Hour).after(time.Second).call(o1, ttl(time.Minute)).answer(o1, evidence.Accepted).
+			clock(0).clock(0).frame(frameDeliver, "c1", o1, "").rows("end")
 	}, Held, ""},
 	{evidence.ExpiryHonoured, "an alias of what was delivered has no row", func(t *tale) {
 		t.sub("c1#1", "g").call(o1, ttl(time.Minute)).answer(o1, evidence.Accepted).serve("c1#1", o1).
@@ -329,7 +329,7 @@ var cases = []struct {
 		t.call(o1, ttl(500*ms)).answer(o1, evidence.Accepted).rows("early").after(time.Second).rows("end")
 	}, Violated, "early"},
 	{evidence.ExpiryHonoured, "said to be expired too early", func(t *tale) {
-		t.call(o1, ttl(500*ms)).answer(o1, evidence.Accepted).on(evidence.DeadLettered, "admin", o1, because("expired")).after(time.Second).rows("end")
+		t.call(o1, ttl(500*ms)).answer(o1, evidence.Accepted).on(evidence.DeadLettered, "admin", o1, because("too old"), cause(evidence.CauseExpired)).after(time.Second).rows("end")
 	}, Violated, "early"},
 	{evidence.ExpiryHonoured, "nothing has a time to live", func(t *tale) { t.publish(o1) }, Inconclusive, ""},
 
@@ -372,7 +372,7 @@ var cases = []struct {
 	{evidence.AckIsFinal, "the answer to the late ACK was a refusal", func(t *tale) {
 		t.sub("c1#1", "g").publish(o1).frame(frameDeliver, "c1", o1, "").deliver("c1#1", o1).frame("ack", "c1", o1, "")
 		t.frame(frameAckConfirm, "c1", o1, "")
-		t.events[len(t.events)-1].Reason = "refused"
+		t.events[len(t.events)-1].Negative = true
 		t.on(evidence.AckCalled, "c1#1", o1).on(evidence.AckReturned, "c1#1", o1, ackOutcome(evidence.AckRefused)).frame(frameDeliver, "c1", o1, "").serve("c1#1", o1)
 	}, Held, ""},
 	{evidence.AckIsFinal, "nothing confirmed", func(t *tale) { t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1) }, Inconclusive, ""},
@@ -405,43 +405,43 @@ var cases = []struct {
 
 	{evidence.UnknownResolved, "it was delivered", func(t *tale) { t.sub("c1#1", "g").call(o1).answer(o1, evidence.Unknown).deliver("c1#1", o1) }, Held, ""},
 	{evidence.UnknownResolved, "a lookup settled it", func(t *tale) {
-		t.call(o1).answer(o1, evidence.Unknown).lookup(o1, evidence.Accepted, "stored").rows("x", row(evidence.RowPending, o1))
+		t.call(o1).answer(o1, evidence.Unknown).lookup(o1, evidence.Accepted, evidence.Stored).rows("x", row(evidence.RowPending, o1))
 	}, Held, ""},
 	{evidence.UnknownResolved, "an effect proves it", func(t *tale) { t.call(o1).answer(o1, evidence.Unknown).business(row(evidence.RowEffect, o1)) }, Held, ""},
 	{evidence.UnknownResolved, "absent after its connection's end", func(t *tale) { t.call(o1).answer(o1, evidence.Unknown).end("p1#1").rows("end") }, Held, ""},
 	{evidence.UnknownResolved, "not seen after its connection's end", func(t *tale) {
-		t.call(o1).answer(o1, evidence.Unknown).end("p1#1").lookup(o1, evidence.Rejected, "not-seen")
+		t.call(o1).answer(o1, evidence.Unknown).end("p1#1").lookup(o1, evidence.Rejected, evidence.Absent)
 	}, Held, ""},
 	{evidence.UnknownResolved, "forgotten is no denial", func(t *tale) {
-		t.sub("c1#1", "g").call(o1).answer(o1, evidence.Unknown).deliver("c1#1", o1).lookup(o1, evidence.Unknown, "forgotten")
+		t.sub("c1#1", "g").call(o1).answer(o1, evidence.Unknown).deliver("c1#1", o1).lookup(o1, evidence.Unknown, evidence.Forgotten)
 	}, Held, ""},
-	{evidence.UnknownResolved, "denied though accepted", func(t *tale) { t.publish(o1).lookup(o1, evidence.Rejected, "not-seen") }, Violated, "lookup-denied"},
+	{evidence.UnknownResolved, "denied though accepted", func(t *tale) { t.publish(o1).lookup(o1, evidence.Rejected, evidence.Absent) }, Violated, "lookup-denied"},
 	{evidence.UnknownResolved, "denied though delivered before", func(t *tale) {
-		t.sub("c1#1", "g").call(o1).answer(o1, evidence.Unknown).deliver("c1#1", o1).lookup(o1, evidence.Rejected, "not-seen")
+		t.sub("c1#1", "g").call(o1).answer(o1, evidence.Unknown).deliver("c1#1", o1).lookup(o1, evidence.Rejected, evidence.Absent)
 	}, Violated, "lookup-denied"},
 	{evidence.UnknownResolved, "denied, and delivered later though its connection was dead", func(t *tale) {
-		t.sub("c1#1", "g").call(o1).answer(o1, evidence.Unknown).end("p1#1").after(60*ms).lookup(o1, evidence.Rejected, "not-seen").deliver("c1#1", o1)
+		t.sub("c1#1", "g").call(o1).answer(o1, evidence.Unknown).end("p1#1").after(60*ms).lookup(o1, evidence.Rejected, evidence.Absent).deliver("c1#1", o1)
 	}, Violated, "lookup-denied"},
 	{evidence.UnknownResolved, "denied while what its connection sent may be under way", func(t *tale) {
-		t.sub("c1#1", "g").call(o1).answer(o1, evidence.Unknown).end("p1#1").lookup(o1, evidence.Rejected, "not-seen").deliver("c1#1", o1)
+		t.sub("c1#1", "g").call(o1).answer(o1, evidence.Unknown).end("p1#1").lookup(o1, evidence.Rejected, evidence.Absent).deliver("c1#1", o1)
 	}, Held, ""},
-	{evidence.UnknownResolved, "invented", func(t *tale) { t.call(o1).answer(o1, evidence.Rejected).lookup(o1, evidence.Accepted, "stored") }, Violated, "lookup-invented"},
+	{evidence.UnknownResolved, "invented", func(t *tale) { t.call(o1).answer(o1, evidence.Rejected).lookup(o1, evidence.Accepted, evidence.Stored) }, Violated, "lookup-invented"},
 	{evidence.UnknownResolved, "denied while its connection lived", func(t *tale) {
-		t.sub("c1#1", "g").call(o1).answer(o1, evidence.Unknown).lookup(o1, evidence.Rejected, "not-seen")
+		t.sub("c1#1", "g").call(o1).answer(o1, evidence.Unknown).lookup(o1, evidence.Rejected, evidence.Absent)
 	}, Inconclusive, ""},
 	{evidence.UnknownResolved, "absent while its connection lived", func(t *tale) { t.call(o1).answer(o1, evidence.Unknown).rows("end") }, Inconclusive, ""},
 	{evidence.UnknownResolved, "nothing unknown", func(t *tale) { t.publish(o1) }, Inconclusive, ""},
 
 	{evidence.BoundedRetry, "three attempts, then dead with its reason", func(t *tale) {
-		poison(t, 3).rows("end", row(evidence.RowDead, o1, func(r *evidence.StoredRow) { r.Reason = "poison" }))
+		poison(t, 3).rows("end", row(evidence.RowDead, o1, poisoned))
 	}, Held, ""},
 	{evidence.BoundedRetry, "a redrive gives new attempts", func(t *tale) {
-		poison(t, 3).on(evidence.DeadLettered, "admin", o1, because("poison")).add(evidence.Event{Kind: evidence.Commanded, Reason: "redrive o1"})
+		poison(t, 3).on(evidence.DeadLettered, "admin", o1, because("poison"), cause(evidence.CauseStated)).add(evidence.Event{Kind: evidence.Commanded, BusinessID: "o1", Command: evidence.CommandRedrive})
 		t.deliver("c1#1", o1, again).on(evidence.NackReturned, "c1#1", o1).deliver("c1#1", o1, again).deliver("c1#1", o1, again).on(evidence.NackReturned, "c1#1", o1).
-			rows("end", row(evidence.RowDead, o1, func(r *evidence.StoredRow) { r.Reason = "poison" }))
+			rows("end", row(evidence.RowDead, o1, poisoned))
 	}, Held, ""},
 	{evidence.BoundedRetry, "discarded by command", func(t *tale) {
-		poison(t, 3).on(evidence.Purged, "admin", o1, because("discard")).after(10 * time.Second).rows("end")
+		poison(t, 3).on(evidence.Purged, "admin", o1, command(evidence.CommandDiscard)).after(10 * time.Second).rows("end")
 	}, Held, ""},
 	{evidence.BoundedRetry, "the broker left its partition before its last attempt ended", func(t *tale) {
 		t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1).deliver("c1#1", o1, again).deliver("c1#1", o1, again).after(10 * time.Second).
@@ -453,7 +453,7 @@ var cases = []struct {
 	{evidence.BoundedRetry, "stays pending", func(t *tale) { poison(t, 3).rows("end", row(evidence.RowPending, o1)) }, Violated, "not-dead-lettered"},
 	{evidence.BoundedRetry, "without its reason", func(t *tale) { poison(t, 3).rows("end", row(evidence.RowDead, o1)) }, Violated, "no-reason"},
 	{evidence.BoundedRetry, "dead and pending", func(t *tale) {
-		poison(t, 3).rows("end", row(evidence.RowPending, o1), row(evidence.RowDead, o1, func(r *evidence.StoredRow) { r.Reason = "poison" }))
+		poison(t, 3).rows("end", row(evidence.RowPending, o1), row(evidence.RowDead, o1, poisoned))
 	}, Violated, "also-pending"},
 	{evidence.BoundedRetry, "no look at the queue", func(t *tale) { poison(t, 3) }, Inconclusive, ""},
 	{evidence.BoundedRetry, "never used up", func(t *tale) { t.sub("c1#1", "g").publish(o1).serve("c1#1", o1) }, Inconclusive, ""},
@@ -467,7 +467,7 @@ var cases = []struct {
 		t.fault("f", evidence.Link).sub("c1#1", "g").publish(o1).fire("f", "drop", "c1", frameDeliver, o1).after(time.Second).heal("f").serve("c1#1", o1).drained("settled")
 	}, Held, ""},
 	{evidence.RecoveryBounded, "expired by a clock that was wrong", func(t *tale) {
-		t.sub("c1#1", "g").broker(evidence.ClockSet, "-1h", nil).call(o1, ttl(50*ms)).answer(o1, evidence.Accepted).broker(evidence.ClockSet, "0s", nil).
+		t.sub("c1#1", "g").clock(-time.Hour).call(o1, ttl(50*ms)).answer(o1, evidence.Accepted).clock(0).
 			publish(o2).serve("c1#1", o2).after(time.Second).drained("deadline").rows("end")
 	}, Held, ""},
 	{evidence.RecoveryBounded, "the handler failed", func(t *tale) {
@@ -489,7 +489,7 @@ var cases = []struct {
 		t.publish(o1).call(o2).answer(o2, evidence.Unknown).snapshot(evidence.Snapshot{Checkpoint: "end", Source: evidence.SourceBroker, Trust: evidence.CountsOnly, Count: 2})
 	}, Held, ""},
 	{evidence.RowsMatchClients, "expired by a clock that is wrong", func(t *tale) {
-		t.sub("c1#1", "g").call(o1, ttl(time.Minute)).answer(o1, evidence.Accepted).broker(evidence.ClockSet, "1h", nil).end("c1#1").after(100 * ms).rows("end")
+		t.sub("c1#1", "g").call(o1, ttl(time.Minute)).answer(o1, evidence.Accepted).clock(time.Hour).end("c1#1").after(100 * ms).rows("end")
 	}, Held, ""},
 	{evidence.RowsMatchClients, "published again under another partition", func(t *tale) {
 		t.publish(o1, retryOf1).rows("end", in("a", o1), in("b", retryOf1))
@@ -523,11 +523,11 @@ var cases = []struct {
 
 	{evidence.PartitionIsolation, "a stranger's row stays", func(t *tale) { t.rows("a", in("B", o2)).rows("end", in("B", o2)) }, Held, ""},
 	{evidence.PartitionIsolation, "its own row goes after a change of identity", func(t *tale) {
-		t.broker(evidence.ProcessStarted, "partition=A", nil).rows("a", in("A", o1), in("Z", o2)).
-			broker(evidence.ProcessStarted, "partition=B", nil).rows("end", in("Z", o2))
+		t.boots("A").rows("a", in("A", o1), in("Z", o2)).
+			boots("B").rows("end", in("Z", o2))
 	}, Held, ""},
 	{evidence.PartitionIsolation, "taken over by migration", func(t *tale) {
-		t.broker(evidence.ProcessStarted, "partition=A", nil).publish(o1).broker(evidence.ProcessStarted, "partition=B migrates=A", nil).sub("c1#1", "g").deliver("c1#1", o1)
+		t.boots("A").publish(o1).boots("B", "A").sub("c1#1", "g").deliver("c1#1", o1)
 	}, Held, ""},
 	{evidence.PartitionIsolation, "gone", func(t *tale) { t.rows("a", in("B", o2)).rows("end") }, Violated, "row-gone"},
 	{evidence.PartitionIsolation, "changed", func(t *tale) {
@@ -536,7 +536,7 @@ var cases = []struct {
 		t.rows("a", in("B", o2)).rows("end", changed)
 	}, Violated, "row-changed"},
 	{evidence.PartitionIsolation, "delivered across", func(t *tale) {
-		t.broker(evidence.ProcessStarted, "partition=A", nil).publish(o1).broker(evidence.ProcessStarted, "partition=B", nil).sub("c1#1", "g").deliver("c1#1", o1)
+		t.boots("A").publish(o1).boots("B").sub("c1#1", "g").deliver("c1#1", o1)
 	}, Violated, "delivered-across"},
 	{evidence.PartitionIsolation, "no stranger", func(t *tale) { t.publish(o1).rows("a").rows("end") }, Inconclusive, ""},
 

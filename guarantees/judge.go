@@ -125,7 +125,7 @@ func (j *judge) judge(out *Judgement) {
 func (j *judge) ending() string {
 	end := j.history.Manifest.End
 	if end != nil && end.How != evidence.EndCompleted {
-		return strings.TrimSuffix(fmt.Sprintf("the run %s: %s", end.How, end.Reason), ": ")
+		return "the run " + quoteEnd(end)
 	}
 	return ""
 }
@@ -303,7 +303,7 @@ func known(m *evidence.Manifest, guarantee string) string {
 	day := m.StartedAt.UTC().Format(evidence.Day)
 	for _, k := range m.Known {
 		if k.Guarantee == guarantee && day <= k.Until {
-			return fmt.Sprintf("known until %s: %s", k.Until, k.Reason)
+			return quoteKnown(&k)
 		}
 	}
 	return ""

@@ -43,7 +43,7 @@ func TestJudgeRuns(t *testing.T) {
 		{"not covered", twice().fault("f", evidence.Clock).fire("f", "clock", "", ""), func(t *tale) {
 			t.history.Manifest.Claims = []evidence.Claim{{Guarantee: dup, Under: []evidence.Class{evidence.Link}}}
 		}, NotClaimed, ExitNone, ""},
-		{"a restart by a step of the script is a restart", twice().add(evidence.Event{Kind: evidence.Commanded, Actor: actorBroker, Reason: restartCommand}), func(t *tale) {
+		{"a restart by a step of the script is a restart", twice().add(evidence.Event{Kind: evidence.Commanded, Actor: actorBroker, Command: evidence.CommandRestart}), func(t *tale) {
 			t.history.Manifest.Claims = []evidence.Claim{{Guarantee: dup, Under: []evidence.Class{evidence.Link}}}
 		}, NotClaimed, ExitNone, ""},
 		{"a fault without a class is always covered", twice().fault("f", "").fire("f", "fail", "", ""), func(t *tale) {
@@ -217,7 +217,7 @@ func TestFrozenPublishesAreNotForgotten(t *testing.T) {
 			}
 			t.drained("settled").rows("end").business(rows...)
 		}},
-		{evidence.UnknownResolved, "lookup-denied", func(t *tale) { t.lookup(victim, evidence.Rejected, "not-seen") }},
+		{evidence.UnknownResolved, "lookup-denied", func(t *tale) { t.lookup(victim, evidence.Rejected, evidence.Absent) }},
 	} {
 		t.Run(c.guarantee+"/"+c.kind, func(t *testing.T) {
 			s := newTale().sub("c1#1", "g")

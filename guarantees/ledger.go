@@ -62,7 +62,7 @@ type ledger struct {
 	partitions    []partitionStart
 	checkpoints   map[string]stamp // the first snapshot of each name
 	drain         stamp
-	drainReason   string
+	drainReason   evidence.DrainReason
 	deliverFrames bool // some deliver frame was seen: links observe
 	hasEffects    bool
 	observes      map[uint32]bool // links that have shown the publish frames of their actor
@@ -174,13 +174,9 @@ const (
 	frameAckConfirm = "ack-confirm"
 	actorBroker     = "broker"
 
-	coolDown       = 1 << 12 // settled publishes that stay hot, for what still follows an acknowledgement
-	maxDenseCount  = 1 << 26 // larger counts are not of our producers
-	maxProducers   = 1<<16 - 1
-	partitionWord  = "partition="
-	migratedWord   = "migrates="
-	redriveCommand = "redrive"
-	restartCommand = "restart"
+	coolDown      = 1 << 12 // settled publishes that stay hot, for what still follows an acknowledgement
+	maxDenseCount = 1 << 26 // larger counts are not of our producers
+	maxProducers  = 1<<16 - 1
 )
 
 func newLedger(h *evidence.History) *ledger {

@@ -35,7 +35,6 @@ type message struct {
 	heldBy                           evidence.HeldBy
 	toldOK, alias, frozen            bool
 	named                            bool          // the system has said what it calls it; until then the ID is the one asked for
-	reason                           string        // of the answer
 	clock                            time.Duration // the broker's offset when it answered
 
 	receipts []receipt
@@ -47,7 +46,8 @@ type message struct {
 	published    stamp // its publish frame passed a link
 	carried      stamp // a deliver frame of it passed a link
 	deadLettered stamp
-	deadReason   string
+	deadCause    evidence.Cause
+	deadWords    string // see quote.go
 	purged       stamp
 	expiredSaid  stamp // the system said that it expired
 	owed         bool  // stayed deliverable to a free, ready consumer: its deadline is no excuse
@@ -93,7 +93,7 @@ type strike struct {
 type lookup struct {
 	called, returned stamp
 	acceptance       evidence.Acceptance
-	reason           string
+	standing         evidence.Standing
 	byPublish        bool
 }
 

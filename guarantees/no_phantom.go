@@ -47,7 +47,7 @@ func (c *phantom) observe(l *ledger, e *evidence.Event, m *message, r *receipt, 
 			return
 		}
 		out.violate(byEvents, Finding{Kind: "no-envelope", MessageID: e.MessageID, HandOver: BrokerToConsumer, Events: []uint64{e.Seq},
-			Text: fmt.Sprintf("a delivery to %s is not what anybody published: %s", e.Actor, e.Reason)})
+			Text: fmt.Sprintf("a delivery to %s is not what anybody published%s", e.Actor, quote(e))})
 		return
 	}
 	s := sighting{m.ref, e.Seq, hash(e.Digest), hash(e.BusinessID), e.BusinessID, r.sub}

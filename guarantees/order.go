@@ -46,7 +46,7 @@ func (c *ordered) on() []evidence.Kind {
 }
 
 func (c *ordered) observe(l *ledger, e *evidence.Event, m *message, r *receipt, out *ruling) {
-	if _, ok := evidence.RewoundTo(e); ok { // it begins anew from there
+	if e.Command == evidence.CommandRewind { // it begins anew from there
 		maps.DeleteFunc(c.last, func(k scope, _ latest) bool { return l.name(k.sub) == e.Subscription })
 		return
 	}

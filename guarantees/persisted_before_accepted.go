@@ -73,7 +73,7 @@ func (c *ahead) observe(l *ledger, e *evidence.Event, m *message, _ *receipt, ou
 				c.hold(label, m.ref, out)
 			}
 		case frameAccept:
-			if affirms(e) {
+			if !e.Negative {
 				c.answer(m, e.Seq)
 			}
 		}

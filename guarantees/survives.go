@@ -33,10 +33,7 @@ func (survival) observe(_ *ledger, e *evidence.Event, _ *message, _ *receipt, ou
 		if e.Exit.Signal != "" {
 			how = "by signal " + e.Exit.Signal
 		}
-		text := "the broker ended by itself " + how
-		if e.Reason != "" {
-			text += ": " + e.Reason
-		}
+		text := "the broker ended by itself " + how + quote(e)
 		out.violate(byEvents, Finding{Kind: "ended-by-itself", Events: []uint64{e.Seq}, Text: text,
 			Follows: []string{evidence.NoAcceptedLoss, evidence.RecoveryBounded}})
 	}

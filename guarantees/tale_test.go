@@ -94,7 +94,7 @@ func (t *tale) answer(publish string, a evidence.Acceptance, change ...func(*evi
 	e := t.of(evidence.PublishReturned, actorOfPublish(publish)+"#1", publish)
 	e.Destination, e.Acceptance = "orders", a
 	if a == evidence.Accepted {
-		e.HeldBy, e.Told = evidence.HeldByStore, "ok"
+		e.HeldBy, e.OK, e.Told = evidence.HeldByStore, true, "ok"
 	} else {
 		e.MessageID = ""
 	}
@@ -117,12 +117,19 @@ func answeredWith(id string) func(*evidence.Event) {
 }
 func business(id string) func(*evidence.Event) { return func(e *evidence.Event) { e.BusinessID = id } }
 func digest(d string) func(*evidence.Event)    { return func(e *evidence.Event) { e.Digest = d } }
-func told(s string) func(*evidence.Event)      { return func(e *evidence.Event) { e.Told = s } }
+func toldOK(e *evidence.Event)                 { e.OK, e.Told = true, "ok" }
 func because(s string) func(*evidence.Event)   { return func(e *evidence.Event) { e.Reason = s } }
 func called(id string) func(*evidence.Event)   { return func(e *evidence.Event) { e.MessageID = id } }
 func attempt(n int) func(*evidence.Event)      { return func(e *evidence.Event) { e.Attempt = n } }
-func again(e *evidence.Event)                  { e.Mark = evidence.MarkRedelivered }
-func inMemory(e *evidence.Event)               { e.HeldBy = evidence.HeldByBrokerMemory }
+func repeated(e *evidence.Event)               { e.Duplicate = true }
+func cause(c evidence.Cause) func(*evidence.Event) {
+	return func(e *evidence.Event) { e.Cause = c }
+}
+func command(c evidence.Command) func(*evidence.Event) {
+	return func(e *evidence.Event) { e.Command = c }
+}
+func again(e *evidence.Event)    { e.Mark = evidence.MarkRedelivered }
+func inMemory(e *evidence.Event) { e.HeldBy = evidence.HeldByBrokerMemory }
 func ackOutcome(o evidence.AckOutcome) func(*evidence.Event) {
 	return func(e *evidence.Event) { e.Ack = o }
 }
@@ -192,15 +199,29 @@ func (t *tale) broker(k evidence.Kind, reason string, exit *evidence.ExitInfo) *
 	return t.add(evidence.Event{Kind: k, Actor: actorBroker, Reason: reason, Exit: exit})
 }
 
-func (t *tale) drained(reason string) *tale {
-	return t.add(evidence.Event{Kind: evidence.DrainEnded, Reason: reason})
+func (t *tale) boots(partitions ...string) *tale {
+	return t.add(evidence.Event{Kind: evidence.ProcessStarted, Actor: actorBroker, Partitions: partitions})
 }
 
-func (t *tale) lookup(publish string, a evidence.Acceptance, reason string) *tale {
+func (t *tale) clock(offset time.Duration) *tale {
+	return t.add(evidence.Event{Kind: evidence.ClockSet, Actor: actorBroker, Offset: offset})
+}
+
+func (t *tale) drained(reason string) *tale {
+	e := evidence.Event{Kind: evidence.DrainEnded}
+	if err := e.Drain.UnmarshalText([]byte(reason)); err != nil {
+		panic(err)
+	}
+	return t.add(e)
+}
+
+func (t *tale) lookup(publish string, a evidence.Acceptance, standing evidence.Standing) *tale {
 	b, _ := ids(publish)
 	t.add(evidence.Event{Kind: evidence.LookupCalled, Actor: "p9", Session: "p9#1", BusinessID: b})
-	return t.add(evidence.Event{Kind: evidence.LookupReturned, Actor: "p9", Session: "p9#1", BusinessID: b, Acceptance: a, Reason: reason})
+	return t.add(evidence.Event{Kind: evidence.LookupReturned, Actor: "p9", Session: "p9#1", BusinessID: b, Acceptance: a, Standing: standing})
 }
+
+func poisoned(r *evidence.StoredRow) { r.Cause, r.Reason = evidence.CauseStated, "poison" }
 
 func row(state evidence.RowState, publish string, change ...func(*evidence.StoredRow)) evidence.StoredRow {
 	b, m := ids(publish)
@@ -220,7 +241,7 @@ func (t *tale) business(rows ...evidence.StoredRow) *tale {
 }
 
 func (t *tale) snapshot(s evidence.Snapshot) *tale {
-	t.add(evidence.Event{Kind: evidence.SnapshotTaken, Reason: s.Checkpoint})
+	t.add(evidence.Event{Kind: evidence.SnapshotTaken, Checkpoint: s.Checkpoint})
 	s.Seq, s.At = uint64(len(t.events)), t.at
 	t.history.Snapshots = append(t.history.Snapshots, s)
 	return t
@@ -228,7 +249,7 @@ func (t *tale) snapshot(s evidence.Snapshot) *tale {
 
 // rewind puts a logical subscriber back to a checkpoint.
 func (t *tale) rewind(subscription, checkpoint string) *tale {
-	return t.add(evidence.Event{Kind: evidence.Commanded, Actor: actorBroker, Subscription: subscription, Reason: evidence.RewindReason(checkpoint, "time")})
+	return t.add(evidence.Event{Kind: evidence.Commanded, Actor: actorBroker, Subscription: subscription, Command: evidence.CommandRewind, Checkpoint: checkpoint})
 }
 
 func (t *tale) failed() *tale {

@@ -58,7 +58,7 @@ func (resolution) settledByGroup(l *ledger, m *message) bool {
 
 // contradiction finds an answer that proof belies.
 func (resolution) contradiction(l *ledger, m *message, k *lookup, out *ruling) {
-	if k.returned.seq == 0 || k.reason == "forgotten" {
+	if k.returned.seq == 0 || k.standing == evidence.Forgotten {
 		return
 	}
 	about := []*message{m}

@@ -328,7 +328,7 @@ func (p *pump) swallow(f Frame) {
 func (p *pump) record(kind evidence.Kind, f Frame, struck string) {
 	name := p.conn.link.opts.Name
 	p.conn.link.opts.Sink.Record(evidence.Event{
-		Kind: kind, Actor: name, Link: name, Conn: p.conn.number, Frame: f.Kind, To: p.to, Items: f.Items, Struck: struck, Reason: f.Says,
+		Kind: kind, Actor: name, Link: name, Conn: p.conn.number, Frame: f.Kind, To: p.to, Items: f.Items, Struck: struck, Negative: f.Negative(), Reason: f.Says,
 	})
 }
 

@@ -70,6 +70,9 @@ type Frame struct {
 // Yes is what a frame says that takes responsibility or confirms.
 const Yes = "accepted"
 
+// Negative says whether an answer takes no responsibility and confirms nothing.
+func (f Frame) Negative() bool { return f.Says != "" && f.Says != Yes }
+
 // Action on a frame.
 type Action string
 

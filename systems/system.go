@@ -207,9 +207,14 @@ type Receipt struct {
 	Acceptance evidence.Acceptance
 	HeldBy     evidence.HeldBy
 	MessageID  string
-	Told       string // what the client library told the application: "ok" or the error's text
-	Reason     string
+	Duplicate  bool           // the system calls it an earlier publish, come again
+	Cause      evidence.Cause // of a refusal, as far as the system says it
+	Told       string         // what the client library told the application: OK or the error's text
+	Reason     string         // in words, for people
 }
+
+// OK is what Receipt.Told says of a call that reported no error.
+const OK = "ok"
 
 // Message as it is published and as it is delivered.
 type Message struct {
@@ -349,8 +354,10 @@ type Resolver interface {
 // settled, Rejected when proven not stored, Unknown otherwise.
 type Resolution struct {
 	Acceptance evidence.Acceptance
+	Standing   evidence.Standing
 	MessageID  string
-	Reason     string // the system's word: stored, settled, dead, not-seen, forgotten
+	Cause      evidence.Cause // why it is no more, where the system says it
+	Reason     string         // in words, for people
 }
 
 // Rejecter is an optional ability of a Delivery: give the message back.

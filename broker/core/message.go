@@ -211,7 +211,7 @@ func (c *Core) lookup(s *session, q *wire.Message) {
 	for m := c.business[q.BusinessID]; m != nil; m = m.older {
 		if r := lookups[m.state]; r.weight > best {
 			best = r.weight
-			reply.MessageID, reply.Answer, reply.Reason = m.id, r.answer, r.reason
+			reply.MessageID, reply.Answer, reply.Cause, reply.Reason = m.id, r.answer, r.cause, r.reason
 			if m.reason != "" && (m.state == dead || r.reason == "") {
 				reply.Reason = m.reason
 			}
@@ -235,17 +235,18 @@ var lookups = [...]struct {
 	weight int
 	answer wire.Answer
 	reason string
+	cause  wire.Cause
 }{
-	uncertain:  {1, wire.Unknown, "the store failed, and what may have been written is being deleted"},
-	persisting: {2, wire.Unknown, "on its way to the store"},
-	discarded:  {3, wire.Forgotten, "discarded from the dead letters by command"},
-	expired:    {4, wire.Forgotten, "its time to live passed"},
-	dead:       {5, wire.Dead, ""},
-	redriven:   {5, wire.Dead, ""},
-	settled:    {6, wire.Settled, ""},
-	refused:    {7, wire.Stored, "written by an older protocol version: kept, and never delivered"},
-	pending:    {8, wire.Stored, ""},
-	assigned:   {8, wire.Stored, ""},
-	inFlight:   {8, wire.Stored, ""},
-	delayed:    {8, wire.Stored, ""},
+	uncertain:  {1, wire.Unknown, "the store failed, and what may have been written is being deleted", wire.NoCause},
+	persisting: {2, wire.Unknown, "on its way to the store", wire.NoCause},
+	discarded:  {3, wire.Forgotten, "discarded from the dead letters by command", wire.Discarded},
+	expired:    {4, wire.Forgotten, "its time to live passed", wire.Expired},
+	dead:       {5, wire.Dead, "", wire.NoCause},
+	redriven:   {5, wire.Dead, "", wire.NoCause},
+	settled:    {6, wire.Settled, "", wire.NoCause},
+	refused:    {7, wire.Stored, "written by an older protocol version: kept, and never delivered", wire.NoCause},
+	pending:    {8, wire.Stored, "", wire.NoCause},
+	assigned:   {8, wire.Stored, "", wire.NoCause},
+	inFlight:   {8, wire.Stored, "", wire.NoCause},
+	delayed:    {8, wire.Stored, "", wire.NoCause},
 }

@@ -13,7 +13,7 @@ import (
 // publish decides on acceptance. Nothing is written for a Declined publish.
 func (c *Core) publish(s *session, m *wire.Message) {
 	if reason := c.invalid(m); reason != "" {
-		c.decline(s, m, reason)
+		c.decline(s, m, wire.BadRequest, reason)
 		return
 	}
 	if m.Mode == wire.AtMostOnce {
@@ -41,9 +41,9 @@ func (c *Core) invalid(m *wire.Message) string {
 	return ""
 }
 
-func (c *Core) decline(s *session, m *wire.Message, reason string) {
+func (c *Core) decline(s *session, m *wire.Message, why wire.Cause, reason string) {
 	c.stats.Declined++
-	c.send(s.id, wire.Message{Kind: wire.PublishReply, Request: m.Request, MessageID: m.MessageID, Answer: wire.Declined, Reason: Clip(reason)})
+	c.send(s.id, wire.Message{Kind: wire.PublishReply, Request: m.Request, MessageID: m.MessageID, Answer: wire.Declined, Cause: why, Reason: Clip(reason)})
 }
 
 // route sends an at-most-once message to who listens now: a copy for each
@@ -52,7 +52,7 @@ func (c *Core) decline(s *session, m *wire.Message, reason string) {
 func (c *Core) route(s *session, m *wire.Message) {
 	t := c.topic(m.Topic)
 	if t == nil {
-		c.decline(s, m, fmt.Sprintf("limit of %d topics reached", c.cfg.Limits.Topics))
+		c.decline(s, m, wire.Limit, fmt.Sprintf("limit of %d topics reached", c.cfg.Limits.Topics))
 		return
 	}
 	sent := 0
@@ -65,7 +65,7 @@ func (c *Core) route(s *session, m *wire.Message) {
 		}
 	}
 	if sent == 0 {
-		c.decline(s, m, c.nobody(t, wire.AtMostOnce))
+		c.declineFor(s, m, t, wire.AtMostOnce)
 		return
 	}
 	c.stats.Accepted++
@@ -100,19 +100,20 @@ func (c *Core) sendCopy(sub *subscription, m *wire.Message) int {
 	return 1
 }
 
-// nobody says why no subscription takes a message of this mode.
-func (c *Core) nobody(t *topic, mode wire.Mode) string {
+// declineFor says why no subscription takes a message of this mode.
+func (c *Core) declineFor(s *session, m *wire.Message, t *topic, mode wire.Mode) {
 	same, other, name := t.most, t.least, "at-least-once"
 	if mode == wire.AtLeastOnce {
 		same, other, name = t.least, t.most, "at-most-once"
 	}
 	switch {
 	case len(same) > 0:
-		return "no matching consumer is ready: all are out of credit"
+		c.decline(s, m, wire.NoConsumer, "no matching consumer is ready: all are out of credit")
 	case len(other) > 0:
-		return "mode mismatch: only " + name + " consumers match this topic"
+		c.decline(s, m, wire.WrongMode, "mode mismatch: only "+name+" consumers match this topic")
+	default:
+		c.decline(s, m, wire.NoConsumer, "no online consumer matches this topic")
 	}
-	return "no online consumer matches this topic"
 }
 
 // accept takes an at-least-once message: it is stored first, and answered when
@@ -125,16 +126,16 @@ func (c *Core) accept(s *session, m *wire.Message) {
 	t := c.topic(m.Topic)
 	switch {
 	case t == nil:
-		c.decline(s, m, fmt.Sprintf("limit of %d topics reached", c.cfg.Limits.Topics))
+		c.decline(s, m, wire.Limit, fmt.Sprintf("limit of %d topics reached", c.cfg.Limits.Topics))
 		return
 	case len(t.least) == 0:
-		c.decline(s, m, c.nobody(t, wire.AtLeastOnce))
+		c.declineFor(s, m, t, wire.AtLeastOnce)
 		return
 	case c.unsettled >= c.cfg.Limits.Messages:
-		c.decline(s, m, fmt.Sprintf("limit of %d unsettled messages reached", c.cfg.Limits.Messages))
+		c.decline(s, m, wire.Limit, fmt.Sprintf("limit of %d unsettled messages reached", c.cfg.Limits.Messages))
 		return
 	case s.unanswered >= c.cfg.Limits.PublishWindow:
-		c.decline(s, m, fmt.Sprintf("publish window of %d unanswered messages exceeded", c.cfg.Limits.PublishWindow))
+		c.decline(s, m, wire.Limit, fmt.Sprintf("publish window of %d unanswered messages exceeded", c.cfg.Limits.PublishWindow))
 		return
 	}
 	ttl := m.TTL
@@ -194,9 +195,9 @@ func (c *Core) publishAgain(s *session, m *wire.Message, old *message) {
 	reply := wire.Message{Kind: wire.PublishReply, Request: m.Request, MessageID: old.id, Again: true, Answer: wire.Accepted}
 	switch {
 	case old.businessID != m.BusinessID:
-		reply.Again, reply.Answer, reply.Reason = false, wire.Declined, "this message ID belongs to another business ID"
+		reply.Again, reply.Answer, reply.Cause, reply.Reason = false, wire.Declined, wire.BadRequest, "this message ID belongs to another business ID"
 	case old.state == refused:
-		reply.Again, reply.Answer, reply.Reason = false, wire.Declined, "this message ID belongs to a stored row of an older protocol version"
+		reply.Again, reply.Answer, reply.Cause, reply.Reason = false, wire.Declined, wire.BadRequest, "this message ID belongs to a stored row of an older protocol version"
 	case old.state == uncertain:
 		reply.Answer, reply.Reason = wire.Unknown, lookups[uncertain].reason
 	case old.state == persisting:

@@ -56,6 +56,7 @@ const (
 	tagDeadLetter
 	tagAnswer
 	tagReason
+	tagCause
 	tagPayload // never in the head: it is the second part
 )
 
@@ -75,7 +76,7 @@ var allowed = [...]fieldSet{
 	Hello:            fields(tagClient, tagToken),
 	Welcome:          fields(tagClient, tagCredit, tagTTL),
 	Publish:          fields(tagTopic, tagMode, tagBusinessID, tagMessageID, tagKey, tagHeaders, tagTTL, tagPayload),
-	PublishReply:     fields(tagMessageID, tagAgain, tagAnswer, tagReason),
+	PublishReply:     fields(tagMessageID, tagAgain, tagAnswer, tagReason, tagCause),
 	Subscribe:        fields(tagTopic, tagGroup, tagMode, tagCredit),
 	SubscribeReply:   fields(tagAnswer, tagReason),
 	Unsubscribe:      fields(tagTopic, tagGroup, tagMode),
@@ -87,7 +88,7 @@ var allowed = [...]fieldSet{
 	Nack:             fields(tagMessageID, tagAttempt, tagDelay, tagDeadLetter, tagReason),
 	NackReply:        fields(tagMessageID, tagAnswer, tagReason),
 	Lookup:           fields(tagBusinessID, tagTTL),
-	LookupReply:      fields(tagBusinessID, tagMessageID, tagAnswer, tagReason),
+	LookupReply:      fields(tagBusinessID, tagMessageID, tagAnswer, tagReason, tagCause),
 	Admin:            fields(tagTopic, tagMessageID),
 	AdminReply:       fields(tagMessageID, tagAnswer, tagReason, tagPayload),
 	Ping:             0,
@@ -138,6 +139,7 @@ func AppendHead(dst []byte, m *Message) ([]byte, error) {
 	e.mark(tagDeadLetter, m.DeadLetter)
 	e.number(tagAnswer, uint64(m.Answer), uint64(Forgotten))
 	e.text(tagReason, m.Reason, MaxReason)
+	e.number(tagCause, uint64(m.Cause), uint64(Discarded))
 	if len(m.Payload) > 0 && (!e.may.has(tagPayload) || len(m.Payload) > MaxPayload) {
 		e.fail(tagPayload, "%d bytes (limit %d, and only in kinds that have one)", len(m.Payload), MaxPayload)
 	}
@@ -406,6 +408,8 @@ func (d *decoder) field(m *Message, last int) (tag int) {
 		m.Answer = Answer(d.number(uint64(Forgotten)))
 	case tagReason:
 		m.Reason = d.text(MaxReason)
+	case tagCause:
+		m.Cause = Cause(d.number(uint64(Discarded)))
 	}
 	if d.err != nil {
 		d.err = fmt.Errorf("field %d: %w", tag, d.err)

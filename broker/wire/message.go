@@ -36,8 +36,22 @@ type Message struct {
 	DeadLetter bool          // Nack: to the dead-letter queue at once
 	Answer     Answer        // Reply
 	Reason     string        // Reply, Nack, Error
+	Cause      Cause         // PublishReply, LookupReply: why, where it is one of these; Reason says it in words
 	Payload    []byte        // Publish, Deliver; Reply to admin requests (JSON)
 }
+
+// Cause is why the broker answered as it did.
+type Cause uint8
+
+const (
+	NoCause    Cause = iota
+	NoConsumer       // Declined: no subscription of this mode is online and ready
+	WrongMode        // Declined: only subscriptions of the other mode match
+	Limit            // Declined: a bound of the broker was reached
+	BadRequest       // Declined: the request itself
+	Expired          // Forgotten: its time to live passed
+	Discarded        // Forgotten: removed from the dead letters by command
+)
 
 // Kind of a message.
 type Kind uint8

@@ -105,12 +105,12 @@ func (p Profile) newBroker(sink evidence.Sink, log io.WriteCloser) (*broker, err
 		return nil, errors.Join(fmt.Errorf("kafka: folder of the server: %w", err), os.RemoveAll(dir))
 	}
 	b := &broker{address: port.Address, dir: dir}
-	b.Server = containers.NewServer(serverName, sink, log, func(ctx context.Context, log io.Writer, exited func(containers.Exit)) (containers.Process, string, error) {
+	b.Server = containers.NewServer(serverName, sink, log, func(ctx context.Context, log io.Writer, exited func(containers.Exit)) (containers.Process, []string, error) {
 		started, err := containers.StartProgram(ctx, containers.ProgramOptions{
 			Image: p.image, Path: path, Args: args, Dir: dir, Log: log, Exited: exited,
 			Ready: func(ctx context.Context) error { return p.ready(ctx, port.Address) },
 		})
-		return started, "", err
+		return started, nil, err
 	}, port, controller)
 	return b, nil
 }

@@ -62,13 +62,13 @@ func (m mochi) prepare(p Profile, address, dir string) (containers.StartFunc, fu
 		config.Database = filepath.Join(dir, "badger")
 	}
 	var last atomic.Pointer[containers.Child] // that was started
-	start := func(ctx context.Context, log io.Writer, exited func(containers.Exit)) (containers.Process, string, error) {
+	start := func(ctx context.Context, log io.Writer, exited func(containers.Exit)) (containers.Process, []string, error) {
 		child, err := containers.StartChild(ctx, containers.ChildOptions{Role: RoleName, Config: config, Log: log, Exited: exited}, nil)
 		if err != nil {
-			return nil, "", fmt.Errorf("mqtt: start the server on %s (main must give mqtt.Role to containers.RunRole): %w", address, err)
+			return nil, nil, fmt.Errorf("mqtt: start the server on %s (main must give mqtt.Role to containers.RunRole): %w", address, err)
 		}
 		last.Store(child)
-		return child, "", nil
+		return child, nil, nil
 	}
 	shows := func(ctx context.Context) (all []kept, err error) {
 		if err := last.Load().Call(ctx, keptMethod, p.v311, &all); err != nil {

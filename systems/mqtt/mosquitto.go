@@ -121,7 +121,7 @@ func (m mosquitto) prepare(p Profile, address, dir string) (containers.StartFunc
 	if err := os.WriteFile(file, []byte(text.String()), 0o600); err != nil {
 		return nil, nil, fmt.Errorf("mqtt: configuration of the server: %w", err)
 	}
-	return func(ctx context.Context, log io.Writer, exited func(containers.Exit)) (containers.Process, string, error) {
+	return func(ctx context.Context, log io.Writer, exited func(containers.Exit)) (containers.Process, []string, error) {
 		process, err := containers.StartProgram(ctx, containers.ProgramOptions{
 			Image:  m.image,
 			Path:   path,
@@ -132,8 +132,8 @@ func (m mosquitto) prepare(p Profile, address, dir string) (containers.StartFunc
 			Exited: exited,
 		})
 		if err != nil {
-			return nil, "", fmt.Errorf("mqtt: start the server on %s: %w", address, err)
+			return nil, nil, fmt.Errorf("mqtt: start the server on %s: %w", address, err)
 		}
-		return process, "", nil
+		return process, nil, nil
 	}, nil, nil
 }

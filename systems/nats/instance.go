@@ -82,9 +82,9 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	if p.image != "" {
 		start = in.startContainer
 	}
-	in.Server = containers.NewServer(serverName, env.Sink, log, func(ctx context.Context, log io.Writer, exited func(containers.Exit)) (containers.Process, string, error) {
+	in.Server = containers.NewServer(serverName, env.Sink, log, func(ctx context.Context, log io.Writer, exited func(containers.Exit)) (containers.Process, []string, error) {
 		process, err := start(ctx, file, log, exited)
-		return process, "", err
+		return process, nil, err
 	}, port)
 	if err := in.Server.Restart(ctx); err != nil {
 		return nil, errors.Join(err, log.Close())

@@ -180,8 +180,6 @@ func receiptOf(msg *client.Msg, by evidence.HeldBy) systems.Receipt {
 		Acceptance: evidence.Accepted, HeldBy: by,
 		MessageID: messageID(ack.Stream, ack.Sequence), Told: "ok",
 	}
-	if ack.Duplicate {
-		r.Reason = "duplicate: the message ID of the earlier publish"
-	}
+	r.Duplicate = ack.Duplicate
 	return r
 }

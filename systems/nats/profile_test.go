@@ -184,7 +184,7 @@ func TestARetryIsOneRowWithinTheDuplicateWindow(t *testing.T) {
 	ctx, in := startProfile(t, profile)
 	p := open(t, ctx, in)
 	first := publish(t, ctx, p, systems.Message{})
-	if again := publish(t, ctx, p, systems.Message{}); again.MessageID != first.MessageID || again.Reason == "" {
+	if again := publish(t, ctx, p, systems.Message{}); again.MessageID != first.MessageID || !again.Duplicate {
 		t.Errorf("first %+v, again %+v", first, again)
 	}
 	eventually(t, ctx, "a retry after the window is another message", func() bool {

@@ -80,7 +80,7 @@ func TestPublishAgainUnderTheSameMessageIDIsAnAlias(t *testing.T) {
 	p := open(t, ctx, in)
 	first := publish(t, ctx, p, systems.Message{MessageID: "m-1"})
 	again := publish(t, ctx, p, systems.Message{MessageID: "m-1"})
-	if again.Acceptance != evidence.Accepted || again.MessageID != first.MessageID || again.Reason == "" {
+	if again.Acceptance != evidence.Accepted || again.MessageID != first.MessageID || !again.Duplicate {
 		t.Errorf("first %+v, again %+v", first, again)
 	}
 	if s, err := in.Rows(ctx); err != nil || s.Count != 1 {

@@ -103,6 +103,12 @@ func (c *clients) eachDeadLetter(ctx context.Context, visit func(ch *client.Chan
 	})
 }
 
+// deathCauses of the x-first-death-reason header (RabbitMQ, Dead Letter
+// Exchanges: Effects on Messages).
+var deathCauses = map[string]evidence.Cause{
+	"rejected": evidence.CauseRejected, "expired": evidence.CauseExpired, "maxlen": evidence.CauseLimit, "delivery_limit": evidence.CauseAttempts,
+}
+
 func (c *clients) rowOf(queue string, d client.Delivery) evidence.StoredRow {
 	m := decode(strings.TrimSuffix(strings.TrimPrefix(queue, c.prefix), deadSuffix), d)
 	reason, _ := d.Headers["x-first-death-reason"].(string)
@@ -112,7 +118,11 @@ func (c *clients) rowOf(queue string, d client.Delivery) evidence.StoredRow {
 		Destination: m.Destination,
 		Digest:      evidence.Digest(m.Payload, m.Key, m.Headers),
 		Attempts:    deliveries(d),
+		Cause:       deathCauses[reason],
 		Reason:      reason,
+	}
+	if row.Cause == evidence.NoCause && reason != "" {
+		row.Cause = evidence.CauseStated
 	}
 	// A payload that is not ours has a digest and no IDs.
 	if e, err := evidence.ParseEnvelope(m.Payload); err == nil {

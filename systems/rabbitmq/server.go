@@ -69,15 +69,15 @@ func startServer(ctx context.Context, image string, sink evidence.Sink, log io.W
 		return nil, errors.Join(fmt.Errorf("rabbitmq: Erlang's name mapper: %w", err), s.discard(ctx))
 	}
 	s.console = &console{node: nodeName(s.address), image: image, dir: s.dir, env: env}
-	s.Server = containers.NewServer(serverName, sink, log, func(ctx context.Context, log io.Writer, exited func(containers.Exit)) (containers.Process, string, error) {
+	s.Server = containers.NewServer(serverName, sink, log, func(ctx context.Context, log io.Writer, exited func(containers.Exit)) (containers.Process, []string, error) {
 		p, err := containers.StartProgram(ctx, containers.ProgramOptions{
 			Image: image, Path: serverProgram, Env: env, Dir: s.dir, Log: log, Exited: exited,
 			Ready: func(ctx context.Context) error { return ready(ctx, s.address) },
 		})
 		if err != nil {
-			return nil, "", fmt.Errorf("rabbitmq: start the server on %s: %w", s.address, err)
+			return nil, nil, fmt.Errorf("rabbitmq: start the server on %s: %w", s.address, err)
 		}
-		return p, "", nil
+		return p, nil, nil
 	}, ports[:]...)
 	if err := s.Restart(ctx); err != nil {
 		return nil, errors.Join(err, s.discard(ctx))

@@ -100,12 +100,12 @@ func (p Profile) startServer(ctx context.Context, env systems.Env, log io.WriteC
 		return nil, errors.Join(fmt.Errorf("redis: configuration of the server: %w", err), os.RemoveAll(dir))
 	}
 	s := &server{endpoint: port.Address, dir: dir}
-	s.Server = containers.NewServer(serverName, env.Sink, log, func(ctx context.Context, log io.Writer, exited func(containers.Exit)) (containers.Process, string, error) {
+	s.Server = containers.NewServer(serverName, env.Sink, log, func(ctx context.Context, log io.Writer, exited func(containers.Exit)) (containers.Process, []string, error) {
 		process, err := containers.StartProgram(ctx, containers.ProgramOptions{
 			Image: p.image, Path: p.release().program, Args: []string{file}, Dir: dir, Log: log, Exited: exited,
 			Ready: func(ctx context.Context) error { return p.administer(ctx, port.Address, ping) },
 		})
-		return process, "", err
+		return process, nil, err
 	}, port)
 	if err := s.Restart(ctx); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))

@@ -184,7 +184,7 @@ func sentTo(receivers int64, err error) systems.Receipt {
 	case err != nil:
 		return refusal(evidence.Unknown, err, "the connection ended before the answer")
 	}
-	return systems.Receipt{Acceptance: evidence.Declined, Told: "sent to 0 clients", Reason: "nobody is subscribed"}
+	return systems.Receipt{Acceptance: evidence.Declined, Cause: evidence.CauseNoConsumer, Told: "sent to 0 clients", Reason: "nobody is subscribed"}
 }
 
 func (p *pending) settle(r systems.Receipt) *pending {

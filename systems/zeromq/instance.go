@@ -80,7 +80,7 @@ func (in *instance) Address() string          { return in.address }
 func (in *instance) Protocol() links.Protocol { return zmtp.Protocol{} }
 
 // start the broker's process, which is not running.
-func (in *instance) start(ctx context.Context, log io.Writer, exited func(containers.Exit)) (containers.Process, string, error) {
+func (in *instance) start(ctx context.Context, log io.Writer, exited func(containers.Exit)) (containers.Process, []string, error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.config.Connections = store.Connections{First: store.ConnectionList{Title: "run", Entries: []store.Connection{
@@ -93,10 +93,10 @@ func (in *instance) start(ctx context.Context, log io.Writer, exited func(contai
 		Events: func(r io.Reader) { in.adopt(r, actor) }, Exited: exited,
 	}, in.notified)
 	if err != nil {
-		return nil, "", fmt.Errorf("zeromq: start the broker on %s: %w", in.address, err)
+		return nil, nil, fmt.Errorf("zeromq: start the broker on %s: %w", in.address, err)
 	}
 	in.child = child
-	return child, "partition=" + in.partition(), nil
+	return child, []string{in.partition()}, nil
 }
 
 func (in *instance) partition() string {

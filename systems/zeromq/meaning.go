@@ -27,9 +27,14 @@ var acceptances = map[wire.Answer]evidence.Acceptance{
 	wire.Accepted: evidence.Accepted, wire.Declined: evidence.Declined, wire.Rejected: evidence.Rejected, wire.Unknown: evidence.Unknown,
 }
 
+var causes = map[wire.Cause]evidence.Cause{
+	wire.NoConsumer: evidence.CauseNoConsumer, wire.WrongMode: evidence.CauseMode, wire.Limit: evidence.CauseLimit,
+	wire.BadRequest: evidence.CauseInvalid, wire.Expired: evidence.CauseExpired, wire.Discarded: evidence.CauseDiscarded,
+}
+
 // ReceiptOf is what the broker's answer to a publish in this mode says.
 func ReceiptOf(mode wire.Mode, m wire.Message) systems.Receipt {
-	r := systems.Receipt{Acceptance: acceptances[m.Answer], MessageID: m.MessageID, Told: "ok", Reason: m.Reason}
+	r := systems.Receipt{Acceptance: acceptances[m.Answer], MessageID: m.MessageID, Told: "ok", Duplicate: m.Again, Cause: causes[m.Cause], Reason: m.Reason}
 	switch {
 	case r.Acceptance != evidence.Accepted:
 		r.Told = r.Acceptance.String() + ": " + m.Reason
@@ -42,18 +47,17 @@ func ReceiptOf(mode wire.Mode, m wire.Message) systems.Receipt {
 }
 
 var resolutions = map[wire.Answer]systems.Resolution{
-	wire.Stored:    {Acceptance: evidence.Accepted, Reason: "stored"},
-	wire.Settled:   {Acceptance: evidence.Accepted, Reason: "settled"},
-	wire.Dead:      {Acceptance: evidence.Accepted, Reason: "dead"},
-	wire.NotSeen:   {Acceptance: evidence.Rejected, Reason: "not-seen"},
-	wire.Forgotten: {Acceptance: evidence.Unknown, Reason: "forgotten"},
-	wire.Unknown:   {Acceptance: evidence.Unknown, Reason: "unknown"},
+	wire.Stored:    {Acceptance: evidence.Accepted, Standing: evidence.Stored},
+	wire.Settled:   {Acceptance: evidence.Accepted, Standing: evidence.Settled},
+	wire.Dead:      {Acceptance: evidence.Accepted, Standing: evidence.Dead},
+	wire.NotSeen:   {Acceptance: evidence.Rejected, Standing: evidence.Absent},
+	wire.Forgotten: {Acceptance: evidence.Unknown, Standing: evidence.Forgotten},
 }
 
 // ResolutionOf is what the broker's answer to a lookup says.
 func ResolutionOf(m wire.Message) systems.Resolution {
 	r := resolutions[m.Answer]
-	r.MessageID = m.MessageID
+	r.MessageID, r.Cause, r.Reason = m.MessageID, causes[m.Cause], m.Reason
 	return r
 }
 

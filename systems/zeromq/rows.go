@@ -52,6 +52,9 @@ func (in *instance) Rows(ctx context.Context) (evidence.Snapshot, error) {
 		if r.Version < oldest {
 			r.State = evidence.RowRefused
 		}
+		if r.State == evidence.RowDead && r.Reason != "" {
+			r.Cause = evidence.CauseStated
+		}
 		r.Partition = p.String()
 		r.Expired = expires != 0 && now.UnixNano() > expires
 		if e, err := evidence.ParseEnvelope(payload); err == nil {

@@ -1,0 +1,91 @@
+package evidence
+
+// The facts that judging needs, each in a field of its own. What a person reads
+// (Event.Reason, Event.Told, StoredRow.Reason) decides nothing: a system is
+// free to word its errors as it likes.
+
+// Cause is why, where a system says it in one of these ways: of a publish that
+// was declined, of a dead letter, of a look-up.
+type Cause uint8
+
+const (
+	NoCause         Cause = iota // the system gave none
+	CauseStated                  // given in words alone
+	CauseNoConsumer              // nobody was there to receive
+	CauseMode                    // only consumers of another mode
+	CauseLimit                   // a stated bound was reached: length, bytes, window
+	CauseInvalid                 // the request itself: an argument, a size, an unknown destination
+	CausePermission              // not allowed
+	CauseExpired                 // its time to live passed
+	CauseAttempts                // its attempts were used up
+	CauseRejected                // a consumer rejected it for good
+	CauseDiscarded               // removed by command
+)
+
+var causeNames = []string{"", "stated", "no-consumer", "mode", "limit", "invalid", "permission", "expired", "attempts", "rejected", "discarded"}
+
+func (c Cause) String() string                { return nameOf(causeNames, c) }
+func (c Cause) MarshalText() ([]byte, error)  { return marshalName(causeNames, c) }
+func (c *Cause) UnmarshalText(b []byte) error { return unmarshalName(causeNames, "cause", b, c) }
+
+// Standing is what a system's look-up says of a message.
+type Standing uint8
+
+const (
+	NoStanding Standing = iota // no answer, or none of these
+	Stored                     // waiting or in flight
+	Settled                    // acknowledged; its row may be gone
+	Dead                       // in the dead-letter queue
+	Absent                     // proven not stored
+	Forgotten                  // the system no longer knows
+)
+
+var standingNames = []string{"", "stored", "settled", "dead", "absent", "forgotten"}
+
+func (s Standing) String() string               { return nameOf(standingNames, s) }
+func (s Standing) MarshalText() ([]byte, error) { return marshalName(standingNames, s) }
+func (s *Standing) UnmarshalText(b []byte) error {
+	return unmarshalName(standingNames, "standing", b, s)
+}
+
+// Command is what somebody ordered, from outside of the message's way.
+type Command uint8
+
+const (
+	NoCommand Command = iota
+	CommandRestart
+	CommandRedrive
+	CommandDiscard
+	CommandRestore // the business database, to Checkpoint
+	CommandRewind  // Subscription, to Checkpoint
+	CommandProvoke // a redelivery, by the profile's own means
+	CommandKill
+	CommandShutdown
+	CommandPause
+)
+
+var commandNames = []string{"", "restart", "redrive", "discard", "restore", "rewind", "provoke", "kill", "shutdown", "pause"}
+
+func (c Command) String() string                { return nameOf(commandNames, c) }
+func (c Command) MarshalText() ([]byte, error)  { return marshalName(commandNames, c) }
+func (c *Command) UnmarshalText(b []byte) error { return unmarshalName(commandNames, "command", b, c) }
+
+// DrainReason is why a drain ended.
+type DrainReason uint8
+
+const (
+	NoDrainReason   DrainReason = iota
+	DrainSettled                // the store is exactly empty of what waits
+	DrainBarrier                // a barrier passed for each partition
+	DrainQuiet                  // nothing moved for longer than the longest redelivery delay
+	DrainDeadline               // it was still at it
+	DrainNoConsumer             // nobody was there to drain
+)
+
+var drainReasonNames = []string{"", "settled", "barrier", "quiet", "deadline", "no-consumer"}
+
+func (r DrainReason) String() string               { return nameOf(drainReasonNames, r) }
+func (r DrainReason) MarshalText() ([]byte, error) { return marshalName(drainReasonNames, r) }
+func (r *DrainReason) UnmarshalText(b []byte) error {
+	return unmarshalName(drainReasonNames, "drain reason", b, r)
+}
