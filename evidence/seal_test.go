@@ -189,20 +189,24 @@ func TestOnlyRegularFilesAreRead(t *testing.T) {
 }
 
 func TestAFolderOfLogsThatIsALinkIsNotEntered(t *testing.T) {
-	dir, elsewhere := golden(t), t.TempDir()
-	if err := os.WriteFile(filepath.Join(elsewhere, "broker.log"), []byte("secret"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	logs := filepath.Join(dir, logsFolder)
-	if err := errors.Join(os.RemoveAll(logs), os.Symlink(elsewhere, logs)); err != nil {
-		t.Fatal(err)
-	}
-	run := opened(t, dir)
-	if b, err := run.LogTail("broker", 10); err == nil {
-		t.Errorf("read %q", b)
-	}
-	if names, err := run.Logs(); err == nil {
-		t.Errorf("listed %q", names)
+	for _, target := range []string{t.TempDir(), "elsewhere"} { // outside the folder, and within it
+		dir := golden(t)
+		elsewhere := target
+		if !filepath.IsAbs(target) {
+			elsewhere = filepath.Join(dir, target)
+		}
+		logs := filepath.Join(dir, logsFolder)
+		if err := errors.Join(os.RemoveAll(logs), os.MkdirAll(elsewhere, 0o755), os.Symlink(target, logs),
+			os.WriteFile(filepath.Join(elsewhere, "broker.log"), []byte("secret"), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+		run := opened(t, dir)
+		if b, err := run.LogTail("broker", 10); err == nil {
+			t.Errorf("read %q", b)
+		}
+		if names, err := run.Logs(); err == nil {
+			t.Errorf("listed %q", names)
+		}
 	}
 }
 

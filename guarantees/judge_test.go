@@ -95,6 +95,11 @@ func TestJudgeRuns(t *testing.T) {
 			if j.Damaged != (j.Error != "" && !strings.Contains(j.Error, "the machine stopped") && !strings.Contains(j.Error, "escaped")) {
 				t.Errorf("damaged %v with error %q", j.Damaged, j.Error)
 			}
+			for _, v := range j.Verdicts {
+				if j.Damaged && v.Outcome != Inconclusive {
+					t.Errorf("damaged, and %s is %v", v.Guarantee, v.Outcome)
+				}
+			}
 			if c.outcome == Violated && len(j.Broken) == 0 || c.outcome != Violated && len(j.Broken) > 0 {
 				t.Errorf("broken %+v", j.Broken)
 			}
