@@ -13,18 +13,16 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// errActOver: an await's deadline passed. The rest of the act is left out;
-// healing, draining, watching and judging follow.
-var errActOver = errors.New("bench: the act phase is over")
-
 // act runs the script's steps in order.
 func (b *Bench) act(ctx context.Context) error {
-	for _, step := range b.o.Scenario.Steps {
+	for i, step := range b.o.Scenario.Steps {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
 		err := b.step(ctx, bare(step))
-		if errors.Is(err, errActOver) {
+		var over *overdue
+		if errors.As(err, &over) {
+			b.cutShort(i, over)
 			return nil
 		}
 		if err != nil {
@@ -63,6 +61,8 @@ func (b *Bench) step(ctx context.Context, step script.Step) error {
 		return b.healOne(ctx, s.Label)
 	case script.Await:
 		return b.await(ctx, s)
+	case script.Wait:
+		return b.waitQuiet(ctx, s)
 	case script.Provoke:
 		return b.provoke(ctx, s)
 	case script.Start:
@@ -264,23 +264,11 @@ func (b *Bench) await(ctx context.Context, s script.Await) error {
 	b.rec.Record(evidence.Event{Kind: evidence.AwaitBegan, Actor: "harness", Reason: s.Condition.Line})
 	bounded, cancel := context.WithTimeout(ctx, scaled(within, b.o.Scale))
 	defer cancel()
-	err := b.awaitCondition(bounded, s.Condition)
-	if cause := context.Cause(ctx); cause != nil {
-		return cause
-	}
-	e := evidence.Event{Kind: evidence.AwaitEnded, Actor: "harness", OK: err == nil, Reason: s.Condition.Line}
-	if err != nil {
-		e.Reason = err.Error()
-	}
-	b.rec.Record(e)
-	if err != nil {
-		return errActOver
-	}
-	return nil
+	return b.awaited(ctx, s.Condition.Line, b.awaitCondition(bounded, s.Condition))
 }
 
-// awaited is the checkpoint of the rows in which a condition was found.
-const awaited = "await"
+// awaitedRows is the checkpoint of the rows in which a condition was found.
+const awaitedRows = "await"
 
 // awaitCondition waits on what is recorded; a condition on stored rows is
 // looked for in them, and what is then found is recorded.
@@ -299,12 +287,13 @@ func (b *Bench) awaitCondition(ctx context.Context, c evidence.Condition) error 
 		s.Source = evidence.SourceBroker
 		b.watch.snapshot(s)
 		if ok, _, _ := b.watch.met(c); ok {
-			return b.snapshot(ctx, awaited)
+			return b.snapshot(ctx, awaitedRows)
 		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return fmt.Errorf("bench: %q did not come about: %w", c.Line, context.Cause(ctx))
+			_, missing, _ := b.watch.met(c)
+			return fmt.Errorf("%q did not come about: %s", c.Line, missing)
 		}
 	}
 }
@@ -367,8 +356,10 @@ func (b *Bench) elapse(ctx context.Context, s script.Elapse) error {
 			if ttl == 0 {
 				ttl = p.spec.TTL
 			}
-			b.note("waiting until the time to live of %s (%s) is over by %s", s.BusinessID, ttl, s.Margin)
-			return pause(ctx, ttl+scaled(s.Margin, b.o.Scale))
+			// Within the tolerance a late delivery proves nothing.
+			margin := b.desc.Profile.Limits.ExpiryTolerance + scaled(s.Margin, b.o.Scale)
+			b.note("waiting until the time to live of %s (%s) is over by %s", s.BusinessID, ttl, margin)
+			return pause(ctx, ttl+margin)
 		}
 	}
 	return fmt.Errorf("bench: %s was never published", s.BusinessID)

@@ -115,7 +115,7 @@ func scaled(d time.Duration, by float64) time.Duration { return time.Duration(fl
 func Manifest(o Options, desc systems.Description, labels []evidence.FaultLabel) evidence.Manifest {
 	m := evidence.Manifest{Run: filepath.Base(o.Dir), System: desc.System, Spec: o.Spec, Profile: desc.Profile, Claims: Claims(desc, o.Scenario),
 		Scenario: o.Scenario.Name, Why: o.Scenario.Why, Expect: o.Scenario.Expect, Reached: o.Scenario.Reached, Faults: labels,
-		Known: desc.Known, Seed: o.Seed, Scale: o.Scale, Versions: map[string]string{"go": runtime.Version()}, Defect: o.Defect,
+		Known: desc.Known, Seed: o.Seed, Scale: o.Scale, Versions: map[string]string{"go": runtime.Version(), "custody": evidence.Version()}, Defect: o.Defect,
 		Machine: evidence.Machine{OS: runtime.GOOS, Arch: runtime.GOARCH, Cores: runtime.NumCPU()}}
 	for name, version := range desc.Versions {
 		m.Versions[name] = version

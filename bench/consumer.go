@@ -31,7 +31,7 @@ type consumer struct {
 	sessions int // of this process
 	name     string
 	calls    uint64
-	failures int
+	failures map[string]int // by business ID
 }
 
 func newConsumer(spec script.Consumer, clients systems.Clients, address string, db *business.Database, sink evidence.Sink, call time.Duration, desc systems.Description, defect string) *consumer {
@@ -166,6 +166,9 @@ func (c *consumer) handle(ctx context.Context, d systems.Delivery) error {
 			return err
 		}
 	}
+	if err := c.work(ctx, e.BusinessID); err != nil {
+		return err
+	}
 	step(evidence.EffectCalled, "")
 	outcome, err := c.db.Apply(ctx, business.Delivery{Subscriber: subscription(c.spec), BusinessID: e.BusinessID,
 		PublishID: e.PublishID, MessageID: e.MessageID, Digest: e.Digest, LogKey: c.logKey(e)}, c.spec.Idempotent)
@@ -214,14 +217,6 @@ func takesMessageID(d systems.Description) bool {
 var effectKinds = map[business.Outcome]evidence.Kind{
 	business.Failed: evidence.EffectFailed, business.Committed: evidence.EffectCommitted,
 	business.Absorbed: evidence.EffectAbsorbed, business.Uncertain: evidence.EffectFailed,
-}
-
-func (c *consumer) fails(businessID string) bool {
-	if c.spec.Fails == "" || c.spec.Fails != businessID {
-		return false
-	}
-	c.failures++
-	return c.spec.FailTimes == 0 || c.failures <= c.spec.FailTimes
 }
 
 // settle acknowledges, or gives back. An outcome that is not known ends

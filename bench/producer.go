@@ -39,6 +39,7 @@ type tries struct {
 	messageID  string // chosen by the publisher; empty if it was not
 	step       script.Publish
 	body       []byte
+	headers    map[string]string
 }
 
 // bounds are the bench's own deadlines, scaled.
@@ -95,18 +96,12 @@ func (p *producer) endSession(ctx context.Context, why string) {
 // publish sends the messages of one step, at most Window of them unanswered.
 // left is called when a message of a cancelled publish may be cancelled.
 func (p *producer) publish(ctx context.Context, step script.Publish, left func(ctx context.Context, publishID string) error) error {
-	ids := []string{step.BusinessID}
-	if step.To > 0 {
-		ids = ids[:0]
-		for i := step.From; i <= step.To; i++ {
-			ids = append(ids, fmt.Sprintf("%s%d", step.BusinessID, i))
-		}
-	}
 	slots := make(chan struct{}, max(step.Window, 1))
 	var again sync.Map // business IDs that were refused and shall be tried again
 	var waiting sync.WaitGroup
-	for _, id := range ids {
-		t := p.firstTry(id, step)
+	for i := range step.Count() {
+		one := step.Message(i)
+		id, t := one.BusinessID, p.firstTry(one)
 		if p.doubtful() { // one bad answer puts the session's others in doubt: hear them out first
 			waiting.Wait()
 		}
@@ -135,7 +130,8 @@ func (p *producer) publish(ctx context.Context, step script.Publish, left func(c
 	if step.Until == "" {
 		return nil
 	}
-	for _, id := range ids {
+	for i := range step.Count() {
+		id := step.Message(i).BusinessID
 		if t, ok := again.Load(id); ok {
 			if err := p.untilAccepted(ctx, id, t.(*tries)); err != nil {
 				return err
@@ -167,7 +163,8 @@ func (p *producer) untilAccepted(ctx context.Context, id string, t *tries) error
 	return context.Cause(ctx)
 }
 
-func (p *producer) firstTry(id string, step script.Publish) *tries {
+func (p *producer) firstTry(step script.Publish) *tries {
+	id := step.BusinessID
 	if t, ok := p.tries[id]; ok {
 		t.try++
 		return t
@@ -183,6 +180,7 @@ func (p *producer) firstTry(id string, step script.Publish) *tries {
 	for i := range t.body {
 		t.body[i] = byte('a' + p.payload.IntN(26))
 	}
+	t.headers = headers(p.payload, step.Headers)
 	p.tries[id] = t
 	return t
 }
@@ -213,7 +211,7 @@ func (p *producer) retry(ctx context.Context, step script.Retry) error {
 func (p *producer) call(ctx context.Context, id string, t *tries, left func(context.Context, string) error) (func() systems.Receipt, error) {
 	p.calls++
 	publishID := evidence.PublishID(p.spec.Name, t.count, t.try)
-	m := systems.Message{Destination: p.spec.Destination, MessageID: t.messageID, Key: t.step.Key,
+	m := systems.Message{Destination: p.spec.Destination, MessageID: t.messageID, Key: t.step.Key, Headers: t.headers,
 		Payload: evidence.Envelope{PublishID: publishID, BusinessID: id, Body: t.body}.Encode(), TTL: t.step.TTL}
 	if m.TTL == 0 {
 		m.TTL = p.spec.TTL

@@ -1,8 +1,11 @@
 package bench
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -14,125 +17,257 @@ import (
 )
 
 // UsageError is a script that asks for what does not exist: nothing was
-// started.
-type UsageError struct{ Text string }
+// started. It names file, line and word.
+type UsageError struct{ At *script.Error }
 
-func (e *UsageError) Error() string { return e.Text }
+func (e *UsageError) Error() string { return e.At.Error() }
 
-// Check says what a script asks for that does not exist.
+func (e *UsageError) Unwrap() error { return e.At }
+
+// Check says what a script asks for that does not exist, on whatever system.
 func Check(s script.Scenario) error {
-	_, err := resolve(s)
-	return err
+	if _, err := resolve(s); err != nil {
+		return err
+	}
+	return frames(s)
 }
 
-// Faults of a script, as a run's manifest lists them. An error is Check's.
+// Faults of a script, as a run's manifest lists them.
 func Faults(s script.Scenario) ([]evidence.FaultLabel, error) { return resolve(s) }
 
-// resolve looks up every fault and actor that the script names, before anything
-// starts, and gives its faults as data.
+// The kinds of actors, as errors call them.
+const (
+	aProducer = "producer"
+	aConsumer = "consumer"
+)
+
+// resolver looks up every name that a script uses, in order, before anything
+// starts.
+type resolver struct {
+	s           script.Scenario
+	actors      map[string]string // name → kind
+	labels      map[string]bool   // of the faults above
+	checkpoints map[string]int    // snapshots of each name, in the whole script
+	above       map[string]bool   // checkpoints taken above
+	faults      []evidence.FaultLabel
+}
+
+// resolve gives the faults of a script as data. An error is a *UsageError.
 func resolve(s script.Scenario) ([]evidence.FaultLabel, error) {
 	if !isFolderName(s.Name) {
-		return nil, &UsageError{fmt.Sprintf("scenario %q: its name is that of its run's folder: leave out slashes and a leading dot, and use at most %d bytes", s.Name, maxFolderName)}
+		return nil, &UsageError{&script.Error{File: fmt.Sprintf("scenario %q", s.Name), Line: 1,
+			Text: fmt.Sprintf("its name is that of its run's folder: leave out slashes and a leading dot, and use at most %d bytes", maxFolderName)}}
 	}
-	var found []evidence.FaultLabel
-	actors := map[string]string{faults.Broker: "broker", "store": "store"}
-	labels := map[string]bool{}
-	checkpoints := map[string]int{} // snapshots of each name, in the whole script
+	r := &resolver{s: s, actors: map[string]string{faults.Broker: faults.Broker, "store": "store"},
+		labels: map[string]bool{}, checkpoints: map[string]int{}, above: map[string]bool{}}
 	for _, step := range s.Steps {
 		if snapshot, ok := bare(step).(script.Snapshot); ok {
-			checkpoints[snapshot.Checkpoint]++
+			r.checkpoints[snapshot.Checkpoint]++
 		}
 	}
-	above := map[string]bool{}
-	for _, step := range s.Steps {
-		line := script.Line(step)
-		usage := func(format string, args ...any) error {
-			return &UsageError{fmt.Sprintf("scenario %s: %q: %s", s.Name, line, fmt.Sprintf(format, args...))}
+	for i, n := range s.Needs {
+		if !slices.Contains(systems.Needs(), systems.Need(n)) {
+			return nil, r.wrong(script.PartNeeds, i, n, "%q is nothing that a system may lack%s", n, script.Suggest(n, needNames()))
 		}
-		need := func(name, kind string) error {
-			if actors[name] != kind {
-				return usage("%s is no %s declared above this line", name, kind)
-			}
-			return nil
-		}
-		taken := func(checkpoint string) error {
-			switch {
-			case !above[checkpoint]:
-				return usage("no \"snapshot %s\" stands above this line", checkpoint)
-			case checkpoints[checkpoint] > 1, checkpoint == awaited:
-				return usage("several snapshots are called %s; give the one that is meant a name of its own", checkpoint)
-			}
-			return nil
-		}
-		var err error
-		switch step := bare(step).(type) {
-		case script.Producer:
-			if actors[step.Name] != "" {
-				err = usage("the name %s is taken", step.Name)
-			}
-			actors[step.Name] = "producer"
-		case script.Consumer:
-			if actors[step.Name] != "" {
-				err = usage("the name %s is taken", step.Name)
-			}
-			actors[step.Name] = "consumer"
-		case script.Publish:
-			err = need(step.By, "producer")
-		case script.Retry:
-			err = need(step.By, "producer")
-		case script.Resolve:
-			err = need(step.By, "producer")
-		case script.Settle:
-			if step.By != "" {
-				err = need(step.By, "producer")
-			}
-		case script.Start:
-			if step.Actor != faults.Broker {
-				err = need(step.Actor, "consumer")
-			}
-		case script.Stop:
-			err = need(step.Actor, "consumer")
-		case script.Restart:
-			err = need(step.Actor, "broker")
-		case script.Snapshot:
-			above[step.Checkpoint] = true
-		case script.Restore:
-			err = taken(step.Checkpoint)
-		case script.Rewind:
-			if err = need(step.Consumer, "consumer"); err == nil {
-				err = taken(step.Checkpoint)
-			}
-		case script.Heal:
-			if !labels[step.Label] {
-				err = usage("no fault %s stands above this line", step.Label)
-			}
-		case script.Fault:
-			f, ok := faults.Find(step.Verb)
-			if !ok {
-				return nil, usage("word 3: %q is no fault%s", step.Verb, script.Suggest(step.Verb, verbs()))
-			}
-			spec := specOf(step)
-			if err := f.Check(spec); err != nil {
-				return nil, usage("%v", err)
-			}
-			for _, name := range []string{step.On, step.Target} {
-				if name != "" && actors[name] == "" {
-					return nil, usage("%s is not declared above this line", name)
-				}
-			}
-			labels[step.Label] = true
-			found = append(found, evidence.FaultLabel{Label: step.Label, Class: f.ClassOf(spec), Verb: step.Verb, Line: line})
-		}
-		if err != nil {
+	}
+	for i, step := range s.Steps {
+		if err := r.step(i, bare(step)); err != nil {
 			return nil, err
 		}
 	}
-	for _, c := range s.Reached {
-		if (c.Verb == evidence.CondFired || c.Verb == evidence.CondInFlight) && !labels[c.Subject] {
-			return nil, &UsageError{fmt.Sprintf("scenario %s: \"reached %s\": there is no fault %s", s.Name, c.Line, c.Subject)}
+	for i, c := range s.Reached {
+		if err := r.condition(script.PartReached, i, c); err != nil {
+			return nil, err
 		}
 	}
-	return found, nil
+	return r.faults, nil
+}
+
+func (r *resolver) wrong(part script.Part, i int, word, format string, args ...any) error {
+	return &UsageError{r.s.ErrorAt(part, i, word, format, args...)}
+}
+
+// step looks up what the i-th step names.
+func (r *resolver) step(i int, step script.Step) error {
+	need := func(name, kind string) error { return r.actor(script.PartStep, i, name, kind) }
+	switch step := step.(type) {
+	case script.Producer:
+		return r.declare(i, step.Name, aProducer)
+	case script.Consumer:
+		return r.declare(i, step.Name, aConsumer)
+	case script.Publish:
+		return need(step.By, aProducer)
+	case script.Retry:
+		return need(step.By, aProducer)
+	case script.Resolve:
+		return need(step.By, aProducer)
+	case script.Settle:
+		if step.By != "" {
+			return need(step.By, aProducer)
+		}
+	case script.Start:
+		if step.Actor != faults.Broker {
+			return need(step.Actor, aConsumer)
+		}
+	case script.Stop:
+		return need(step.Actor, aConsumer)
+	case script.Restart:
+		return need(step.Actor, faults.Broker)
+	case script.Snapshot:
+		r.above[step.Checkpoint] = true
+	case script.Restore:
+		return r.taken(i, step.Checkpoint)
+	case script.Rewind:
+		if err := need(step.Consumer, aConsumer); err != nil {
+			return err
+		}
+		return r.taken(i, step.Checkpoint)
+	case script.Await:
+		return r.condition(script.PartStep, i, step.Condition)
+	case script.Heal:
+		return r.label(script.PartStep, i, step.Label)
+	case script.Fault:
+		return r.fault(i, step)
+	}
+	return nil
+}
+
+func (r *resolver) declare(i int, name, kind string) error {
+	if r.actors[name] != "" {
+		return r.wrong(script.PartStep, i, name, "the name %s is taken", name)
+	}
+	r.actors[name] = kind
+	return nil
+}
+
+// actor is an error unless one of this kind is declared above; of any kind, if
+// it is empty.
+func (r *resolver) actor(part script.Part, i int, name, kind string) error {
+	found := r.actors[name]
+	if found != "" && (kind == "" || found == kind) {
+		return nil
+	}
+	var names []string
+	for _, other := range slices.Sorted(maps.Keys(r.actors)) {
+		if kind == "" || r.actors[other] == kind {
+			names = append(names, other)
+		}
+	}
+	return r.wrong(part, i, name, "%s is no %s declared above this line%s", name, cmp.Or(kind, "actor"), script.Suggest(name, names))
+}
+
+func (r *resolver) label(part script.Part, i int, label string) error {
+	if r.labels[label] {
+		return nil
+	}
+	if len(r.labels) == 0 {
+		return r.wrong(part, i, label, "there is no fault %s: no fault stands above this line", label)
+	}
+	return r.wrong(part, i, label, "there is no fault %s above this line%s", label, script.Suggest(label, slices.Sorted(maps.Keys(r.labels))))
+}
+
+// taken is an error unless one snapshot alone has the name of the checkpoint.
+func (r *resolver) taken(i int, checkpoint string) error {
+	switch {
+	case !r.above[checkpoint]:
+		return r.wrong(script.PartStep, i, checkpoint, "no \"snapshot %s\" stands above this line", checkpoint)
+	case r.checkpoints[checkpoint] > 1, checkpoint == awaitedRows:
+		return r.wrong(script.PartStep, i, checkpoint, "several snapshots are called %s; give the one that is meant a name of its own", checkpoint)
+	}
+	return nil
+}
+
+// condition looks up what a condition names: messages may come or not, all else
+// must be there.
+func (r *resolver) condition(part script.Part, i int, c evidence.Condition) error {
+	switch c.Verb {
+	case evidence.CondFired, evidence.CondInFlight:
+		return r.label(part, i, c.Subject)
+	case evidence.CondConnected, evidence.CondCarried:
+		return r.actor(part, i, c.Subject, "")
+	case evidence.CondAcceptance:
+		if answers := acceptances(); !slices.Contains(answers, c.Word) {
+			return r.wrong(part, i, c.Word, "%q is no answer to a publish%s", c.Word, script.Suggest(c.Word, answers))
+		}
+	case evidence.CondStored:
+		if c.Word != "" && r.checkpoints[c.Word] == 0 && c.Word != endOfRun {
+			names := append(slices.Sorted(maps.Keys(r.checkpoints)), endOfRun)
+			return r.wrong(part, i, c.Word, "no snapshot is called %s%s", c.Word, script.Suggest(c.Word, names))
+		}
+	}
+	return nil
+}
+
+func acceptances() []string {
+	var all []string
+	for _, a := range []evidence.Acceptance{evidence.Accepted, evidence.Declined, evidence.Rejected, evidence.Unknown} {
+		all = append(all, a.String())
+	}
+	return all
+}
+
+func (r *resolver) fault(i int, step script.Fault) error {
+	f, ok := faults.Find(step.Verb)
+	if !ok {
+		return r.wrong(script.PartStep, i, step.Verb, "%q is no fault%s", step.Verb, script.Suggest(step.Verb, verbs()))
+	}
+	spec := specOf(step)
+	if err := f.Check(spec); err != nil {
+		return r.wrong(script.PartStep, i, step.Verb, "%v", err)
+	}
+	for _, name := range []string{step.On, step.Target} {
+		if name != "" {
+			if err := r.actor(script.PartStep, i, name, ""); err != nil {
+				return err
+			}
+		}
+	}
+	r.labels[step.Label] = true
+	r.faults = append(r.faults, evidence.FaultLabel{Label: step.Label, Class: f.ClassOf(spec), Verb: step.Verb, Line: script.Line(step)})
+	return nil
+}
+
+// frames looks up the kinds of frames that a script names. A kind that another
+// protocol has is no mistake: there the scenario does not apply.
+func frames(s script.Scenario) error {
+	check := func(part script.Part, i int, kind string) error {
+		if known := links.FrameKinds(); kind != "" && !slices.Contains(known, kind) {
+			return &UsageError{s.ErrorAt(part, i, kind, "no protocol has a frame %q%s", kind, script.Suggest(kind, known))}
+		}
+		return nil
+	}
+	carried := func(part script.Part, i int, c evidence.Condition) error {
+		if c.Verb != evidence.CondCarried {
+			return nil
+		}
+		return check(part, i, c.Word)
+	}
+	for i, step := range s.Steps {
+		var err error
+		switch step := bare(step).(type) {
+		case script.Fault:
+			err = check(script.PartStep, i, specOf(step).Frame)
+		case script.Await:
+			err = carried(script.PartStep, i, step.Condition)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	for i, c := range s.Reached {
+		if err := carried(script.PartReached, i, c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func needNames() []string {
+	var names []string
+	for _, n := range systems.Needs() {
+		names = append(names, string(n))
+	}
+	return names
 }
 
 // maxFolderName leaves room for what is appended to a scenario's name.

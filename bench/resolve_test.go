@@ -33,3 +33,42 @@ func TestARewindKnowsItsCheckpoint(t *testing.T) {
 		})
 	}
 }
+
+// Every name that a script gives is looked up before anything starts, and the
+// error says where it stands and what was meant.
+func TestNamesThatDoNotExist(t *testing.T) {
+	const head = "scenario x\nproducer p1 to orders\nconsumer c1 on orders\n"
+	for _, c := range []struct{ name, steps, says string }{
+		{"producer", "publish a by p2", `f.scenario: line 4, word 4: p2 is no producer declared above this line; did you mean p1?`},
+		{"producer that is a consumer", "publish a by c1", "line 4, word 4: c1 is no producer"},
+		{"consumer", "stop c3", "line 4, word 2: c3 is no consumer declared above this line; did you mean c1?"},
+		{"name taken", "consumer p1 on orders", "line 4, word 2: the name p1 is taken"},
+		{"verb", "fault f: dorp frame ack on c1", `line 4, word 3: "dorp" is no fault; did you mean drop?`},
+		{"frame", "fault f: drop frame akc on c1", `line 4, word 5: no protocol has a frame "akc"; did you mean ack?`},
+		{"frame of another protocol", "fault f: drop frame in-progress on c1", ""},
+		{"link of nobody", "fault f: drop frame ack on c7", "line 4, word 7: c7 is no actor declared above this line; did you mean c1?"},
+		{"heal", "fault lost: drop frame ack on c1\nheal lots", "line 5, word 2: there is no fault lots above this line; did you mean lost?"},
+		{"awaited fault", "await fired lost", "line 4, word 3: there is no fault lost: no fault stands above"},
+		{"awaited actor", "await connected c9", "line 4, word 3: c9 is no actor"},
+		{"awaited answer", "await acceptance acepted of a", `line 4, word 3: "acepted" is no answer to a publish; did you mean accepted?`},
+		{"awaited frame", "await carried publsh on p1", `line 4, word 3: no protocol has a frame "publsh"; did you mean publish?`},
+		{"awaited checkpoint", "snapshot before\nawait stored a at befor", "line 5, word 5: no snapshot is called befor; did you mean before?"},
+		{"rows at the end", "reached stored a at end", ""},
+		{"reached fault", "reached fired f", "line 4, word 3: there is no fault f"},
+		{"reached frame", "reached carried akc on c1", `line 4, word 3: no protocol has a frame "akc"`},
+		{"need", "needs rows, rws", `line 4, word 4: "rws" is nothing that a system may lack; did you mean rows?`},
+		{"a message may never come", "await effect of order-99", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s, err := script.Parse("f.scenario", head+c.steps)
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = Check(s)
+			var usage *UsageError
+			if c.says == "" && err != nil || c.says != "" && (!errors.As(err, &usage) || !strings.Contains(err.Error(), c.says)) {
+				t.Errorf("says %v, want %q", err, c.says)
+			}
+		})
+	}
+}

@@ -115,8 +115,11 @@ func (b *Bench) watchOn(ctx context.Context) error {
 			return err
 		}
 	}
-	return b.snapshot(ctx, "end")
+	return b.snapshot(ctx, endOfRun)
 }
+
+// endOfRun is the checkpoint of the rows that a run ends with.
+const endOfRun = "end"
 
 // snapshot reads the stored rows, the system's and the application's.
 func (b *Bench) snapshot(ctx context.Context, checkpoint string) error {

@@ -93,7 +93,7 @@ func (w *watch) await(ctx context.Context, c evidence.Condition) error {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return fmt.Errorf("bench: %q did not come about: %s: %w", c.Line, missing, context.Cause(ctx))
+			return fmt.Errorf("%q did not come about: %s", c.Line, missing)
 		}
 	}
 }

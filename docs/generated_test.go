@@ -205,14 +205,32 @@ func faultsTable() string {
 	return table([]string{"fault", "strikes", "class", "what it does", "as in"}, rows)
 }
 
+var protocols = []links.Protocol{zmtp.Protocol{}, amqp.Protocol{}, kafka.New(), mqtt.Protocol{}, nats.Protocol{}, resp.Protocol{}}
+
 func framesTable() string {
 	var rows [][]string
-	for _, p := range []links.Protocol{zmtp.Protocol{}, amqp.Protocol{}, kafka.New(), mqtt.Protocol{}, nats.Protocol{}, resp.Protocol{}} {
+	for _, p := range protocols {
 		for _, k := range p.Kinds() {
 			rows = append(rows, []string{p.Name(), "`" + k.Name + "`", "to the " + k.To.String(), k.Text})
 		}
 	}
 	return table([]string{"protocol", "frame", "way", "what it is"}, rows)
+}
+
+// The kinds that a script may name are those that some protocol has.
+func TestFrameKindsAreThoseOfTheProtocols(t *testing.T) {
+	var want []string
+	for _, p := range protocols {
+		for _, k := range p.Kinds() {
+			want = append(want, k.Name)
+		}
+	}
+	slices.Sort(want)
+	got := links.FrameKinds()
+	slices.Sort(got)
+	if want = slices.Compact(want); !slices.Equal(got, want) {
+		t.Errorf("links.FrameKinds is %q\nthe protocols have %q", got, want)
+	}
 }
 
 func scenariosTable() string {

@@ -131,6 +131,10 @@ func (d *Decoder) eventField(key []byte, e *Event) error {
 		return name(d, drainReasonNames, "drain reason", &e.Drain)
 	case "partitions":
 		return d.texts(&e.Partitions)
+	case "line":
+		return integer(d, &e.Line)
+	case "left":
+		return integer(d, &e.Left)
 	case "reason":
 		return d.text(&e.Reason)
 	}
@@ -595,6 +599,8 @@ func AppendJSON(dst []byte, e *Event) []byte {
 		dst = append(dst, ']')
 	}
 
+	dst = appendInteger(dst, `,"line":`, int64(e.Line))
+	dst = appendInteger(dst, `,"left":`, int64(e.Left))
 	dst = appendText(dst, `,"reason":`, e.Reason)
 	return append(dst, '}')
 }

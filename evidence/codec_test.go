@@ -25,7 +25,7 @@ func fullEvent() Event {
 		Exit:  &ExitInfo{Code: -1, Signal: "killed", Ordered: true},
 		Cause: CauseExpired, Standing: Dead, Duplicate: true, Negative: true, Window: 20, Command: CommandRewind, Checkpoint: "cut",
 		Offset: -time.Hour, Drain: DrainQuiet, Partitions: []string{"custody/host-1", `quoted "x"`},
-		Call: 9, OK: true, Reason: "line\u2028sep\ttab\x01\x7f\xffbroken 日本",
+		Call: 9, OK: true, Line: 12, Left: 3, Reason: "line\u2028sep\ttab\x01\x7f\xffbroken 日本",
 	}
 }
 

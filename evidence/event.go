@@ -58,6 +58,8 @@ type Event struct {
 	Offset     time.Duration `json:"offset,omitzero"`      // ClockSet: how far ahead of true time
 	Drain      DrainReason   `json:"drain,omitzero"`       // DrainEnded
 	Partitions []string      `json:"partitions,omitempty"` // ProcessStarted of the broker: its own, then those it took over by migration
+	Line       int           `json:"line,omitzero"`        // AwaitEnded, not OK: the line of the script whose deadline passed, as printed
+	Left       int           `json:"left,omitzero"`        // AwaitEnded, not OK: so many steps of the script were not run because of it
 
 	Reason string `json:"reason,omitempty"` // why, in words for people: an error, a refusal, what was missing. Nothing is judged by it
 }

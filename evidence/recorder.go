@@ -8,7 +8,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
@@ -96,7 +95,7 @@ func Create(dir string, m Manifest, script []byte) (*Recorder, error) {
 		m.Versions = map[string]string{}
 	}
 	if m.Versions[versionOfCustody] == "" {
-		m.Versions[versionOfCustody] = custodyVersion()
+		m.Versions[versionOfCustody] = Version()
 	}
 	if m.StartedAt.IsZero() {
 		m.StartedAt = time.Now().UTC()
@@ -112,30 +111,6 @@ func Create(dir string, m Manifest, script []byte) (*Recorder, error) {
 
 // versionOfCustody is its name among a manifest's versions.
 const versionOfCustody = "custody"
-
-// custodyVersion is that of this module, in whatever program it is.
-func custodyVersion() string {
-	const module = "github.com/custodymq/custody"
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "(unknown)"
-	}
-	version, revision := "(devel)", ""
-	if info.Main.Path == module && info.Main.Version != "" {
-		version = info.Main.Version
-	}
-	for _, d := range info.Deps {
-		if d.Path == module {
-			version = d.Version
-		}
-	}
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" && info.Main.Path == module && version == "(devel)" {
-			revision = " " + s.Value
-		}
-	}
-	return version + revision
-}
 
 // create makes the manifest last: a folder with a manifest is complete. Making
 // the logs' folder fails for the second of two that create the same run.

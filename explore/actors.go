@@ -77,18 +77,12 @@ func (p *producer) endSession(why string) {
 
 // publish sends the messages of one step, at most Window of them unanswered.
 func (p *producer) publish(t *task, step script.Publish) {
-	ids := []string{step.BusinessID}
-	if step.To > 0 {
-		ids = ids[:0]
-		for i := step.From; i <= step.To; i++ {
-			ids = append(ids, fmt.Sprintf("%s%d", step.BusinessID, i))
-		}
-	}
 	window, waiting := max(step.Window, 1), 0
 	var again []string // refused, and to be tried again
 	idle := func() bool { return waiting == 0 }
-	for _, id := range ids {
-		try := p.firstTry(id, step)
+	for i := range step.Count() {
+		one := step.Message(i)
+		id, try := one.BusinessID, p.firstTry(one)
 		if p.doubtful() {
 			t.wait(forever, idle)
 		}
@@ -109,7 +103,8 @@ func (p *producer) publish(t *task, step script.Publish) {
 	if step.Until == "" {
 		return
 	}
-	for _, id := range ids {
+	for i := range step.Count() {
+		id := step.Message(i).BusinessID
 		for _, refused := range again {
 			if refused == id {
 				p.untilAccepted(t, id)
@@ -132,7 +127,8 @@ func (p *producer) untilAccepted(t *task, id string) {
 	}
 }
 
-func (p *producer) firstTry(id string, step script.Publish) *tries {
+func (p *producer) firstTry(step script.Publish) *tries {
+	id := step.BusinessID
 	if try, ok := p.tries[id]; ok {
 		try.try++
 		return try
@@ -253,7 +249,7 @@ type consumer struct {
 	sessions int
 	name     string // of the session
 	calls    uint64
-	failures int
+	failures map[string]int // by business ID
 	running  bool
 	stopping bool
 	client   *client
@@ -423,7 +419,7 @@ func (c *consumer) handle(t *task, d wire.Message) error {
 			wire.Message{Kind: wire.Nack, MessageID: d.MessageID, Attempt: d.Attempt, Reason: why}, evidence.AckRefused)
 	}
 	step(evidence.EffectCalled, "")
-	t.wait(w.now+w.hop(), c.stopped)
+	t.wait(w.now+w.hop()+c.spec.Work(e.BusinessID), c.stopped)
 	if c.stopping {
 		step(evidence.EffectFailed, errStopped.Error())
 		return errStopped
@@ -438,11 +434,15 @@ func (c *consumer) handle(t *task, d wire.Message) error {
 }
 
 func (c *consumer) fails(businessID string) bool {
-	if c.spec.Fails == "" || c.spec.Fails != businessID {
+	times, fails := c.spec.FailTimes(businessID)
+	if !fails {
 		return false
 	}
-	c.failures++
-	return c.spec.FailTimes == 0 || c.failures <= c.spec.FailTimes
+	if c.failures == nil {
+		c.failures = make(map[string]int)
+	}
+	c.failures[businessID]++
+	return times == 0 || c.failures[businessID] <= times
 }
 
 // settle acknowledges, or gives back. An outcome that is not known ends nothing:

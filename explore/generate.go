@@ -103,7 +103,7 @@ func (g *generator) cast() {
 		if c.Silent {
 			c.Idempotent = false
 		} else if g.does(6) && !g.lacks(systems.NeedNack) {
-			c.Fails, c.FailTimes = "order-1", g.r.IntN(3)
+			c.Fails = []script.Failing{{On: script.IDs{Name: "order-1"}, Times: g.r.IntN(3)}}
 		}
 		g.add(c)
 		g.consumers = append(g.consumers, c)

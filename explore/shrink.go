@@ -83,7 +83,7 @@ func simpler(step script.Step) []script.Step {
 	case script.Consumer:
 		forms := append(leavingOut(&s, &s.Child), leavingOut(&s, &s.Silent)...)
 		forms = append(append(forms, leavingOut(&s, &s.Offline)...), leavingOut(&s, &s.Window)...)
-		return append(append(forms, leavingOut(&s, &s.FailTimes)...), leavingOut(&s, &s.Fails)...)
+		return append(forms, failingLess(s)...)
 	case script.Publish:
 		forms := append(leavingOut(&s, &s.Background), leavingOut(&s, &s.Cancel)...)
 		forms = append(append(forms, leavingOut(&s, &s.Until)...), leavingOut(&s, &s.Window)...)
@@ -124,4 +124,20 @@ func leavingOut[S script.Step, V comparable](step *S, field *V) []script.Step {
 	form := *step
 	*field = was
 	return []script.Step{form}
+}
+
+// failingLess is a consumer whose handler fails always where it failed a few
+// times, and on one thing less.
+func failingLess(s script.Consumer) (forms []script.Step) {
+	for i, f := range s.Fails {
+		form := s
+		if f.Times > 0 {
+			form.Fails = slices.Clone(s.Fails)
+			form.Fails[i].Times = 0
+			forms = append(forms, form)
+		}
+		form.Fails = slices.Delete(slices.Clone(s.Fails), i, i+1)
+		forms = append(forms, form)
+	}
+	return forms
 }

@@ -11,6 +11,23 @@ import (
 	"github.com/custodymq/custody/systems/zeromq"
 )
 
+// unsimulated are the scenarios that the simulation has no way to run, and no
+// others: each is skipped by name, so that the test cannot shrink unseen.
+var unsimulated = []string{"storage-down", "storage-full", "fsync-error", "old-protocol-payload", "link-slow",
+	"recover-from-timestamp", "recover-from-sequence"}
+
+// skipped reports whether a scenario ended as one does that cannot be simulated,
+// which it does if and only if it is listed.
+func skipped(t *testing.T, scenario string, err error) bool {
+	t.Helper()
+	var unsupported *UnsupportedError
+	no := errors.As(err, &unsupported)
+	if no != slices.Contains(unsimulated, scenario) {
+		t.Fatalf("%s: simulated, or not, against what is written in this file: %v", scenario, err)
+	}
+	return no
+}
+
 // The simulation is believed because it says of the whole catalogue what a real
 // broker says.
 func TestCatalogueHolds(t *testing.T) {
@@ -19,8 +36,7 @@ func TestCatalogueHolds(t *testing.T) {
 			var sim Simulator
 			for seed := range uint64(20) {
 				h, err := sim.Run(Simulation{Profile: zeromq.Profiles(1)[0].(zeromq.Profile), Scenario: s, Seed: seed})
-				var unsupported *UnsupportedError
-				if errors.As(err, &unsupported) {
+				if skipped(t, s.Name, err) {
 					t.Skip(err)
 				}
 				if err != nil {
@@ -50,8 +66,11 @@ func TestCatalogueCatchesDefects(t *testing.T) {
 				}
 				for seed := range uint64(3) {
 					j, err := sim.Judge(Simulation{Profile: zeromq.Profiles(1)[0].(zeromq.Profile), Scenario: s, Seed: seed, Defect: d.Name})
+					if skipped(t, s.Name, err) {
+						break
+					}
 					if err != nil {
-						continue
+						t.Fatalf("%s, seed %d: %v", s.Name, seed, err)
 					}
 					broken := brokenOf(j)
 					for _, b := range broken {

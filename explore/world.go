@@ -305,6 +305,9 @@ func (w *world) step(t *task, step script.Step) error {
 		}
 		return w.startConsumer(t, s.Name)
 	case script.Publish:
+		if s.Headers > 0 {
+			return &UnsupportedError{"publish headers"}
+		}
 		return w.publish(t, s)
 	case script.Retry:
 		if err := w.settled(t, script.Settle{By: s.By}); err != nil {
@@ -542,8 +545,9 @@ func (w *world) elapse(t *task, s script.Elapse) error {
 			if ttl == 0 {
 				ttl = p.spec.TTL
 			}
-			w.note("waiting until the time to live of %s (%s) is over by %s", s.BusinessID, ttl, s.Margin)
-			t.pause(ttl + s.Margin)
+			margin := w.desc.Profile.Limits.ExpiryTolerance + s.Margin
+			w.note("waiting until the time to live of %s (%s) is over by %s", s.BusinessID, ttl, margin)
+			t.pause(ttl + margin)
 			return nil
 		}
 	}

@@ -9,7 +9,7 @@ import (
 var ackIsFinal = Guarantee{
 	Name: evidence.AckIsFinal, Usual: "acknowledged means done",
 	Text: "After a confirmed acknowledgement the message is not delivered again to that logical subscriber, and its row goes.",
-	Rule: "Proven by a deliver frame behind the confirm's frame on one connection, or by a delivery on a session whose opening was called after the confirm returned. On another session already open it is concurrent, unless it comes later than the in-flight bound. A row still there after the delete bound is a violation. Not claimed where the broker or its store failed between acknowledgement and delete, unless the confirm is only given after a durable delete.",
+	Rule: "Proven by a deliver frame behind the confirm's frame on one connection, or by a delivery on a session whose opening was called after the confirm returned. On another session already open it is concurrent, unless it comes later than the in-flight bound. A row still there after the delete bound is a violation. Under which failures of the broker and its store this is promised is the claim's to say; only a broker that ended by itself, which is a finding of its own, excuses what it had not made durable.",
 	new:  func() checker { return &final{} },
 }
 
@@ -64,10 +64,16 @@ func (l *ledger) late(r *receipt) bool {
 	return l.limits.InFlightBound > 0 && l.now.at > r.confirm.at+l.limits.InFlightBound
 }
 
-// undone: the broker or its store failed after the acknowledgement was made, so
-// that it may not have become durable, and nobody promised that it had.
+// undone: the broker ended by itself after the acknowledgement was made, and
+// before what it does for it had to be done.
 func (l *ledger) undone(r *receipt) bool {
-	return !l.manifest.Profile.ConfirmIsDurable && l.brokerFailed.seq > r.ackCalled.seq
+	return !l.manifest.Profile.ConfirmIsDurable && l.failedAfter(r, l.brokerFell)
+}
+
+// failedAfter reports whether a failure came between the call of an
+// acknowledgement and the bound for what the system does for it.
+func (l *ledger) failedAfter(r *receipt, failure stamp) bool {
+	return failure.seq > r.ackCalled.seq && (r.confirm.seq == 0 || failure.at <= r.confirm.at+l.limits.DeleteBound)
 }
 
 func (c *final) again(l *ledger, e *evidence.Event, m *message, r *receipt, out *ruling, kind, what string) {
@@ -128,6 +134,6 @@ func (c *final) conclude(l *ledger, out *ruling) {
 	}
 	out.layers = []Layer{{"consumption log", "absorbed", l.absorbed}}
 	if c.absorbed > 0 {
-		out.held = fmt.Sprintf("%d came again after a failure of the broker or store, as this profile allows", c.absorbed)
+		out.held = fmt.Sprintf("%d came again after the broker had ended by itself, or because we had sent a copy", c.absorbed)
 	}
 }

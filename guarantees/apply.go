@@ -224,7 +224,7 @@ func (l *ledger) subscribeReturned(e *evidence.Event, tell observe) {
 		if sub.declared.seq == 0 {
 			sub.declared = l.now
 		}
-		sub.durable = sub.durable || e.HeldBy > evidence.HeldByClient
+		sub.durable = sub.durable || l.manifest.Profile.KeepsSubscribers || e.HeldBy > evidence.HeldByClient
 		if !s.live && s.ended.seq == 0 {
 			s.live = true
 			if sub.live++; sub.live == 1 {
@@ -291,7 +291,7 @@ func (l *ledger) delivered(e *evidence.Event, tell observe) {
 	}
 	if r.deliveries++; r.deliveries == 1 {
 		r.first, r.messageHash = l.now, hash(e.MessageID)
-		r.firstStruck = m.struck != nil
+		r.firstStruck = m.struckAt(frameDeliver)
 	} else {
 		l.redelivered++
 	}
@@ -452,8 +452,15 @@ func (l *ledger) strike(m *message, e *evidence.Event, link uint32) {
 			m.struck[i].carried++
 		}
 	}
+	if e.Frame == frameDeliver && withholding[e.Struck] {
+		m.withheld = l.now
+	}
 	l.mark(m, e.Struck+" "+e.Frame)
 }
+
+// withholding are the strikes after which the system rightly believes that a
+// frame is on its way, or has arrived.
+var withholding = map[string]bool{"drop": true, "hold": true, "withhold": true, "black-hole": true}
 
 // failing are the classes that can undo what a broker had not made durable.
 var failing = map[evidence.Class]bool{
@@ -545,6 +552,9 @@ func (l *ledger) processExited(e *evidence.Event, tell observe) {
 		l.brokerEnded = l.now
 		if !l.over { // the bench stops it when all has been seen
 			l.brokerFailed = l.now
+		}
+		if e.Exit != nil && !e.Exit.Ordered {
+			l.brokerFell = l.now
 		}
 	} else {
 		for _, s := range l.actorOf(e.Actor).sessions {

@@ -55,7 +55,7 @@ func (c expiry) close(l *ledger, m *message, out *ruling) {
 		return
 	}
 	if s := m.expiredSaid; s.seq != 0 && s.at < earliest {
-		c.early(l, m, out, s, "the system said that it expired")
+		c.early(l, m, out, byEvents, s, "the system said that it expired")
 		return
 	}
 	for i := range l.snapshots {
@@ -67,17 +67,17 @@ func (c expiry) close(l *ledger, m *message, out *ruling) {
 			served.seq != 0 && served.seq < at.seq, l.disposedOf(m), l.inSnapshot(m, i):
 			continue
 		}
-		c.early(l, m, out, at, fmt.Sprintf("its row was gone at %q", s.Checkpoint))
+		c.early(l, m, out, byAbsence, at, fmt.Sprintf("its row was gone at %q", s.Checkpoint))
 		return
 	}
 }
 
-func (expiry) early(l *ledger, m *message, out *ruling, at stamp, what string) {
+func (expiry) early(l *ledger, m *message, out *ruling, p proof, at stamp, what string) {
 	f := l.finding(m, nil, "early", m.returned.seq, at.seq)
 	f.HandOver = StoreToConsumer
 	f.Text = fmt.Sprintf("%s, with a time to live of %v, was dropped early: %s after %v", l.label(m), m.ttl, what, at.at-m.called.at)
 	f.Follows = []string{evidence.NoAcceptedLoss, evidence.RowsMatchClients}
-	out.violate(byEvents, f)
+	out.violate(p, f)
 }
 
 // served is when the one stored message that a publish stands for was first seen

@@ -236,11 +236,14 @@ func (l *ledger) anyEndRow(m *message, sub uint32, state evidence.RowState) *evi
 
 // absent reports whether it is proven that a message is nowhere any more: an
 // exact look at the rows, or a drain that ended on evidence. Memory shows no
-// rows, and quiet proves nothing where nobody was there to be served, or where
-// somebody may still have it.
+// rows, and quiet proves nothing where nobody was there to be served, where
+// somebody may still have it, or where it is we who kept it back.
 func (l *ledger) absent(m *message, r *receipt) bool {
 	if (l.exactEnd() || l.emptyEnd()) && m.heldBy != evidence.HeldByBrokerMemory && m.heldBy != evidence.HeldByClient {
 		return true
+	}
+	if m.withheld.seq > max(m.carried.seq, r.last.seq) {
+		return false
 	}
 	return l.quiet() && l.ready(m, r.sub) && (l.drainReason != evidence.DrainQuiet || !l.heldSomewhere(r.sub))
 }

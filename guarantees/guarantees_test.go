@@ -24,6 +24,70 @@ var cases = []struct {
 	{evidence.NoAcceptedLoss, "served and acknowledged", func(t *tale) {
 		t.sub("c1#1", "g").publish(o1).serve("c1#1", o1).drained("settled").rows("end")
 	}, Held, ""},
+	{evidence.NoAcceptedLoss, "a look-up that failed on an expired certificate excuses nothing", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1).lookup(o1, evidence.Unknown, evidence.NoStanding)
+		t.events[len(t.events)-1].Reason = "x509: certificate has expired or is not yet valid"
+		t.drained("settled").rows("end")
+	}, Violated, "lost-all"},
+	{evidence.NoAcceptedLoss, "a dead letter whose handler spoke of expiry is no expiry", func(t *tale) {
+		t.sub("c1#1", "g").call(o1, ttl(time.Minute)).answer(o1, evidence.Accepted).deliver("c1#1", o1).on(evidence.HandlerFailed, "c1#1", o1, because("the handler fails on expired-1")).
+			on(evidence.DeadLettered, "admin", o1, because("expired-1 failed"), cause(evidence.CauseStated)).
+			add(evidence.Event{Kind: evidence.Commanded, BusinessID: "o1", Command: evidence.CommandRedrive}).drained("settled").rows("end")
+	}, Violated, "lost-all"},
+	{evidence.NoAcceptedLoss, "withheld by us from a consumer that stays connected", func(t *tale) {
+		t.fault("lost", evidence.Link).sub("c1#1", "g").publish(o1).fire("lost", "drop", "c1", frameDeliver, o1).publish(o2).serve("c1#1", o2).drained("quiet")
+	}, Inconclusive, ""},
+	{evidence.NoAcceptedLoss, "withheld once, and sent again, and gone", func(t *tale) {
+		t.fault("lost", evidence.Link).sub("c1#1", "g").publish(o1).fire("lost", "drop", "c1", frameDeliver, o1).frame(frameDeliver, "c1", o1, "").publish(o2).serve("c1#1", o2).drained("quiet")
+	}, Violated, "lost-prefix"},
+	{evidence.NoAcceptedLoss, "one of two subscribers that last was left out when it came back", func(t *tale) {
+		t.prof.KeepsSubscribers = true
+		t.sub("c1#1", "a").sub("c2#1", "b").end("c2#1").publish(o1).sub("c2#2", "b").serve("c1#1", o1).drained("quiet").rows("end")
+	}, Violated, "lost-all"},
+	{evidence.NoAcceptedLoss, "one of two subscribers ended, and is owed nothing where none lasts", func(t *tale) {
+		t.sub("c1#1", "a").sub("c2#1", "b").publish(o1).end("c2#1").sub("c2#2", "b").serve("c1#1", o1).drained("quiet").rows("end")
+	}, Held, ""},
+	{evidence.DeclinedMeansAbsent, "declined in words that sound like a repeat, and delivered", func(t *tale) {
+		t.sub("c1#1", "g").call(o1).answer(o1, evidence.Declined, because("duplicate message")).deliver("c1#1", o1)
+	}, Violated, "delivered"},
+	{evidence.Order, "a publish that was dropped, and sent again in silence", func(t *tale) {
+		t.fault("lost", evidence.Link).sub("c1#1", "g").call(o1).fire("lost", "drop", "p1", framePublish, o1).call(o2).
+			answer(o1, evidence.Accepted).answer(o2, evidence.Accepted).deliver("c1#1", o2, attempt(1)).deliver("c1#1", o1, attempt(1))
+	}, Violated, "overtaken"},
+	{evidence.Order, "a delivery that we kept back", func(t *tale) {
+		t.fault("late", evidence.Link).sub("c1#1", "g").publish(o1, o2, o3).fire("late", "drop", "c1", frameDeliver, o1).deliver("c1#1", o2, attempt(1)).deliver("c1#1", o1, attempt(1)).deliver("c1#1", o3, attempt(1))
+	}, Held, ""},
+	{evidence.RecoveryBounded, "a consumer that works through a backlog is not free", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1, o2, o3)
+		for _, o := range []string{o1, o2, o3} {
+			t.deliver("c1#1", o).after(250*ms).ack("c1#1", o)
+		}
+	}, Held, ""},
+	{evidence.RecoveryBounded, "the first of a backlog is left for last", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1, o2, o3)
+		for _, o := range []string{o2, o3, o1} {
+			t.deliver("c1#1", o).after(150*ms).ack("c1#1", o)
+		}
+	}, Violated, "too-slow"},
+	{evidence.RecoveryBounded, "its effect was committed, its row waits, and a ready consumer is never served", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1).effect("c1#1", o1).on(evidence.AckCalled, "c1#1", o1).on(evidence.AckReturned, "c1#1", o1, ackOutcome(evidence.AckUnknown)).
+			after(time.Second).drained("deadline").rows("end", row(evidence.RowPending, o1)).business(row(evidence.RowEffect, o1))
+	}, Violated, "never-settled"},
+	{evidence.PersistedBeforeAccepted, "accepted though its write had failed", func(t *tale) {
+		t.fault("down", evidence.Store).call(o1).fire("down", "unreachable", "", "insert", o1).answer(o1, evidence.Accepted)
+	}, Violated, "accepted-though-failed"},
+	{evidence.PersistedBeforeAccepted, "accepted when a later write was done", func(t *tale) {
+		t.fault("down", evidence.Store).call(o1).fire("down", "unreachable", "", "insert", o1).
+			add(evidence.Event{Kind: evidence.StoreReturned, Actor: actorBroker, Frame: "insert", Items: item(o1), OK: true}).answer(o1, evidence.Accepted)
+	}, Held, ""},
+	{evidence.BoundedRetry, "redriving one dead letter gives another no attempts", func(t *tale) {
+		poison(t, 3).publish(o2)
+		for range 3 {
+			t.deliver("c1#1", o2, again).on(evidence.NackReturned, "c1#1", o2)
+		}
+		t.on(evidence.DeadLettered, "admin", o1, cause(evidence.CauseStated)).on(evidence.DeadLettered, "admin", o2, cause(evidence.CauseStated)).
+			add(evidence.Event{Kind: evidence.Commanded, BusinessID: "o1", Command: evidence.CommandRedrive}).deliver("c1#1", o2, again).deliver("c1#1", o1, again).ack("c1#1", o1).rows("end", row(evidence.RowDead, o2, poisoned))
+	}, Violated, "too-many"},
 	{evidence.NoAcceptedLoss, "effects in rows", func(t *tale) {
 		t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1).effect("c1#1", o1).ack("c1#1", o1).drained("settled").rows("end").business(row(evidence.RowEffect, o1))
 	}, Held, ""},
@@ -343,7 +407,17 @@ var cases = []struct {
 	}, Held, ""},
 	{evidence.AckIsFinal, "the broker was killed between acknowledgement and delete", func(t *tale) {
 		t.fault("kill", evidence.BrokerCrash).sub("c1#1", "g").publish(o1).serve("c1#1", o1).fire("kill", "kill", "", "").end("c1#1").sub("c1#2", "g").deliver("c1#2", o1, again)
+	}, Violated, "new-session"}, // whether that is promised over a crash is the claim's to say
+	{evidence.AckIsFinal, "all that was confirmed came again after an orderly restart", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1, o2).serve("c1#1", o1, o2).add(evidence.Event{Kind: evidence.Commanded, Actor: actorBroker, Command: evidence.CommandRestart}).
+			broker(evidence.ProcessExited, "", &evidence.ExitInfo{Ordered: true}).end("c1#1").sub("c1#2", "g").serve("c1#2", o1, o2)
+	}, Violated, "new-session"},
+	{evidence.AckIsFinal, "the broker ended by itself between acknowledgement and delete", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1).serve("c1#1", o1).broker(evidence.ProcessExited, "", &evidence.ExitInfo{Code: 2}).end("c1#1").sub("c1#2", "g").deliver("c1#2", o1, again)
 	}, Held, ""},
+	{evidence.AckIsFinal, "the broker ended by itself long after the delete was due", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1).serve("c1#1", o1).after(time.Second).broker(evidence.ProcessExited, "", &evidence.ExitInfo{Code: 2}).end("c1#1").sub("c1#2", "g").deliver("c1#2", o1, again)
+	}, Violated, "new-session"},
 	{evidence.AckIsFinal, "concurrent on a session already open", func(t *tale) {
 		t.sub("c1#1", "g").sub("c2#1", "g").publish(o1).deliver("c1#1", o1).ack("c1#1", o1).deliver("c2#1", o1, again)
 	}, Held, ""},

@@ -65,6 +65,7 @@ type judge struct {
 	faults     []FaultResult
 	byLabel    map[string]int
 	unlisted   bool // a fault fired that the manifest does not list
+	cutShort   string
 	failure    string
 	damage     string // why the evidence is not whole; then it is the failure too
 	lastSeq    uint64
@@ -174,6 +175,10 @@ func (j *judge) readEvents() error {
 		switch e.Kind {
 		case evidence.FaultFired:
 			j.fired(e)
+		case evidence.AwaitEnded:
+			if !e.OK && j.cutShort == "" {
+				j.cutShort = cutShort(e)
+			}
 		case evidence.ProcessExited:
 			// Somebody outside killed it: that says nothing about the system.
 			if e.Actor == actorBroker && e.Exit != nil && !e.Exit.Ordered && e.Exit.Signal == "killed" && j.failure == "" {
@@ -191,6 +196,22 @@ func (j *judge) showSnapshots(seq uint64) {
 	for ; j.seen < len(j.ledger.snapshots) && j.ledger.snapshots[j.seen].Seq <= seq; j.seen++ {
 		j.conditions.ObserveSnapshot(j.ledger.snapshots[j.seen])
 	}
+}
+
+// cutShort says where the deadline of an await has ended the script: whatever
+// it was to bring about after that was not brought about.
+func cutShort(e *evidence.Event) string {
+	where, left := "", ""
+	if e.Line > 0 {
+		where = fmt.Sprintf(" at line %d", e.Line)
+	}
+	switch {
+	case e.Left == 1:
+		left = "; 1 step was not run"
+	case e.Left > 1:
+		left = fmt.Sprintf("; %d steps were not run", e.Left)
+	}
+	return fmt.Sprintf("the script was cut short%s%s%s", where, quote(e), left)
 }
 
 // maxFaultEvents of one fault are listed; all are counted.
@@ -250,6 +271,9 @@ func (j *judge) conclude(out *Judgement) {
 		} else if f.Class != "" && !slices.Contains(classes, f.Class) {
 			classes = append(classes, f.Class)
 		}
+	}
+	if j.cutShort != "" { // the cause of what else is missing
+		out.Reached, out.CutShort, missing = false, j.cutShort, j.cutShort
 	}
 	if j.ledger.restarted && !slices.Contains(classes, evidence.BrokerRestart) {
 		classes = append(classes, evidence.BrokerRestart) // a step of the script, and no less a restart
@@ -311,10 +335,10 @@ func known(m *evidence.Manifest, guarantee string) string {
 
 // why is the run's outcome in one sentence.
 func (j *judge) why(out *Judgement, missing string) string {
-	var names []string
+	var names, reasons []string
 	for _, v := range out.Verdicts {
 		if v.Counts() && v.Outcome == out.Outcome {
-			names = append(names, v.Guarantee)
+			names, reasons = append(names, v.Guarantee), append(reasons, v.Why)
 		}
 	}
 	list := strings.Join(names, ", ")
@@ -328,7 +352,10 @@ func (j *judge) why(out *Judgement, missing string) string {
 	case missing != "":
 		return missing
 	case out.Outcome == Inconclusive:
-		return "could not be decided: " + list
+		for i, name := range names {
+			names[i] = name + " (" + reasons[i] + ")"
+		}
+		return "could not be decided: " + strings.Join(names, ", ")
 	}
 	return "held: " + list
 }

@@ -18,6 +18,9 @@ func twice() *tale {
 	return newTale().sub("c1#1", "g").publish(o1).deliver("c1#1", o1).deliver("c1#1", o1, again)
 }
 
+// timedOut is an await whose deadline ended the script.
+var timedOut = evidence.Event{Kind: evidence.AwaitEnded, Line: 7, Left: 3, Reason: "nothing came"}
+
 func TestJudgeRuns(t *testing.T) {
 	const dup = evidence.NoDuplicateDelivery
 	good := func() *tale { return newTale().sub("c1#1", "g").publish(o1).serve("c1#1", o1) }
@@ -39,6 +42,10 @@ func TestJudgeRuns(t *testing.T) {
 		{"not reached, the violation stands", twice(), func(t *tale) {
 			t.history.Manifest.Reached = []evidence.Condition{{Verb: evidence.CondAcked, Subject: "o1", Line: "acked o1"}}
 		}, Violated, ExitViolated, ""},
+		{"cut short", good().add(timedOut), nil, Inconclusive, ExitInconclusive, "the script was cut short at line 7: nothing came; 3 steps were not run"},
+		{"cut short at its last step", good().add(evidence.Event{Kind: evidence.AwaitEnded, Reason: "nothing came"}), nil, Inconclusive, ExitInconclusive, "cut short: nothing came"},
+		{"an await that was met", good().add(evidence.Event{Kind: evidence.AwaitEnded, OK: true}), nil, Held, ExitHeld, ""},
+		{"cut short, the violation stands", twice().add(timedOut), nil, Violated, ExitViolated, ""},
 		{"not claimed", twice(), func(t *tale) { t.history.Manifest.Claims = nil }, NotClaimed, ExitNone, ""},
 		{"not covered", twice().fault("f", evidence.Clock).fire("f", "clock", "", ""), func(t *tale) {
 			t.history.Manifest.Claims = []evidence.Claim{{Guarantee: dup, Under: []evidence.Class{evidence.Link}}}

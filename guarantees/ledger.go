@@ -55,6 +55,7 @@ type ledger struct {
 	brokerEnded   stamp // its process
 	restarted     bool  // by a step of the script
 	brokerFailed  stamp // its latest crash, restart or store failure
+	brokerFell    stamp // when it last ended by itself
 	active        map[string]bool
 	held          map[uint32][]window // by link: when we held or delayed what passes
 	pauses        []window
@@ -275,7 +276,7 @@ func (l *ledger) add(id string) ref {
 		l.producer[p.name] = p
 	}
 	// A count far beyond what was seen would cost memory for nothing.
-	if ok && p != nil && try <= maxProducers && count <= maxDenseCount && count <= 2*len(p.byCount)+1<<16 {
+	if ok && p != nil && try <= maxProducers && count <= maxDenseCount && count <= 64*int(l.slots.n)+1<<10 {
 		if count > len(p.byCount) {
 			p.byCount = slices.Grow(p.byCount, count-len(p.byCount))[:count]
 		}

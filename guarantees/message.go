@@ -1,6 +1,7 @@
 package guarantees
 
 import (
+	"slices"
 	"time"
 
 	"github.com/custodymq/custody/evidence"
@@ -45,6 +46,7 @@ type message struct {
 
 	published    stamp // its publish frame passed a link
 	carried      stamp // a deliver frame of it passed a link
+	withheld     stamp // …or was kept back there by a fault of ours
 	deadLettered stamp
 	deadCause    evidence.Cause
 	deadWords    string // see quote.go
@@ -145,6 +147,11 @@ func (m *message) struckBy(how ...string) bool {
 		}
 	}
 	return false
+}
+
+// struckAt reports whether a fault of ours struck a frame of this kind of it.
+func (m *message) struckAt(frame string) bool {
+	return slices.ContainsFunc(m.struck, func(s strike) bool { return s.frame == frame })
 }
 
 // forge takes one forged copy, if one is still expected for this link's actor.

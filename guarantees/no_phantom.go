@@ -96,7 +96,7 @@ func (c *phantom) conclude(l *ledger, out *ruling) {
 	}
 	for _, row := range l.snapshots[l.businessEnd].Rows {
 		if row.State == evidence.RowEffect && row.BusinessID != "" && l.ofBusiness(hash(row.BusinessID)) == 0 {
-			out.violate(byEvents, Finding{Kind: "effect-of-nothing", BusinessID: row.BusinessID, PublishID: row.PublishID,
+			out.violate(byAbsence, Finding{Kind: "effect-of-nothing", BusinessID: row.BusinessID, PublishID: row.PublishID,
 				Subscription: row.Subscription, HandOver: ConsumerToBusiness,
 				Text: fmt.Sprintf("%s has an effect, and nobody published it", row.BusinessID)})
 		}

@@ -50,7 +50,7 @@ func (c *ordered) observe(l *ledger, e *evidence.Event, m *message, r *receipt, 
 		maps.DeleteFunc(c.last, func(k scope, _ latest) bool { return l.name(k.sub) == e.Subscription })
 		return
 	}
-	if m == nil || r.deliveries != 1 || m.called.seq == 0 || m.frozen || m.struck != nil {
+	if m == nil || r.deliveries != 1 || m.called.seq == 0 || m.frozen || r.firstStruck {
 		return
 	}
 	k := scope{r.sub, m.session, m.destination, 0}
@@ -92,7 +92,7 @@ func (l *ledger) lingers(s *subscriber) bool {
 
 // eligible: accepted at its only try.
 func eligible(m *message) bool {
-	return m.accepted() && m.slot.nextOfBusiness == 0 && m.slot.try <= 1 && m.struck == nil
+	return m.accepted() && m.slot.nextOfBusiness == 0 && m.slot.try <= 1 && !m.struckAt(frameDeliver)
 }
 
 func (c *ordered) conclude(l *ledger, out *ruling) {

@@ -10,28 +10,36 @@ import (
 var persistedBeforeAccepted = Guarantee{
 	Name: evidence.PersistedBeforeAccepted, Usual: "write-ahead",
 	Text: "Accepted is never answered before the message is persisted.",
-	Rule: "While the store's insert, commit or sync is held, no answer Accepted passes the link for a publish whose write is held or whose frame came during the hold. Never judged from a snapshot: the row may be gone already.",
-	new:  func() checker { return &ahead{held: make(map[string]map[ref]bool), told: make(map[ref]bool)} },
+	Rule: "A publish whose write the store was made to fail is not answered Accepted, unless a later write of it was done. While the store's insert, commit or sync is held, no answer Accepted passes the link for a publish whose write is held or whose frame came during the hold. Never judged from a snapshot: the row may be gone already.",
+	new: func() checker {
+		return &ahead{held: make(map[string]map[ref]bool), failed: make(map[ref]uint64), told: make(map[ref]bool)}
+	},
 }
 
 // persisting are the store's operations without which nothing is persisted: of
 // its contract, of its database, of the file below.
 var persisting = map[string]bool{"insert": true, "commit": true, "sync": true}
 
-// ahead follows the holds of the store.
+// failingWrites are the strikes by which a write is not made at all.
+var failingWrites = map[string]bool{"unreachable": true, "full": true}
+
+// ahead follows the holds and the failures of the store.
 type ahead struct {
 	held     map[string]map[ref]bool // by fault: the publishes that cannot be persisted yet
+	failed   map[ref]uint64          // publishes whose insert was made to fail, and the event; done since, they are not here
 	answered []answer
 	told     map[ref]bool
 }
 
+// answer is an Accepted that may have come too early.
 type answer struct {
-	ref ref
-	seq uint64
+	ref    ref
+	seq    uint64
+	failed uint64 // the event by which its write failed; 0: it was held
 }
 
 func (c *ahead) on() []evidence.Kind {
-	return []evidence.Kind{evidence.FaultFired, evidence.FaultHealed, evidence.FrameCarried, evidence.PublishReturned, evidence.ProcessExited}
+	return []evidence.Kind{evidence.FaultFired, evidence.FaultHealed, evidence.FrameCarried, evidence.PublishReturned, evidence.StoreReturned, evidence.ProcessExited}
 }
 
 func (c *ahead) observe(l *ledger, e *evidence.Event, m *message, _ *receipt, out *ruling) {
@@ -50,6 +58,22 @@ func (c *ahead) observe(l *ledger, e *evidence.Event, m *message, _ *receipt, ou
 					if m.accepted() && m.slot.nextOfBusiness == 0 {
 						c.answer(m, m.returned.seq)
 					}
+				}
+			}
+		}
+		if failingWrites[e.Struck] && e.Frame == "insert" {
+			for _, it := range e.Items {
+				if m := l.resolve(it.PublishID, it.MessageID, it.BusinessID); m != nil && m.slot.nextOfBusiness == 0 && c.failed[m.ref] == 0 {
+					c.failed[m.ref] = e.Seq
+					out.instances++
+				}
+			}
+		}
+	case evidence.StoreReturned:
+		if e.OK && persisting[e.Frame] {
+			for _, it := range e.Items {
+				if m := l.resolve(it.PublishID, it.MessageID, it.BusinessID); m != nil {
+					delete(c.failed, m.ref)
 				}
 			}
 		}
@@ -92,12 +116,14 @@ func (c *ahead) answer(m *message, seq uint64) {
 	if m == nil || c.told[m.ref] {
 		return
 	}
-	for _, held := range c.held {
-		if held[m.ref] {
-			c.told[m.ref] = true
-			c.answered = append(c.answered, answer{m.ref, seq})
-			return
-		}
+	failed := c.failed[m.ref]
+	held := false
+	for _, refs := range c.held {
+		held = held || refs[m.ref]
+	}
+	if held || failed != 0 {
+		c.told[m.ref] = true
+		c.answered = append(c.answered, answer{m.ref, seq, failed})
 	}
 }
 
@@ -115,9 +141,12 @@ func (c *ahead) conclude(l *ledger, out *ruling) {
 		if !m.accepted() || c.repeats(l, m, a) {
 			continue
 		}
-		f := l.finding(m, nil, "accepted-before-persisted", a.seq, m.returned.seq)
+		f := l.finding(m, nil, "accepted-before-persisted", a.failed, a.seq, m.returned.seq)
 		f.HandOver = BrokerToStore
 		f.Text = fmt.Sprintf("%s was accepted while its write was held", l.label(m))
+		if a.failed != 0 {
+			f.Kind, f.Text = "accepted-though-failed", fmt.Sprintf("%s was accepted though its write had failed", l.label(m))
+		}
 		f.Follows = []string{evidence.NoAcceptedLoss}
 		out.violate(byEvents, f)
 	}

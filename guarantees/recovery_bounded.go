@@ -10,13 +10,49 @@ import (
 var recoveryBounded = Guarantee{
 	Name: evidence.RecoveryBounded, Usual: "RTO",
 	Text: "From the latest of heal, acceptance and a ready matching consumer, an accepted message is settled within the bound.",
-	Rule: "The bound is the profile's and longer than its redelivery period. While a fault is at work the time does not run, and it starts anew when the handler itself failed. Unsettled at the end of the drain, with the bound passed, is a violation. The longest time is reported.",
-	new:  func() checker { return &recovery{} },
+	Rule: "The bound is the profile's and longer than its redelivery period. While a fault is at work the time does not run; it starts anew when the handler itself failed, and with each earlier message that its subscriber settles: a consumer that works through a backlog is not free. Unsettled at the end of the drain, with the bound passed, is a violation. The longest time is reported.",
+	new:  func() checker { return &recovery{progress: make(map[uint32]*progress)} },
 }
 
 type recovery struct {
-	longest time.Duration
-	settled int
+	longest  time.Duration
+	settled  int
+	progress map[uint32]*progress // by logical subscriber
+}
+
+// progress is when a subscriber last settled a message that was published
+// before a given one: those that no later settlement of an earlier message makes
+// needless, oldest first, so that their refs ascend.
+type progress struct{ recent []settlement }
+
+type settlement struct {
+	ref ref
+	at  time.Duration
+}
+
+// maxRecent settlements are kept of a subscriber. In the order of publishing
+// one is enough; beyond the bound a backlog is forgotten and excuses nothing.
+const maxRecent = 1 << 12
+
+// before is when a message published before r was last settled; 0 if none was.
+func (p *progress) before(r ref) time.Duration {
+	for i := len(p.recent) - 1; i >= 0; i-- {
+		if p.recent[i].ref < r {
+			return p.recent[i].at
+		}
+	}
+	return 0
+}
+
+func (p *progress) settle(r ref, at time.Duration) {
+	n := len(p.recent)
+	for n > 0 && p.recent[n-1].ref >= r {
+		n--
+	}
+	p.recent = append(p.recent[:n], settlement{r, at})
+	if len(p.recent) > maxRecent {
+		p.recent = p.recent[:copy(p.recent, p.recent[maxRecent/2:])]
+	}
 }
 
 func (c *recovery) on() []evidence.Kind {
@@ -36,10 +72,16 @@ func (c *recovery) observe(l *ledger, e *evidence.Event, m *message, r *receipt,
 	}
 	out.instances++
 	c.settled++
+	p := c.progress[r.sub]
+	if p == nil {
+		p = &progress{}
+		c.progress[r.sub] = p
+	}
+	took := e.At - max(l.recoveryStart(m, r), p.before(m.ref))
+	p.settle(m.ref, e.At)
 	if len(l.active) > 0 {
 		return
 	}
-	took := e.At - l.recoveryStart(m, r)
 	c.longest = max(c.longest, took)
 	if took > l.limits.RecoveryBound {
 		f := l.finding(m, r, "too-slow", m.returned.seq, l.healed.seq, e.Seq)
@@ -67,14 +109,21 @@ func (c *recovery) close(l *ledger, m *message, out *ruling) {
 			continue
 		}
 		switch l.fateOf(m, r).fate {
-		case fulfilled: // its acknowledgement had no answer, and the rows say that it was heard
-			out.instances++
-			continue
+		case fulfilled:
+			// Its acknowledgement had no answer. That it was heard is what the
+			// rows say; where its row still waits, it was not.
+			if row := l.anyEndRow(m, r.sub, evidence.RowPending); row == nil || row.Expired || l.foreign(l.brokerEnd, row) {
+				out.instances++
+				continue
+			}
 		case excused, kept:
 			continue
 		}
 		out.instances++
 		start := l.recoveryStart(m, r)
+		if p := c.progress[r.sub]; p != nil {
+			start = max(start, p.before(m.ref))
+		}
 		switch {
 		case l.drain.seq == 0:
 			out.undecided(l.label(m) + ": the run has no end of its drain")

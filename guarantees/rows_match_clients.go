@@ -111,7 +111,7 @@ func (c *reconciliation) acknowledged(l *ledger, m *message, row *evidence.Store
 		if row.Subscription != "" && l.name(r.sub) != row.Subscription || !r.must && r.deliveries == 0 {
 			continue
 		}
-		if r.confirm.seq == 0 || at <= r.confirm.at+l.limits.DeleteBound || l.paused(r.confirm.at, at) || l.undone(r) {
+		if r.confirm.seq == 0 || at <= r.confirm.at+l.limits.DeleteBound || l.paused(r.confirm.at, at) || !l.manifest.Profile.ConfirmIsDurable && l.failedAfter(r, l.brokerFailed) {
 			return
 		}
 		last = r
@@ -186,7 +186,7 @@ func (c *reconciliation) conclude(l *ledger, out *ruling) {
 			out.undecided("a row that nobody published, but the rows may lag behind")
 			continue
 		}
-		out.violate(byEvents, Finding{Kind: "unknown-row", BusinessID: row.BusinessID, PublishID: row.PublishID, MessageID: row.MessageID,
+		out.violate(byAbsence, Finding{Kind: "unknown-row", BusinessID: row.BusinessID, PublishID: row.PublishID, MessageID: row.MessageID,
 			HandOver: ClientToBroker, Events: events(s.Seq),
 			Text: fmt.Sprintf("a %s row of %s%s is stored, and nobody published it", row.State, row.BusinessID, row.PublishID)})
 	}

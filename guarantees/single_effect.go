@@ -38,7 +38,7 @@ func (c *single) close(l *ledger, m *message, out *ruling) {
 			f.HandOver = ClientToBroker
 			f.Text = fmt.Sprintf("%s was refused at every publish, and has %d effect(s)", l.label(m), n)
 			f.Follows = []string{evidence.DeclinedMeansAbsent}
-			out.violate(byEvents, f)
+			out.violate(byAbsence, f) // another publish of it may be missing
 		}
 	}
 	out.instances++

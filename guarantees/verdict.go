@@ -22,6 +22,7 @@ type Judgement struct {
 	Why             string            `json:"why"`     // one sentence a person can read
 	Exit            int               `json:"exit"`
 	Reached         bool              `json:"reached"`
+	CutShort        string            `json:"cutShort,omitempty"` // where an await's deadline ended the script, and what of it was not run
 	Conditions      []ConditionResult `json:"conditions,omitempty"`
 	Faults          []FaultResult     `json:"faults,omitempty"`
 	Verdicts        []Verdict         `json:"verdicts"`

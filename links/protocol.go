@@ -48,6 +48,18 @@ const (
 	FrameError        = "error" // the system refuses
 )
 
+// FrameKinds are the names of all kinds of frames that a protocol of this module
+// has: a script that names another one is mistaken on every system.
+func FrameKinds() []string {
+	return []string{
+		FramePublish, FrameAccept, FrameDeliver, FrameAck, FrameAckConfirm, FrameNack, FrameNackConfirm,
+		FrameSubscribe, FrameSubscribed, FrameUnsubscribe, FrameUnsubscribed, FrameError,
+		"abort", "aborted", "ack-complete", "admin", "admin-reply", "api", "api-reply", "cancel", "claim", "commit", "credit",
+		"disconnect", "fetch", "get", "in-progress", "leave", "left", "lookup", "lookup-reply", "publish-received",
+		"publish-release", "pull", "read", "reject", "renew", "return", "stored", "term",
+	}
+}
+
 // Framer cuts one direction of one connection into frames.
 type Framer interface {
 	// Next looks at the bytes at the start of buf. It returns the frame that

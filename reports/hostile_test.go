@@ -195,7 +195,7 @@ func TestTerminalIsNoWiderThanItSays(t *testing.T) {
 			for line := range strings.Lines(string(render(t, format(t, "terminal"), r))) {
 				line = strings.TrimSuffix(line, "\n")
 				copied := strings.HasPrefix(line, "  evidence") || strings.HasPrefix(line, "  replay")
-				if n := runewidth.StringWidth(line); n > terminalWidth && !copied {
+				if n := runewidth.StringWidth(line); n > usualWidth && !copied {
 					t.Errorf("%d cells: %s", n, line)
 				}
 			}

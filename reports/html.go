@@ -25,6 +25,8 @@ const (
 	htmlScript    = 300  // lines
 	htmlEventsOf  = 16   // firings listed for a run
 	htmlSnapshots = 24
+	htmlNotes     = 30
+	htmlLikeIt    = 20 // findings of one kind, beside the first
 )
 
 //go:embed page.gohtml
@@ -68,6 +70,9 @@ func writePage(w io.Writer, page *template.Template, view any) error {
 type pageView struct {
 	Title, Command, Headline string
 	Status                   Status
+	Defects                  string // seeded
+	Failed                   []Failure
+	Notes, Proofs            []string // expected and not claimed; what stands behind the verdicts
 	Exit                     int
 	ExitText                 string
 	Total                    int
@@ -79,6 +84,8 @@ type pageView struct {
 	RowsLeftOut              int
 	Runs                     []runView
 	RunsLeftOut              int
+	NotesLeftOut             int
+	ProofsLeftOut            int
 }
 
 type countView struct {
@@ -112,25 +119,24 @@ type cellView struct {
 
 type runView struct {
 	Run
-	Anchor        string
-	Status        Status
-	Target        string
-	Why           string
-	Took          string
-	Open          bool
-	Tally         string
-	Carriers      []guarantees.Layer
-	Verdicts      []verdictView
-	Broken, Seen  []guarantees.Finding
-	BrokenLeftOut int
-	SeenLeftOut   int
-	Faults        []faultView
-	Pictures      []picture
-	Messages      []messageView
-	MessagesLeft  int
-	Checkpoints   []evidence.Snapshot
-	Script        []scriptLine
-	Facts         []factView
+	Anchor       string
+	Status       Status
+	Target       string
+	Why          string
+	Took         string
+	Open         bool
+	Tally        string
+	Carriers     []guarantees.Layer
+	Verdicts     []verdictView
+	Broken, Seen findingsView
+	CutShort     string
+	Faults       []faultView
+	Pictures     []picture
+	Messages     []messageView
+	MessagesLeft int
+	Checkpoints  []evidence.Snapshot
+	Script       []scriptLine
+	Facts        []factView
 }
 
 // MorePictures is how many there are beside the first.
@@ -162,8 +168,18 @@ func viewOf(r Report) pageView {
 	st := r.Status()
 	v := pageView{
 		Title: r.title(), Command: r.Command, Headline: r.headline(), Status: st, Exit: r.Exit(), ExitText: statuses[st].exitText,
-		Total: len(r.Runs), Facts: reportFacts(r),
+		Total: r.total(), Facts: reportFacts(r), Defects: r.defects(), Failed: r.Failed,
 	}
+	for _, s := range r.standings() {
+		v.Notes = append(v.Notes, s.String())
+	}
+	v.Notes, v.NotesLeftOut = bounded(v.Notes, htmlNotes)
+	all := r.trials()
+	for _, t := range rare(all) {
+		v.Proofs = append(v.Proofs, t.String())
+	}
+	v.Proofs, v.ProofsLeftOut = bounded(v.Proofs, htmlNotes)
+	v.Proofs = append(v.Proofs, proofs(all)...)
 	if v.Total == 0 {
 		v.ExitText = "nothing was run"
 	}
@@ -181,7 +197,7 @@ func viewOf(r Report) pageView {
 	at := map[string]int{}
 	rows := worstFirst(r.Runs, htmlRows)
 	for _, i := range rows {
-		t := r.Runs[i].target()
+		t := r.Runs[i].subject()
 		n, ok := at[t]
 		if !ok {
 			n = len(v.Groups)
@@ -268,7 +284,7 @@ func rowViewOf(run Run, anchor string, names []string) rowView {
 func runViewOf(run Run, anchor string) runView {
 	j, st := run.Judgement, run.Status()
 	v := runView{
-		Run: run, Anchor: anchor, Status: st, Target: run.target(), Why: run.why(), Took: took(run),
+		Run: run, Anchor: anchor, Status: st, Target: run.subject(), Why: run.why(), Took: took(run),
 		Open:  st == StatusViolated || st == StatusUnmeasured || st == StatusInconclusive,
 		Tally: tally(j), Carriers: carriers(j),
 		Facts: runFacts(run),
@@ -276,8 +292,11 @@ func runViewOf(run Run, anchor string) runView {
 	for n, w := range j.Verdicts {
 		v.Verdicts = append(v.Verdicts, verdictView{w, fmt.Sprintf("%s-%d", anchor, n+1), statusOf(w.Outcome), w.Counts()})
 	}
-	v.Broken, v.BrokenLeftOut = bounded(j.Broken, htmlFindings)
-	v.Seen, v.SeenLeftOut = bounded(seenOnly(j), htmlFindings)
+	v.Broken = findingsViewOf("Claims broken", brokenOf(j))
+	v.Seen = findingsViewOf("Seen, breaks no claim", seenOf(j))
+	if run.why() != j.CutShort {
+		v.CutShort = upperFirst(j.CutShort)
+	}
 	v.Checkpoints, _ = bounded(run.Snapshots, htmlSnapshots)
 	for _, f := range j.Faults {
 		v.Faults = append(v.Faults, faultViewOf(f, run.Fired))
@@ -302,6 +321,33 @@ func runViewOf(run Run, anchor string) runView {
 		for _, l := range visibleLines(run.Script, htmlScript) {
 			v.Script = append(v.Script, scriptLineOf(l))
 		}
+	}
+	return v
+}
+
+// findingsView is one list of a run's findings, by kind.
+type findingsView struct {
+	Heading string
+	Groups  []groupOfFindings
+	LeftOut int
+}
+
+type groupOfFindings struct {
+	guarantees.Finding // that stands for the others
+	More               string
+	Others             []guarantees.Finding
+	OthersLeftOut      int
+}
+
+func findingsViewOf(heading string, fs findings) findingsView {
+	v := findingsView{Heading: fs.heading(heading), LeftOut: fs.Left}
+	for i, g := range fs.Groups {
+		if i >= htmlFindings {
+			v.LeftOut += len(g.Findings)
+			continue
+		}
+		others, left := bounded(g.Rest(), htmlLikeIt)
+		v.Groups = append(v.Groups, groupOfFindings{g.First(), g.more(), others, left})
 	}
 	return v
 }
@@ -363,7 +409,7 @@ func reportFacts(r Report) []factView {
 	versions := map[string]*distinct{}
 	for _, run := range r.Runs {
 		m := run.Manifest
-		targets.add(run.target())
+		targets.add(run.subject())
 		if m.Machine.OS != "" {
 			machines.add(fmt.Sprintf("%s/%s, %s", m.Machine.OS, m.Machine.Arch, plural(m.Machine.Cores, "core")))
 		}
@@ -408,7 +454,15 @@ func reportFacts(r Report) []factView {
 		words = append(words, name+" "+versions[name].String())
 	}
 	add("Versions", strings.Join(words, " · "))
+	add("Rendered by", named("custody", r.Custody))
 	return facts
+}
+
+func named(what, value string) string {
+	if value == "" {
+		return ""
+	}
+	return what + " " + value
 }
 
 func runFacts(run Run) []factView {

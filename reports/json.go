@@ -21,7 +21,10 @@ type jsonReport struct {
 	Command string         `json:"command,omitempty"`
 	Outcome Status         `json:"outcome"`
 	Exit    int            `json:"exit"`
-	Counts  map[Status]int `json:"counts"` // every status, zeros too
+	Counts  map[Status]int `json:"counts"`            // every status, zeros too
+	Custody string         `json:"custody,omitempty"` // the version that rendered this
+	Failed  []Failure      `json:"failed,omitempty"`  // runs without evidence, counted as unmeasured
+	Trials  []Trials       `json:"trials,omitempty"`  // what the runs prove together
 	Runs    []jsonRun      `json:"runs"`
 }
 
@@ -49,7 +52,7 @@ type jsonRun struct {
 func WriteJSON(w io.Writer, r Report) error {
 	out := jsonReport{
 		Format: jsonFormat, Title: r.title(), Command: r.Command,
-		Outcome: r.Status(), Exit: r.Exit(), Counts: map[Status]int{}, Runs: make([]jsonRun, 0, len(r.Runs)),
+		Outcome: r.Status(), Exit: r.Exit(), Counts: map[Status]int{}, Custody: r.Custody, Failed: r.Failed, Trials: r.trials(), Runs: make([]jsonRun, 0, len(r.Runs)),
 	}
 	n := r.Counts()
 	for _, s := range Statuses() {

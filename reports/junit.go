@@ -20,7 +20,7 @@ func WriteJUnit(w io.Writer, r Report) error {
 	doc := junitSuites{Name: Visible(r.title())}
 	ids, at := r.identities(), map[string]int{}
 	for i, run := range r.Runs {
-		name := run.target()
+		name := run.subject()
 		n, ok := at[name]
 		if !ok {
 			n = len(doc.Suites)
@@ -28,6 +28,15 @@ func WriteJUnit(w io.Writer, r Report) error {
 			doc.Suites = append(doc.Suites, junitSuite{Name: Visible(name)})
 		}
 		doc.Suites[n].add(run, ids[i])
+	}
+	if len(r.Failed) > 0 {
+		s := junitSuite{Name: "runs without evidence"}
+		for _, f := range r.Failed {
+			c := junitCase{ClassName: Visible(f.Name), Name: "run", Time: seconds(0)}
+			c.set(StatusUnmeasured, f.Why, "")
+			s.count(c)
+		}
+		doc.Suites = append(doc.Suites, s)
 	}
 	for i := range doc.Suites {
 		s := &doc.Suites[i]
@@ -124,7 +133,11 @@ func (s *junitSuite) add(run Run, id identity) {
 		after = m.End.After
 	}
 	s.took += after
-	whole := junitCase{ClassName: class, Name: "run", Time: seconds(after), Out: "evidence: " + Visible(run.Dir) + "\nreplay: " + Visible(run.Replay())}
+	cutShort := ""
+	if c := run.Judgement.CutShort; c != "" {
+		cutShort = Visible(c) + "\n"
+	}
+	whole := junitCase{ClassName: class, Name: "run", Time: seconds(after), Out: cutShort + "evidence: " + Visible(run.Dir) + "\nreplay: " + Visible(run.Replay())}
 	st := run.Status()
 	whole.set(st, run.why(), "")
 	told := false // by the case of a guarantee

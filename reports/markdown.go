@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-
-	"github.com/custodymq/custody/guarantees"
 )
 
 // A CI job's summary is refused above 1 MiB, so all of it is bounded.
@@ -24,17 +22,21 @@ func WriteMarkdown(w io.Writer, r Report) error {
 	st := r.Status()
 	fmt.Fprintf(&b, "## %s\n\n", md(r.title()))
 	fmt.Fprintf(&b, "%s **%s.** ", badges[st], md(r.headline()))
-	fmt.Fprintf(&b, "%s", plural(len(r.Runs), "run"))
+	fmt.Fprintf(&b, "%s", plural(r.total(), "run"))
 	if c := counts(r.Counts()); c != "" {
 		fmt.Fprintf(&b, ": %s", c)
 	}
 	fmt.Fprintf(&b, ". Exit code %d.\n", r.Exit())
+	if d := r.defects(); d != "" {
+		fmt.Fprintf(&b, "\n> A seeded defect was switched on: %s. What is broken says nothing of the system without it.\n", mdCode(d))
+	}
 	if r.Command != "" {
 		fmt.Fprintf(&b, "\n%s\n", mdCode(r.Command))
 	}
 	if len(r.Runs) > 0 {
 		markdownTable(&b, r)
 	}
+	markdownSummary(&b, r)
 	markdownDetail(&b, r)
 	_, err := w.Write(b.Bytes())
 	return err
@@ -56,11 +58,45 @@ func markdownTable(b *bytes.Buffer, r Report) {
 			}
 		}
 		st := run.Status()
-		fmt.Fprintf(b, "| %s | %s | %s %s | %s | %s | %s |\n", mdCode(run.Judgement.Scenario), mdCode(run.target()),
+		fmt.Fprintf(b, "| %s | %s | %s %s | %s | %s | %s |\n", mdCode(run.Judgement.Scenario), mdCode(run.subject()),
 			badges[st], st.words(), tally(run.Judgement), md(strings.Join(layers, ", ")), took(run))
 	}
 	if left := len(r.Runs) - len(shown); left > 0 {
 		fmt.Fprintf(b, "\n… and %s, none of them worse than these.\n", plural(left, "more run"))
+	}
+}
+
+// markdownSummary says what stands behind the verdicts, and what has none.
+func markdownSummary(b *bytes.Buffer, r Report) {
+	var items []string
+	add := func(all []string) {
+		some, left := bounded(all, markdownFindings)
+		for _, s := range some {
+			items = append(items, md(s))
+		}
+		if left > 0 {
+			items = append(items, fmt.Sprintf("… and %d more", left))
+		}
+	}
+	for _, f := range r.Failed {
+		items = append(items, fmt.Sprintf("%s %s: %s, and nothing of it can be judged: %s", badges[StatusUnmeasured], mdCode(f.Name), StatusUnmeasured.words(), md(f.Why)))
+	}
+	var notes, rates []string
+	for _, s := range r.standings() {
+		notes = append(notes, s.String())
+	}
+	all := r.trials()
+	for _, t := range rare(all) {
+		rates = append(rates, t.String())
+	}
+	add(notes)
+	add(rates)
+	add(proofs(all))
+	if len(r.Runs) > 0 {
+		add([]string{"Made by " + r.Runs[0].made()})
+	}
+	if len(items) > 0 {
+		fmt.Fprintf(b, "\n- %s\n", strings.Join(items, "\n- "))
 	}
 }
 
@@ -75,8 +111,11 @@ func markdownDetail(b *bytes.Buffer, r Report) {
 	for _, i := range shown {
 		run := open[i]
 		j, st := run.Judgement, run.Status()
-		fmt.Fprintf(b, "\n### %s %s on %s: %s\n\n%s\n", badges[st], mdCode(j.Scenario), mdCode(run.target()), st.words(), md(run.why()))
+		fmt.Fprintf(b, "\n### %s %s on %s: %s\n\n%s\n", badges[st], mdCode(j.Scenario), mdCode(run.subject()), st.words(), md(run.why()))
 		var items []string
+		if j.CutShort != "" && run.why() != j.CutShort {
+			items = append(items, md(upperFirst(j.CutShort)))
+		}
 		for _, c := range j.Conditions {
 			if !c.OK {
 				items = append(items, fmt.Sprintf("Not reached: %s (%s)", mdCode(condition(c)), md(c.Missing)))
@@ -87,8 +126,8 @@ func markdownDetail(b *bytes.Buffer, r Report) {
 				items = append(items, "Did not fire: "+mdCode(f.Line))
 			}
 		}
-		items = append(items, markdownFindingList(j.Broken, "")...)
-		items = append(items, markdownFindingList(seenOnly(j), " (breaks no claim)")...)
+		items = append(items, markdownFindingList(brokenOf(j), "")...)
+		items = append(items, markdownFindingList(seenOf(j), " (breaks no claim)")...)
 		if len(items) > 0 {
 			fmt.Fprintf(b, "\n- %s\n", strings.Join(items, "\n- "))
 		}
@@ -99,16 +138,22 @@ func markdownDetail(b *bytes.Buffer, r Report) {
 	}
 }
 
-func markdownFindingList(fs []guarantees.Finding, note string) []string {
-	some, left := bounded(fs, markdownFindings)
+func markdownFindingList(fs findings, note string) []string {
+	some, _ := bounded(fs.Groups, markdownFindings)
 	var items []string
-	for _, f := range some {
+	left := fs.Total
+	for _, g := range some {
+		f := g.First()
+		left -= len(g.Findings)
 		item := fmt.Sprintf("**%s**%s: %s", md(f.Guarantee), note, md(f.Text))
 		if f.HandOver != "" {
 			item += fmt.Sprintf(" At *%s*.", md(string(f.HandOver)))
 		}
 		if ids := identifiers(f); len(ids) > 0 {
 			item += "<br>" + mdCode(strings.Join(ids, " · "))
+		}
+		if more := g.more(); more != "" {
+			item += "<br>" + more
 		}
 		items = append(items, item)
 	}

@@ -96,7 +96,7 @@ func (m *matrix) add(run Run) {
 func versionsOf(run Run) string {
 	var all []string
 	for _, name := range sortedKeys(run.Manifest.Versions) {
-		if name != "go" && name != "custody" { // who measured, and not what
+		if name != "go" && name != "custody" { // they are of the harness, not of what it measures
 			all = append(all, name+" "+run.Manifest.Versions[name])
 		}
 	}

@@ -23,8 +23,10 @@ import (
 type Report struct {
 	Title   string // a heading; empty is "Custody report"
 	Command string // the command line that made the runs, as typed; may be empty
+	Custody string // the version that renders it
 	Runs    []Run
-	Copies  []Copy // folders that hold a run of Runs again; they are not counted
+	Copies  []Copy    // folders that hold a run of Runs again; they are not counted
+	Failed  []Failure // runs that have left no evidence
 }
 
 // Copy is a second folder of one run.
@@ -47,6 +49,13 @@ func (r Report) Damaged() []string {
 		}
 	}
 	return all
+}
+
+// Failure is a run that was begun and of which nothing can be shown: it could
+// not be measured, and a report that is silent about it would read as a better one.
+type Failure struct {
+	Name string `json:"name"`
+	Why  string `json:"why"`
 }
 
 // Run is one finished run.
@@ -93,6 +102,30 @@ func (r Run) Replay() string { return "custody replay " + shellQuote(r.Dir) }
 // target is "system:profile", what a claim is made for.
 func (r Run) target() string { return r.Judgement.System + ":" + r.Judgement.Profile }
 
+// subject is what was measured: the target, or one into which a defect was
+// seeded, of which the system is innocent.
+func (r Run) subject() string {
+	if r.Manifest.Defect == "" {
+		return r.target()
+	}
+	return r.target() + " with the seeded defect " + r.Manifest.Defect
+}
+
+// made says by which versions the run was made and judged.
+func (r Run) made() string {
+	var words []string
+	for _, name := range sortedKeys(r.Manifest.Versions) {
+		words = append(words, name+" "+r.Manifest.Versions[name])
+	}
+	if r.Judgement.Judge != "" {
+		words = append(words, "judge "+r.Judgement.Judge)
+	}
+	return strings.Join(words, ", ")
+}
+
+// expected reports whether the run was to put the guarantee to the test.
+func (r Run) expected(guarantee string) bool { return slices.Contains(r.Manifest.Expect, guarantee) }
+
 // why says in a sentence what the outcome rests on.
 func (r Run) why() string {
 	j := r.Judgement
@@ -110,7 +143,25 @@ func (r Report) Counts() map[Status]int {
 	for _, run := range r.Runs {
 		n[run.Status()]++
 	}
+	if len(r.Failed) > 0 {
+		n[StatusUnmeasured] += len(r.Failed)
+	}
 	return n
+}
+
+// total is how many runs there were, with those that left no evidence.
+func (r Report) total() int { return len(r.Runs) + len(r.Failed) }
+
+// defects that were seeded, each once: what is broken then says nothing of the
+// system.
+func (r Report) defects() string {
+	names := newDistinct()
+	for _, run := range r.Runs {
+		if run.Manifest.Defect != "" {
+			names.add(run.Manifest.Defect)
+		}
+	}
+	return names.String()
 }
 
 // Status of the report as a whole: violated before unmeasured before
@@ -138,7 +189,7 @@ func (r Report) title() string {
 
 // headline says in one sentence how it went.
 func (r Report) headline() string {
-	n, all := r.Counts(), len(r.Runs)
+	n, all := r.Counts(), r.total()
 	switch r.Status() {
 	case StatusViolated:
 		return fraction(n[StatusViolated], all) + " broke a claimed guarantee"

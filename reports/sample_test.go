@@ -1,6 +1,7 @@
 package reports
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/custodymq/custody/evidence"
@@ -20,6 +21,8 @@ func sample() Report {
 			sampleBaseline(), sampleAckLost(), sampleBrokerKilled(), samplePartition(),
 			sampleStorageDown(), sampleUnmeasured(), sampleNotClaimed(), sampleOtherSystem(),
 		},
+		Custody: "0.4.1",
+		Failed:  []Failure{{Name: "fsync-error", Why: "no evidence can be kept: mkdir runs/2026-03-14/zeromq-sqlite-fsync-error: no space left on device"}},
 	}
 }
 
@@ -138,6 +141,7 @@ func sampleAckLost() Run {
 		{Party: "settled", From: 566 * ms, To: 2410 * ms, Event: 97},
 	}
 	j.Messages = []guarantees.Message{settled(2, 240), struck, settled(3, 260)}
+	r.Manifest.Expect = []string{evidence.NoAcceptedLoss, evidence.NoDuplicateDelivery, evidence.SingleEffect, evidence.StableRedeliveryID}
 	return r
 }
 
@@ -160,6 +164,13 @@ func sampleBrokerKilled() Run {
 	late := guarantees.Finding{Guarantee: evidence.NoDuplicateDelivery, Kind: "redelivered", Text: "order-3 was handed to c1 twice, before and after the restart.",
 		BusinessID: "order-3", PublishID: "p1-3-1", MessageID: "0195-7c2e-003", Subscription: "orders", HandOver: guarantees.BrokerToConsumer, Events: []uint64{97, 205}}
 	j.Broken, j.Anomalies = []guarantees.Finding{lost, early}, []guarantees.Finding{lost, early, late}
+	r.Manifest.Expect = []string{evidence.NoAcceptedLoss, evidence.SingleEffect, evidence.PersistedBeforeAccepted, evidence.UnknownResolved, evidence.RecoveryBounded, evidence.Order}
+	for n := range 8 { // handed twice, each of them: one that was lost must not be lost among these
+		again := late
+		again.BusinessID, again.PublishID, again.Events = fmt.Sprintf("order-%d", n+10), fmt.Sprintf("p1-%d-1", n+10), []uint64{uint64(120 + n), uint64(220 + n)}
+		again.Text = again.BusinessID + " was handed to c1 twice, before and after the restart."
+		j.Anomalies = append(j.Anomalies, again)
+	}
 	v := verdict(evidence.NoAcceptedLoss, guarantees.Violated, "1 of 6 accepted messages was lost between broker and store.", 6)
 	v.Findings = []guarantees.Finding{lost}
 	w := verdict(evidence.PersistedBeforeAccepted, guarantees.Violated, "1 acceptance was sent before its row was durable.", 6)
@@ -207,6 +218,7 @@ func samplePartition() Run {
 		{Line: "reached fired cut", Missing: "cut was armed at event 18 and never fired"},
 		{Line: "reached in-flight at cut at least 1", Missing: "cut did not fire"},
 	}
+	j.CutShort = "the script was cut short at line 7: \"fired cut\" did not come about: it has not fired; 4 steps were not run"
 	j.Verdicts = []guarantees.Verdict{
 		verdict(evidence.NoAcceptedLoss, guarantees.Inconclusive, "Nothing was lost, and the fault did not fire.", 12),
 		verdict(evidence.RecoveryBounded, guarantees.Inconclusive, "There was nothing to recover from.", 0),

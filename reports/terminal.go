@@ -10,32 +10,73 @@ import (
 	"github.com/fatih/color"
 	"github.com/mattn/go-isatty"
 	"github.com/mattn/go-runewidth"
+	"golang.org/x/term"
 
 	"github.com/custodymq/custody/guarantees"
 )
 
 const (
-	terminalWidth    = 100
 	terminalRows     = 200 // of the table
 	terminalDetails  = 40  // runs shown with their findings
-	terminalFindings = 10  // a run
+	terminalFindings = 10  // kinds of findings a run
+	terminalTrials   = 10
+	terminalNotes    = 12
 )
 
-// The columns of the table, in cells; the gap between two is two.
+// The width of a line, in cells: that of the terminal within these bounds, and
+// the usual one where there is none.
 const (
-	scenarioWidth   = 26
-	outcomeWidth    = 16
-	guaranteesWidth = 40
-	timeWidth       = terminalWidth - scenarioWidth - outcomeWidth - guaranteesWidth - 6
+	narrowest  = 40
+	usualWidth = 100
+	widest     = 120
 )
+
+// Width that a line printed to w may have, in cells.
+func Width(w io.Writer) int {
+	f, ok := w.(*os.File)
+	if !ok {
+		return usualWidth
+	}
+	cells, _, err := term.GetSize(int(f.Fd()))
+	if err != nil || cells <= 0 {
+		return usualWidth
+	}
+	return min(max(cells, narrowest), widest)
+}
 
 // WriteTerminal is the summary that people read where they ran it. No line is
-// wider than 100 cells but one that holds a command to copy.
+// wider than the terminal, or 100 cells where there is none, but one that holds
+// a command to copy.
 func WriteTerminal(w io.Writer, r Report) error {
-	t := terminal{paint: onTerminal(w)}
-	t.line("%s", t.bold(fit(Visible(r.title()), terminalWidth)))
+	t := terminal{paint: onTerminal(w), columns: columnsFor(Width(w))}
+	return t.write(w, r)
+}
+
+// columns of the table, in cells; the gap between two is two.
+type columnsOf struct {
+	width                               int // of the whole line
+	scenario, outcome, guarantees, time int
+	stacked                             bool // too narrow for a table: what it says of a run stands below its name
+}
+
+func columnsFor(width int) columnsOf {
+	const tabular = 90
+	c := columnsOf{width: width, scenario: 26, outcome: 16, time: 12}
+	if c.stacked = width < tabular; c.stacked {
+		c.time = 8
+		c.scenario = width - c.outcome - c.time - 4
+		c.guarantees = width - 2
+		return c
+	}
+	c.guarantees = width - c.scenario - c.outcome - c.time - 6
+	return c
+}
+
+func (t *terminal) write(w io.Writer, r Report) error {
+	t.wrapped("", t.bold, Visible(r.title()))
 	t.table(r)
 	t.details(r)
+	t.failed(r)
 	t.totals(r)
 	_, err := w.Write(t.out.Bytes())
 	return err
@@ -48,8 +89,9 @@ func onTerminal(w io.Writer) bool {
 }
 
 type terminal struct {
-	out   bytes.Buffer
-	paint bool
+	out     bytes.Buffer
+	paint   bool
+	columns columnsOf
 }
 
 var statusColour = map[Status]color.Attribute{
@@ -80,15 +122,18 @@ func (t *terminal) line(format string, a ...any) {
 }
 
 func (t *terminal) table(r Report) {
-	shown, target := worstFirst(r.Runs, terminalRows), ""
+	shown, subject := worstFirst(r.Runs, terminalRows), ""
 	for _, i := range shown {
 		run := r.Runs[i]
-		if now := run.target(); now != target || target == "" {
-			target = now
+		if now := run.subject(); now != subject || subject == "" {
+			subject = now
 			t.line("")
-			t.line("%s", t.bold(fit(Visible(target), terminalWidth)))
-			t.line("%s", t.faint(cell("SCENARIO", scenarioWidth)+"  "+cell("OUTCOME", outcomeWidth)+"  "+
-				cell("GUARANTEES", guaranteesWidth)+"  "+right("TIME", timeWidth)))
+			t.wrapped("", t.bold, Visible(subject))
+			t.wrapped("", t.faint, Visible(run.made()))
+			if c := t.columns; !c.stacked {
+				t.line("%s", t.faint(cell("SCENARIO", c.scenario)+"  "+cell("OUTCOME", c.outcome)+"  "+
+					cell("GUARANTEES", c.guarantees)+"  "+right("TIME", c.time)))
+			}
 		}
 		t.row(run)
 	}
@@ -98,10 +143,10 @@ func (t *terminal) table(r Report) {
 }
 
 func (t *terminal) row(run Run) {
-	st := run.Status()
-	lines := wrap(tally(run.Judgement), guaranteesWidth)
+	c, st := t.columns, run.Status()
+	lines := pack(tallies(run.Judgement), ", ", c.guarantees)
 	if len(run.Judgement.Verdicts) == 0 {
-		lines = wrap(Visible(run.why()), guaranteesWidth)
+		lines = wrap(Visible(run.why()), c.guarantees)
 	}
 	var layers []string
 	for _, l := range carriers(run.Judgement) {
@@ -110,21 +155,26 @@ func (t *terminal) row(run Run) {
 		}
 	}
 	if len(layers) > 0 {
-		lines = append(lines, pack(layers, ", ", guaranteesWidth)...)
+		lines = append(lines, pack(layers, ", ", c.guarantees)...)
 	}
 	const most = 4 // a scenario name or an error can be long; the findings tell the rest
 	if len(lines) > most {
-		lines = append(lines[:most-1], fit(lines[most-1]+" …", guaranteesWidth))
+		lines = append(lines[:most-1], fit(lines[most-1]+" …", c.guarantees))
 	}
-	took := took(run)
-	for i, l := range lines {
-		name, outcome := "", cell("", outcomeWidth)
-		if i == 0 {
-			name, outcome = Visible(run.Judgement.Scenario), t.status(st, cell(st.mark()+" "+st.words(), outcomeWidth))
-		} else {
-			took = ""
+	name := cell(Visible(run.Judgement.Scenario), c.scenario)
+	outcome, took := t.status(st, cell(st.mark()+" "+st.words(), c.outcome)), right(took(run), c.time)
+	if c.stacked {
+		t.line("%s  %s  %s", name, outcome, took)
+		for _, l := range lines {
+			t.line("  %s", l)
 		}
-		t.line("%s  %s  %s  %s", cell(name, scenarioWidth), outcome, cell(l, guaranteesWidth), right(took, timeWidth))
+		return
+	}
+	for i, l := range lines {
+		if i > 0 {
+			name, outcome, took = cell("", c.scenario), cell("", c.outcome), ""
+		}
+		t.line("%s  %s  %s  %s", name, outcome, cell(l, c.guarantees), took)
 	}
 }
 
@@ -148,8 +198,11 @@ func (t *terminal) details(r Report) {
 func (t *terminal) run(run Run) {
 	st, j := run.Status(), run.Judgement
 	t.line("")
-	t.line("%s", t.status(st, fit(st.mark()+" "+Visible(j.Scenario+" on "+run.target())+": "+st.words(), terminalWidth)))
+	t.wrapped("", func(s string) string { return t.status(st, s) }, st.mark()+" "+Visible(j.Scenario+" on "+run.subject())+": "+st.words())
 	t.text("  ", run.why())
+	if run.why() != j.CutShort {
+		t.text("  ", upperFirst(j.CutShort))
+	}
 	if run.Manifest.End == nil {
 		t.text("  ", "The run did not end: nothing in it can be held.")
 	}
@@ -163,21 +216,24 @@ func (t *terminal) run(run Run) {
 			t.text("  ", "Did not fire: "+f.Line)
 		}
 	}
-	t.findings("Breaks a claim", j.Broken)
-	t.findings("Seen, breaks no claim", seenOnly(j))
+	t.findings("Breaks a claim", brokenOf(j))
+	t.findings("Seen, breaks no claim", seenOf(j))
 	t.line("  %s  %s", t.faint("evidence"), Visible(run.Dir))
 	t.line("  %s  %s", t.faint("replay  "), Visible(run.Replay()))
 }
 
-func (t *terminal) findings(heading string, fs []guarantees.Finding) {
-	for i, f := range fs {
+func (t *terminal) findings(heading string, fs findings) {
+	if fs.Total == 0 {
+		return
+	}
+	t.wrapped("  ", t.bold, fs.heading(heading))
+	told := 0
+	for i, g := range fs.Groups {
 		if i == terminalFindings {
-			t.line("  … and %s", plural(len(fs)-i, "more finding"))
-			return
+			break
 		}
-		if i == 0 {
-			t.line("  %s", t.bold(heading))
-		}
+		told += len(g.Findings)
+		f := g.First()
 		t.text("  • ", f.Guarantee+": "+f.Text)
 		if f.HandOver != "" {
 			t.text("    ", "at "+string(f.HandOver))
@@ -186,48 +242,78 @@ func (t *terminal) findings(heading string, fs []guarantees.Finding) {
 		for _, id := range identifiers(f) {
 			ids = append(ids, Visible(id))
 		}
-		for _, l := range pack(ids, " · ", terminalWidth-4) {
+		for _, l := range pack(ids, " · ", t.columns.width-4) {
 			t.line("    %s", l)
 		}
 		if len(f.Follows) > 0 {
 			t.text("    ", "the same cause may break "+strings.Join(f.Follows, ", "))
 		}
+		t.text("    ", g.more())
+	}
+	if left := fs.Total - told; left > 0 {
+		t.line("  … and %s", plural(left, "more finding"))
+	}
+}
+
+// failed tells of the runs that have left nothing else to tell of.
+func (t *terminal) failed(r Report) {
+	for _, f := range r.Failed {
+		t.line("")
+		t.wrapped("", func(s string) string { return t.status(StatusUnmeasured, s) },
+			StatusUnmeasured.mark()+" "+Visible(f.Name)+": "+StatusUnmeasured.words()+", and nothing of it can be judged")
+		t.text("  ", f.Why)
 	}
 }
 
 func (t *terminal) totals(r Report) {
 	st := r.Status()
-	summary := plural(len(r.Runs), "run")
+	summary := plural(r.total(), "run")
 	if c := counts(r.Counts()); c != "" {
 		summary += ": " + c
 	}
 	exit := fmt.Sprintf("exit %d: %s", r.Exit(), statuses[st].exitText)
-	if len(r.Runs) == 0 {
+	if r.total() == 0 {
 		exit = fmt.Sprintf("exit %d: nothing was run", r.Exit())
 	}
 	t.line("")
-	if seen := seenIn(r); len(seen) > 0 {
-		lead := "seen, breaks no claim: "
-		for i, l := range pack(seen, ", ", terminalWidth-len(lead)) {
-			if i > 0 {
-				lead = strings.Repeat(" ", len(lead))
-			}
-			t.line("%s", t.faint(lead+l))
-		}
+	notes, left := bounded(r.standings(), terminalNotes)
+	for _, s := range notes {
+		t.text("", s.String())
 	}
-	for _, l := range pack([]string{summary, exit}, " · ", terminalWidth) {
+	if left > 0 {
+		t.line("… and %s of this kind", plural(left, "more line"))
+	}
+	if seen := seenIn(r); len(seen) > 0 {
+		lead := "not expected, and seen broken without a claim: "
+		t.wrapped("", t.faint, lead+strings.Join(seen, ", "))
+	}
+	all := r.trials()
+	broken, left := bounded(rare(all), terminalTrials)
+	for _, b := range broken {
+		t.text("", b.String())
+	}
+	if left > 0 {
+		t.line("… and %s in the other formats", plural(left, "more rate"))
+	}
+	for _, p := range proofs(all) {
+		t.text("", p)
+	}
+	if d := r.defects(); d != "" {
+		t.text("", "a seeded defect was switched on: "+d+"; what is broken says nothing of the system without it")
+	}
+	for _, l := range pack([]string{summary, exit}, " · ", t.columns.width) {
 		t.line("%s", t.status(st, l))
 	}
 }
 
-// seenIn counts, for each guarantee that nobody promised, the runs that have
-// shown it broken.
+// seenIn counts, for each guarantee that nobody promised and no script expected,
+// the runs that have shown it broken.
 func seenIn(r Report) []string {
 	runs := map[string]int{}
 	for _, run := range r.Runs {
 		seen := map[string]bool{}
 		for _, f := range seenOnly(run.Judgement) {
-			if !seen[f.Guarantee] {
+			if !seen[f.Guarantee] && !run.expected(f.Guarantee) {
 				seen[f.Guarantee] = true
 				runs[f.Guarantee]++
 			}
@@ -246,9 +332,14 @@ func (t *terminal) text(lead, s string) {
 	if s == "" {
 		return
 	}
+	t.wrapped(lead, func(s string) string { return s }, Visible(s))
+}
+
+// wrapped writes text that is safe to show, in a style, as text does.
+func (t *terminal) wrapped(lead string, style func(string) string, s string) {
 	margin := strings.Repeat(" ", runewidth.StringWidth(lead))
-	for _, l := range wrap(Visible(s), terminalWidth-len(margin)) {
-		t.line("%s%s", lead, l)
+	for _, l := range wrap(s, t.columns.width-len(margin)) {
+		t.line("%s%s", lead, style(l))
 		lead = margin
 	}
 }
@@ -282,7 +373,8 @@ func right(s string, width int) string { return runewidth.FillLeft(fit(s, width)
 func wrap(s string, width int) []string { return pack(strings.Fields(s), " ", width) }
 
 // pack puts phrases on lines, with sep between them, and breaks those that are
-// wider than a line anywhere. It gives at least one line.
+// wider than a line at blanks, a word that is wider anywhere. It gives at least
+// one line.
 func pack(phrases []string, sep string, width int) []string {
 	var lines []string
 	line, used, gap := "", 0, runewidth.StringWidth(sep)
@@ -291,7 +383,7 @@ func pack(phrases []string, sep string, width int) []string {
 		if i < len(phrases)-1 {
 			room -= runewidth.StringWidth(strings.TrimRight(sep, " "))
 		}
-		for n, part := range strings.Split(runewidth.Wrap(phrase, width), "\n") {
+		for n, part := range broken(phrase, width) {
 			wide := runewidth.StringWidth(part)
 			switch {
 			case i == 0 && n == 0:
@@ -306,4 +398,15 @@ func pack(phrases []string, sep string, width int) []string {
 		}
 	}
 	return append(lines, line)
+}
+
+// broken gives the lines of a phrase that is wider than one.
+func broken(phrase string, width int) []string {
+	switch words := strings.Fields(phrase); {
+	case runewidth.StringWidth(phrase) <= width:
+		return []string{phrase}
+	case len(words) > 1:
+		return pack(words, " ", width)
+	}
+	return strings.Split(runewidth.Wrap(phrase, width), "\n")
 }

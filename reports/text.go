@@ -69,6 +69,15 @@ func shellQuote(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
+// ShellLine is words as one line for a POSIX shell.
+func ShellLine(words []string) string {
+	quoted := make([]string, len(words))
+	for i, w := range words {
+		quoted[i] = shellQuote(w)
+	}
+	return strings.Join(quoted, " ")
+}
+
 // human is a duration to three figures.
 func human(d time.Duration) string {
 	f := float64(d)
@@ -149,30 +158,51 @@ func events(seqs []uint64) string {
 	return "events " + strings.Join(words[:last], ", ") + " and " + words[last]
 }
 
-// tally is "5 held, 1 violated" of the verdicts that take part.
-func tally(j guarantees.Judgement) string {
-	n := map[Status]int{}
+// tally is "5 held, 3 not claimed (2 held, 1 seen broken)" of a run's verdicts.
+func tally(j guarantees.Judgement) string { return strings.Join(tallies(j), ", ") }
+
+func tallies(j guarantees.Judgement) []string {
+	n, unclaimed := map[Status]int{}, map[guarantees.Outcome]int{}
 	for _, v := range j.Verdicts {
 		switch {
-		case v.Outcome == guarantees.NotApplicable:
-		case v.Counts():
+		case v.Outcome == guarantees.NotApplicable, v.Counts():
 			n[statusOf(v.Outcome)]++
 		default:
 			n[StatusNotClaimed]++
+			unclaimed[v.Outcome]++
 		}
 	}
-	return counts(n)
+	var words []string
+	for _, o := range []guarantees.Outcome{guarantees.Held, guarantees.Violated, guarantees.Inconclusive} {
+		if unclaimed[o] > 0 {
+			words = append(words, fmt.Sprintf("%d %s", unclaimed[o], unclaimedWords[o]))
+		}
+	}
+	all := countsOf(n)
+	for i, c := range all {
+		if strings.HasSuffix(c, StatusNotClaimed.words()) {
+			all[i] += " (" + strings.Join(words, ", ") + ")"
+		}
+	}
+	return all
+}
+
+// unclaimedWords say what was seen of a guarantee that nobody promised.
+var unclaimedWords = map[guarantees.Outcome]string{
+	guarantees.Held: "held", guarantees.Violated: "seen broken", guarantees.Inconclusive: "undecided",
 }
 
 // counts is "5 held, 1 violated", zeros left out.
-func counts(n map[Status]int) string {
+func counts(n map[Status]int) string { return strings.Join(countsOf(n), ", ") }
+
+func countsOf(n map[Status]int) []string {
 	var words []string
 	for _, s := range []Status{StatusHeld, StatusViolated, StatusInconclusive, StatusUnmeasured, StatusNotClaimed, StatusNotApplicable} {
 		if n[s] > 0 {
 			words = append(words, fmt.Sprintf("%d %s", n[s], s.words()))
 		}
 	}
-	return strings.Join(words, ", ")
+	return words
 }
 
 func plural(n int, noun string) string {
@@ -193,6 +223,14 @@ func fraction(n, all int) string {
 		return "Both runs"
 	}
 	return fmt.Sprintf("All %d runs", all)
+}
+
+func upperFirst(s string) string {
+	r, n := utf8.DecodeRuneInString(s)
+	if n == 0 {
+		return s
+	}
+	return string(unicode.ToUpper(r)) + s[n:]
 }
 
 func lowerFirst(s string) string {

@@ -54,27 +54,55 @@ func (o Outcome) Exit() int {
 	return o.Judgement.Exit
 }
 
-// Run makes the runs and gives their outcomes in order. After ctx has ended
-// none is begun; those that were not have no outcome.
-func (p Plan) Run(ctx context.Context) (done []Outcome, err error) {
-	type run struct {
-		name     string
-		scenario script.Scenario
-		seed     uint64
+// Taken is a folder that a run of the plan would have, and that holds something
+// already; empty if there is none. Without a Dir nothing is taken.
+func (p Plan) Taken() (string, error) {
+	if p.Dir == "" {
+		return "", nil
 	}
-	var runs []run
-	for _, s := range p.Scenarios {
-		if err := bench.Check(s); err != nil {
-			return nil, err
+	for _, r := range p.runs() {
+		dir := filepath.Join(p.Dir, r.name)
+		entries, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return "", fmt.Errorf("scenarios: the folder of a run: %w", err)
 		}
+		if len(entries) > 0 {
+			return dir, nil
+		}
+	}
+	return "", nil
+}
+
+// planned is one run of a plan.
+type planned struct {
+	name     string // of its folder
+	scenario script.Scenario
+	seed     uint64
+}
+
+func (p Plan) runs() []planned {
+	var runs []planned
+	for _, s := range p.Scenarios {
 		for i := range max(p.Repeat, 1) {
 			name := s.Name
 			if p.Repeat > 1 {
 				name = fmt.Sprintf("%s-%d", s.Name, i+1)
 			}
-			runs = append(runs, run{name, s, p.Options.Seed + uint64(i)})
+			runs = append(runs, planned{name, s, p.Options.Seed + uint64(i)})
 		}
 	}
+	return runs
+}
+
+// Run makes the runs and gives their outcomes in order. After ctx has ended
+// none is begun; those that were not have no outcome.
+func (p Plan) Run(ctx context.Context) (done []Outcome, err error) {
+	for _, s := range p.Scenarios {
+		if err := Check(s); err != nil {
+			return nil, err
+		}
+	}
+	runs := p.runs()
 	if p.Options.Servers == nil {
 		servers := containers.NewPool()
 		defer func() { err = errors.Join(err, servers.Close(ctx)) }()

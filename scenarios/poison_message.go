@@ -11,7 +11,7 @@ var poisonMessage = script.Scenario{
 	Why:  "One message always fails: after bounded attempts it is dead-lettered with its reason, the others go on, and it can be redriven.",
 	Steps: []script.Step{
 		script.Producer{Name: "p1", Destination: "orders"},
-		script.Consumer{Name: "c1", Destination: "orders", Idempotent: true, Fails: "order-1", FailTimes: 5},
+		script.Consumer{Name: "c1", Destination: "orders", Idempotent: true, Fails: []script.Failing{{On: script.IDs{Name: "order-1"}, Times: 5}}},
 		script.Publish{BusinessID: "order-", From: 1, To: 4, By: "p1"},
 		script.Await{Condition: script.Acked("order-4")},
 		script.Await{Condition: script.Dead("order-1")},

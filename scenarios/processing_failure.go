@@ -11,7 +11,7 @@ var processingFailure = script.Scenario{
 	Why:  "The handler fails twice and does not acknowledge; the message comes again until it succeeds.",
 	Steps: []script.Step{
 		script.Producer{Name: "p1", Destination: "orders"},
-		script.Consumer{Name: "c1", Destination: "orders", Idempotent: true, Window: 4, Fails: "order-1", FailTimes: 2},
+		script.Consumer{Name: "c1", Destination: "orders", Idempotent: true, Window: 4, Fails: []script.Failing{{On: script.IDs{Name: "order-1"}, Times: 2}}},
 		script.Publish{BusinessID: "order-0", By: "p1"},
 		script.Await{Condition: script.Effect("order-0")},
 		script.Publish{BusinessID: "order-1", By: "p1"},

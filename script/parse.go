@@ -1,7 +1,9 @@
 package script
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -12,6 +14,7 @@ import (
 const (
 	maxScript = 1 << 20
 	maxSteps  = 10_000
+	maxFails  = 100 // of one consumer
 	// MaxRange is the most messages one publish line may ask for.
 	MaxRange = 1_000_000
 )
@@ -37,7 +40,7 @@ func (e *Error) Error() string {
 
 // Parse reads a script. An error is an *Error with file, line and word.
 func Parse(file, text string) (Scenario, error) {
-	var s Scenario
+	s := Scenario{source: &source{file: file}}
 	if len(text) > maxScript {
 		return s, &Error{File: file, Line: 1, Text: fmt.Sprintf("a script has at most %d bytes, this one has %d", maxScript, len(text))}
 	}
@@ -45,7 +48,7 @@ func Parse(file, text string) (Scenario, error) {
 	labels := map[string]int{}
 	for i, raw := range strings.Split(text, "\n") {
 		line := strings.TrimSpace(raw)
-		p := &parser{file: file, line: i + 1, words: words(line)}
+		p := &parser{file: file, line: i + 1, words: words(line), source: s.source}
 		switch {
 		case line == "":
 			continue
@@ -69,6 +72,7 @@ func Parse(file, text string) (Scenario, error) {
 				step, comments = Comment{Lines: comments, Step: step}, nil
 			}
 			s.Steps = append(s.Steps, step)
+			p.placed(PartStep)
 		} else {
 			p.failAt(0, "%q is no step%s", verb, suggest(verb, vocabulary()))
 		}
@@ -101,10 +105,21 @@ var heads = map[string]func(p *parser, s *Scenario, line string){
 		p.at = len(p.words)
 	},
 	"needs": func(p *parser, s *Scenario, _ string) {
-		s.Needs = append(s.Needs, p.names("what the system must have")...)
+		for _, name := range p.names("what the system must have") {
+			s.Needs = append(s.Needs, name)
+			p.placed(PartNeeds)
+		}
 	},
-	"reached": func(p *parser, s *Scenario, _ string) { s.Reached = append(s.Reached, p.condition()) },
-	"expect":  func(p *parser, s *Scenario, _ string) { s.Expect = append(s.Expect, p.names("a guarantee")...) },
+	"reached": func(p *parser, s *Scenario, _ string) {
+		s.Reached = append(s.Reached, p.condition())
+		p.placed(PartReached)
+	},
+	"expect": func(p *parser, s *Scenario, _ string) {
+		for _, name := range p.names("a guarantee") {
+			s.Expect = append(s.Expect, name)
+			p.placed(PartExpect)
+		}
+	},
 }
 
 // verbs are the steps.
@@ -119,7 +134,7 @@ var verbs = map[string]func(p *parser) Step{
 		return s
 	},
 	"consumer": func(p *parser) Step {
-		s := Consumer{Name: p.name("the consumer's name"), Destination: p.after("on", "a destination")}
+		s := Consumer{Name: p.name("the consumer's name"), Destination: p.filter("on")}
 		p.options(map[string]func(){
 			"as":            func() { s.As = p.name("the logical subscriber") },
 			"at-most-once":  func() { s.Mode = "at-most-once" },
@@ -129,14 +144,31 @@ var verbs = map[string]func(p *parser) Step{
 			"offline":       func() { s.Offline = true },
 			"silent":        func() { s.Silent = true },
 			"window":        func() { s.Window = p.count("the window") },
-			"fails": func() {
-				s.Fails = p.name("a business ID")
-				if p.peek() != "" && p.peek() != "," {
-					s.FailTimes = p.count("how many times")
-					p.expect("times")
+			"takes": func() {
+				s.Takes = p.duration("how long the handler works")
+				if p.peek() == "on" {
+					p.expect("on")
+					s.TakesOn = p.ids("a business ID")
 				}
 			},
-		})
+			"fails": func() {
+				f := Failing{On: p.ids("a business ID")}
+				at := p.at - 1
+				if len(s.Fails) == maxFails {
+					p.failAt(at, "a handler fails on %d different IDs or ranges at most", maxFails)
+				}
+				for _, other := range s.Fails {
+					if p.err == nil && f.On.overlap(other.On) {
+						p.failAt(at, "the handler fails on %s already; say once how often", other.On)
+					}
+				}
+				if p.peek() != "" && p.peek() != "," {
+					f.Times = p.count("how many times")
+					p.expect("times")
+				}
+				s.Fails = append(s.Fails, f)
+			},
+		}, "fails")
 		return s
 	},
 	"publish": func(p *parser) Step {
@@ -149,9 +181,24 @@ var verbs = map[string]func(p *parser) Step{
 		}
 		s.By = p.after("by", "a producer")
 		p.options(map[string]func(){
-			"size":       func() { s.Size = p.count("bytes") },
-			"ttl":        func() { s.TTL = p.duration("the time to live") },
-			"key":        func() { s.Key = p.name("a key") },
+			"size":    func() { s.Size, s.SizeTo = p.sizes(s.To > 0) },
+			"ttl":     func() { s.TTL = p.duration("the time to live") },
+			"headers": func() { s.Headers = p.atMost(MaxHeaders, "how many headers") },
+			"key": func() {
+				if s.Keys > 0 {
+					p.failAt(p.at-1, "a publish has one key, or keys in turn, and not both")
+				}
+				s.Key = p.name("a key")
+			},
+			"keys": func() {
+				switch {
+				case s.Key != "":
+					p.failAt(p.at-1, "a publish has one key, or keys in turn, and not both")
+				case s.To == 0:
+					p.failAt(p.at-1, "keys are given in turn to the messages of a range, such as order-1..order-20; one message has a key")
+				}
+				s.Keys = p.count("how many keys")
+			},
 			"id":         func() { s.MessageID = p.name("a message ID") },
 			"window":     func() { s.Window = p.count("the window") },
 			"background": func() { s.Background = true },
@@ -178,6 +225,18 @@ var verbs = map[string]func(p *parser) Step{
 		if p.peek() == "within" {
 			p.expect("within")
 			s.Within = p.duration("a deadline")
+		}
+		return s
+	},
+	"wait": func(p *parser) Step {
+		p.expect("quiet")
+		s := Wait{Quiet: p.duration("how long it shall be quiet")}
+		if p.peek() == "within" {
+			p.expect("within")
+			s.Within = p.duration("a deadline")
+			if p.err == nil && s.Within <= s.Quiet {
+				p.failAt(p.at-1, "a deadline of %s leaves no time for %s of quiet", s.Within, s.Quiet)
+			}
 		}
 		return s
 	},
@@ -258,9 +317,17 @@ func parseFault(p *parser) Step {
 	if w := p.peek(); w != "" && clauses[w] == nil {
 		s.Target = p.name("what is struck")
 	}
+	given := map[string]bool{}
+	once := func(clause string) { // one of those that exclude each other
+		if given[clause] {
+			p.failAt(p.at-1, "%q: a second time; a fault has one", p.words[p.at-1])
+		}
+		given[clause] = true
+	}
 	for p.err == nil && p.peek() != "" {
 		w := p.next("a clause")
 		if clause, ok := clauses[w]; ok {
+			once(cmp.Or(exclusive[w], w))
 			clause()
 			continue
 		}
@@ -269,9 +336,16 @@ func parseFault(p *parser) Step {
 			p.failAt(p.at-1, "%q is not expected here%s", w, suggest(w, keys(clauses)))
 			break
 		}
+		once("a number")
 		s.N = n
 	}
 	return s
+}
+
+// exclusive are the clauses of a fault of which there is one at most.
+var exclusive = map[string]string{
+	string(Every): "repeat", string(UntilHealed): "repeat", string(Before): "when", string(After): "when",
+	"frame": "event", "operation": "event",
 }
 
 // parser walks the words of one line. The first failure sticks.
@@ -281,6 +355,8 @@ type parser struct {
 	words []string
 	at    int
 	err   *Error
+
+	source *source
 }
 
 // words splits at blanks; a comma that ends a word is a word.
@@ -329,6 +405,18 @@ func (p *parser) name(what string) string {
 	return w
 }
 
+// filter is what a consumer subscribes to: a name, or one that holds or is a
+// wildcard of a system's own.
+func (p *parser) filter(preposition string) string {
+	p.expect(preposition)
+	w := p.next("a destination")
+	plain := strings.NewReplacer("*", "x", ">", "x").Replace(w)
+	if p.err == nil && !validName(strings.TrimPrefix(plain, "#")) && w != "#" {
+		p.failAt(p.at-1, "%q cannot be a destination: letters, digits and -._/+#@%%*> only, 100 at most", w)
+	}
+	return w
+}
+
 func validName(w string) bool {
 	if w == "" || len(w) > 100 {
 		return false
@@ -362,16 +450,59 @@ func (p *parser) names(what string) []string {
 	return out
 }
 
-func (p *parser) options(known map[string]func()) {
+// options reads what follows a step's head. Each is given once, but for those
+// that may be repeated: the second would silently be the one that counts.
+func (p *parser) options(known map[string]func(), repeated ...string) {
+	given := map[string]bool{}
 	for p.err == nil && p.peek() == "," {
 		p.expect(",")
 		w := p.next("an option")
 		if set, ok := known[w]; ok {
+			what := cmp.Or(sameOption[w], w)
+			if given[what] && !slices.Contains(repeated, w) {
+				p.failAt(p.at-1, "%q is given a second time; say it once", w)
+				return
+			}
+			given[what] = true
 			set()
 		} else {
 			p.failAt(p.at-1, "%q is no option here%s", w, suggest(w, keys(known)))
 		}
 	}
+}
+
+// sameOption are options that set the same thing.
+var sameOption = map[string]string{"at-most-once": "mode", "at-least-once": "mode"}
+
+// MaxHeaders is the most headers that a publish line may ask for.
+const MaxHeaders = 1000
+
+func (p *parser) atMost(most int, what string) int {
+	n := p.count(what)
+	if p.err == nil && n > most {
+		p.failAt(p.at-1, "%d is more than %d (%s)", n, most, what)
+	}
+	return n
+}
+
+// sizes reads "4096", or "0..4096" where the messages of a range are to have
+// sizes from the first to the last.
+func (p *parser) sizes(ranged bool) (from, to int) {
+	first, last, spread := strings.Cut(p.peek(), "..")
+	if !spread {
+		return p.count("bytes"), 0
+	}
+	p.next("bytes")
+	from, err1 := strconv.Atoi(first)
+	to, err2 := strconv.Atoi(last)
+	switch {
+	case p.err != nil:
+	case err1 != nil || err2 != nil || from < 0 || to <= from || to > 1<<30:
+		p.failAt(p.at-1, "%q should be a number of bytes, or two such as 0..4096, the smaller first", first+".."+last)
+	case !ranged:
+		p.failAt(p.at-1, "sizes go up over the messages of a range, such as order-1..order-20; one message has one size")
+	}
+	return from, to
 }
 
 func (p *parser) count(what string) int {

@@ -76,25 +76,25 @@ func (s Producer) line() string {
 }
 
 func (s Consumer) line() string {
-	fails := ""
-	if s.Fails != "" {
-		fails = "fails " + s.Fails
-		if s.FailTimes > 0 {
-			fails += " " + strconv.Itoa(s.FailTimes) + " times"
-		}
+	var fails []string
+	for _, f := range s.Fails {
+		fails = append(fails, phrase("fails", f.On.String(), when(f.Times > 0, strconv.Itoa(f.Times)+" times")))
 	}
-	return options(phrase("consumer", s.Name, "on", s.Destination),
+	opts := []string{
 		named("as", s.As), s.Mode, when(s.Idempotent, "idempotent"), when(s.Child, "child"), when(s.Offline, "offline"),
-		when(s.Silent, "silent"), counted("window", s.Window), fails)
+		when(s.Silent, "silent"), counted("window", s.Window), when(s.Takes != 0, phrase(timed("takes", s.Takes), named("on", s.TakesOn.String()))),
+	}
+	return options(phrase("consumer", s.Name, "on", s.Destination), append(opts, fails...)...)
 }
 
 func (s Publish) line() string {
-	what := s.BusinessID
-	if s.To > 0 {
-		what = fmt.Sprintf("%s%d..%s%d", s.BusinessID, s.From, s.BusinessID, s.To)
+	what := IDs{s.BusinessID, s.From, s.To}.String()
+	size := counted("size", s.Size)
+	if s.SizeTo > 0 {
+		size = fmt.Sprintf("size %d..%d", s.Size, s.SizeTo)
 	}
 	return options(phrase("publish", what, "by", s.By),
-		counted("size", s.Size), timed("ttl", s.TTL), named("key", s.Key), named("id", s.MessageID),
+		size, timed("ttl", s.TTL), counted("headers", s.Headers), named("key", s.Key), counted("keys", s.Keys), named("id", s.MessageID),
 		counted("window", s.Window), when(s.Background, "background"), when(s.Cancel, "cancelled"), named("until", s.Until))
 }
 
@@ -112,6 +112,10 @@ func (s Fault) line() string {
 func (s Heal) line() string { return phrase("heal", s.Label) }
 
 func (s Await) line() string { return phrase("await", s.Condition.Line, timed("within", s.Within)) }
+
+func (s Wait) line() string {
+	return phrase("wait", timed("quiet", s.Quiet), timed("within", s.Within))
+}
 
 func (s Provoke) line() string { return phrase("provoke", "redelivery", "of", s.BusinessID) }
 

@@ -4,6 +4,7 @@
 package script
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/custodymq/custody/evidence"
@@ -19,6 +20,8 @@ type Scenario struct {
 	Steps   []Step               // in order
 	Reached []evidence.Condition // what makes the situation
 	Expect  []string             // guarantees exercised
+
+	source *source // where its parts stand in a file; nil where it was not parsed
 }
 
 // Step is one line of a script. The set is closed: the types of this package.
@@ -41,13 +44,39 @@ type Consumer struct {
 	Destination string
 	As          string // logical subscriber; empty is the destination's own
 	Mode        string
-	Idempotent  bool   // has a consumption log
-	Child       bool   // runs in a process of its own
-	Offline     bool   // declared only; `start` brings it up
-	Window      int    // most unacknowledged deliveries; 0 is 1
-	Fails       string // business ID on which its handler fails; empty none
-	FailTimes   int    // how often; 0 is always
-	Silent      bool   // takes deliveries and never acknowledges nor commits
+	Idempotent  bool // has a consumption log
+	Child       bool // runs in a process of its own
+	Offline     bool // declared only; `start` brings it up
+	Window      int  // most unacknowledged deliveries; 0 is 1
+	Fails       []Failing
+	Takes       time.Duration // how long its handler works before its effect; 0 is no time
+	TakesOn     IDs           // …on these messages only; zero is all
+	Silent      bool          // takes deliveries and never acknowledges nor commits
+}
+
+// Failing is what a consumer's handler fails on.
+type Failing struct {
+	On    IDs
+	Times int // how often on each of them; 0 is always
+}
+
+// FailTimes says whether the handler fails on a business ID, and how often; 0 is
+// always.
+func (s Consumer) FailTimes(businessID string) (times int, fails bool) {
+	for _, f := range s.Fails {
+		if f.On.Has(businessID) {
+			return f.Times, true
+		}
+	}
+	return 0, false
+}
+
+// Work is how long the handler works on a business ID before its effect.
+func (s Consumer) Work(businessID string) time.Duration {
+	if s.TakesOn == (IDs{}) || s.TakesOn.Has(businessID) {
+		return s.Takes
+	}
+	return 0
 }
 
 // Publish sends messages: one, or First..Last with the same stem.
@@ -56,13 +85,43 @@ type Publish struct {
 	From, To   int    // a range when To > 0: order-1..order-20
 	By         string
 	Size       int // body bytes; 0 is empty
+	SizeTo     int // of a range: the last message's size, where Size is the first's; 0 where all have Size
 	TTL        time.Duration
+	Headers    int // how many generated headers each carries
 	Key        string
+	Keys       int    // of a range: so many keys in turn, instead of Key
 	MessageID  string // chosen by the publisher
 	Window     int    // of a range: most receipts outstanding; 0 is 1
 	Background bool   // the next step begins at once; `settle` or the drain joins it
 	Cancel     bool   // the caller cancels once the publish frame has left
 	Until      string // "accepted": Declined and Rejected are tried again (a new publish ID, the same message ID), within the step's bound
+}
+
+// Count is how many messages are published.
+func (s Publish) Count() int {
+	if s.To == 0 {
+		return 1
+	}
+	return s.To - s.From + 1
+}
+
+// Message is the step that publishes the i-th of them alone, from 0. The sizes
+// of a range go up evenly, from the first message's to the last's, and its keys
+// are taken in turn.
+func (s Publish) Message(i int) Publish {
+	if s.To == 0 {
+		return s
+	}
+	one, last := s, s.Count()-1
+	one.BusinessID, one.From, one.To = fmt.Sprintf("%s%d", s.BusinessID, s.From+i), 0, 0
+	one.SizeTo, one.Keys = 0, 0
+	if s.SizeTo > 0 && last > 0 {
+		one.Size = s.Size + int(int64(s.SizeTo-s.Size)*int64(i)/int64(last))
+	}
+	if s.Keys > 0 {
+		one.Key = fmt.Sprintf("key-%d", i%s.Keys+1)
+	}
+	return one
 }
 
 // Retry publishes a business ID again: another try of the same message.
@@ -124,6 +183,13 @@ type Await struct {
 
 // DefaultWithin is an await's deadline where the script gives none (before scaling).
 const DefaultWithin = 10 * time.Second
+
+// Wait lasts until it is quiet: no message has gone on its way for so long. A
+// deadline that passes ends the act phase, as an await's does.
+type Wait struct {
+	Quiet  time.Duration
+	Within time.Duration // 0 is DefaultWithin beyond the quiet time
+}
 
 // Provoke makes the system deliver a message again, by its profile's own means.
 type Provoke struct{ BusinessID string }

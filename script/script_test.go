@@ -3,6 +3,7 @@ package script
 import (
 	"errors"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -61,6 +62,26 @@ func TestErrorsNameLineAndWord(t *testing.T) {
 		{"no scenario", "publish order-1 by p1", 1, 0, "begins with one"},
 		{"two scenarios", head + "scenario y", 2, 1, "second scenario"},
 		{"empty", "", 1, 0, "scenario NAME"},
+		{"option twice", head + "consumer c1 on orders, as a, as b", 2, 9, "second time"},
+		{"window twice", head + "publish a-1..a-9 by p1, window 2, window 3", 2, 9, "second time"},
+		{"size twice", head + "publish a by p1, size 2, size 3", 2, 9, "second time"},
+		{"flag twice", head + "consumer c1 on orders, idempotent, idempotent", 2, 8, "second time"},
+		{"two modes", head + "producer p1 to orders, at-most-once, at-least-once", 2, 8, "second time"},
+		{"takes twice", head + "consumer c1 on orders, takes 1s, takes 2s on a", 2, 9, "second time"},
+		{"fails twice on one", head + "consumer c1 on orders, fails a-1..a-5, fails a-3 2 times", 2, 10, "already"},
+		{"two numbers", head + "fault f: drop frame ack 2 3 on c1", 2, 7, "second time"},
+		{"two repeats", head + "fault f: drop every until-healed frame ack on c1", 2, 5, "second time"},
+		{"two events", head + "fault f: drop frame ack frame accept on c1", 2, 6, "second time"},
+		{"two actors", head + "fault f: drop frame ack on c1 on c2", 2, 8, "second time"},
+		{"key and keys", head + "publish a-1..a-9 by p1, key k, keys 4", 2, 9, "not both"},
+		{"keys of one", head + "publish a by p1, keys 4", 2, 6, "range"},
+		{"sizes of one", head + "publish a by p1, size 0..9", 2, 7, "range"},
+		{"sizes down", head + "publish a-1..a-9 by p1, size 9..0", 2, 7, "smaller first"},
+		{"too many headers", head + "publish a by p1, headers 1001", 2, 7, "more than 1000"},
+		{"never quiet", head + "wait quiet 2s within 1s", 2, 5, "no time"},
+		{"quiet what", head + "wait still 2s", 2, 2, "quiet"},
+		{"wildcard to publish to", head + "producer p1 to orders.*", 2, 4, "cannot be"},
+		{"no destination", head + "consumer c1 on a=b", 2, 4, "cannot be a destination"},
 		{"control character", head + "heal \x01", 2, 2, "cannot be"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -85,6 +106,7 @@ func TestRoundTrip(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%v\n%s", err, text)
 		}
+		back.source = nil // a value that was written has none
 		if !reflect.DeepEqual(s, back) {
 			t.Fatalf("wrote %#v\nread  %#v\nfrom\n%s", s, back, text)
 		}
@@ -93,6 +115,7 @@ func TestRoundTrip(t *testing.T) {
 
 func FuzzParse(f *testing.F) {
 	f.Add(ackLost)
+	f.Add("scenario x\nconsumer c1 on orders/+, takes 3s on a-1..a-3, fails a, fails b-3..b-5 2 times\npublish b-1..b-9 by p1, size 0..9, headers 3, keys 4\nwait quiet 500ms within 2s")
 	f.Add("scenario x\nfault a: cut after frame publish 3 of b on p1 by 2s at 5 KiB/s\nneeds a, b")
 	f.Fuzz(func(t *testing.T, text string) {
 		s, err := Parse("", text)
@@ -121,6 +144,15 @@ var (
 	drawMode          = rapid.SampledFrom([]string{"", "at-most-once", "at-least-once"})
 )
 
+func drawIDs(t *rapid.T) IDs {
+	ids := IDs{Name: drawName.Draw(t, "id")}
+	if rapid.Bool().Draw(t, "range of ids") {
+		ids.From = rapid.IntRange(1, 10).Draw(t, "from")
+		ids.To = ids.From + drawCount.Draw(t, "more")
+	}
+	return ids
+}
+
 func drawCondition(t *rapid.T) evidence.Condition {
 	s := rapid.SampledFrom(shapes).Draw(t, "shape")
 	times, word := 0, ""
@@ -144,22 +176,34 @@ var steps = map[string]func(*rapid.T) Step{
 		return Producer{drawName.Draw(t, "name"), drawName.Draw(t, "to"), drawMode.Draw(t, "mode"), drawMaybeDuration.Draw(t, "ttl")}
 	},
 	"consumer": func(t *rapid.T) Step {
-		c := Consumer{Name: drawName.Draw(t, "name"), Destination: drawName.Draw(t, "on"), As: drawMaybeName.Draw(t, "as"),
+		c := Consumer{Name: drawName.Draw(t, "name"), Destination: rapid.OneOf(drawName, rapid.SampledFrom([]string{"#", "#/a", "a/+/b", "a.*.b", "a.>"})).Draw(t, "on"), As: drawMaybeName.Draw(t, "as"),
 			Mode: drawMode.Draw(t, "mode"), Idempotent: rapid.Bool().Draw(t, "i"), Child: rapid.Bool().Draw(t, "c"),
-			Offline: rapid.Bool().Draw(t, "o"), Silent: rapid.Bool().Draw(t, "s"), Window: drawCount.Draw(t, "w"), Fails: drawMaybeName.Draw(t, "f")}
-		if c.Fails != "" {
-			c.FailTimes = drawCount.Draw(t, "times")
+			Offline: rapid.Bool().Draw(t, "o"), Silent: rapid.Bool().Draw(t, "s"), Window: drawCount.Draw(t, "w"), Takes: drawMaybeDuration.Draw(t, "takes")}
+		if c.Takes > 0 && rapid.Bool().Draw(t, "takes on") {
+			c.TakesOn = drawIDs(t)
+		}
+		for range rapid.IntRange(0, 3).Draw(t, "fails") {
+			f := Failing{On: drawIDs(t), Times: drawCount.Draw(t, "times")}
+			if !slices.ContainsFunc(c.Fails, func(other Failing) bool { return f.On.overlap(other.On) }) {
+				c.Fails = append(c.Fails, f)
+			}
 		}
 		return c
 	},
 	"publish": func(t *rapid.T) Step {
 		p := Publish{BusinessID: drawName.Draw(t, "id"), By: drawName.Draw(t, "by"), Size: drawCount.Draw(t, "size"),
-			TTL: drawMaybeDuration.Draw(t, "ttl"), Key: drawMaybeName.Draw(t, "key"), MessageID: drawMaybeName.Draw(t, "mid"),
+			TTL: drawMaybeDuration.Draw(t, "ttl"), Headers: drawCount.Draw(t, "headers"), Key: drawMaybeName.Draw(t, "key"), MessageID: drawMaybeName.Draw(t, "mid"),
 			Window: drawCount.Draw(t, "w"), Background: rapid.Bool().Draw(t, "bg"), Cancel: rapid.Bool().Draw(t, "c"),
 			Until: rapid.SampledFrom([]string{"", "accepted"}).Draw(t, "until")}
 		if rapid.Bool().Draw(t, "range") {
 			p.From = rapid.IntRange(1, 10).Draw(t, "from")
 			p.To = p.From + drawCount.Draw(t, "more")
+			if rapid.Bool().Draw(t, "sizes") {
+				p.SizeTo = p.Size + rapid.IntRange(1, 1000).Draw(t, "size to")
+			}
+			if p.Key == "" {
+				p.Keys = drawCount.Draw(t, "keys")
+			}
 		}
 		return p
 	},
@@ -178,8 +222,15 @@ var steps = map[string]func(*rapid.T) Step{
 		}
 		return f
 	},
-	"heal":     func(t *rapid.T) Step { return Heal{drawName.Draw(t, "label")} },
-	"await":    func(t *rapid.T) Step { return Await{drawCondition(t), drawMaybeDuration.Draw(t, "within")} },
+	"heal":  func(t *rapid.T) Step { return Heal{drawName.Draw(t, "label")} },
+	"await": func(t *rapid.T) Step { return Await{drawCondition(t), drawMaybeDuration.Draw(t, "within")} },
+	"wait": func(t *rapid.T) Step {
+		w := Wait{Quiet: drawDuration.Draw(t, "quiet")}
+		if rapid.Bool().Draw(t, "bounded") {
+			w.Within = w.Quiet + drawDuration.Draw(t, "within")
+		}
+		return w
+	},
 	"provoke":  func(t *rapid.T) Step { return Provoke{drawName.Draw(t, "id")} },
 	"settle":   func(t *rapid.T) Step { return Settle{drawMaybeName.Draw(t, "by"), drawMaybeDuration.Draw(t, "within")} },
 	"start":    func(t *rapid.T) Step { return Start{drawName.Draw(t, "actor")} },
@@ -232,6 +283,82 @@ func TestEveryVerbIsDrawn(t *testing.T) {
 	for verb := range verbs {
 		if steps[verb] == nil {
 			t.Errorf("no step is drawn for %q", verb)
+		}
+	}
+}
+
+// What a step says of each message is what the runners do to it.
+func TestOneMessageOfARange(t *testing.T) {
+	s, err := Parse("", "scenario x\npublish o-3..o-7 by p1, size 0..100, keys 2, window 4")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := s.Steps[0].(Publish)
+	var got []string
+	for i := range p.Count() {
+		got = append(got, Line(p.Message(i)))
+	}
+	want := []string{
+		"publish o-3 by p1, key key-1, window 4",
+		"publish o-4 by p1, size 25, key key-2, window 4",
+		"publish o-5 by p1, size 50, key key-1, window 4",
+		"publish o-6 by p1, size 75, key key-2, window 4",
+		"publish o-7 by p1, size 100, key key-1, window 4",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q\nwant %q", got, want)
+	}
+}
+
+func TestWhatAHandlerDoes(t *testing.T) {
+	s, err := Parse("", "scenario x\nconsumer c1 on orders, takes 3s on o-9..o-11, fails o-1, fails o-3..o-5 2 times")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := s.Steps[0].(Consumer)
+	for _, want := range []struct {
+		id    string
+		times int
+		fails bool
+		work  time.Duration
+	}{
+		{"o-1", 0, true, 0}, {"o-2", 0, false, 0}, {"o-3", 2, true, 0}, {"o-5", 2, true, 0}, {"o-05", 0, false, 0}, {"o-6", 0, false, 0},
+		{"o-10", 0, false, 3 * time.Second}, {"o-", 0, false, 0}, {"p-3", 0, false, 0},
+	} {
+		times, fails := c.FailTimes(want.id)
+		if times != want.times || fails != want.fails || c.Work(want.id) != want.work {
+			t.Errorf("%s: fails %v %d times, takes %s; want %+v", want.id, fails, times, c.Work(want.id), want)
+		}
+	}
+}
+
+// A part of a scenario is found again in its file, and in what is printed of one
+// that has none.
+func TestErrorAtNamesFileLineAndWord(t *testing.T) {
+	text := "\n# first\nscenario x\n\nproducer p1 to orders\n\npublish a by p2\nneeds rows,  rws\nexpect order\nreached fired f\nexpect survives, ordr\n"
+	s, err := Parse("f.scenario", text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	goValue := s
+	goValue.source = nil
+	for _, c := range []struct {
+		s    Scenario
+		part Part
+		i    int
+		word string
+		want string
+	}{
+		{s, PartStep, 1, "p2", "f.scenario: line 7, word 4: w"},
+		{s, PartStep, 1, "nowhere", "f.scenario: line 7: w"},
+		{s, PartNeeds, 1, "rws", "f.scenario: line 8, word 4: w"},
+		{s, PartReached, 0, "f", "f.scenario: line 10, word 3: w"},
+		{s, PartExpect, 2, "ordr", "f.scenario: line 11, word 4: w"},
+		{goValue, PartStep, 1, "p2", "scenario x: line 4, word 4: w"},
+		{goValue, PartExpect, 2, "ordr", "scenario x: line 6, word 6: w"},
+	} {
+		if got := c.s.ErrorAt(c.part, c.i, c.word, "w").Error(); got != c.want {
+			t.Errorf("got %q, want %q", got, c.want)
 		}
 	}
 }

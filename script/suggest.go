@@ -12,12 +12,18 @@ func suggest(word string, known []string) string {
 	return "; known: " + strings.Join(known, ", ")
 }
 
-// Nearest is the known word that is at most two slips away, or empty.
+// Nearest is the known word that is at most two slips away, or the first that
+// begins with this one; or empty.
 func Nearest(word string, known []string) string {
 	best, distance := "", 3
 	for _, k := range known {
 		if d := editDistance(word, k); d < distance {
 			best, distance = k, d
+		}
+	}
+	for _, k := range known {
+		if best == "" && len(word) > 2 && strings.HasPrefix(k, word) {
+			best = k
 		}
 	}
 	return best

@@ -78,6 +78,35 @@ const (
 	NeedConnector   Need = "child-consumer" // the System is a Connector
 )
 
+// Needs is the list of them.
+func Needs() []Need {
+	return []Need{
+		NeedLinks,
+		NeedFrames,
+		NeedProcess,
+		NeedPause,
+		NeedRows,
+		NeedDeadLetters,
+		NeedStoreFaults,
+		NeedClock,
+		NeedIdentity,
+		NeedPlanting,
+		NeedLookup,
+		NeedNack,
+		NeedTTL,
+		NeedModes,
+		NeedDecline,
+		NeedMessageID,
+		NeedDedup,
+		NeedAnswer,
+		NeedAcks,
+		NeedRedelivery,
+		NeedCompeting,
+		NeedRewind,
+		NeedConnector,
+	}
+}
+
 // Env is what an instance may use of the run it is part of.
 type Env struct {
 	Dir    string                                    // private folder, exists, removed after the run

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -60,6 +61,15 @@ func huntDefects(cmd *cobra.Command, args []string, f defectFlags) error {
 	chosen, err := chooseDefects(args, f.system)
 	if err != nil {
 		return err
+	}
+	if f.out != "" {
+		entries, err := os.ReadDir(f.out)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return unmeasured{err}
+		}
+		if len(entries) > 0 {
+			return fmt.Errorf("%s is not empty: give another --out", f.out)
+		}
 	}
 	if f.list {
 		return printAs(cmd.OutOrStdout(), f.format, chosen, func(w io.Writer) {
@@ -172,6 +182,9 @@ func verdictOf(c scenarios.Catch) string {
 	return "missed " + c.Error
 }
 
+// referenceBroker is the system that has defects of its own.
+const referenceBroker = zeromq.Name
+
 // seeded is a defect that can be switched on.
 type seeded struct {
 	Name     string   `json:"name"`
@@ -191,7 +204,7 @@ func (d seeded) quarry() scenarios.Quarry {
 func seededIn(system string) []seeded {
 	var found []seeded
 	name, _, _ := strings.Cut(system, ":")
-	ofBroker := name == zeromq.Name
+	ofBroker := name == referenceBroker
 	if ofBroker {
 		for _, d := range broker.All() {
 			found = append(found, seeded{Name: d.Name, Text: d.Text, Breaks: d.Breaks, Follows: d.Follows, SeenIn: d.SeenIn})

@@ -3,9 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -51,15 +49,10 @@ const runsPage = "report.html"
 
 // loadRuns reads what outcomes have left, and leaves a page of it beside them.
 func loadRuns(dir string, outcomes []scenarios.Outcome) (reports.Report, error) {
-	var dirs []string
-	for _, o := range outcomes {
-		dirs = append(dirs, o.Dir)
-	}
-	report, err := reports.Load(dirs)
+	report, err := loadOutcomes(io.Discard, outcomes) // the progress has told of them
 	if err != nil {
-		return report, unmeasured{err}
+		return report, err
 	}
-	report.Command = strings.Join(os.Args[1:], " ")
 	if err := writeWhole(filepath.Join(dir, runsPage), func(w io.Writer) error { return reports.WriteHTML(w, report) }); err != nil {
 		return report, unmeasured{fmt.Errorf("write the page of the runs: %w", err)}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/custodymq/custody/bench/child"
+	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/guarantees"
 	"github.com/custodymq/custody/systems/all"
 )
@@ -45,7 +46,7 @@ func run(args []string) int {
 	defer cancel()
 	root := rootCommand()
 	root.SetArgs(args)
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
 	var code exit
 	var failed unmeasured
 	switch {
@@ -57,7 +58,7 @@ func run(args []string) int {
 		fmt.Fprintln(os.Stderr, "custody:", firstLine(err))
 		return guarantees.ExitUnmeasured
 	}
-	fmt.Fprintf(os.Stderr, "custody: %s (see custody --help)\n", firstLine(err))
+	mistaken(os.Stderr, cmd, err)
 	return guarantees.ExitUsage
 }
 
@@ -77,11 +78,21 @@ nothing claimed · 3 could not measure · 64 usage.`,
   custody run my.scenario                  a script of your own
   custody explain ack-lost                 what it does and what it exercises
   custody replay custody-runs/ack-lost     run a saved script again and compare`,
+		Version: evidence.Version(),
+		Args:    cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := unknownCommand(cmd, args); err != nil {
+				return err
+			}
+			return cmd.Help()
+		},
 		SilenceUsage:       true,
 		SilenceErrors:      true,
 		DisableSuggestions: true, // one line says what is wrong
 	}
 	root.AddCommand(runCommand(), judgeCommand(), verifyCommand(), replayCommand(), reportCommand(), listCommand(), explainCommand(),
 		diffCommand(), defectsCommand(), matrixCommand(), sweepCommand(), exploreCommand(), doctorCommand(), brokerCommand(), dlqCommand(), versionCommand())
+	root.SetFlagErrorFunc(unknownFlag)
+	complete(root)
 	return root
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/custodymq/custody/bench"
 	"github.com/custodymq/custody/containers"
+	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/reports"
 	"github.com/custodymq/custody/scenarios"
 	"github.com/custodymq/custody/systems"
@@ -84,7 +85,22 @@ func makeMatrix(cmd *cobra.Command, args []string, f matrixFlags) error {
 			return err
 		}
 	}
-	dir := folderFor(f.out, "matrix-")
+	err = inOrder(f.out, f.resume, func() (string, error) {
+		for _, s := range chosen {
+			plan := scenarios.Plan{Scenarios: checklist, Dir: filepath.Join(f.out, fileName.Replace(specOf(s))), Repeat: f.repeat}
+			if taken, err := plan.Taken(); taken != "" || err != nil {
+				return taken, err
+			}
+		}
+		return "", nil
+	})
+	if err != nil {
+		return err
+	}
+	dir, err := folderFor(f.out, "matrix-")
+	if err != nil {
+		return err
+	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return unmeasured{fmt.Errorf("a folder for the matrix: %w", err)}
 	}
@@ -98,7 +114,7 @@ func makeMatrix(cmd *cobra.Command, args []string, f matrixFlags) error {
 			fmt.Fprintln(say, "custody:", err)
 		}
 	}()
-	whole := reports.Report{Title: "Claims against evidence", Command: "custody matrix " + strings.Join(args, " ")}
+	whole := reports.Report{Title: "Claims against evidence", Command: commandLine(), Custody: evidence.Version()}
 	var absent []reports.GridRow
 	var outcomes []scenarios.Outcome
 	began := time.Now()
@@ -118,6 +134,7 @@ func makeMatrix(cmd *cobra.Command, args []string, f matrixFlags) error {
 			return err
 		}
 		whole.Runs = append(whole.Runs, report.Runs...)
+		whole.Failed = append(whole.Failed, report.Failed...)
 		outcomes = append(outcomes, made...)
 		left := time.Since(began) / time.Duration(i+1) * time.Duration(len(chosen)-i-1)
 		fmt.Fprintf(say, "%s: %s; about %s to go\n", spec, report.Status(), left.Round(time.Second))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/mattn/go-isatty"
+	"github.com/mattn/go-runewidth"
 	"github.com/spf13/cobra"
 
 	"github.com/custodymq/custody/bench"
@@ -87,6 +89,9 @@ func runScenarios(cmd *cobra.Command, args []string, f runFlags) error {
 	if err != nil {
 		return err
 	}
+	if err := knownDefect(f.defect, system.Describe().System); err != nil {
+		return err
+	}
 	chosen, err := choose(args)
 	if err != nil {
 		return err
@@ -95,11 +100,16 @@ func runScenarios(cmd *cobra.Command, args []string, f runFlags) error {
 	if err != nil {
 		return err
 	}
-	dir := folderFor(f.out, "")
-	plan := scenarios.Plan{Scenarios: chosen, Dir: dir, Repeat: f.repeat, Parallel: f.parallel, Resume: f.resume, Budget: f.budget,
+	plan := scenarios.Plan{Scenarios: chosen, Dir: f.out, Repeat: f.repeat, Parallel: f.parallel, Resume: f.resume, Budget: f.budget,
 		Options: bench.Options{System: system, Spec: f.system, Seed: f.seed, Scale: f.scale, Defect: f.defect}}
 	if f.budget > 0 {
 		plan.Scenarios = scenarios.MostTelling(chosen)
+	}
+	if err := inOrder(f.out, f.resume, plan.Taken); err != nil {
+		return err
+	}
+	if plan.Dir, err = folderFor(f.out, ""); err != nil {
+		return err
 	}
 	progress := newProgress(cmd.ErrOrStderr(), len(chosen)*f.repeat)
 	plan.Began, plan.Done = progress.began, progress.done
@@ -107,17 +117,44 @@ func runScenarios(cmd *cobra.Command, args []string, f runFlags) error {
 	if err != nil && !errors.Is(err, context.Canceled) {
 		return err
 	}
+	if left := len(chosen)*f.repeat - len(outcomes); err != nil && left > 0 {
+		outcomes = append(outcomes, scenarios.Outcome{Name: fmt.Sprintf("%d more of %d runs", left, len(chosen)*f.repeat),
+			Err: fmt.Errorf("%w: interrupted before they were begun", bench.ErrNoEvidence)})
+	}
 	sayLeftOut(cmd.ErrOrStderr(), f.budget, plan.Scenarios, outcomes)
 	sign(outcomes)
-	return show(cmd, format, dir, outcomes)
+	return show(cmd, format, plan.Dir, outcomes)
 }
 
-// folderFor evidence: the one that was named, or one with the time in its name.
-func folderFor(out, prefix string) string {
+// defaultRuns is where evidence goes that is told to go nowhere else.
+const defaultRuns = "custody-runs"
+
+// maxSameTime is how many commands may begin within one second.
+const maxSameTime = 1000
+
+// folderFor evidence: the one that was named, or a new one with the time in its
+// name, which no other command has.
+func folderFor(out, prefix string) (string, error) {
 	if out != "" {
-		return out
+		return out, nil
 	}
-	return filepath.Join("custody-runs", prefix+time.Now().Format("20060102-150405"))
+	if err := os.MkdirAll(defaultRuns, 0o755); err != nil {
+		return "", unmeasured{fmt.Errorf("a folder for the evidence: %w", err)}
+	}
+	first := filepath.Join(defaultRuns, prefix+time.Now().Format("20060102-150405"))
+	for n := 1; n <= maxSameTime; n++ {
+		dir := first
+		if n > 1 {
+			dir = fmt.Sprintf("%s-%d", first, n)
+		}
+		switch err := os.Mkdir(dir, 0o755); {
+		case err == nil:
+			return dir, nil
+		case !errors.Is(err, fs.ErrExist):
+			return "", unmeasured{fmt.Errorf("a folder for the evidence: %w", err)}
+		}
+	}
+	return "", unmeasured{fmt.Errorf("%s and %d others exist: name a folder with --out", first, maxSameTime-1)}
 }
 
 // sayLeftOut names the scenarios for which the budget did not suffice.
@@ -155,33 +192,52 @@ func findInstalled(spec string, scale float64, remote bool) (systems.System, err
 
 // show renders the runs of a plan; its error carries the exit code.
 func show(cmd *cobra.Command, format reports.Format, dir string, outcomes []scenarios.Outcome) error {
-	var dirs []string
-	judged := make(map[string]guarantees.Judgement)
-	for _, o := range outcomes {
-		if o.Judgement.Judge != "" {
-			judged[o.Dir] = o.Judgement
-		}
-		if o.Err != nil {
-			fmt.Fprintf(cmd.ErrOrStderr(), "custody: %s: could not measure: %v\n", o.Name, firstLine(o.Err))
-		}
-		if !errors.Is(o.Err, bench.ErrNoEvidence) {
-			dirs = append(dirs, o.Dir)
-		}
-	}
-	if len(dirs) == 0 && len(outcomes) > 0 {
-		return exit(guarantees.ExitUnmeasured) // each has said why
-	}
-	report, err := reports.LoadJudged(dirs, judged)
+	report, err := loadOutcomes(cmd.ErrOrStderr(), outcomes)
 	if err != nil {
-		return unmeasured{err}
+		return err
 	}
-	report.Command = strings.Join(os.Args[1:], " ")
 	if err := format.Write(cmd.OutOrStdout(), report); err != nil {
 		return unmeasured{err}
 	}
 	fmt.Fprintf(cmd.ErrOrStderr(), "evidence in %s; a page of it: custody report %s --format html --out report.html\n", dir, dir)
 	return exitOf(scenarios.Exit(outcomes))
 }
+
+// loadOutcomes reads what runs have left. One of which nothing can be judged is
+// counted and told of all the same.
+func loadOutcomes(say io.Writer, outcomes []scenarios.Outcome) (reports.Report, error) {
+	report := reports.Report{Command: commandLine(), Custody: evidence.Version()}
+	for _, o := range outcomes {
+		if o.Err != nil {
+			fmt.Fprintf(say, "custody: %s: could not measure: %v\n", o.Name, firstLine(o.Err))
+		}
+		if errors.Is(o.Err, bench.ErrNoEvidence) { // what lies there, if anything, is another run's
+			report.Failed = append(report.Failed, reports.Failure{Name: o.Name, Why: firstLine(o.Err)})
+			continue
+		}
+		one, err := reports.LoadJudged([]string{o.Dir}, judgedAs(o))
+		switch {
+		case err != nil && o.Err == nil:
+			return report, unmeasured{err}
+		case err != nil, o.Exit() == guarantees.ExitUnmeasured && one.Exit() != guarantees.ExitUnmeasured:
+			report.Failed = append(report.Failed, reports.Failure{Name: o.Name, Why: firstLine(errors.Join(o.Err, err))})
+		default:
+			report.Runs = append(report.Runs, one.Runs...)
+		}
+	}
+	return report, nil
+}
+
+// judgedAs spares judging an outcome's evidence a second time.
+func judgedAs(o scenarios.Outcome) map[string]guarantees.Judgement {
+	if o.Judgement.Judge == "" {
+		return nil
+	}
+	return map[string]guarantees.Judgement{o.Dir: o.Judgement}
+}
+
+// commandLine is what was typed, ready to be typed again.
+func commandLine() string { return "custody " + reports.ShellLine(os.Args[1:]) }
 
 func firstLine(err error) string {
 	line, _, _ := strings.Cut(err.Error(), "\n")
@@ -194,6 +250,7 @@ func choose(args []string) ([]script.Scenario, error) {
 		return scenarios.All(), nil
 	}
 	var chosen []script.Scenario
+	var names []string
 	for _, a := range args {
 		s, err := scenarios.Find(a)
 		if strings.ContainsAny(a, "./") {
@@ -202,12 +259,12 @@ func choose(args []string) ([]script.Scenario, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := bench.Check(s); err != nil {
+		if err := scenarios.Check(s); err != nil {
 			return nil, err
 		}
-		chosen = append(chosen, s)
+		chosen, names = append(chosen, s), append(names, s.Name)
 	}
-	return chosen, nil
+	return chosen, twice(names)
 }
 
 // maxScriptFile bounds the file of a script, in bytes.
@@ -241,6 +298,7 @@ func named[T any](what, name string, list []T, nameOf func(T) string) (found T, 
 type progress struct {
 	w       io.Writer
 	live    bool
+	width   int // of a line, in cells
 	total   int
 	mu      sync.Mutex
 	ended   int
@@ -249,7 +307,7 @@ type progress struct {
 }
 
 func newProgress(w io.Writer, total int) *progress {
-	return &progress{w: w, live: onTerminal(w), total: total, started: make(map[string]time.Time)}
+	return &progress{w: w, live: onTerminal(w), width: reports.Width(w), total: total, started: make(map[string]time.Time)}
 }
 
 func onTerminal(w io.Writer) bool {
@@ -275,7 +333,9 @@ func (p *progress) done(o scenarios.Outcome) {
 		what = "could not measure"
 	}
 	p.clear()
-	fmt.Fprintf(p.w, "%3d/%d  %-28s %-16s %5.1fs\n", p.ended, p.total, o.Name, what, time.Since(p.started[o.Name]).Seconds())
+	name := p.width - 33 // what the rest of the line leaves, 28 at most
+	fmt.Fprintf(p.w, "%3d/%d  %s %-16s %5.1fs\n", p.ended, p.total, runewidth.FillRight(runewidth.Truncate(o.Name, min(name, 28), "…"), min(name, 28)),
+		what, time.Since(p.started[o.Name]).Seconds())
 	p.show()
 }
 
@@ -292,9 +352,5 @@ func (p *progress) show() {
 	if !p.live || len(p.running) == 0 {
 		return
 	}
-	line := strings.Join(p.running, ", ")
-	if len(line) > 80 {
-		line = line[:79] + "…"
-	}
-	fmt.Fprintf(p.w, "%srunning: %s", clearLine, line)
+	fmt.Fprint(p.w, clearLine, runewidth.Truncate("running: "+strings.Join(p.running, ", "), p.width-1, "…"))
 }

@@ -72,7 +72,17 @@ func sweep(cmd *cobra.Command, f sweepFlags) error {
 	if err != nil {
 		return err
 	}
-	dir := folderFor(f.out, "sweep-")
+	if err := knownDefect(f.defect, system.Describe().System); err != nil {
+		return err
+	}
+	err = inOrder(f.out, f.resume, scenarios.Plan{Scenarios: []script.Scenario{scenarios.SweepBase}, Dir: filepath.Join(f.out, "runs")}.Taken)
+	if err != nil {
+		return err
+	}
+	dir, err := folderFor(f.out, "sweep-")
+	if err != nil {
+		return err
+	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return unmeasured{fmt.Errorf("a folder for the sweep: %w", err)}
 	}
@@ -113,7 +123,7 @@ func sweep(cmd *cobra.Command, f sweepFlags) error {
 	if f.defect != "" {
 		title += " with the defect " + f.defect
 	}
-	grid := reports.SweepGrid(title, "custody "+report.Command, cells, pageOf(dir))
+	grid := reports.SweepGrid(title, report.Command, cells, pageOf(dir))
 	if err := showGrid(cmd, grid, dir, "sweep", format); err != nil {
 		return err
 	}

@@ -63,14 +63,11 @@ older format is read, of a newer one refused.`,
 }
 
 func thisVersion() versions {
-	v := versions{Custody: "(devel)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
+	v := versions{Custody: evidence.Version(), Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
 		Judge: guarantees.JudgeVersion, Evidence: evidence.FormatVersion, Protocol: wire.Version}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return v
-	}
-	if info.Main.Version != "" {
-		v.Custody = info.Main.Version
 	}
 	for _, s := range info.Settings {
 		switch s.Key {

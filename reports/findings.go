@@ -1,0 +1,155 @@
+package reports
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/custodymq/custody/guarantees"
+)
+
+// group is the findings of one kind about one guarantee: nine that say the same
+// of nine deliveries are told once, or they would bury the one that matters.
+type group struct {
+	Guarantee, Kind string
+	Findings        []guarantees.Finding // never empty
+}
+
+// First stands for the others.
+func (g group) First() guarantees.Finding { return g.Findings[0] }
+
+// Rest are the others.
+func (g group) Rest() []guarantees.Finding { return g.Findings[1:] }
+
+// groups of findings, in the order in which the first of each comes.
+func groups(fs []guarantees.Finding) []group {
+	var all []group
+	at := map[[2]string]int{}
+	for _, f := range fs {
+		k := [2]string{f.Guarantee, f.Kind}
+		i, ok := at[k]
+		if !ok {
+			i = len(all)
+			at[k] = i
+			all = append(all, group{Guarantee: f.Guarantee, Kind: f.Kind})
+		}
+		all[i].Findings = append(all[i].Findings, f)
+	}
+	return all
+}
+
+// leftOut is how many findings there are beside those that a judgement lists,
+// for verdicts and their run both keep a bounded number.
+func leftOut(j guarantees.Judgement, listed []guarantees.Finding, broken bool) int {
+	shown := map[string]int{}
+	for _, f := range listed {
+		shown[f.Guarantee]++
+	}
+	left := 0
+	for _, v := range j.Verdicts {
+		if v.Counts() == broken {
+			left += max(0, len(v.Findings)+v.FindingsLeftOut-shown[v.Guarantee])
+		}
+	}
+	return left
+}
+
+// findings of a run: those that break a claim or those that break none.
+type findings struct {
+	Groups []group
+	Total  int
+	Left   int // of Total, those that the judgement does not list
+}
+
+func brokenOf(j guarantees.Judgement) findings { return findingsOf(j, j.Broken, true) }
+
+func seenOf(j guarantees.Judgement) findings { return findingsOf(j, seenOnly(j), false) }
+
+func findingsOf(j guarantees.Judgement, listed []guarantees.Finding, broken bool) findings {
+	left := leftOut(j, listed, broken)
+	return findings{groups(listed), len(listed) + left, left}
+}
+
+// heading of a list of findings, with the true number of them.
+func (f findings) heading(what string) string {
+	if f.Total == len(f.Groups) {
+		return what
+	}
+	return fmt.Sprintf("%s: %s of %s", what, plural(f.Total, "finding"), plural(len(f.Groups), "kind"))
+}
+
+// more says how many others of its kind a group stands for.
+func (g group) more() string {
+	if n := len(g.Findings) - 1; n > 0 {
+		return fmt.Sprintf("and %d more like it", n)
+	}
+	return ""
+}
+
+// standing is what became of a guarantee that was expected and takes no part in
+// the outcome: silence about it would read as held.
+type standing struct {
+	Guarantee string
+	What      string // "seen broken, not claimed", "not applicable: …"
+	Scenarios []string
+}
+
+const seenBroken = "seen broken, not claimed"
+
+// standingOf a verdict; empty where it takes part in the outcome, or held or
+// could not be decided without being claimed, which the tally tells.
+func standingOf(v guarantees.Verdict) string {
+	switch {
+	case v.Outcome == guarantees.NotApplicable:
+		return strings.TrimSuffix("not applicable: "+v.Why, ": ")
+	case v.Outcome != guarantees.Violated || v.Counts():
+		return ""
+	case v.Known != "":
+		return "seen broken, " + v.Known
+	}
+	return seenBroken
+}
+
+// standings of the guarantees that runs expected, those seen broken first.
+func (r Report) standings() []standing {
+	var all []standing
+	at := map[[2]string]int{}
+	for _, run := range r.Runs {
+		for _, v := range run.Judgement.Verdicts {
+			what := standingOf(v)
+			if what == "" || !run.expected(v.Guarantee) {
+				continue
+			}
+			k := [2]string{v.Guarantee, what}
+			i, ok := at[k]
+			if !ok {
+				i = len(all)
+				at[k] = i
+				all = append(all, standing{Guarantee: v.Guarantee, What: what})
+			}
+			if name := run.Judgement.Scenario; !slices.Contains(all[i].Scenarios, name) {
+				all[i].Scenarios = append(all[i].Scenarios, name)
+			}
+		}
+	}
+	slices.SortStableFunc(all, func(a, b standing) int {
+		rank := func(s standing) int {
+			if strings.HasPrefix(s.What, "seen broken") {
+				return 0
+			}
+			return 1
+		}
+		return rank(a) - rank(b)
+	})
+	return all
+}
+
+func (s standing) String() string {
+	const most = 4
+	some, left := bounded(s.Scenarios, most)
+	where := strings.Join(some, ", ")
+	if left > 0 {
+		where += fmt.Sprintf(" and %d more", left)
+	}
+	return fmt.Sprintf("%s: %s (%s)", s.Guarantee, s.What, where)
+}

@@ -1,0 +1,27 @@
+package scenarios
+
+import (
+	"slices"
+
+	"github.com/custodymq/custody/bench"
+	"github.com/custodymq/custody/guarantees"
+	"github.com/custodymq/custody/script"
+)
+
+// Check says what a script asks for that does not exist: bench.Check's, and a
+// guarantee that nobody judges. An error is a *bench.UsageError.
+func Check(s script.Scenario) error {
+	if err := bench.Check(s); err != nil {
+		return err
+	}
+	var names []string
+	for _, g := range guarantees.Guarantees() {
+		names = append(names, g.Name)
+	}
+	for i, name := range s.Expect {
+		if !slices.Contains(names, name) {
+			return &bench.UsageError{At: s.ErrorAt(script.PartExpect, i, name, "%q is no guarantee%s", name, script.Suggest(name, names))}
+		}
+	}
+	return nil
+}
