@@ -17,6 +17,7 @@ type watch struct {
 	mu         sync.Mutex
 	index      map[string]int // a condition's line → its place
 	conditions *evidence.Conditions
+	latest     evidence.Event // here, so that none is allocated for each
 	last       time.Duration  // of the latest event that moves a message
 	started    map[string]int // processes, by actor
 	crashed    int            // times that the broker has ended by itself
@@ -51,7 +52,8 @@ func (w *watch) observe(e evidence.Event) {
 	defer w.rt.Wake()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.conditions.Observe(&e)
+	w.latest = e
+	w.conditions.Observe(&w.latest)
 	switch {
 	case e.Kind == evidence.SessionOpened:
 		w.opened[e.Actor]++

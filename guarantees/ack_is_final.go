@@ -2,6 +2,7 @@ package guarantees
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/custodymq/custody/evidence"
 )
@@ -72,8 +73,10 @@ func (l *ledger) undone(r *receipt) bool {
 
 // failedAfter reports whether a failure came between the call of an
 // acknowledgement and the bound for what the system does for it.
-func (l *ledger) failedAfter(r *receipt, failure stamp) bool {
-	return failure.seq > r.ackCalled.seq && (r.confirm.seq == 0 || failure.at <= r.confirm.at+l.limits.DeleteBound)
+func (l *ledger) failedAfter(r *receipt, failures []stamp) bool {
+	return slices.ContainsFunc(failures, func(failure stamp) bool {
+		return failure.seq > r.ackCalled.seq && (r.confirm.seq == 0 || failure.at <= r.confirm.at+l.limits.DeleteBound)
+	})
 }
 
 func (c *final) again(l *ledger, e *evidence.Event, m *message, r *receipt, out *ruling, kind, what string) {

@@ -474,7 +474,7 @@ var delaying = map[string]bool{"hold": true, "hold-after": true, "delay": true}
 func (l *ledger) faultFired(e *evidence.Event, tell observe) {
 	l.active[e.Fault] = true
 	if failing[l.class[e.Fault]] {
-		l.brokerFailed = l.now
+		l.brokerFailed = append(l.brokerFailed, l.now)
 	}
 	link := l.symbol(e.Link)
 	if l.class[e.Fault] == evidence.BrokerPause {
@@ -551,10 +551,10 @@ func (l *ledger) processExited(e *evidence.Event, tell observe) {
 	if e.Actor == actorBroker {
 		l.brokerEnded = l.now
 		if !l.over { // the bench stops it when all has been seen
-			l.brokerFailed = l.now
+			l.brokerFailed = append(l.brokerFailed, l.now)
 		}
 		if e.Exit != nil && !e.Exit.Ordered {
-			l.brokerFell = l.now
+			l.brokerFell = append(l.brokerFell, l.now)
 		}
 	} else {
 		for _, s := range l.actorOf(e.Actor).sessions {

@@ -585,6 +585,12 @@ var cases = []struct {
 	{evidence.RowsMatchClients, "acknowledged and pending", func(t *tale) {
 		t.sub("c1#1", "g").publish(o1).serve("c1#1", o1).after(100*ms).rows("end", row(evidence.RowPending, o1))
 	}, Violated, "acked-but-pending"},
+	{evidence.RowsMatchClients, "acknowledged and pending, for the broker died; it ended in order once more, long after", func(t *tale) {
+		killed, ordered := &evidence.ExitInfo{Code: -1, Signal: "killed", Ordered: true}, &evidence.ExitInfo{Ordered: true}
+		t.sub("c1#1", "g").publish(o1).serve("c1#1", o1).broker(evidence.ProcessExited, "", killed).after(100*ms).
+			broker(evidence.ProcessStarted, "", nil).broker(evidence.ProcessExited, "", ordered).after(100*ms).
+			rows("end", row(evidence.RowPending, o1))
+	}, Held, ""},
 	{evidence.RowsMatchClients, "processed by nobody", func(t *tale) { t.prof.KeepsRows = true; t.publish(o1).rows("end", row(evidence.RowProcessed, o1)) }, Violated, "processed-unseen"},
 	{evidence.RowsMatchClients, "no row of what was stored", func(t *tale) { t.publish(o1).rows("end") }, Violated, "missing-row"},
 	{evidence.RowsMatchClients, "the count is wrong", func(t *tale) {

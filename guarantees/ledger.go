@@ -51,11 +51,11 @@ type ledger struct {
 	clockWas      time.Duration // before it was last set
 	clockSetAt    time.Duration
 	healed        stamp
-	over          bool  // the run's last phase has begun
-	brokerEnded   stamp // its process
-	restarted     bool  // by a step of the script
-	brokerFailed  stamp // its latest crash, restart or store failure
-	brokerFell    stamp // when it last ended by itself
+	over          bool    // the run's last phase has begun
+	brokerEnded   stamp   // its process
+	restarted     bool    // by a step of the script
+	brokerFailed  []stamp // its crashes, restarts and store failures
+	brokerFell    []stamp // when it ended by itself
 	active        map[string]bool
 	held          map[uint32][]window // by link: when we held or delayed what passes
 	pauses        []window

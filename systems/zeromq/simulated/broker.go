@@ -89,6 +89,7 @@ const actor = "broker"
 type process struct {
 	in       *instance
 	engine   *broker.Engine
+	input    core.Input // the latest: here, so that none is allocated for each
 	hook     *hook
 	began    time.Duration
 	sessions uint64
@@ -186,7 +187,8 @@ func (p *process) do(what func()) {
 }
 
 func (p *process) step(in core.Input) {
-	p.guard(func() { p.engine.Step(&in, p.instant()) })
+	p.input = in
+	p.guard(func() { p.engine.Step(&p.input, p.instant()) })
 	p.turn()
 }
 
@@ -432,6 +434,7 @@ func (h *hook) Before(op faulty.Op) error {
 
 // After it.
 func (h *hook) After(op faulty.Op, err error) error {
+	h.p.in.database.stale = h.p.in.database.stale || op.Name != "rows" // before it waits, and may never go on
 	if h.loading {
 		return err
 	}
@@ -455,7 +458,6 @@ func (h *hook) wait(f *storeFault, atMost time.Duration) {
 }
 
 func (h *hook) report(kind evidence.Kind, op faulty.Op, err error) {
-	h.p.in.database.stale = true
 	for _, e := range zeromq.StoreEvents(kind, op, err) {
 		h.p.in.sink.Record(e)
 	}
