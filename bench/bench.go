@@ -37,7 +37,7 @@ type Options struct {
 	Servers  *containers.Pool // servers that earlier runs have left as they were; nil keeps none
 	// Record begins the recording; nil keeps files in Dir. Only a simulated run
 	// may be recorded in another way, since others have child processes.
-	Record func(m evidence.Manifest, script []byte, now func() time.Duration) (Recording, error)
+	Record func(m evidence.Manifest, now func() time.Duration) (Recording, error)
 }
 
 // Recording is where a run leaves its evidence.
@@ -141,12 +141,12 @@ func (b *Bench) record() error {
 	if err != nil {
 		return err
 	}
-	manifest, text := Manifest(b.o, b.desc, labels), []byte(script.Print(b.o.Scenario))
+	manifest := Manifest(b.o, b.desc, labels)
 	if b.o.Record != nil {
-		b.rec, err = b.o.Record(manifest, text, b.rt.Now)
+		b.rec, err = b.o.Record(manifest, b.rt.Now)
 		return err
 	}
-	if b.files, err = evidence.Create(b.o.Dir, manifest, text); err != nil {
+	if b.files, err = evidence.Create(b.o.Dir, manifest, []byte(script.Print(b.o.Scenario))); err != nil {
 		return fmt.Errorf("%w: %w", ErrNoEvidence, err)
 	}
 	b.rec = b.files

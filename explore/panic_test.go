@@ -11,7 +11,6 @@ import (
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/guarantees"
 	"github.com/custodymq/custody/script"
-	"github.com/custodymq/custody/systems/zeromq/simulated"
 )
 
 // panicking is a store in which the n-th write ends the broker's process.
@@ -43,7 +42,9 @@ expect no-accepted-loss, single-effect, survives`)
 	for at := 1; at < 8; at++ {
 		var sim Simulator
 		writes := 0
-		h, err := sim.Run(t.Context(), Simulation{System: simulated.System{Profile: atLeastOnce.Profile, Tamper: func(c *broker.Config) { c.Store = panicking{c.Store, &writes, at} }}, Scenario: s, Seed: 1})
+		tampered := atLeastOnce
+		tampered.Tamper = func(c *broker.Config) { c.Store = panicking{c.Store, &writes, at} }
+		h, err := sim.Run(t.Context(), Simulation{System: tampered, Scenario: s, Seed: 1})
 		if err != nil {
 			t.Fatalf("write %d: %v", at, err)
 		}

@@ -36,7 +36,7 @@ type Simulator struct {
 func (s *Simulator) Run(ctx context.Context, o Simulation) (*evidence.History, error) {
 	var kept *evidence.Memory
 	err := bench.Run(ctx, bench.Options{System: o.System, Spec: "zeromq", Scenario: o.Scenario, Seed: o.Seed, Scale: 1, Defect: o.Defect,
-		Record: func(m evidence.Manifest, _ []byte, now func() time.Duration) (bench.Recording, error) {
+		Record: func(m evidence.Manifest, now func() time.Duration) (bench.Recording, error) {
 			kept = evidence.NewMemory(m, now, s.room)
 			return kept, nil
 		}})

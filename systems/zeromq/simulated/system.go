@@ -26,10 +26,12 @@ type System struct {
 	zeromq.Profile
 	// Tamper changes the broker's configuration, such as in a test.
 	Tamper func(*broker.Config)
+
+	description systems.Description
 }
 
 // New simulates a profile.
-func New(p zeromq.Profile) System { return System{Profile: p} }
+func New(p zeromq.Profile) System { return System{Profile: p, description: describe(p)} }
 
 // Of simulates a system; false if it is none that can be.
 func Of(s systems.System) (systems.System, bool) {
@@ -41,8 +43,10 @@ func Of(s systems.System) (systems.System, bool) {
 func (System) Simulated() {}
 
 // Describe is the profile, but for what there is none of in memory.
-func (s System) Describe() systems.Description {
-	d := s.Profile.Describe()
+func (s System) Describe() systems.Description { return s.description }
+
+func describe(p zeromq.Profile) systems.Description {
+	d := p.Describe()
 	d.Lacks, d.Versions = maps.Clone(d.Lacks), map[string]string{"protocol": d.Versions["protocol"]}
 	if d.Lacks == nil {
 		d.Lacks = map[systems.Need]string{}
