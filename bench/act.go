@@ -100,8 +100,9 @@ func (b *Bench) link(ctx context.Context, actor string) error {
 	}
 	o := links.Options{Name: actor, Upstream: network.Address(), Protocol: network.Protocol(), Index: b.index, Sink: b.rec}
 	for _, step := range b.o.Scenario.Steps {
-		if f, ok := bare(step).(script.Fault); ok && f.On == actor && (f.Verb == "latency" || f.Verb == "bandwidth") {
-			o.Toxics = true
+		if s, ok := bare(step).(script.Fault); ok && s.On == actor {
+			f, _ := faults.Find(s.Verb)
+			o.Toxics = o.Toxics || f.Bytes
 		}
 	}
 	l, err := open(ctx, b.instance, o)

@@ -278,7 +278,7 @@ func (g *generator) fault(s script.Fault) bool {
 	if !ok || !g.add(s) {
 		return false
 	}
-	if f.Strikes == faults.StrikesProcess && s.Target == faults.Broker && s.Verb != "pause" {
+	if f.Ends && s.Target == faults.Broker {
 		g.brittle = true
 	}
 	g.armed = append(g.armed, s.Label)

@@ -25,6 +25,10 @@ type Fault struct {
 	Strikes Strikes
 	Text    string // one sentence, for `custody explain`
 	Example string // a script line
+	Ends    bool   // its process is gone until something starts it again
+	Lasts   bool   // what it holds stands still until it is healed
+	Timed   bool   // it takes a time: "by 50ms"
+	Bytes   bool   // it strikes bytes, not frames: see links.Options.Toxics
 
 	frame actions // on the frame that it waits for
 	arm   func(ctx context.Context, s Spec, t Targets) (Injection, error)

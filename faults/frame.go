@@ -18,12 +18,15 @@ func frameFaults() []Fault {
 			}}
 	}
 	delay := fault("delay", "The frame and all that follows it wait for a time.", links.Delay, links.Delay)
+	delay.Timed = true
 	delay.Example = "fault late: delay frame accept of order-1 on p1 by 200ms"
 	cut := fault("cut", "The connection is cut before the frame, or right after it has passed.", links.CutBefore, links.CutAfter)
 	cut.Example = "fault gone: cut before frame ack of order-1 on c1"
+	hold := fault("hold", "The frame and all that follows it in its direction wait until the fault is healed.", links.Hold, links.HoldAfter)
+	hold.Lasts = true
 	return []Fault{
 		fault("drop", "The frame is taken off the link; the connection lives.", links.Drop, links.Drop),
-		fault("hold", "The frame and all that follows it in its direction wait until the fault is healed.", links.Hold, links.HoldAfter),
+		hold,
 		fault("duplicate", "The frame is sent twice.", links.Duplicate, links.Duplicate),
 		delay,
 		cut,

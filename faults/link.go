@@ -20,6 +20,10 @@ func linkFaults() []Fault {
 				return arm(link, s)
 			}}
 	}
+	bytes := func(f Fault, timed bool) Fault {
+		f.Bytes, f.Timed = true, timed
+		return f
+	}
 	return []Fault{
 		fault("black-hole", "Every byte is lost, both ways, and no connection ends: the partition that nobody is told of.", "",
 			func(l links.Interruptible, s Spec) (Injection, error) {
@@ -41,19 +45,19 @@ func linkFaults() []Fault {
 				}
 				return a, nil
 			}),
-		fault("latency", "Every byte is late (Toxiproxy).", " by 50ms",
+		bytes(fault("latency", "Every byte is late (Toxiproxy).", " by 50ms",
 			func(l links.Interruptible, s Spec) (Injection, error) {
 				if s.By <= 0 {
 					return nil, errors.New("say how much, as in \"by 50ms\"")
 				}
 				return l.AddToxic(s.Label, links.Toxic{Type: "latency", To: evidence.ToClient, Attributes: map[string]any{"latency": s.By.Milliseconds()}})
-			}),
-		fault("bandwidth", "Bytes pass at a bounded rate (Toxiproxy).", " at 64 KiB/s",
+			}), true),
+		bytes(fault("bandwidth", "Bytes pass at a bounded rate (Toxiproxy).", " at 64 KiB/s",
 			func(l links.Interruptible, s Spec) (Injection, error) {
 				if s.Rate <= 0 {
 					return nil, errors.New("say how much, as in \"at 64 KiB/s\"")
 				}
 				return l.AddToxic(s.Label, links.Toxic{Type: "bandwidth", To: evidence.ToBroker, Attributes: map[string]any{"rate": s.Rate}})
-			}),
+			}), false),
 	}
 }

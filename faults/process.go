@@ -27,7 +27,7 @@ func processFaults() []Fault {
 		verb := command.String()
 		return Fault{Verb: verb, Class: class, Strikes: StrikesProcess, Text: text,
 			Example: "fault it: " + verb + " broker before frame accept of order-3 on p1",
-			frame:   gate,
+			frame:   gate, Ends: !goesOn, Lasts: goesOn,
 			arm: func(ctx context.Context, s Spec, t Targets) (Injection, error) {
 				process, err := t.Process(s.Target)
 				if err != nil {

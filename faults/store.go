@@ -12,7 +12,7 @@ import (
 // system) or above it (each operation of its contract).
 func storeFaults() []Fault {
 	fault := func(verb, does, text string) Fault {
-		return Fault{Verb: verb, Class: evidence.Store, Strikes: StrikesStore, Text: text,
+		return Fault{Verb: verb, Class: evidence.Store, Strikes: StrikesStore, Text: text, Lasts: true,
 			Example: "fault it: " + verb + " store every before operation insert",
 			arm: func(ctx context.Context, s Spec, t Targets) (Injection, error) {
 				store, err := t.Store()
@@ -33,6 +33,7 @@ func storeFaults() []Fault {
 			}}
 	}
 	slow := fault("slow", "slow", "Every operation takes this much longer.")
+	slow.Timed = true
 	slow.Example = "fault slow: slow store every before operation insert by 2s"
 	return []Fault{
 		fault("unreachable", "unreachable", "The store cannot be reached: the operation fails before it is begun, or during it."),

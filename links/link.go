@@ -31,8 +31,7 @@ type Link struct {
 	mu       sync.Mutex
 	closed   bool
 	listener net.Listener // nil while down
-	upstream string
-	toxins   *toxins // nil until a byte-level fault is armed; set once
+	chain    *chain       // nil until a byte-level fault is armed; set once
 	conns    map[*conn]struct{}
 	accepted int
 	armed    []*Armed
@@ -77,10 +76,10 @@ func Open(ctx context.Context, o Options) (*Link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("links: link of %s cannot listen: %w", o.Name, err)
 	}
-	l := &Link{opts: o, addr: ln.Addr().String(), upstream: o.Upstream, conns: map[*conn]struct{}{}}
+	l := &Link{opts: o, addr: ln.Addr().String(), conns: map[*conn]struct{}{}}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	if o.Toxics {
-		if l.toxins, err = newToxins(o.Upstream); err != nil {
+		if l.chain, err = newChain(o.Upstream); err != nil {
 			return nil, errors.Join(err, ln.Close())
 		}
 	}
@@ -105,19 +104,6 @@ func (l *Link) lagged(d time.Duration) {
 	}
 }
 
-// SetUpstream changes where new connections go. With Toxiproxy chained in,
-// open connections are cut.
-func (l *Link) SetUpstream(addr string) error {
-	l.mu.Lock()
-	l.upstream = addr
-	t := l.toxins
-	l.mu.Unlock()
-	if t == nil {
-		return nil
-	}
-	return t.retarget(addr)
-}
-
 // Close cuts every connection, ends every fault and waits for the link's
 // goroutines. Frames still held are discarded.
 func (l *Link) Close() error {
@@ -128,7 +114,7 @@ func (l *Link) Close() error {
 	for _, a := range armed {
 		a.Disarm()
 	}
-	ln, t := l.listener, l.toxins
+	ln, t := l.listener, l.chain
 	l.listener = nil
 	l.mu.Unlock()
 	l.cancel()
@@ -283,7 +269,7 @@ func (l *Link) admit(client *net.TCPConn, ln net.Listener) {
 
 func (l *Link) dial(ctx context.Context) (*net.TCPConn, error) {
 	l.mu.Lock()
-	addr, t := l.upstream, l.toxins
+	addr, t := l.opts.Upstream, l.chain
 	l.mu.Unlock()
 	if t != nil {
 		addr = t.addr()

@@ -11,7 +11,7 @@ import (
 )
 
 // Protocol says where a frame begins, what it carries, and which actions on it
-// are legal. One folder each: links/zmtp, links/nats.
+// are legal. There is one folder for each.
 type Protocol interface {
 	Name() string
 	// NewConn starts the framing of one TCP connection. The two framers may

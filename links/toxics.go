@@ -13,9 +13,9 @@ import (
 	"time"
 
 	toxiproxy "github.com/Shopify/toxiproxy/v2"
+	"github.com/Shopify/toxiproxy/v2/stream"
 	"github.com/Shopify/toxiproxy/v2/toxics"
 	"github.com/rs/zerolog"
-	zlog "github.com/rs/zerolog/log"
 
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/tasks"
@@ -25,26 +25,13 @@ import (
 // upstream, on all connections and always (toxicity 1: its own randomness
 // cannot be reproduced).
 type Toxic struct {
-	Type       string             // latency, bandwidth, slicer, slow_close, timeout, reset_peer, limit_data
+	Type       string             // latency, bandwidth
 	To         evidence.Direction // one of them: Toxiproxy has no toxic for both
-	Attributes map[string]any     // as Toxiproxy documents them: {"latency": 100} is 100 ms
+	Attributes map[string]any     // {"latency": 100} is 100 ms, {"rate": 64} is 64 KiB/s
 }
 
-// sight is what shows that a toxic had an effect.
-type sight uint8
-
-const (
-	_         sight = iota
-	delayed         // a byte came out of it
-	swallowed       // it took a byte
-	severed         // the stream ended, and a byte that it took never came out
-	ended           // the stream ended
-)
-
-var sights = map[string]sight{
-	"latency": delayed, "bandwidth": delayed, "slicer": delayed, "slow_close": ended,
-	"timeout": swallowed, "reset_peer": severed, "limit_data": severed,
-}
+// toxicTypes as Toxiproxy knows them.
+var toxicTypes = map[string]string{"latency": "latency", "bandwidth": rateType}
 
 // toxicBound is the time that one call to Toxiproxy may take. It changes a
 // toxic by stopping each connection's stream for a moment, and waits for ever
@@ -57,7 +44,7 @@ const toxicBound = 3 * time.Second
 // this cannot be done without cutting the connections, and they are cut: heal
 // toxics before a process is paused.
 func (l *Link) AddToxic(label string, t Toxic) (Injection, error) {
-	if sights[t.Type] == 0 {
+	if toxicTypes[t.Type] == "" {
 		return nil, fmt.Errorf("links: no toxic is named %q", t.Type)
 	}
 	if t.To == evidence.NoDirection {
@@ -68,66 +55,63 @@ func (l *Link) AddToxic(label string, t Toxic) (Injection, error) {
 		return nil, err
 	}
 	a := l.newArmed(label, Action(t.Type))
-	w := &witness{sight: sights[t.Type], armed: a, to: t.To}
-	if err := chain.add(t, w); err != nil {
+	p := &probe{armed: a, to: t.To}
+	if err := chain.add(t, p); err != nil {
 		return nil, err
 	}
-	a.undo = func(ctx context.Context) error { return chain.remove(ctx, w) }
+	a.undo = func(ctx context.Context) error { return chain.remove(ctx, p) }
 	return a, nil
 }
 
-func (l *Link) toxiproxy() (*toxins, error) {
+func (l *Link) toxiproxy() (*chain, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
 		return nil, ErrClosed
 	}
-	if l.toxins == nil {
-		t, err := newToxins(l.upstream)
+	if l.chain == nil {
+		c, err := newChain(l.opts.Upstream)
 		if err != nil {
 			return nil, err
 		}
-		l.toxins = t
+		l.chain = c
 	}
-	return l.toxins, nil
+	return l.chain, nil
 }
 
-// toxins is the Toxiproxy of one link, with the toxics that are in it.
-type toxins struct {
+// chain is the Toxiproxy of one link, with the toxics that are in it.
+type chain struct {
 	mu       sync.Mutex
 	upstream string
 	proxy    *toxiproxy.Proxy
-	added    []dose
+	armed    []armedToxic
 	closed   bool
 }
 
-// dose is one toxic with the witnesses before and behind it.
-type dose struct {
-	witness *witness
-	before  string
-	toxic   string
-	behind  string
-	specs   [3][]byte
+// armedToxic is one toxic with the probe behind it.
+type armedToxic struct {
+	probe         *probe
+	toxic, behind string // their names
+	specs         [2][]byte
 }
 
 var proxies = sync.OnceValue(func() *toxiproxy.ApiServer {
-	// Its toxics log through zerolog's global logger, at trace level.
-	zlog.Logger = zerolog.New(io.Discard)
-	toxics.Register(witnessType, new(witnessToxic))
+	toxics.Register(probeType, new(probeToxic))
+	toxics.Register(rateType, new(rateToxic))
 	return toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.New(io.Discard))
 })
 
-func newToxins(upstream string) (*toxins, error) {
-	t := &toxins{upstream: upstream}
+func newChain(upstream string) (*chain, error) {
+	t := &chain{upstream: upstream}
 	return t, t.start()
 }
 
-func (t *toxins) start() error {
+func (t *chain) start() error {
 	t.proxy = toxiproxy.NewProxy(proxies(), "link", "127.0.0.1:0", t.upstream)
 	if err := t.proxy.Start(); err != nil {
 		return fmt.Errorf("links: toxiproxy cannot listen: %w", err)
 	}
-	for _, d := range t.added {
+	for _, d := range t.armed {
 		if err := t.put(context.Background(), d); err != nil {
 			return err
 		}
@@ -135,62 +119,50 @@ func (t *toxins) start() error {
 	return nil
 }
 
-func (t *toxins) addr() string {
+func (t *chain) addr() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.proxy.Listen
 }
 
-// retarget replaces the proxy: its upstream cannot be changed while it runs.
-func (t *toxins) retarget(upstream string) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.closed || upstream == t.upstream {
-		return nil
-	}
-	t.upstream = upstream
-	return t.restart()
-}
-
-func (t *toxins) restart() error {
+func (t *chain) restart() error {
 	t.stop()
 	return t.start()
 }
 
-func (t *toxins) close() {
+func (t *chain) close() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.closed = true
-	for _, d := range t.added {
-		witnesses.Delete(d.witness.id)
+	for _, d := range t.armed {
+		probes.Delete(d.probe.id)
 	}
-	t.added = nil
+	t.armed = nil
 	t.stop()
 }
 
 // stop cuts all connections of the proxy. That this takes too long can only
 // mean that Toxiproxy waits for itself; it is left behind then.
-func (t *toxins) stop() {
+func (t *chain) stop() {
 	proxy := t.proxy
 	_ = bounded(context.Background(), func() error { proxy.Stop(); return nil })
 }
 
-func (t *toxins) add(x Toxic, w *witness) error {
+func (t *chain) add(x Toxic, p *probe) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
 		return ErrClosed
 	}
-	w.id = witnessIDs.Add(1)
-	name := strconv.FormatUint(w.id, 10)
-	d := dose{witness: w, before: "before" + name, toxic: "toxic" + name, behind: "behind" + name}
+	p.id = probeIDs.Add(1)
+	name := strconv.FormatUint(p.id, 10)
+	d := armedToxic{probe: p, toxic: "toxic" + name, behind: "behind" + name}
 	for i, spec := range []struct {
 		name, kind string
 		attributes any
 	}{
-		{d.before, witnessType, witnessToxic{ID: w.id}},
-		{d.toxic, x.Type, x.Attributes},
-		{d.behind, witnessType, witnessToxic{ID: w.id, Behind: true}},
+		{d.toxic, toxicTypes[x.Type], x.Attributes},
+		{d.behind, probeType, probeToxic{ID: p.id}},
 	} {
 		b, err := json.Marshal(map[string]any{
 			"name": spec.name, "type": spec.kind, "stream": streams[x.To], "toxicity": 1, "attributes": spec.attributes,
@@ -200,20 +172,20 @@ func (t *toxins) add(x Toxic, w *witness) error {
 		}
 		d.specs[i] = b
 	}
-	witnesses.Store(w.id, w)
+	probes.Store(p.id, p)
 	if err := t.put(context.Background(), d); err != nil {
-		witnesses.Delete(w.id)
+		probes.Delete(p.id)
 		return fmt.Errorf("links: add toxic %q: %w", x.Type, errors.Join(err, t.restart()))
 	}
-	t.added = append(t.added, d)
+	t.armed = append(t.armed, d)
 	return nil
 }
 
-func (t *toxins) put(ctx context.Context, d dose) error {
-	chain := t.proxy.Toxics
+func (t *chain) put(ctx context.Context, d armedToxic) error {
+	toxics := t.proxy.Toxics
 	for _, spec := range d.specs {
 		if err := bounded(ctx, func() error {
-			_, err := chain.AddToxicJson(bytes.NewReader(spec))
+			_, err := toxics.AddToxicJson(bytes.NewReader(spec))
 			return err
 		}); err != nil {
 			return err
@@ -222,18 +194,18 @@ func (t *toxins) put(ctx context.Context, d dose) error {
 	return nil
 }
 
-func (t *toxins) remove(ctx context.Context, w *witness) error {
+func (t *chain) remove(ctx context.Context, p *probe) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for i, d := range t.added {
-		if d.witness != w {
+	for i, d := range t.armed {
+		if d.probe != p {
 			continue
 		}
-		t.added = append(t.added[:i:i], t.added[i+1:]...)
-		defer witnesses.Delete(w.id)
-		chain := t.proxy.Toxics
-		for _, name := range []string{d.behind, d.toxic, d.before} {
-			if bounded(ctx, func() error { return chain.RemoveToxic(context.Background(), name) }) != nil {
+		t.armed = append(t.armed[:i:i], t.armed[i+1:]...)
+		defer probes.Delete(p.id)
+		toxics := t.proxy.Toxics
+		for _, name := range []string{d.behind, d.toxic} {
+			if bounded(ctx, func() error { return toxics.RemoveToxic(context.Background(), name) }) != nil {
 				return t.restart()
 			}
 		}
@@ -260,73 +232,85 @@ func bounded(ctx context.Context, f func() error) error {
 
 var streams = [...]string{evidence.ToBroker: "upstream", evidence.ToClient: "downstream"}
 
-// witness sees what goes into a toxic and what comes out, over all connections.
-type witness struct {
-	id      uint64
-	sight   sight
-	armed   *Armed
-	to      evidence.Direction
-	entered atomic.Int64 // bytes
-	left    atomic.Int64
-	once    sync.Once
+// probe sees what comes out of a toxic, over all connections: that a byte did is
+// the effect.
+type probe struct {
+	id    uint64
+	armed *Armed
+	to    evidence.Direction
+	once  sync.Once
 }
 
-func (w *witness) saw(what sight) {
-	if what == w.sight {
-		w.once.Do(func() { w.armed.fire(nil, w.to, Frame{}) })
-	}
-}
-
-const witnessType = "custody_witness"
-
-var (
-	witnesses  sync.Map // ID → *witness: Toxiproxy makes each toxic itself, from JSON
-	witnessIDs atomic.Uint64
+const (
+	probeType = "custody_probe"
+	rateType  = "custody_bandwidth"
 )
 
-// witnessToxic passes everything on and tells its witness.
-type witnessToxic struct {
-	ID     uint64 `json:"id"`
-	Behind bool   `json:"behind"`
+var (
+	probes   sync.Map // ID → *probe: Toxiproxy makes each toxic itself, from JSON
+	probeIDs atomic.Uint64
+)
+
+// probeToxic passes everything on and tells its probe.
+type probeToxic struct {
+	ID uint64 `json:"id"`
 }
 
-func (x *witnessToxic) Pipe(stub *toxics.ToxicStub) {
-	found, known := witnesses.Load(x.ID)
+func (x *probeToxic) Pipe(stub *toxics.ToxicStub) {
+	found, known := probes.Load(x.ID)
 	if !known {
 		new(toxics.NoopToxic).Pipe(stub)
 		return
 	}
-	w := found.(*witness)
+	p := found.(*probe)
 	for {
 		select {
 		case <-stub.Interrupt:
 			return
 		case chunk := <-stub.Input:
 			if chunk == nil {
-				x.end(w)
 				stub.Close()
 				return
 			}
-			n := int64(len(chunk.Data))
-			if x.Behind {
-				w.left.Add(n)
-				w.saw(delayed)
-				stub.Output <- chunk
-				continue
-			}
-			w.entered.Add(n)
+			p.once.Do(func() { p.armed.fire(nil, p.to, Frame{}) })
 			stub.Output <- chunk
-			w.saw(swallowed)
 		}
 	}
 }
 
-func (x *witnessToxic) end(w *witness) {
-	if !x.Behind {
-		return
-	}
-	w.saw(ended)
-	if w.entered.Load() > w.left.Load() {
-		w.saw(severed)
+// rateToxic passes bytes on at a bounded rate. Toxiproxy's own writes to the
+// process's global logger, which belongs to whoever runs the test.
+type rateToxic struct {
+	Rate int `json:"rate"` // KiB/s
+}
+
+// rateStep is how much passes at once, in bytes.
+const rateStep = 1 << 10
+
+func (x *rateToxic) Pipe(stub *toxics.ToxicStub) {
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	for {
+		select {
+		case <-stub.Interrupt:
+			return
+		case chunk := <-stub.Input:
+			if chunk == nil {
+				stub.Close()
+				return
+			}
+			for rest := chunk.Data; len(rest) > 0; {
+				piece := rest[:min(len(rest), rateStep)]
+				pause.Reset(time.Duration(len(piece)) * time.Second / time.Duration(max(x.Rate, 1)<<10))
+				select {
+				case <-pause.C:
+					stub.Output <- &stream.StreamChunk{Data: piece, Timestamp: chunk.Timestamp}
+					rest = rest[len(piece):]
+				case <-stub.Interrupt: // nothing is dropped
+					stub.Output <- &stream.StreamChunk{Data: rest, Timestamp: chunk.Timestamp}
+					return
+				}
+			}
+		}
 	}
 }

@@ -110,7 +110,7 @@ func Strokes() []Stroke {
 			all = append(all, Stroke{f.Verb, "", script.Before}, Stroke{f.Verb, "", script.After})
 		case faults.StrikesProcess:
 			all = append(all, Stroke{f.Verb, faults.Broker, script.Before}, Stroke{f.Verb, faults.Broker, script.After})
-			if f.Verb == "kill" {
+			if f.Class == evidence.BrokerCrash {
 				all = append(all, Stroke{f.Verb, consumerTarget, script.Before}, Stroke{f.Verb, consumerTarget, script.After})
 			}
 		case faults.StrikesStore:
@@ -149,7 +149,7 @@ func (h HandOver) Strike(s Stroke, expect []string) (scenario script.Scenario, o
 	} else {
 		fault.Of, fault.On = sweepStruck, h.Actor
 	}
-	if s.Verb == "delay" || s.Verb == "slow" {
+	if f.Timed {
 		fault.By = sweepDelay
 	}
 	name := "sweep-" + strings.NewReplacer(" ", "-", "/", "-").Replace(h.String()+"-"+s.String())
@@ -177,11 +177,10 @@ func sweepScenario(name, why string, fault script.Fault, child bool, guarantees 
 	}
 	s.Steps = append(s.Steps, fault, publish, script.Await{Condition: script.Fired(sweepLabel)}, script.Settle{})
 	f, _ := faults.Find(fault.Verb)
-	ends := f.Strikes == faults.StrikesProcess && fault.Verb != "pause"
 	switch {
-	case ends:
+	case f.Ends:
 		s.Steps = append(s.Steps, script.Start{Actor: fault.Target})
-	case fault.Verb == "hold" || fault.Verb == "pause" || f.Strikes == faults.StrikesStore:
+	case f.Lasts:
 		s.Steps = append(s.Steps, script.Heal{Label: sweepLabel})
 	}
 	s.Reached = []evidence.Condition{script.Fired(sweepLabel)}
