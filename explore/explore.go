@@ -176,7 +176,7 @@ func (e *explorer) search(ctx context.Context) {
 
 func (e *explorer) schedule(ctx context.Context, run run, n int64) {
 	seed := e.o.Seed + uint64(n)
-	j, digest, err := run(ctx, Generate(e.desc, seed), seed)
+	j, digest, err := guarded(run)(ctx, Generate(e.desc, seed), seed)
 	if ctx.Err() != nil {
 		return
 	}
@@ -189,6 +189,18 @@ func (e *explorer) schedule(ctx context.Context, run run, n int64) {
 	e.mu.Unlock()
 	if ended := e.ended.Add(1); e.o.Progress != nil {
 		e.o.Progress(int(ended))
+	}
+}
+
+// guarded makes a panic of the harness a run that was not measured.
+func guarded(do run) run {
+	return func(ctx context.Context, s script.Scenario, seed uint64) (j guarantees.Judgement, digest []byte, err error) {
+		defer func() {
+			if p := recover(); p != nil {
+				j, err = guarantees.Judgement{}, tasks.Panic(p)
+			}
+		}()
+		return do(ctx, s, seed)
 	}
 }
 
@@ -236,7 +248,7 @@ func (e *explorer) shrink(ctx context.Context, v *Violation, simulated bool) {
 	if slices.Contains(v.Broken, e.prefer) {
 		v.Shrunk = e.prefer
 	}
-	run := e.newRun()
+	run := guarded(e.newRun())
 	need, of, tries := 1, simulatedRuns, simulatedTries
 	if !simulated {
 		need, of, tries = cmp.Or(e.o.Again, 2), cmp.Or(e.o.Of, 3), systemTries
