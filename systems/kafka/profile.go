@@ -225,6 +225,7 @@ func (p Profile) Describe() systems.Description {
 	profile := evidence.Profile{
 		Name: p.name, Summary: p.summary,
 		AckConfirms: true, KeepsRows: true,
+		KeepsSubscribers: true, // a group that begins with what is stored already
 		Limits: evidence.Limits{
 			RecoveryBound: p.scaled(20 * time.Second),
 			InFlightBound: p.scaled(time.Second),

@@ -239,6 +239,8 @@ func (p Profile) Describe() systems.Description {
 			AckCounting: "per-message",
 			MarksAgain:  p.qos > 0,
 			AckConfirms: p.qos == 2,
+			// A session that outlives its connection.
+			KeepsSubscribers: !p.clean,
 			Limits: evidence.Limits{
 				RedeliveryPeriod: p.scaled(quietPeriod),
 				RecoveryBound:    p.scaled(15 * time.Second),

@@ -202,6 +202,8 @@ func (p Profile) Describe() systems.Description {
 			MarksAgain:  !p.automatic(),
 			AckConfirms: p.confirmed,
 			KeepsRows:   p.keeps,
+			// A durable consumer of the stream, whoever is connected.
+			KeepsSubscribers: !p.core,
 			Limits: evidence.Limits{
 				MaxAttempts:      p.maxDeliver,
 				RedeliveryPeriod: p.scaled(ackWait),

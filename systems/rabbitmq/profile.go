@@ -161,6 +161,8 @@ func (p Profile) Describe() systems.Description {
 			Redelivers:  evidence.RedeliverReconnect,
 			AckCounting: "per-message",
 			MarksAgain:  true,
+			// A queue, whoever consumes from it.
+			KeepsSubscribers: true,
 			Limits: evidence.Limits{
 				MaxAttempts:      p.maxAttempts,
 				RedeliveryPeriod: p.scaled(redelivery),

@@ -183,6 +183,7 @@ func (p Profile) Describe() systems.Description {
 			AckConfirms: true,
 			// XACK is a write: it is synced before it is answered, or it is not.
 			ConfirmIsDurable: p.persistence == aofAlways,
+			KeepsSubscribers: p.reads != channel, // a consumer group
 			Limits: evidence.Limits{
 				RedeliveryPeriod: p.scaled(claimIdle + 2*claimEvery),
 				RecoveryBound:    p.scaled(8 * time.Second),

@@ -100,6 +100,7 @@ var obligations = []struct {
 	{"the description is whole and matches the abilities", described},
 	{"an accepted message is delivered as it was sent", delivered},
 	{"what nobody is there to receive is Declined and not stored, or Lacks names decline", declined},
+	{"a logical subscriber outlives its sessions exactly where the profile says so", keptSubscriber},
 	{"competing consumers settle every message between them", competing},
 	{"clients connected with credentials alone reach the instance", connected},
 	{"an unsettled message comes again under the same ID", redelivered},
@@ -225,6 +226,22 @@ func declined(b *bench) {
 		b.t.Errorf("publish with no consumer online: %+v, want declined, with what the application is told", r)
 	}
 	b.onlySentinel(producer, b.consumer(1))
+}
+
+// keptSubscriber: KeepsSubscribers is what a loss is judged by. Said without
+// being so it accuses the system, and left out it hides a loss.
+func keptSubscriber(b *bench) {
+	consumer := b.consumer(1)
+	b.close(consumer)
+	producer := b.producer()
+	pending := b.send(producer, b.message("order-1", "to nobody yet"))
+	if !b.system.Describe().Profile.KeepsSubscribers {
+		pending.Receipt(b.ctx) // whatever it is
+		b.onlySentinel(producer, b.consumer(1))
+		return
+	}
+	b.accepted(pending)
+	b.settle(b.next(b.consumer(1), "order-1", nil))
 }
 
 func competing(b *bench) {
