@@ -143,11 +143,13 @@ func (p Profile) nackMeans() evidence.Acceptance {
 	return evidence.Unknown
 }
 
-func (p Profile) nackReason() string {
-	if p.nackMeans() == evidence.Declined {
-		return "the queue is full"
+// nacked is the receipt of such a publish.
+func (p Profile) nacked() systems.Receipt {
+	r := refusal(p.nackMeans(), errNacked, "an internal error of the server")
+	if r.Acceptance == evidence.Declined {
+		r.Cause, r.Reason = evidence.CauseLimit, "the queue is full"
 	}
-	return "an internal error of the server"
+	return r
 }
 
 // Describe says what this profile promises and lacks.

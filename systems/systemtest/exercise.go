@@ -224,6 +224,8 @@ func declined(b *bench) {
 	}
 	if r := pending.Receipt(b.ctx); r.Acceptance != evidence.Declined || r.Told == "ok" || r.Told == "" {
 		b.t.Errorf("publish with no consumer online: %+v, want declined, with what the application is told", r)
+	} else if r.Cause != evidence.CauseNoConsumer {
+		b.t.Errorf("publish with no consumer online was declined for %q, want %q", r.Cause, evidence.CauseNoConsumer)
 	}
 	b.onlySentinel(producer, b.consumer(1))
 }
