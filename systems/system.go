@@ -42,6 +42,14 @@ type Description struct {
 	// given its share of what is published meanwhile, and that the share waits
 	// for it and for no other.
 	WaitsForAbsent bool
+	// StoreFaults are the operations of its store that a StoreFaulter can strike,
+	// by the verb of a script; no operations are all of them. "block" is also
+	// what strikes a process at an operation. Nil is every verb: say what there
+	// is, and the scenarios that ask for more do not apply.
+	StoreFaults map[string][]string
+	// Oldest versions of servers that the adapter can drive, by the names of
+	// Versions. Start refuses an older one, and says so.
+	Oldest map[string]string
 	// Lacks names what a scenario may need and this system has no counterpart
 	// for, with the reason a report gives: "no per-message time to live".
 	Lacks map[Need]string
@@ -74,6 +82,8 @@ const (
 	NeedAcks        Need = "acks"           // acknowledgements go over the wire
 	NeedRedelivery  Need = "redelivery"     // an unsettled message comes again
 	NeedCompeting   Need = "competing"      // the consumers of one logical subscriber share its messages
+	NeedFanOut      Need = "fan-out"        // each logical subscriber of a destination gets all of its messages
+	NeedWindow      Need = "window"         // a consumer is handed no more than its window at once
 	NeedRewind      Need = "rewind"         // Rewinder
 	NeedConnector   Need = "child-consumer" // the System is a Connector
 )
@@ -102,6 +112,8 @@ func Needs() []Need {
 		NeedAcks,
 		NeedRedelivery,
 		NeedCompeting,
+		NeedFanOut,
+		NeedWindow,
 		NeedRewind,
 		NeedConnector,
 	}
@@ -158,6 +170,23 @@ func (e Endpoint) String() string { return e.Address }
 // same server: true asks for one run at a time.
 type Exclusive interface {
 	Exclusive() bool
+}
+
+// Reporter is an optional ability of an Instance: its server has said what it
+// is. Report puts that in the place of what was known before it ran: versions,
+// what they lack, the limits that come with them. Whether a scenario applies is
+// decided by it, and so is what the manifest says.
+type Reporter interface {
+	Report(d *Description)
+}
+
+// Describe is what is known of a system that runs.
+func Describe(s System, in Instance) Description {
+	d := s.Describe()
+	if r, ok := in.(Reporter); ok {
+		r.Report(&d)
+	}
+	return d
 }
 
 // Instance is a running system.

@@ -281,6 +281,7 @@ func (p Profile) Describe() systems.Description {
 	}
 	if p.commit == commitPolled || p.commit == commitMarked {
 		profile.AckConfirms, profile.AckCounting = false, "automatic"
+		lacks[systems.NeedWindow] = "the client commits at intervals, whatever the application still has in hand"
 		lacks[systems.NeedAcks] = "the client commits at intervals: no acknowledgement of a message goes over the wire"
 		settings = append(settings, evidence.Setting{Name: "auto.commit.interval.ms", Value: millisText(max(p.scaled(autoCommit), leastAutoCommit))})
 	}

@@ -188,6 +188,9 @@ func (p Profile) Describe() systems.Description {
 		lacks[systems.NeedTTL] = "this nats-server knows no time to live of a message: " + ttlSince + " and later do"
 		claims = claims.without(evidence.ExpiryHonoured)
 	}
+	if p.retention() == jetstream.WorkQueuePolicy {
+		lacks[systems.NeedFanOut] = "a work queue has one logical subscriber for each subject"
+	}
 	if !p.keeps && !p.core {
 		lacks[systems.NeedRewind] = "an acknowledged message is deleted: there is nothing to go back to"
 	}
@@ -286,6 +289,7 @@ var ackNoneLacks = map[systems.Need]string{
 	systems.NeedAcks:       "AckNone: a delivery counts as its acknowledgement",
 	systems.NeedNack:       "AckNone: a delivery counts as its acknowledgement",
 	systems.NeedRedelivery: "AckNone: a message is delivered once",
+	systems.NeedWindow:     "AckNone: a delivery counts as its acknowledgement, so that none is open",
 	systems.NeedDecline:    "interest retention drops what no consumer wants, and confirms the publish all the same",
 }
 
@@ -294,6 +298,7 @@ var coreLacks = map[systems.Need]string{
 	systems.NeedNack:        "core NATS has no acknowledgements",
 	systems.NeedRedelivery:  "core NATS sends a message once",
 	systems.NeedDeadLetters: "core NATS keeps nothing",
+	systems.NeedWindow:      "core NATS sends all there is: nothing tells it what was handled",
 	systems.NeedLookup:      "core NATS keeps nothing",
 	systems.NeedTTL:         "core NATS keeps nothing that could expire",
 	systems.NeedMessageID:   "core NATS knows no message IDs",

@@ -188,6 +188,7 @@ func (p Profile) Describe() systems.Description {
 			systems.NeedPlanting:    "AMQP messages have no protocol version that the server would refuse",
 			systems.NeedRewind:      "an acknowledged message is deleted: there is nothing to go back to",
 			systems.NeedDeadLetters: "this profile has no dead-letter exchange",
+			systems.NeedFanOut:      "all consumers of a queue compete, and a destination is one queue",
 		},
 	}
 	if p.image != "" {
@@ -212,7 +213,7 @@ func (p Profile) Describe() systems.Description {
 	if p.autoAck {
 		const automatic = "an automatically acknowledged message is done when it is sent"
 		d.Profile.Redelivers, d.Profile.AckCounting = evidence.RedeliverNever, "automatic"
-		for _, need := range []systems.Need{systems.NeedAcks, systems.NeedNack, systems.NeedRedelivery, systems.NeedTTL} {
+		for _, need := range []systems.Need{systems.NeedAcks, systems.NeedNack, systems.NeedRedelivery, systems.NeedTTL, systems.NeedWindow} {
 			d.Lacks[need] = automatic
 		}
 	}

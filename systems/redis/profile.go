@@ -207,7 +207,7 @@ func (p Profile) Describe() systems.Description {
 	if p.reads == channel {
 		const none = "pub/sub keeps nothing and asks for no acknowledgement"
 		d.Profile.AckCounting, d.Profile.KeepsRows, d.Profile.MarksAgain, d.Profile.AckConfirms = "automatic", false, false, false
-		d.Lacks[systems.NeedRedelivery], d.Lacks[systems.NeedAcks], d.Lacks[systems.NeedRewind] = none, none, none
+		d.Lacks[systems.NeedRedelivery], d.Lacks[systems.NeedAcks], d.Lacks[systems.NeedRewind], d.Lacks[systems.NeedWindow] = none, none, none, none
 		delete(d.Lacks, systems.NeedDecline)
 	}
 	return d
