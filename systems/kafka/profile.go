@@ -262,7 +262,7 @@ func (p Profile) Describe() systems.Description {
 	}
 	if p.share {
 		profile.Redelivers, profile.AckCounting, profile.MarksAgain = evidence.RedeliverReconnect, "per-message", true
-		profile.Limits.RedeliveryPeriod, profile.Limits.MaxAttempts = p.scaled(lockDuration), maxAttempts
+		profile.Limits.RedeliveryPeriod, profile.Limits.DropsAfter = p.scaled(lockDuration), maxAttempts
 		settings = append(settings,
 			evidence.Setting{Name: "group type", Value: "share"},
 			evidence.Setting{Name: "share.acknowledgement.mode", Value: "explicit"},
@@ -294,6 +294,7 @@ func (p Profile) Describe() systems.Description {
 	profile.Settings = settings
 	d := systems.Description{
 		System: "kafka", Profile: profile, Claims: p.claims, Lacks: lacks,
+		Oldest:   map[string]string{"kafka": oldest},
 		Versions: map[string]string{"franz-go": strings.TrimPrefix(systems.LibraryVersion(kgo.NewClient), "v")},
 	}
 	if release, err := p.release(); err == nil && p.at.Address == "" { // else a run notes what it finds

@@ -256,6 +256,7 @@ func (p Profile) Describe() systems.Description {
 		// connected: Mosquitto in turn, mochi-mqtt by chance.
 		WaitsForAbsent: !p.clean,
 		Versions:       map[string]string{},
+		Oldest:         p.server.oldest(),
 		Lacks: map[systems.Need]string{
 			systems.NeedModes:       "the publisher chooses the quality of service, and a subscription only lowers it: nothing is declined for it",
 			systems.NeedDedup:       "MQTT recognises no message as one that was published before",

@@ -45,10 +45,9 @@ server_name: "custody"
 max_payload: 4MB
 jetstream {
   store_dir: %q
-  sync_interval: %q
   max_memory_store: 64MB
   max_file_store: 4GB
-}
+%s}
 `
 
 // Start runs a server on a free port of 127.0.0.1 with its store in env.Dir,
@@ -69,7 +68,11 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 		return nil, fmt.Errorf("nats: folder of the server: %w", err)
 	}
 	file := filepath.Join(dir, "nats-server.conf")
-	text := fmt.Sprintf(configText, port.Address, filepath.Join(dir, "jetstream"), p.sync)
+	sync := ""
+	if release, err := p.release(); err != nil || !systems.Older(release, syncSince) {
+		sync = fmt.Sprintf("  sync_interval: %q\n", p.sync)
+	}
+	text := fmt.Sprintf(configText, port.Address, filepath.Join(dir, "jetstream"), sync)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		return nil, fmt.Errorf("nats: configuration of the server: %w", err)
 	}

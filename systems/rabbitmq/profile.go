@@ -31,10 +31,12 @@ type Profile struct {
 	consumersMakeQueues bool // and producers do not
 	autoAck             bool
 
-	image  string           // that the server runs from; empty is the installed one
-	at     systems.Endpoint // of a server that somebody else has started; its zero value is none
-	scale  float64          // factor on every period and bound
-	claims []evidence.Claim
+	image string           // that the server runs from; empty is the installed one
+	at    systems.Endpoint // of a server that somebody else has started; its zero value is none
+	// reported is the version that such a server says it has, once it was asked.
+	reported string
+	scale    float64 // factor on every period and bound
+	claims   []evidence.Claim
 }
 
 const (
@@ -167,6 +169,7 @@ func (p Profile) Describe() systems.Description {
 			KeepsSubscribers: true,
 			Limits: evidence.Limits{
 				MaxAttempts:      p.maxAttempts,
+				DropsAfter:       p.dropsAfter(),
 				RedeliveryPeriod: p.scaled(redelivery),
 				RecoveryBound:    p.scaled(15 * time.Second),
 				InFlightBound:    p.scaled(time.Second),
@@ -177,6 +180,7 @@ func (p Profile) Describe() systems.Description {
 		},
 		Claims:   p.claims,
 		Versions: p.versions(),
+		Oldest:   map[string]string{"rabbitmq-server": oldest},
 		Lacks: map[systems.Need]string{
 			systems.NeedModes:       "a queue has one mode: what is at most once there is another profile",
 			systems.NeedDecline:     "the queue is there, and stores a message whether or not a consumer is online",
@@ -218,6 +222,21 @@ func (p Profile) Describe() systems.Description {
 		}
 	}
 	return d
+}
+
+// dropsAfter is after how many deliveries a quorum queue drops a message that
+// has nowhere else to go; 0 is never. Classic queues count none.
+func (p Profile) dropsAfter() int {
+	if p.queueType != quorum || p.deadLetters {
+		return 0
+	}
+	if limit, set := p.arguments["x-delivery-limit"].(int); set {
+		return limit + 1
+	}
+	if version, err := p.release(); err == nil && version != "" && !systems.Older(version, limitSince) {
+		return defaultLimit + 1
+	}
+	return 0
 }
 
 func (p Profile) settings() []evidence.Setting {

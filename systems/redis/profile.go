@@ -196,6 +196,7 @@ func (p Profile) Describe() systems.Description {
 		},
 		Claims:   p.claims,
 		Versions: map[string]string{"go-redis": client.Version()},
+		Oldest:   map[string]string{program: oldest},
 		Lacks:    maps.Clone(lacks),
 	}
 	if p.at.Address == "" { // else a run notes what it finds
