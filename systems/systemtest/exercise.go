@@ -619,6 +619,10 @@ func rows(b *bench) {
 	m := b.message("order-1", "in a row")
 	m.Key = "customer-7"
 	receipt := b.accepted(b.send(b.producer(), m))
+	if receipt.Acceptance == evidence.Unknown && receipt.HeldBy == evidence.HeldByNobody && b.system.Describe().Profile.Redelivers != evidence.RedeliverNever {
+		// Nobody has said that it arrived.
+		b.eventually("the message is stored", func() bool { return b.rows(inspector).Count > 0 })
+	}
 	snapshot := b.rows(inspector)
 	if b.system.Describe().Profile.Redelivers == evidence.RedeliverNever && receipt.HeldBy < evidence.HeldByStore {
 		// Nobody stores it: then there is no row of it, before or after.
