@@ -189,6 +189,15 @@ func (s System) start(ctx context.Context, env systems.Env) (systems.Instance, e
 			systems.Inspector
 			systems.Rewinder
 		}{struck, began, began}, nil
+	case interface {
+		systems.Inspector
+		systems.Administrator
+	}:
+		return struct {
+			*instance
+			systems.Inspector
+			systems.Administrator
+		}{struck, began, began}, nil
 	case systems.Inspector:
 		return struct {
 			*instance

@@ -39,14 +39,14 @@ func newClients(p Profile, address, prefix string) *clients {
 // Credentials are the address of the server and the prefix of the run's names.
 // Who is to be somebody there has that from where p has it.
 func (p Profile) Credentials(in systems.Instance) string {
-	switch in := in.(type) {
-	case *instance:
-		return in.clients.address + " " + in.prefix
-	case *remote:
-		return in.address + " " + in.prefix
+	if c, ok := in.(interface{ part() *clients }); ok {
+		return c.part().address + " " + c.part().prefix
 	}
 	return ""
 }
+
+// part is what all kinds of instances have.
+func (c *clients) part() *clients { return c }
 
 // Connect gives clients of a server that another process has started.
 func (p Profile) Connect(credentials string) (systems.Clients, error) {

@@ -18,6 +18,7 @@ type remote struct{ *clients } // its profile has the version that the server sa
 
 var (
 	_ systems.Networked     = (*remote)(nil)
+	_ systems.Inspector     = (*readable)(nil)
 	_ systems.Administrator = (*remote)(nil)
 	_ systems.Reporter      = (*remote)(nil)
 )
@@ -52,7 +53,24 @@ func (p Profile) reach(ctx context.Context, env systems.Env) (systems.Instance, 
 	if err := drives(p.reported); err != nil {
 		return nil, err
 	}
-	return &remote{newClients(p, p.at.Address, newPrefix())}, nil
+	r := &remote{newClients(p, p.at.Address, newPrefix())}
+	if p.deadLetters {
+		return &readable{r}, nil
+	}
+	return r, nil
+}
+
+// readable is one with queues of dead letters.
+type readable struct{ *remote }
+
+// Rows are the dead letters alone: AMQP shows nothing of what waits or is in
+// hand, so that nothing is proven absent by them.
+func (r *readable) Rows(ctx context.Context) (evidence.Snapshot, error) {
+	rows, err := r.DeadLetters(ctx)
+	if err != nil {
+		return evidence.Snapshot{}, err
+	}
+	return evidence.Snapshot{Source: evidence.SourceBroker, Trust: evidence.Lagging, Rows: rows, Count: len(rows)}, nil
 }
 
 // Report tells of the server that was found, which the profile did not know.
