@@ -63,18 +63,22 @@ func NewConsumerRole(find func(spec string, scale float64) (systems.System, erro
 			if err != nil {
 				return err
 			}
+			closing := func() error { return nil }
+			if c, ok := clients.(io.Closer); ok {
+				closing = c.Close
+			}
 			if d, ok := defects.Find(r.Defect); ok {
 				clients = d.Clients(clients)
 			}
 			db, err := business.Open(ctx, filepath.Join(r.Dir, databaseFile))
 			if err != nil {
-				return err
+				return errors.Join(err, closing())
 			}
 			ctx, cancel = context.WithCancel(ctx)
 			c := newConsumer(r.Spec, clients, r.Address, db, evidence.NewPipeSink(p.Events, r.Base), r.Call, s.Describe(), r.Defect)
 			go func() {
 				defer close(done)
-				end = errors.Join(c.run(ctx, r.Sessions), db.Close())
+				end = errors.Join(c.run(ctx, r.Sessions), db.Close(), closing())
 			}()
 			return nil
 		},

@@ -212,6 +212,8 @@ type Clients interface {
 type Connector interface {
 	// Credentials that Connect needs; they go through a pipe and nowhere else.
 	Credentials(Instance) string
+	// Connect gives clients for as long as they are used; if they keep anything
+	// open they are an io.Closer, and are closed then.
 	Connect(credentials string) (Clients, error)
 }
 
@@ -232,6 +234,23 @@ type ConsumerOptions struct {
 	Subscription string // the logical subscriber: all consumers of one compete
 	Mode         Mode
 	Window       int // most deliveries unacknowledged at once, at least 1
+}
+
+// ProducerOf gives what a constructor of an adapter's own type has made as a
+// Producer: a nil *T in an interface would be no nil Producer.
+func ProducerOf[P Producer](p P, err error) (Producer, error) {
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// ConsumerOf is ProducerOf of a consumer.
+func ConsumerOf[C Consumer](c C, err error) (Consumer, error) {
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
 }
 
 // Mode of delivery where a system has more than one side by side.

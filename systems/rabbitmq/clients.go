@@ -61,11 +61,7 @@ func (c *clients) Producer(ctx context.Context, o systems.ProducerOptions) (syst
 	if err := accepts(o.Mode); err != nil {
 		return nil, err
 	}
-	p, err := c.producer(ctx, o)
-	if err != nil {
-		return nil, err // a nil *producer is no nil Producer
-	}
-	return p, nil
+	return systems.ProducerOf(c.producer(ctx, o))
 }
 
 func (c *clients) Consumer(ctx context.Context, o systems.ConsumerOptions) (systems.Consumer, error) {
@@ -75,11 +71,7 @@ func (c *clients) Consumer(ctx context.Context, o systems.ConsumerOptions) (syst
 	if err := c.subscribes(o.Destination, o.Subscription); err != nil {
 		return nil, err
 	}
-	consumer, err := c.consumer(ctx, o)
-	if err != nil {
-		return nil, err
-	}
-	return consumer, nil
+	return systems.ConsumerOf(c.consumer(ctx, o))
 }
 
 // accepts refuses what this adapter has no counterpart for, rather than ignore it.

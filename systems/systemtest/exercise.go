@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strconv"
@@ -354,6 +355,9 @@ func connected(b *bench) {
 	}
 	clients, err := connector.Connect(connector.Credentials(b.instance))
 	b.must("connect", err)
+	if c, ok := clients.(io.Closer); ok {
+		b.onStop(func() { b.must("close what was connected", c.Close()) })
+	}
 	consumer, err := clients.Consumer(b.ctx, b.consumerOptions(b.session("c1"), b.address, 1))
 	b.must("open a consumer's session", err)
 	b.onStop(func() { b.close(consumer) })
