@@ -10,6 +10,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"time"
 
@@ -134,6 +135,24 @@ type Env struct {
 	Servers *containers.Pool
 }
 
+// NoDefects refuses a seeded defect: what the adapter of a server that is not
+// built here has to offer.
+func (e Env) NoDefects(system string) error {
+	if e.Defect == "" {
+		return nil
+	}
+	return fmt.Errorf("%s: no seeded defect %q: this adapter has none", system, e.Defect)
+}
+
+// ServerLog is the file for what the system's server prints.
+func (e Env) ServerLog(system, server string) (io.WriteCloser, error) {
+	log, err := e.Log(server)
+	if err != nil {
+		return nil, fmt.Errorf("%s: log of the server: %w", system, err)
+	}
+	return log, nil
+}
+
 // Installed is an optional ability of a System that needs something on the
 // machine. The error says what is missing and how to get it.
 type Installed interface {
@@ -234,6 +253,11 @@ type ConsumerOptions struct {
 	Subscription string // the logical subscriber: all consumers of one compete
 	Mode         Mode
 	Window       int // most deliveries unacknowledged at once, at least 1
+	// Seat in the pool of the logical subscriber, from 0: the lowest that none of
+	// its running consumers has. It stays through all sessions of a consumer, and
+	// whoever comes after one that has gone takes it over. A system that
+	// redelivers to the one name that had the message names its sessions by it.
+	Seat int
 }
 
 // ProducerOf gives what a constructor of an adapter's own type has made as a

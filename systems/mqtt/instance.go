@@ -35,8 +35,8 @@ const serverName = "broker"
 
 // Start runs a server on a free port of 127.0.0.1 with its store in env.Dir.
 func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, error) {
-	if env.Defect != "" {
-		return nil, fmt.Errorf("mqtt: no seeded defect %q: this adapter has none", env.Defect)
+	if err := env.NoDefects("mqtt"); err != nil {
+		return nil, err
 	}
 	if p.at.Address != "" {
 		return p.reach(ctx, env)
@@ -58,9 +58,9 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	if err != nil {
 		return nil, err
 	}
-	log, err := env.Log(serverName)
+	log, err := env.ServerLog("mqtt", serverName)
 	if err != nil {
-		return nil, fmt.Errorf("mqtt: log of the server: %w", err)
+		return nil, err
 	}
 	in := &instance{
 		clients: clients{profile: p, address: port.Address, seats: seats},

@@ -53,8 +53,8 @@ jetstream {
 // Start runs a server on a free port of 127.0.0.1 with its store in env.Dir,
 // and makes its one stream.
 func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, error) {
-	if env.Defect != "" {
-		return nil, fmt.Errorf("nats: no seeded defect %q: this adapter has none", env.Defect)
+	if err := env.NoDefects("nats"); err != nil {
+		return nil, err
 	}
 	if p.at.Address != "" {
 		return p.reach(ctx, env)
@@ -76,9 +76,9 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		return nil, fmt.Errorf("nats: configuration of the server: %w", err)
 	}
-	log, err := env.Log(serverName)
+	log, err := env.ServerLog("nats", serverName)
 	if err != nil {
-		return nil, fmt.Errorf("nats: log of the server: %w", err)
+		return nil, err
 	}
 	in := &instance{clients: clients{profile: p, address: port.Address}}
 	start := in.startChild
