@@ -34,6 +34,7 @@ type remoteConsumer struct {
 	Sessions    int
 	Call        time.Duration
 	Defect      string
+	Seat        int
 }
 
 // NewConsumerRole makes the role; find gives a system by its name.
@@ -61,14 +62,19 @@ func NewConsumerRole(find func(spec string, scale float64) (systems.System, erro
 			if err != nil {
 				return err
 			}
+			closing := func() error { return nil }
+			if c, ok := clients.(io.Closer); ok {
+				closing = c.Close
+			}
 			if d, ok := defects.Find(r.Defect); ok {
 				clients = d.Clients(clients)
 			}
 			ctx, cancel = context.WithCancel(ctx)
 			c := newConsumer(r.Spec, clients, r.Address, parentsDatabase{p}, evidence.NewPipeSink(p.Events, r.Base), tasks.NewReal(func() time.Duration { return evidence.Now(r.Base) }), r.Call, s.Describe(), r.Defect)
+			c.seat = r.Seat
 			tasks.Go(func() {
 				defer close(done)
-				if end = c.run(ctx, r.Sessions); end != nil {
+				if end = errors.Join(c.run(ctx, r.Sessions), closing()); end != nil {
 					_ = p.Notify(failedNote, end.Error()) // it is this process's exit status too
 				}
 			})
@@ -122,6 +128,7 @@ type consumerActor struct {
 	mu       sync.Mutex
 	sessions int // at least as many as it has had
 	running  bool
+	seat     int                // while it runs
 	cancel   context.CancelFunc // of the latest, in this process
 	over     *atomic.Bool
 	process  containers.Process // the latest, of its own
@@ -132,6 +139,7 @@ func (a *consumerActor) start(ctx context.Context) error {
 	if a.isRunning() {
 		return nil
 	}
+	a.seat = a.b.freeSeat(a)
 	if !a.spec.Child {
 		a.begin()
 		return nil
@@ -157,6 +165,22 @@ func (a *consumerActor) start(ctx context.Context) error {
 	return nil
 }
 
+// freeSeat is the lowest of its logical subscriber that no other running
+// consumer has.
+func (b *Bench) freeSeat(of *consumerActor) int {
+	taken := map[int]bool{}
+	for _, other := range b.actors {
+		if other != of && other.isRunning() && other.spec.Destination == of.spec.Destination && subscription(other.spec) == subscription(of.spec) {
+			taken[other.seat] = true
+		}
+	}
+	seat := 0
+	for taken[seat] {
+		seat++
+	}
+	return seat
+}
+
 // begin it in this process.
 func (a *consumerActor) begin() {
 	running, cancel := context.WithCancel(a.b.life)
@@ -180,7 +204,9 @@ func (a *consumerActor) begin() {
 
 func (a *consumerActor) consumer(clients systems.Clients) *consumer {
 	b := a.b
-	return newConsumer(a.spec, clients, b.addressOf(a.spec.Name), b.db, b.rec, b.rt, b.bounds.call, b.desc, b.o.Defect)
+	c := newConsumer(a.spec, clients, b.addressOf(a.spec.Name), b.db, b.rec, b.rt, b.bounds.call, b.desc, b.o.Defect)
+	c.seat = a.seat
+	return c
 }
 
 // spawn it in a process of its own.
@@ -191,7 +217,7 @@ func (a *consumerActor) spawn(ctx context.Context, connector systems.Connector) 
 	}
 	child, err := containers.StartChild(ctx, containers.ChildOptions{Role: ConsumerRole, Log: log,
 		Config: remoteConsumer{System: a.b.o.Spec, Credentials: connector.Credentials(a.b.instance), Scale: a.b.o.Scale, Spec: a.spec,
-			Address: a.b.addressOf(a.spec.Name), Base: a.b.files.Base(), Sessions: a.sessions, Call: a.b.bounds.call, Defect: a.b.o.Defect},
+			Address: a.b.addressOf(a.spec.Name), Base: a.b.files.Base(), Sessions: a.sessions, Call: a.b.bounds.call, Defect: a.b.o.Defect, Seat: a.seat},
 		Events: func(r io.Reader) { a.b.adopt(r, a.spec.Name) },
 		Asked:  a.b.applyFor,
 		Exited: func(x containers.Exit) {

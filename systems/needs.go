@@ -12,6 +12,7 @@ var needs = []struct {
 		return ok && n.Protocol() != nil
 	}},
 	{NeedProcess, instance[Process]},
+	{NeedBytes, nil},
 	{NeedPause, nil},
 	{NeedChildPause, nil},
 	{NeedRows, instance[Inspector]},
@@ -31,6 +32,8 @@ var needs = []struct {
 	{NeedAcks, nil},
 	{NeedRedelivery, nil},
 	{NeedCompeting, nil},
+	{NeedFanOut, nil},
+	{NeedWindow, nil},
 	{NeedRewind, instance[Rewinder]},
 	{NeedConnector, func(s System, _ Instance) bool {
 		_, ok := s.(Connector)

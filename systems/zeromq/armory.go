@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/custodymq/custody/broker/store"
 	"github.com/custodymq/custody/broker/store/faulty"
 	"github.com/custodymq/custody/containers"
 	"github.com/custodymq/custody/evidence"
@@ -47,7 +48,7 @@ func NewTrigger(f systems.StoreFault, files bool) (*Trigger, error) {
 		}
 	}
 	t := &Trigger{StoreFault: f, layer: faulty.Contract}
-	if slices.Contains(fileOperations, f.Operation) {
+	if OfFiles(f.Operation) {
 		if t.layer = faulty.Files; !files {
 			return nil, fmt.Errorf("zeromq: the store has no files: no %q to strike", f.Operation)
 		}
@@ -102,6 +103,23 @@ var striking = map[string]func(f systems.StoreFault, when func(faulty.Op) bool) 
 }
 
 func released(f *faulty.Fault) (faulty.Hook, func()) { return f, f.Release }
+
+// storeFaults are the verbs of striking, as a script has them, with the
+// operations that each can strike: of the store's contract, and of its files.
+func storeFaults() map[string][]string {
+	all := append([]string{"apply", "load", "rows", "expire", "reestablish"}, fileOperations...)
+	for kind := store.Insert; kind <= store.Discard; kind++ {
+		all = append(all, kind.String())
+	}
+	return map[string][]string{
+		"unreachable": all, "lose-reply": all, "slow": all, "block": all,
+		"full":        {"write", store.Insert.String()},
+		"fsync-error": {"sync"},
+	}
+}
+
+// OfFiles says whether an operation is one below the database.
+func OfFiles(operation string) bool { return slices.Contains(fileOperations, operation) }
 
 // natural is the operation that a verb strikes where the script names none.
 var natural = map[string]string{"unreachable": "apply", "full": "write", "fsync-error": "sync", "lose-reply": "apply", "slow": "apply", "hold": "apply"}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/custodymq/custody/broker"
@@ -52,13 +53,16 @@ func describe(p zeromq.Profile) systems.Description {
 		d.Lacks = map[systems.Need]string{}
 	}
 	d.Profile.Settings = append([]evidence.Setting{{Name: "world", Value: "simulated: virtual time; network, store and clients in memory"}}, d.Profile.Settings...)
-	const noFiles, noBytes = "the simulated store has no files", "the simulated network carries frames whole"
+	for verb, operations := range d.StoreFaults { // there are no files below the database
+		d.StoreFaults[verb] = slices.DeleteFunc(slices.Clone(operations), zeromq.OfFiles)
+		if len(d.StoreFaults[verb]) == 0 {
+			delete(d.StoreFaults, verb)
+		}
+	}
 	for need, why := range map[systems.Need]string{
-		systems.NeedPlanting:                      "the simulated store keeps no rows of older versions",
-		systems.NeedChildPause:                    "a simulated consumer's process cannot stand still",
-		systems.NeedStoreFaults.Of("fsync-error"): noFiles, systems.NeedStoreFaults.Of("open"): noFiles, systems.NeedStoreFaults.Of("read"): noFiles,
-		systems.NeedStoreFaults.Of("write"): noFiles, systems.NeedStoreFaults.Of("sync"): noFiles, systems.NeedStoreFaults.Of("truncate"): noFiles,
-		systems.NeedLinks.Of("latency"): noBytes, systems.NeedLinks.Of("bandwidth"): noBytes,
+		systems.NeedPlanting:   "the simulated store keeps no rows of older versions",
+		systems.NeedChildPause: "a simulated consumer's process cannot stand still",
+		systems.NeedBytes:      "the simulated network carries frames whole",
 	} {
 		if d.Lacks[need] == "" {
 			d.Lacks[need] = why
