@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/custodymq/custody/containers"
+	"github.com/custodymq/custody/tasks"
 )
 
 func TestMain(m *testing.M) {
@@ -49,6 +50,16 @@ func echoRole() containers.Role {
 				<-ctx.Done()
 				return nil, ctx.Err()
 			},
+			"ask": func(ctx context.Context, p json.RawMessage) (any, error) {
+				var answer string
+				err := parent.Ask(ctx, "question", p, &answer)
+				return answer, err
+			},
+			"panic": func(ctx context.Context, _ json.RawMessage) (any, error) {
+				tasks.Go(func() { panic("in the child") })
+				<-ctx.Done()
+				return nil, ctx.Err()
+			},
 			"exit": func(context.Context, json.RawMessage) (any, error) {
 				os.Exit(7)
 				return nil, nil
@@ -70,6 +81,12 @@ func start(t *testing.T) *started {
 	t.Helper()
 	s := &started{ended: make(chan containers.Exit, 1)}
 	child, err := containers.StartChild(t.Context(), containers.ChildOptions{Role: "echo", Config: "fine", Log: &s.log,
+		Asked: func(_ context.Context, question string, params json.RawMessage) (any, error) {
+			if string(params) == `"refuse"` {
+				return nil, errors.New("refused")
+			}
+			return question + " " + string(params), nil
+		},
 		Events: func(r io.Reader) {
 			lines := bufio.NewScanner(r)
 			for lines.Scan() {
@@ -201,5 +218,57 @@ func TestStartThatFails(t *testing.T) {
 	}
 	if _, err := containers.StartChild(t.Context(), containers.ChildOptions{Role: "none", Log: &log}, nil); err == nil {
 		t.Error("a role that does not exist was started")
+	}
+}
+
+func TestChildAsksItsParent(t *testing.T) {
+	s := start(t)
+	defer s.Kill(t.Context())
+	var answer string
+	if err := s.Call(t.Context(), "ask", 7, &answer); err != nil || answer != "question 7" {
+		t.Errorf("answered %q, %v", answer, err)
+	}
+	if err := s.Call(t.Context(), "ask", "refuse", nil); err == nil || err.Error() != "refused" {
+		t.Errorf("a refusal came as %v", err)
+	}
+}
+
+// A panic of the harness's part of a child is told to the parent, and is never
+// Go's exit code.
+func TestPanicInAChild(t *testing.T) {
+	told := make(chan error, 1)
+	defer tasks.OnPanic(func(err error) { told <- err })()
+	s := start(t)
+	if err := s.Call(t.Context(), "panic", nil, nil); !errors.Is(err, containers.ErrExited) {
+		t.Errorf("the call ended with %v", err)
+	}
+	if err := <-told; !strings.Contains(err.Error(), "in the child") {
+		t.Errorf("told %v", err)
+	}
+	if x := <-s.ended; x.Code != tasks.ExitUnmeasured || x.Ordered {
+		t.Errorf("it ended as %+v", x)
+	}
+}
+
+// An order to what has ended by itself reaches nobody, and its end was not ordered.
+func TestStrikeWhatHasEnded(t *testing.T) {
+	s := start(t)
+	if err := s.Call(t.Context(), "exit", nil, nil); !errors.Is(err, containers.ErrExited) {
+		t.Fatal(err)
+	}
+	<-s.ended
+	<-s.Exited()
+	for name, order := range map[string]func(containers.Process, context.Context) error{
+		"kill": containers.Process.Kill, "stop": containers.Process.Stop, "pause": containers.Process.Pause, "continue": containers.Process.Continue,
+	} {
+		if err := containers.Strike(t.Context(), s.Child, order); !errors.Is(err, containers.ErrNotRunning) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if x := s.Exit(); x.Ordered || x.Code != 7 {
+		t.Errorf("it ended as %+v", x)
+	}
+	if err := containers.Strike(t.Context(), nil, containers.Process.Kill); !errors.Is(err, containers.ErrNotRunning) {
+		t.Errorf("nobody: %v", err)
 	}
 }
