@@ -80,7 +80,7 @@ type FaultLabel struct {
 }
 
 // Condition is one thing that must have happened, as data, so that awaiting it
-// and judging it mean the same. See docs of ConditionVerb for the fields used.
+// and judging it mean the same. Which fields a verb uses is in script/condition.go.
 type Condition struct {
 	Verb    string `json:"verb"`
 	Subject string `json:"subject,omitempty"` // a business ID, a fault's label, an actor
