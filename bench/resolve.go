@@ -378,8 +378,6 @@ func Needs(s script.Scenario) []systems.Need {
 					if f.Class == evidence.BrokerPause {
 						add(systems.NeedPause)
 					}
-				} else if f.Class == evidence.BrokerPause {
-					add(systems.NeedChildPause)
 				}
 			}
 		}

@@ -64,6 +64,7 @@ func (p *simulated) Kill(context.Context) error {
 
 func (p *simulated) Stop(ctx context.Context) error {
 	p.cancel()
+	p.task.Thaw() // a stopped process cannot end in order
 	if err := p.world.Wait(ctx, p.task.Over); err != nil {
 		return err
 	}

@@ -227,7 +227,7 @@ func TestShrinkPairs(t *testing.T) {
 func TestUnsupportedIsSaid(t *testing.T) {
 	var sim Simulator
 	for _, line := range []string{"plant old order-1 on orders", "fault f: fsync-error store before operation sync", "fault f: latency on p1 by 5ms",
-		"fault f: unreachable store before operation sync", "consumer c1 on orders, child\nfault f: pause c1"} {
+		"fault f: unreachable store before operation sync"} {
 		s, err := script.Parse("", "scenario s\nproducer p1 to orders\n"+line+"\n")
 		if err != nil {
 			t.Fatal(err)

@@ -7,6 +7,7 @@ import (
 	"github.com/custodymq/custody/broker/defects"
 	"github.com/custodymq/custody/guarantees"
 	"github.com/custodymq/custody/scenarios"
+	"github.com/custodymq/custody/script"
 )
 
 // The simulation is believed because it says of the whole catalogue what a real
@@ -48,6 +49,40 @@ var unsimulated = map[string]string{
 	"old-protocol-payload":   "a row of an older version",
 	"recover-from-timestamp": "nor does the broker itself",
 	"recover-from-sequence":  "nor does the broker itself",
+}
+
+// A consumer's process that stands still keeps what it holds while the broker gives
+// it to another, and goes on where it was.
+func TestPausedConsumer(t *testing.T) {
+	s, err := script.Parse("", `scenario still
+producer p1 to orders
+consumer c1 on orders, idempotent, child
+consumer c2 on orders, idempotent, offline
+fault stall: pause c1 after frame deliver of order-1 on c1
+publish order-1 by p1
+await fired stall
+start c2
+await effect of order-1
+heal stall
+publish order-2..order-5 by p1
+await effect of order-5
+reached fired stall
+reached absorbed order-1
+expect no-accepted-loss, recovery-bounded, single-effect
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sim Simulator
+	for seed := range uint64(50) {
+		h, err := sim.Run(t.Context(), Simulation{System: atLeastOnce, Scenario: s, Seed: seed})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if j, err := guarantees.Judge(h); err != nil || j.Outcome != guarantees.Held {
+			t.Fatalf("seed %d: %s: %s, %v\n%s", seed, j.Outcome, j.Why, err, sim.Bytes(h))
+		}
+	}
 }
 
 // The catalogue catches every defect in the simulation as it does on the broker.

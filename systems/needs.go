@@ -14,7 +14,6 @@ var needs = []struct {
 	{NeedProcess, instance[Process]},
 	{NeedBytes, nil},
 	{NeedPause, nil},
-	{NeedChildPause, nil},
 	{NeedRows, instance[Inspector]},
 	{NeedDeadLetters, instance[Administrator]},
 	{NeedStoreFaults, instance[StoreFaulter]},

@@ -68,7 +68,6 @@ const (
 	NeedBytes       Need = "bytes"          // …whose bytes can be struck: late, or at a bounded rate
 	NeedProcess     Need = "process"        // Process
 	NeedPause       Need = "pause"          // …which can stand still
-	NeedChildPause  Need = "child-pause"    // a consumer's process can stand still
 	NeedRows        Need = "rows"           // Inspector
 	NeedDeadLetters Need = "dead-letters"   // Administrator
 	NeedStoreFaults Need = "store-faults"   // StoreFaulter

@@ -124,6 +124,7 @@ type Task struct {
 	frozen bool
 	over   bool
 	killed []func()
+	stills []func(still func() bool)
 }
 
 // Go runs f beside its caller. It begins when whoever runs now waits.
@@ -157,6 +158,14 @@ func (s *Simulated) OnKill(do func()) {
 	}
 }
 
+// OnFreeze has do called whenever the task that runs now is frozen; still says
+// whether it is so yet.
+func (s *Simulated) OnFreeze(do func(still func() bool)) {
+	if s.current != nil {
+		s.current.stills = append(s.current.stills, do)
+	}
+}
+
 func (t *Task) ready() bool {
 	return !t.frozen && (t.until == nil || t.until() || t.ctx.Err() != nil)
 }
@@ -175,8 +184,13 @@ func (t *Task) resume() {
 func (t *Task) Over() bool { return t.over }
 
 // Freeze keeps the task from going on; Thaw lets it.
-func (t *Task) Freeze() { t.frozen = true }
-func (t *Task) Thaw()   { t.frozen = false }
+func (t *Task) Freeze() {
+	t.frozen = true
+	for _, do := range t.stills {
+		do(func() bool { return t.frozen && !t.over })
+	}
+}
+func (t *Task) Thaw() { t.frozen = false }
 
 // Kill ends the task where it waits; deferred calls are made. A task does not
 // kill itself.

@@ -51,6 +51,7 @@ func (in *instance) dial(ctx context.Context, name, address string, mode wire.Mo
 		return nil, fmt.Errorf("simulated: nobody listens: %w", systems.ErrUnavailable)
 	}
 	in.OnKill(func() { c.end(errClosed) })
+	in.OnFreeze(func(still func() bool) { c.conn.silent(evidence.ToBroker, still) })
 	if err := c.conn.send(evidence.ToBroker, &wire.Message{Kind: wire.Hello, Request: 1, Client: name}); err != nil {
 		return nil, err
 	}

@@ -60,9 +60,8 @@ func describe(p zeromq.Profile) systems.Description {
 		}
 	}
 	for need, why := range map[systems.Need]string{
-		systems.NeedPlanting:   "the simulated store keeps no rows of older versions",
-		systems.NeedChildPause: "a simulated consumer's process cannot stand still",
-		systems.NeedBytes:      "the simulated network carries frames whole",
+		systems.NeedPlanting: "the simulated store keeps no rows of older versions",
+		systems.NeedBytes:    "the simulated network carries frames whole",
 	} {
 		if d.Lacks[need] == "" {
 			d.Lacks[need] = why
