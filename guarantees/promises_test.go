@@ -463,15 +463,27 @@ var promises = []history{
 	{evidence.RedeliveryOrder, "back after it was given back", func(t *tale) {
 		t.sub("c1#1", "g").publish(o1, o2).deliver("c1#1", o1).handler("c1#1", o1).deliver("c1#1", o2).deliver("c1#1", o1, again)
 	}, Held, ""},
+	{evidence.RedeliveryOrder, "behind what was new, its hold having run out", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1, o2, o3).deliver("c1#1", o1).end("c1#1").after(time.Second).
+			sub("c1#2", "g").deliver("c1#2", o2).deliver("c1#2", o3).deliver("c1#2", o1, again)
+	}, Held, ""},
 	{evidence.RedeliveryOrder, "while consumers compete", func(t *tale) {
 		t.sub("c1#1", "g").publish(o1, o2, o3).deliver("c1#1", o1).deliver("c1#1", o3).sub("c2#1", "g").deliver("c1#1", o2)
 	}, Held, ""},
 	{evidence.RedeliveryOrder, "the other way round on a new session", func(t *tale) {
-		t.sub("c1#1", "g").publish(o1, o2, o3).deliver("c1#1", o1).deliver("c1#1", o2).deliver("c1#1", o3).end("c1#1").after(time.Second).
+		t.sub("c1#1", "g").publish(o1, o2, o3).deliver("c1#1", o1).deliver("c1#1", o2).deliver("c1#1", o3).end("c1#1").after(60*ms).
 			sub("c1#2", "g").deliver("c1#2", o3, again).deliver("c1#2", o2, again).deliver("c1#2", o1, again)
 	}, Violated, "out-of-order"},
 	{evidence.RedeliveryOrder, "one message", func(t *tale) { t.sub("c1#1", "g").publish(o1).serve("c1#1", o1) }, Inconclusive, ""},
 
+	{evidence.NoAcceptedLoss, "at most once, the handler fails", func(t *tale) {
+		t.prof.Redelivers, t.prof.AckCounting = evidence.RedeliverNever, "automatic"
+		t.sub("c1#1", "g")
+		for _, o := range []string{o1, o2} {
+			t.call(o).answer(o, evidence.Accepted, inMemory)
+		}
+		t.deliver("c1#1", o1).on(evidence.HandlerFailed, "c1#1", o1).deliver("c1#1", o2).effect("c1#1", o2).drained("quiet").business(row(evidence.RowEffect, o2))
+	}, Held, "lost-by-consumer"},
 	{evidence.NoAcceptedLoss, "at most once, with nothing broken, is lost", func(t *tale) {
 		t.prof.Redelivers, t.prof.AckCounting = evidence.RedeliverNever, "automatic"
 		t.sub("c1#1", "g")
