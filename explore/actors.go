@@ -366,7 +366,7 @@ func (c *consumer) close(why error) {
 	if why != nil {
 		e.Reason = why.Error()
 	}
-	if errors.Is(why, errCut) {
+	if errors.Is(why, errCut) && !c.stopping {
 		e.Cause = evidence.CauseDisconnected
 	}
 	c.client.close()

@@ -66,7 +66,8 @@ func (c *burial) first(l *ledger, e *evidence.Event, m *message, r *receipt, out
 		return
 	}
 	s := l.bySymbol[r.sub]
-	if s == nil || s.died.seq > m.called.seq || s.ended.seq > m.called.seq ||
+	// Its broker may have learnt of the end of a session only after the call.
+	if since := m.called.at - l.limits.InFlightBound; s == nil || s.died.seq != 0 && s.died.at >= since || s.ended.seq != 0 && s.ended.at >= since ||
 		l.limits.RedeliveryPeriod > 0 && l.now.at >= m.called.at+l.limits.RedeliveryPeriod {
 		return
 	}

@@ -9,7 +9,7 @@ import (
 var availability = Guarantee{
 	Name: evidence.Availability, Usual: "availability",
 	Text: "A publish is accepted while a matching consumer is ready and nothing is broken.",
-	Rule: "Ready is subscribed before the call and until the answer. An answer that nobody is there to receive, or a refusal without a reason, is a violation then; one that names a limit, the request itself, a permission or the other mode is not. Nothing is judged while a fault is at work, nor within the recovery bound after the latest fault, order or start of the broker's process.",
+	Rule: "Ready is subscribed before the call and until the answer. An answer that nobody is there to receive, or a refusal without a reason, is a violation then; one that names a limit, the request itself, a permission or the other mode is not. Nothing is judged while a fault is at work, nor within the recovery bound after the latest fault, order or start of the broker's process; a rejection is none after any of these.",
 	new:  func() checker { return &readiness{} },
 }
 
@@ -39,12 +39,14 @@ func (c *readiness) observe(l *ledger, e *evidence.Event, m *message, _ *receipt
 	}
 	out.instances++
 	f := l.finding(m, nil, "false-decline", s.liveSince.seq, e.Seq)
+	since := m.called.at - l.limits.RecoveryBound
 	if e.Acceptance == evidence.Rejected {
-		f.Kind = "false-rejection"
+		// A session that broke long ago is noticed by the first publish on it.
+		f.Kind, since = "false-rejection", 0
 	}
 	f.Subscription, f.HandOver = l.name(s.name), ClientToBroker
 	f.Text = fmt.Sprintf("%s was %s while %s was ready for it%s", l.label(m), e.Acceptance, l.name(s.name), quote(e))
-	c.refused.add(m.called.at-l.limits.RecoveryBound, l.now.at+l.limits.InFlightBound, f)
+	c.refused.add(since, l.now.at+l.limits.InFlightBound, f)
 }
 
 // readySince gives a logical subscriber of a publish that has had a session

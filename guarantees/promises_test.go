@@ -242,6 +242,9 @@ var promises = []history{
 	{evidence.AttemptsUsed, "a first delivery after its consumer's session had ended", func(t *tale) {
 		t.sub("c1#1", "g").sub("c2#1", "g").publish(o1).end("c1#1").deliver("c2#1", o1, attempt(2), again)
 	}, Held, ""},
+	{evidence.AttemptsUsed, "a first delivery as another session has just ended", func(t *tale) {
+		t.sub("c1#1", "g").sub("c2#1", "g").end("c1#1").publish(o1).deliver("c2#1", o1, attempt(2), again)
+	}, Held, ""},
 	{evidence.AttemptsUsed, "dead too early", func(t *tale) {
 		poison(t, 2).rows("end", row(evidence.RowDead, o1, poisoned, attempts(3)))
 	}, Violated, "early"},
@@ -287,6 +290,10 @@ var promises = []history{
 	}, Held, ""},
 	{evidence.Availability, "rejected under a fault that is recorded late", func(t *tale) {
 		t.fault("disk", evidence.Store).sub("c1#1", "g").publish(o2).call(o1).answer(o1, evidence.Rejected).fire("disk", "fail", "", "insert")
+	}, Held, ""},
+	{evidence.Availability, "rejected on a session that a restart broke long ago", func(t *tale) {
+		t.sub("c1#1", "g").publish(o2).add(evidence.Event{Kind: evidence.Commanded, Actor: actorBroker, Command: evidence.CommandRestart})
+		t.after(time.Second).call(o1).answer(o1, evidence.Rejected)
 	}, Held, ""},
 	{evidence.Availability, "declined with a consumer ready", func(t *tale) {
 		t.sub("c1#1", "g").call(o1).answer(o1, evidence.Declined, cause(evidence.CauseNoConsumer))
@@ -466,6 +473,10 @@ var promises = []history{
 	{evidence.RedeliveryOrder, "behind what was new, its hold having run out", func(t *tale) {
 		t.sub("c1#1", "g").publish(o1, o2, o3).deliver("c1#1", o1).end("c1#1").after(time.Second).
 			sub("c1#2", "g").deliver("c1#2", o2).deliver("c1#2", o3).deliver("c1#2", o1, again)
+	}, Held, ""},
+	{evidence.RedeliveryOrder, "another held it when the session began", func(t *tale) {
+		t.sub("c1#1", "g").sub("c2#1", "g").publish(o1, o2, o3).deliver("c1#1", o1).end("c1#1").after(60*ms).
+			deliver("c2#1", o2).deliver("c2#1", o3).deliver("c2#1", o1, again)
 	}, Held, ""},
 	{evidence.RedeliveryOrder, "while consumers compete", func(t *tale) {
 		t.sub("c1#1", "g").publish(o1, o2, o3).deliver("c1#1", o1).deliver("c1#1", o3).sub("c2#1", "g").deliver("c1#1", o2)

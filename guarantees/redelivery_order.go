@@ -9,7 +9,7 @@ import (
 var redeliveryOrder = Guarantee{
 	Name: evidence.RedeliveryOrder, Usual: "strict FIFO, order across redelivery",
 	Text: "What one producer connection publishes comes to each session of a sole consumer in publish order, redeliveries included.",
-	Rule: "Each session is compared with itself, by the first time that it is handed a message. Left out are a message that its consumer gave back, whose hold may have run out, that failed, or that was put back by command, what was published with a retry or is not accepted, what our faults struck, and all while consumers compete.",
+	Rule: "Each session is compared with itself, by the first time that it is handed a message. Left out are a message that its consumer gave back, one that another held when the session began, whose hold may have run out, that failed, or that was put back by command, what was published with a retry or is not accepted, what our faults struck, and all while consumers compete.",
 	new:  func() checker { return &reordered{last: make(map[scope]latest)} },
 }
 
@@ -26,6 +26,12 @@ func (c *reordered) observe(l *ledger, e *evidence.Event, m *message, r *receipt
 	}
 	if r.deliveries > 1 && (r.holder == r.session || r.failed.seq != 0 || r.nacked.seq != 0 || r.rewound.seq != 0) {
 		return
+	}
+	if r.deliveries > 1 {
+		here, before := l.sessions[r.session], l.sessions[r.holder]
+		if here == nil || before == nil || !before.ended.before(here.openCalled) {
+			return // it came back while this session was being served
+		}
 	}
 	switch l.manifest.Profile.Redelivers {
 	case evidence.RedeliverTimeout, evidence.RedeliverClaim:
