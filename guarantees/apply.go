@@ -307,6 +307,7 @@ func (l *ledger) delivered(e *evidence.Event, tell observe) {
 	if e.Mark != evidence.MarkRedelivered && e.Attempt <= 1 {
 		r.unmarked++
 	}
+	r.newest = r.deliveries == 1 || e.Attempt > r.attempt || e.Attempt == 0 && e.Mark == evidence.MarkRedelivered && r.deliveries == 2 && r.unmarked == 1
 	r.attempt = max(r.attempt, e.Attempt)
 	l.systemNames(m, e.MessageID)
 	if sub.inFlight++; sub.inFlight > 0 {

@@ -62,7 +62,7 @@ func (c *exclusive) delivered(l *ledger, e *evidence.Event, m *message, r *recei
 		return
 	}
 	holder := l.sessions[r.holder]
-	if r.deliveries < 2 || holder == nil || holder.ended.seq != 0 || l.automatic || m.struckBy("duplicate") || m.redriven > 0 ||
+	if r.deliveries < 2 || !r.newest || holder == nil || holder.ended.seq != 0 || l.automatic || m.struckBy("duplicate") || m.redriven > 0 ||
 		r.ackCalled.seq != 0 || r.nacked.seq > r.before.seq || r.failed.seq > r.before.seq || r.rewound.seq > r.before.seq ||
 		m.deadLettered.seq > r.before.seq || l.stirred() || l.now.at > l.holdsUntil(m, holder, r) {
 		return

@@ -67,6 +67,7 @@ type receipt struct {
 	session     uint32 // of the last delivery
 	before      stamp  // the delivery before the last
 	holder      uint32 // …and its session
+	newest      bool   // the last delivery is proven to be sent last: a client may keep an earlier one back
 	messageHash uint64 // of the first delivery
 	unmarked    int    // deliveries that did not say they are a repetition
 	attempt     int    // the highest that the system counted

@@ -213,6 +213,12 @@ var promises = []history{
 		t.sub("c1#1", "g").sub("c2#1", "g").publish(o1).deliver("c1#1", o1).after(time.Second).deliver("c2#1", o1, again).
 			on(evidence.AckCalled, "c1#1", o1).deliver("c1#1", o1, again).on(evidence.AckReturned, "c1#1", o1, ackOutcome(evidence.AckConfirmed))
 	}, Held, ""},
+	{evidence.SettledByHolder, "the other's client had kept an earlier delivery back", func(t *tale) {
+		t.sub("c1#1", "g").sub("c2#1", "g").publish(o1).deliver("c1#1", o1, attempt(2), again).deliver("c2#1", o1, attempt(1)).ack("c1#1", o1)
+	}, Held, ""},
+	{evidence.SettledByHolder, "an ACK of one who never had it", func(t *tale) {
+		t.sub("c1#1", "g").sub("c2#1", "g").sub("c3#1", "g").publish(o1).deliver("c1#1", o1, attempt(1)).after(time.Second).deliver("c2#1", o1, attempt(2), again).ack("c3#1", o1)
+	}, Violated, "late-ack-confirmed"},
 	{evidence.SettledByHolder, "late and confirmed", func(t *tale) {
 		t.sub("c1#1", "g").sub("c2#1", "g").publish(o1).deliver("c1#1", o1).after(time.Second).deliver("c2#1", o1, again).ack("c1#1", o1)
 	}, Violated, "late-ack-confirmed"},

@@ -9,7 +9,7 @@ import (
 var settledByHolder = Guarantee{
 	Name: evidence.SettledByHolder, Usual: "fencing, receipt handle",
 	Text: "An acknowledgement is confirmed only to the consumer that holds the message.",
-	Rule: "An acknowledgement called after the message had been handed to another session is late: confirmed, it is a violation. One called before, or with no other delivery seen, proves nothing.",
+	Rule: "An acknowledgement called after the message had been handed to another session is late: confirmed, it is a violation. That the other had it later is shown by the system's count of attempts, or by its mark: a client may keep an earlier delivery back. One called before, or with no other delivery seen, proves nothing.",
 	new:  func() checker { return &fencing{late: make(map[tardy]stamp)} },
 }
 
@@ -30,7 +30,7 @@ func (c *fencing) observe(l *ledger, e *evidence.Event, m *message, r *receipt, 
 	}
 	mine := l.name(r.session) == e.Session
 	if e.Kind == evidence.AckCalled {
-		if !mine && r.deliveries > 0 && r.last.before(l.now) && !m.frozen && !m.struckBy("duplicate") && len(c.late) < maxDoubts {
+		if !mine && r.deliveries > 1 && r.newest && r.last.before(l.now) && !m.frozen && !m.struckBy("duplicate") && len(c.late) < maxDoubts {
 			c.late[tardy{holding{m.ref, r.sub}, l.symbol(e.Session)}] = l.now
 		}
 		return
