@@ -13,11 +13,15 @@ var availability = Guarantee{
 	new:  func() checker { return &readiness{} },
 }
 
-type readiness struct{ refused suspicions }
+type readiness struct {
+	refused suspicions
+	armed   bool // a fault was set up, which may have ended an idle session before it is seen to strike
+}
 
-func (c *readiness) on() []evidence.Kind { return []evidence.Kind{evidence.PublishReturned} }
+func (c *readiness) on() []evidence.Kind { return []evidence.Kind{evidence.PublishReturned, evidence.FaultArmed} }
 
 func (c *readiness) observe(l *ledger, e *evidence.Event, m *message, _ *receipt, out *ruling) {
+	c.armed = c.armed || e.Kind == evidence.FaultArmed
 	if m == nil || m.called.seq == 0 || e.Acceptance == evidence.Unknown || m.alias {
 		return
 	}
@@ -34,7 +38,7 @@ func (c *readiness) observe(l *ledger, e *evidence.Event, m *message, _ *receipt
 	default:
 		return
 	}
-	if m.struck != nil || l.manifest.Profile.Limits.MaxPending > 0 && e.Cause == evidence.NoCause {
+	if m.struck != nil || e.Acceptance == evidence.Rejected && c.armed || l.manifest.Profile.Limits.MaxPending > 0 && e.Cause == evidence.NoCause {
 		return
 	}
 	out.instances++

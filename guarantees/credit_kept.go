@@ -10,7 +10,7 @@ import (
 var creditKept = Guarantee{
 	Name: evidence.CreditKept, Usual: "prefetch, flow control",
 	Text: "A session never has more deliveries open than the credit that it asked for.",
-	Rule: "Counted by the frames on the session's link, or by deliveries where there are none. A delivery is closed by the call or frame that acknowledges or refuses it, and counts no longer when its hold may have run out. Not applicable where acknowledgements are not counted for each message.",
+	Rule: "Counted by the frames on the session's link, or by deliveries where there are none. A delivery is closed by the call or frame that acknowledges or refuses it, and counts no longer when its hold or its time to live may have run out. Not applicable where acknowledgements are not counted for each message.",
 	new:  func() checker { return &crediting{seats: make(map[uint32]*credited)} },
 }
 
@@ -126,7 +126,11 @@ func (c *crediting) certain(l *ledger, s *credited, m *message) time.Duration {
 	if m.called.seq > 1 {
 		from = max(from, m.called.at)
 	}
-	return from + l.limits.RedeliveryPeriod
+	until := from + l.limits.RedeliveryPeriod
+	if m.ttl > 0 { // what expires gives its place back
+		until = min(until, m.called.at+m.ttl-l.limits.ExpiryTolerance)
+	}
+	return until
 }
 
 func (c *crediting) conclude(l *ledger, out *ruling) {

@@ -3,6 +3,7 @@ package guarantees
 import (
 	"fmt"
 	"math/bits"
+	"slices"
 
 	"github.com/custodymq/custody/evidence"
 )
@@ -68,9 +69,7 @@ func (c *identity) differ(l *ledger, e *evidence.Event, m *message, r *receipt, 
 func (c *identity) close(l *ledger, m *message, out *ruling) {
 	if c.seen == nil {
 		c.seen = newSieve(l.slots.n)
-		for i := range l.partitions {
-			c.moved = c.moved || l.partitions[i].names[0] != l.partitions[0].names[0]
-		}
+		c.moved = l.moved()
 	}
 	id := m.slot.messageID
 	if !c.names(m) {
@@ -88,6 +87,11 @@ func (c *identity) close(l *ledger, m *message, out *ruling) {
 	if !c.moved && c.seen.add(scatter(id, m.slot.destination)) {
 		c.twins = append(c.twins, m.ref)
 	}
+}
+
+// moved reports whether the broker ran under more than one storage identity.
+func (l *ledger) moved() bool {
+	return slices.ContainsFunc(l.partitions, func(p partitionStart) bool { return p.names[0] != l.partitions[0].names[0] })
 }
 
 // scatter tells one ID in two destinations apart.

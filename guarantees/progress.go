@@ -10,7 +10,7 @@ import (
 var progressMade = Guarantee{
 	Name: evidence.Progress, Usual: "liveness, no stall",
 	Text: "While there is work and a consumer with nothing in hand, something moves within the bound, also during a fault that the claim covers.",
-	Rule: "Measured for each logical subscriber from the latest of acceptance, a ready consumer, and the last thing that it was handed or did, until its next delivery, or to the end of the drain. Its own failures and new sessions begin the time anew; what a fault of ours struck, or kept back on a consumer's link, proves nothing.",
+	Rule: "Measured for each logical subscriber from the latest of acceptance, a ready consumer, and the last thing that it was handed or did, until its next delivery, or to the end of the drain. Its own failures and new sessions begin the time anew; what a fault of ours struck, or kept back on a consumer's link, proves nothing, and neither does a run under several storage identities.",
 	new:  func() checker { return &movement{latest: make(map[uint32]*moved)} },
 }
 
@@ -56,7 +56,7 @@ func (c *movement) observe(l *ledger, e *evidence.Event, m *message, r *receipt,
 // message waiting for it.
 func (c *movement) judge(l *ledger, m *message, r *receipt, last *moved, until stamp, p proof, out *ruling) bool {
 	s := l.bySymbol[r.sub]
-	if s == nil || s.live == 0 {
+	if s == nil || s.live == 0 || l.moved() { // what is stored under another identity waits for it
 		return false
 	}
 	from := max(m.returned.at, s.liveSince.at, last.at, r.rewound.at)

@@ -301,6 +301,10 @@ var promises = []history{
 		t.sub("c1#1", "g").publish(o2).add(evidence.Event{Kind: evidence.Commanded, Actor: actorBroker, Command: evidence.CommandRestart})
 		t.after(time.Second).call(o1).answer(o1, evidence.Rejected)
 	}, Held, ""},
+	{evidence.Availability, "rejected on a link that is silent, as its next message shows", func(t *tale) {
+		t.fault("silent", evidence.Link).sub("c1#1", "g").publish(o2).add(evidence.Event{Kind: evidence.FaultArmed, Fault: "silent", Link: "p1"})
+		t.call(o1).answer(o1, evidence.Rejected)
+	}, Held, ""},
 	{evidence.Availability, "declined with a consumer ready", func(t *tale) {
 		t.sub("c1#1", "g").call(o1).answer(o1, evidence.Declined, cause(evidence.CauseNoConsumer))
 	}, Violated, "false-decline"},
@@ -381,6 +385,9 @@ var promises = []history{
 	{evidence.CreditKept, "what may have run out", func(t *tale) {
 		t.listens("c1#1", "g", "orders", 1).publish(o1).deliver("c1#1", o1).after(100*ms).publish(o2).deliver("c1#1", o2)
 	}, Held, ""},
+	{evidence.CreditKept, "what may have expired", func(t *tale) {
+		t.listens("c1#1", "g", "orders", 1).call(o1, ttl(50*ms)).answer(o1, evidence.Accepted).deliver("c1#1", o1).after(50 * ms).publish(o2).deliver("c1#1", o2)
+	}, Held, ""},
 	{evidence.CreditKept, "handed over again is one place", func(t *tale) {
 		t.listens("c1#1", "g", "orders", 1).publish(o1).deliver("c1#1", o1).deliver("c1#1", o1, again)
 	}, Held, ""},
@@ -404,6 +411,10 @@ var promises = []history{
 	}, Held, ""},
 	{evidence.SessionStability, "its link is still struck", func(t *tale) {
 		t.fault("slow", evidence.Link).fire("slow", "delay", "c1", frameDeliver).after(time.Second).sub("c1#1", "g").after(time.Second).broken("c1#1")
+	}, Held, ""},
+	{evidence.SessionStability, "its link was made silent", func(t *tale) {
+		t.fault("silent", evidence.Link).sub("c1#1", "g").add(evidence.Event{Kind: evidence.FaultArmed, Fault: "silent", Link: "c1"})
+		t.after(time.Second).broken("c1#1")
 	}, Held, ""},
 	{evidence.SessionStability, "its broker ended, which is seen after it", func(t *tale) {
 		t.sub("c1#1", "g").broken("c1#1").broker(evidence.ProcessExited, "", &evidence.ExitInfo{Code: 1})
@@ -460,6 +471,9 @@ var promises = []history{
 	}), Held, ""},
 	{evidence.Progress, "we held its link", with(movesIn200, func(t *tale) {
 		t.fault("slow", evidence.Link).sub("c1#1", "g").publish(o1, o2).serve("c1#1", o1).fire("slow", "hold", "c1", frameDeliver).after(time.Second).heal("slow").serve("c1#1", o2)
+	}), Held, ""},
+	{evidence.Progress, "it was stored under another identity", with(movesIn200, func(t *tale) {
+		t.boots("a").sub("c1#1", "g").publish(o1).boots("b").after(time.Second).boots("a").serve("c1#1", o1)
 	}), Held, ""},
 	{evidence.Progress, "nothing moved during a crash", with(movesIn200, func(t *tale) {
 		t.fault("kill", evidence.BrokerCrash).sub("c1#1", "g").publish(o1).fire("kill", "kill", "", "").after(time.Second).serve("c1#1", o1)

@@ -9,7 +9,7 @@ import (
 var sessionStability = Guarantee{
 	Name: evidence.SessionStability, Usual: "connection stability",
 	Text: "A consumer's session is ended by others only for a reason that the run gave.",
-	Rule: "A reason is a fault that struck its link, the end or the standstill of a process, a clock that was set, an order, from the session's opening to the in-flight bound after its end. A session that its owner closed proves nothing.",
+	Rule: "A reason is a fault that was set up on its link, the end or the standstill of a process, a clock that was set, an order, from the session's opening to the in-flight bound after its end. A session that its owner closed proves nothing.",
 	new:  func() checker { return &stability{links: make(map[uint32]grievance)} },
 }
 
@@ -35,7 +35,7 @@ type broken struct {
 }
 
 func (c *stability) on() []evidence.Kind {
-	return []evidence.Kind{evidence.SessionOpened, evidence.SessionEnded, evidence.FaultFired, evidence.FaultHealed,
+	return []evidence.Kind{evidence.SessionOpened, evidence.SessionEnded, evidence.FaultArmed, evidence.FaultFired, evidence.FaultHealed,
 		evidence.ProcessExited, evidence.ProcessPaused, evidence.ProcessContinued, evidence.ClockSet, evidence.Commanded}
 }
 
@@ -51,6 +51,10 @@ func (c *stability) observe(l *ledger, e *evidence.Event, _ *message, _ *receipt
 		g := c.links[s.actor.name]
 		c.ended = append(c.ended, broken{s, l.symbol(e.Session), l.now,
 			s.openCalled.seq == 0 || g.open || g.seq > s.openCalled.seq || c.others.seq > s.openCalled.seq})
+	case evidence.FaultArmed: // a silent link is seen to be struck only by the next message on it
+		if e.Link != "" {
+			c.links[l.symbol(e.Link)] = grievance{l.now, e.Fault, true}
+		}
 	case evidence.FaultFired:
 		if e.Link == "" {
 			if l.class[e.Fault] != evidence.Store {
