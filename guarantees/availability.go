@@ -18,7 +18,9 @@ type readiness struct {
 	armed   bool // a fault was set up, which may have ended an idle session before it is seen to strike
 }
 
-func (c *readiness) on() []evidence.Kind { return []evidence.Kind{evidence.PublishReturned, evidence.FaultArmed} }
+func (c *readiness) on() []evidence.Kind {
+	return []evidence.Kind{evidence.PublishReturned, evidence.FaultArmed}
+}
 
 func (c *readiness) observe(l *ledger, e *evidence.Event, m *message, _ *receipt, out *ruling) {
 	c.armed = c.armed || e.Kind == evidence.FaultArmed

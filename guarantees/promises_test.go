@@ -302,7 +302,7 @@ var promises = []history{
 		t.after(time.Second).call(o1).answer(o1, evidence.Rejected)
 	}, Held, ""},
 	{evidence.Availability, "rejected on a link that is silent, as its next message shows", func(t *tale) {
-		t.fault("silent", evidence.Link).sub("c1#1", "g").publish(o2).add(evidence.Event{Kind: evidence.FaultArmed, Fault: "silent", Link: "p1"})
+		t.sub("c1#1", "g").publish(o2).add(evidence.Event{Kind: evidence.FaultArmed, Fault: "silent", Link: "p1"})
 		t.call(o1).answer(o1, evidence.Rejected)
 	}, Held, ""},
 	{evidence.Availability, "declined with a consumer ready", func(t *tale) {
@@ -386,7 +386,7 @@ var promises = []history{
 		t.listens("c1#1", "g", "orders", 1).publish(o1).deliver("c1#1", o1).after(100*ms).publish(o2).deliver("c1#1", o2)
 	}, Held, ""},
 	{evidence.CreditKept, "what may have expired", func(t *tale) {
-		t.listens("c1#1", "g", "orders", 1).call(o1, ttl(50*ms)).answer(o1, evidence.Accepted).deliver("c1#1", o1).after(50 * ms).publish(o2).deliver("c1#1", o2)
+		t.listens("c1#1", "g", "orders", 1).call(o1, ttl(50*ms)).answer(o1, evidence.Accepted).deliver("c1#1", o1).after(50*ms).publish(o2).deliver("c1#1", o2)
 	}, Held, ""},
 	{evidence.CreditKept, "handed over again is one place", func(t *tale) {
 		t.listens("c1#1", "g", "orders", 1).publish(o1).deliver("c1#1", o1).deliver("c1#1", o1, again)
@@ -413,7 +413,7 @@ var promises = []history{
 		t.fault("slow", evidence.Link).fire("slow", "delay", "c1", frameDeliver).after(time.Second).sub("c1#1", "g").after(time.Second).broken("c1#1")
 	}, Held, ""},
 	{evidence.SessionStability, "its link was made silent", func(t *tale) {
-		t.fault("silent", evidence.Link).sub("c1#1", "g").add(evidence.Event{Kind: evidence.FaultArmed, Fault: "silent", Link: "c1"})
+		t.sub("c1#1", "g").add(evidence.Event{Kind: evidence.FaultArmed, Fault: "silent", Link: "c1"})
 		t.after(time.Second).broken("c1#1")
 	}, Held, ""},
 	{evidence.SessionStability, "its broker ended, which is seen after it", func(t *tale) {
