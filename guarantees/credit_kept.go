@@ -128,7 +128,7 @@ func (c *crediting) certain(l *ledger, s *credited, m *message) time.Duration {
 	}
 	until := from + l.limits.RedeliveryPeriod
 	if m.ttl > 0 { // what expires gives its place back
-		until = min(until, m.called.at+m.ttl-l.limits.ExpiryTolerance)
+		until = max(0, min(until, m.called.at+m.ttl-l.limits.ExpiryTolerance))
 	}
 	return until
 }

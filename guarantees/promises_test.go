@@ -388,6 +388,10 @@ var promises = []history{
 	{evidence.CreditKept, "what may have expired", func(t *tale) {
 		t.listens("c1#1", "g", "orders", 1).call(o1, ttl(50*ms)).answer(o1, evidence.Accepted).deliver("c1#1", o1).after(50*ms).publish(o2).deliver("c1#1", o2)
 	}, Held, ""},
+	{evidence.CreditKept, "what may have expired at once", func(t *tale) {
+		t.prof.Limits.ExpiryTolerance = time.Second
+		t.listens("c1#1", "g", "orders", 1).call(o1, ttl(50*ms)).answer(o1, evidence.Accepted).deliver("c1#1", o1).publish(o2).deliver("c1#1", o2)
+	}, Held, ""},
 	{evidence.CreditKept, "handed over again is one place", func(t *tale) {
 		t.listens("c1#1", "g", "orders", 1).publish(o1).deliver("c1#1", o1).deliver("c1#1", o1, again)
 	}, Held, ""},
