@@ -51,12 +51,12 @@ type ledger struct {
 	clockWas      time.Duration // before it was last set
 	clockSetAt    time.Duration
 	healed        stamp
-	over          bool  // the run's last phase has begun
-	brokerEnded   stamp // its process
-	restarted     bool  // by a step of the script
-	brokerFailed  stamp // its latest crash, restart or store failure
-	brokerFell    stamp // when it last ended by itself
-	fired         stamp // the latest fault
+	over          bool    // the run's last phase has begun
+	brokerEnded   stamp   // its process
+	restarted     bool    // by a step of the script
+	failures      []stamp // its crashes, restarts and store failures
+	falls         []stamp // when it ended by itself
+	fired         stamp   // the latest fault
 	active        map[string]bool
 	held          map[uint32][]window // by link: when we held or delayed what passes
 	pauses        []window
