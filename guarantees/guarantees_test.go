@@ -13,14 +13,17 @@ const (
 	retryOf1   = "p1-1-2"
 )
 
-// cases are the recorded histories: for each guarantee those that hold, those
-// that violate it in every way it can name, and those that decide nothing.
-var cases = []struct {
+// history is one that is told, with what must come of it.
+type history struct {
 	guarantee, name string
 	tell            func(*tale)
 	outcome         Outcome
 	kind            string // of the finding that must be among them
-}{
+}
+
+// cases are the recorded histories: for each guarantee those that hold, those
+// that violate it in every way it can name, and those that decide nothing.
+var cases = []history{
 	{evidence.NoAcceptedLoss, "served and acknowledged", func(t *tale) {
 		t.sub("c1#1", "g").publish(o1).serve("c1#1", o1).drained("settled").rows("end")
 	}, Held, ""},
@@ -578,6 +581,11 @@ var cases = []struct {
 	{evidence.RecoveryBounded, "no consumer ready", func(t *tale) { t.publish(o1).after(time.Second).drained("no-consumer") }, Inconclusive, ""},
 	{evidence.RecoveryBounded, "no bound", func(t *tale) { t.prof.Limits.RecoveryBound = 0; t.publish(o1) }, NotApplicable, ""},
 
+	{evidence.RowsMatchClients, "killed before the delete, and long after restarted under another partition", func(t *tale) {
+		t.fault("kill", evidence.BrokerCrash).boots("a").sub("c1#1", "g").publish(o1).serve("c1#1", o1).fire("kill", "kill", "", "").end("c1#1").
+			after(time.Second).add(evidence.Event{Kind: evidence.Commanded, Actor: actorBroker, Command: evidence.CommandRestart}).
+			broker(evidence.ProcessExited, "", &evidence.ExitInfo{Ordered: true}).boots("b").drained("no-consumer").after(time.Second).rows("end", in("a", o1))
+	}, Held, ""},
 	{evidence.RowsMatchClients, "both say the same", func(t *tale) {
 		t.sub("c1#1", "g").publish(o1, o2).serve("c1#1", o1).end("c1#1").after(100*ms).rows("end", row(evidence.RowPending, o2))
 	}, Held, ""},
@@ -671,7 +679,9 @@ func in(partition, publish string) evidence.StoredRow {
 	return row(evidence.RowPending, publish, func(r *evidence.StoredRow) { r.Partition = partition })
 }
 
-func TestGuarantees(t *testing.T) {
+func TestGuarantees(t *testing.T) { testHistories(t, cases) }
+
+func testHistories(t *testing.T, cases []history) {
 	for _, c := range cases {
 		t.Run(c.guarantee+"/"+c.name, func(t *testing.T) {
 			tale := newTale()
@@ -702,7 +712,7 @@ func TestEveryGuaranteeHasItsHistories(t *testing.T) {
 	for _, g := range Guarantees() {
 		for _, o := range []Outcome{Held, Violated, Inconclusive} {
 			found := false
-			for _, c := range cases {
+			for _, c := range slices.Concat(cases, promises) {
 				found = found || c.guarantee == g.Name && c.outcome == o
 			}
 			if !found {

@@ -23,6 +23,7 @@ type ledger struct {
 	class     map[string]evidence.Class
 
 	symbols map[string]uint32
+	recent  [16]symbol // of those asked for last; actors and sessions come again and again
 	names   []string // of symbols; 0 is ""
 
 	slots     arena[slot]
@@ -54,11 +55,13 @@ type ledger struct {
 	over          bool    // the run's last phase has begun
 	brokerEnded   stamp   // its process
 	restarted     bool    // by a step of the script
-	brokerFailed  []stamp // its crashes, restarts and store failures
-	brokerFell    []stamp // when it ended by itself
+	failures      []stamp // its crashes, restarts and store failures
+	falls         []stamp // when it ended by itself
+	fired         stamp   // the latest fault
 	active        map[string]bool
 	held          map[uint32][]window // by link: when we held or delayed what passes
 	pauses        []window
+	troubles      []window // when faults were at work, orders given, processes begun and ended
 	deadlines     []due
 	partitions    []partitionStart
 	checkpoints   map[string]stamp // the first snapshot of each name
@@ -79,6 +82,12 @@ type ledger struct {
 	strayRows   []stray
 }
 
+// symbol is a name and its number.
+type symbol struct {
+	text string
+	id   uint32
+}
+
 // slot is the identity of a publish: 56 bytes, kept for ever.
 type slot struct {
 	business, messageID, digest uint64 // hashes
@@ -90,6 +99,7 @@ type slot struct {
 	producer, try               uint16
 	keptN                       uint8
 	heldBy                      evidence.HeldBy
+	destination                 uint32
 }
 
 // keptReceipt is a settled receipt: 32 bytes.
@@ -207,7 +217,12 @@ func (l *ledger) symbol(s string) uint32 {
 	if s == "" {
 		return 0
 	}
+	memo := &l.recent[(len(s)+int(s[len(s)-1]))%len(l.recent)]
+	if memo.text == s {
+		return memo.id
+	}
 	if id, ok := l.symbols[s]; ok {
+		*memo = symbol{l.names[id], id}
 		return id
 	}
 	s = strings.Clone(s) // not the line it was read from
@@ -401,7 +416,7 @@ func (l *ledger) heat(r ref, s *slot) *message {
 func (l *ledger) thaw(m *message) {
 	s := m.slot
 	m.frozen = true
-	m.acceptance, m.heldBy = evidence.Accepted, s.heldBy
+	m.acceptance, m.heldBy, m.destination = evidence.Accepted, s.heldBy, s.destination
 	m.called, m.returned = stamp{seq: 1}, stamp{seq: 1}
 	for i := range uint32(s.keptN) {
 		k := l.receipts.at(s.kept + i)
