@@ -55,6 +55,17 @@ func All() []script.Scenario {
 		linkDown,
 		recoverFromTimestamp,
 		recoverFromSequence,
+		steadyLoad,
+		topics,
+		sharedWork,
+		backlogRestarted,
+		backlogKilled,
+		killInFlight,
+		consumerLeaves,
+		redeliveryInOrder,
+		deadLetters,
+		expiryOverRestart,
+		groupCommit,
 	}
 }
 

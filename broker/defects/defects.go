@@ -230,4 +230,19 @@ var all = []Defect{
 		Breaks: order,
 		SeenIn: "restart with several pending messages and one consumer", Store: loadBackwards,
 	},
+	{
+		Name: "headers-lost-on-restart", Text: "a pending message is served without its headers after a restart",
+		Breaks: noPhantom,
+		SeenIn: "a backlog with headers over a restart", Store: loadWithoutHeaders,
+	},
+	{
+		Name: "ttl-begins-again-on-restart", Text: "the time to live of a pending message begins again with a restart",
+		Breaks: expiryHonoured,
+		SeenIn: "a restart in the middle of a time to live", Store: restartTTL,
+	},
+	{
+		Name: "one-of-a-batch-forgotten", Text: "of a commit that holds several messages the last is not written, though it is answered Accepted",
+		Breaks: noAcceptedLoss, Follows: []string{rowsMatchClients, recoveryBounded, persistedBeforeAccepted},
+		SeenIn: "a load under which commits hold more than one message, and a restart", Store: forgetLastOfBatch,
+	},
 }

@@ -396,6 +396,46 @@ var probes = map[string]func(r *rig) bool{
 		r.restart()
 		return r.receive(r.subscribe(wire.AtLeastOnce, 5)).BusinessID != "order-1"
 	},
+	"headers-lost-on-restart": func(r *rig) bool {
+		r.subscribe(wire.AtLeastOnce, 0)
+		m := order(1)
+		m.Headers = map[string]string{"colour": "red"}
+		r.publish(m)
+		r.restart()
+		return r.receive(r.subscribe(wire.AtLeastOnce, 1)).Headers["colour"] != "red"
+	},
+	"ttl-begins-again-on-restart": func(r *rig) bool {
+		r.subscribe(wire.AtLeastOnce, 0)
+		m := order(1)
+		m.TTL = 500 * time.Millisecond
+		r.publish(m)
+		r.restart()
+		<-time.After(m.TTL) // the time that it had when the broker was stopped, and more
+		r.subscribe(wire.AtLeastOnce, 0)
+		r.purged()
+		return r.count(r.rows, store.Pending) > 0
+	},
+	"one-of-a-batch-forgotten": func(r *rig) bool {
+		r.subscribe(wire.AtLeastOnce, 0)
+		hold := make(chan struct{})
+		r.rows.hold.Store(&hold)
+		var calls []*client.Call
+		for n := range 5 {
+			call, err := r.producer.Publish(r.ctx, order(n))
+			if err != nil {
+				r.t.Fatal(err)
+			}
+			calls = append(calls, call)
+		}
+		r.rows.hold.Store(nil)
+		close(hold)
+		for _, call := range calls {
+			if reply, err := call.Wait(r.ctx); err != nil || reply.Answer != wire.Accepted {
+				r.t.Fatal(reply, err)
+			}
+		}
+		return r.count(r.rows, store.Pending) < len(calls)
+	},
 }
 
 func (r *rig) redeliver() (first, again *client.Delivery) {
