@@ -7,6 +7,9 @@ N        ?= 20
 FUZZTIME ?= 10s
 BENCH    ?= .
 GOLANGCI := v2.15.0
+GREMLINS := v0.6.0
+SEED     ?= 1
+MIN      ?= 0
 
 REPORT   := $(CURDIR)/report
 CUSTODY  := bin/custody
@@ -14,7 +17,7 @@ CUSTODY  := bin/custody
 # No C compiler is needed; only the race detector has to have one.
 export CGO_ENABLED := 0
 
-.PHONY: build brokers accept test race bench defects sweep matrix docs record lint fuzz soak images clean
+.PHONY: build brokers accept test race bench defects mutants sweep matrix docs record lint fuzz soak images clean
 
 ## build: bin/custody
 build:
@@ -56,6 +59,18 @@ bench:
 defects: build
 	@rm -rf "$(REPORT)/defects" && mkdir -p "$(REPORT)"
 	$(CUSTODY) defects --out report/defects
+
+## mutants: which small changes to the broker the checklist and exploring notice: all, or
+## N of them drawn by SEED; fails below a score of MIN percent; goes on where it was broken off
+mutants: N = 0
+mutants: bin/gremlins-$(GREMLINS)
+	@go build -o bin/mutants ./mutants
+	bin/mutants -gremlins bin/gremlins-$(GREMLINS) -n $(N) -seed $(SEED) -min $(MIN) -out report/mutants -resume
+
+bin/gremlins-$(GREMLINS):
+	@mkdir -p bin
+	GOFLAGS= GOBIN="$(CURDIR)/bin" go install github.com/go-gremlins/gremlins/cmd/gremlins@$(GREMLINS)
+	@mv bin/gremlins $@
 
 ## sweep: strike every hand-over of SYSTEM with every fault that applies
 sweep: build

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/faults"
@@ -53,6 +54,10 @@ type resolver struct {
 
 // resolve gives the faults of a script as data. An error is a *UsageError.
 func resolve(s script.Scenario) ([]evidence.FaultLabel, error) {
+	if !isFolderName(s.Name) {
+		return nil, &UsageError{&script.Error{File: fmt.Sprintf("scenario %q", s.Name), Line: 1,
+			Text: fmt.Sprintf("its name is that of its run's folder: leave out slashes and a leading dot, and use at most %d bytes", maxFolderName)}}
+	}
 	r := &resolver{s: s, actors: map[string]string{faults.Broker: faults.Broker, "store": "store"},
 		labels: map[string]bool{}, checkpoints: map[string]int{}, above: map[string]bool{}}
 	for _, step := range s.Steps {
@@ -263,6 +268,17 @@ func needNames() []string {
 		names = append(names, string(n))
 	}
 	return names
+}
+
+// maxFolderName leaves room for what is appended to a scenario's name.
+const maxFolderName = 200
+
+// isFolderName keeps a script that somebody else has written from choosing
+// where files are made.
+func isFolderName(name string) bool {
+	return name != "" && len(name) <= maxFolderName && name[0] != '.' && !strings.ContainsFunc(name, func(r rune) bool {
+		return r == '/' || r == '\\' || unicode.IsControl(r)
+	})
 }
 
 func verbs() []string {

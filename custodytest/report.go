@@ -30,16 +30,34 @@ func report(t testing.TB, o scenarios.Outcome, seed uint64) {
 		t.Logf("not claimed: %s", j.Why)
 	case j.Outcome == guarantees.Held:
 		t.Log(j.Why)
+		for _, v := range j.Verdicts { // expected or not: a green test must not hide it
+			if v.Outcome == guarantees.Violated {
+				t.Logf("seen broken, not claimed: %s: %s", v.Guarantee, v.Why)
+			}
+		}
 	default:
 		t.Errorf("inconclusive: %s\n%s", j.Why, trail(t, o, seed))
 	}
 }
 
-// findings in plain words, one block each.
+// findings in plain words, one block for each kind, with how many there are.
 func findings(broken []guarantees.Finding) string {
+	type kind struct{ guarantee, kind string }
+	count := map[kind]int{}
+	for _, f := range broken {
+		count[kind{f.Guarantee, f.Kind}]++
+	}
 	var b strings.Builder
 	for _, f := range broken {
+		k := kind{f.Guarantee, f.Kind}
+		n, first := count[k]
+		if delete(count, k); !first {
+			continue
+		}
 		fmt.Fprintf(&b, "  %s (%s): %s\n", f.Guarantee, f.Kind, f.Text)
+		if n > 1 {
+			fmt.Fprintf(&b, "    and %d more like it\n", n-1)
+		}
 		for _, line := range []struct{ name, value string }{
 			{"hand-over", string(f.HandOver)},
 			{"business ID", f.BusinessID},

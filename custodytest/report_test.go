@@ -43,6 +43,11 @@ func TestReport(t *testing.T) {
 		says      []string
 	}{
 		{"held", guarantees.Judgement{Outcome: guarantees.Held, Why: "held: order"}, nil, "log", []string{"held: order"}},
+		{"held, and something else was seen", guarantees.Judgement{Outcome: guarantees.Held, Why: "held: order", Verdicts: []guarantees.Verdict{
+			{Guarantee: "single-effect", Outcome: guarantees.Violated, Why: "order-1 has 2 effects"}}}, nil, "log log",
+			[]string{"seen broken, not claimed: single-effect: order-1 has 2 effects"}},
+		{"violated often", guarantees.Judgement{Outcome: guarantees.Violated, Broken: []guarantees.Finding{finding, finding, finding}}, nil, "error",
+			[]string{"order-3 was lost", "and 2 more like it"}},
 		{"violated", broken, nil, "error", append([]string{"violated: broken: no-accepted-loss", "no-accepted-loss (lost-suffix): order-3 was lost", "broker → consumer",
 			"business ID  order-3", "publish ID   p1-3-1", "message ID   m-3", "subscription orders", "events       17 21"}, trail...)},
 		{"violated, then not measured", broken, errors.New("disk gone"), "error fatal", []string{"order-3 was lost", "disk gone"}},

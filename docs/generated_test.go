@@ -41,6 +41,7 @@ var generated = map[string]func() string{
 	"classes":    classesList,
 	"matrix":     matrixTable,
 	"losses":     lossesTable,
+	"systems":    systemsTable,
 }
 
 var part = regexp.MustCompile(`(?s)(<!-- generated: ([a-z]+) -->\n).*?(<!-- end -->)`)
@@ -137,6 +138,22 @@ func matrixTable() string { return gridTable(func(g reports.Grid) reports.Grid {
 // lossesTable is the part of the matrix that most readers come for.
 func lossesTable() string {
 	return gridTable(func(g reports.Grid) reports.Grid { return g.Only(evidence.NoAcceptedLoss) })
+}
+
+// systemsTable is that part for one profile of each system: its first, as it is
+// run on this machine.
+func systemsTable() string {
+	return gridTable(func(g reports.Grid) reports.Grid {
+		g = g.Only(evidence.NoAcceptedLoss)
+		seen := map[string]bool{}
+		g.Rows = slices.DeleteFunc(slices.Clone(g.Rows), func(r reports.GridRow) bool {
+			system, _, _ := strings.Cut(r.Name, ":")
+			again := seen[system]
+			seen[system] = true
+			return again
+		})
+		return g
+	})
 }
 
 func gridTable(part func(reports.Grid) reports.Grid) string {

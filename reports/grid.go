@@ -14,8 +14,10 @@ type Grid struct {
 	Title   string    `json:"title"`
 	Lead    string    `json:"lead"` // what it shows, in one sentence
 	Command string    `json:"command,omitempty"`
-	Date    string    `json:"date,omitempty"` // of the first run
-	Corner  string    `json:"corner"`         // heading of the rows' names
+	Date    string    `json:"date,omitempty"`    // of the first run
+	Corner  string    `json:"corner"`            // heading of the rows' names
+	Custody string    `json:"custody,omitempty"` // the version that made it
+	Proofs  []string  `json:"proofs,omitempty"`  // what the runs prove together
 	Columns []Column  `json:"columns"`
 	Rows    []GridRow `json:"rows"`
 }
@@ -37,10 +39,12 @@ type GridRow struct {
 
 // Cell is what the runs of one row have shown for one column.
 type Cell struct {
-	State State  `json:"state,omitempty"` // empty: nothing was put to the test there
-	Why   string `json:"why,omitempty"`
-	Run   string `json:"run,omitempty"`  // evidence folder of the run that decided it
-	Link  string `json:"link,omitempty"` // …and where a page of it is
+	State  State  `json:"state,omitempty"` // empty: nothing was put to the test there
+	Why    string `json:"why,omitempty"`
+	Run    string `json:"run,omitempty"`    // evidence folder of the run that decided it
+	Link   string `json:"link,omitempty"`   // …and where a page of it is
+	Runs   int    `json:"runs,omitempty"`   // that put it to the test, of all scenarios
+	Broken int    `json:"broken,omitempty"` // …and showed it violated
 }
 
 // State of a cell. A claim is what the profile promises for the faults that fired.
@@ -102,10 +106,17 @@ func (s State) worse(t State) bool {
 // add what one more run has shown. link gives where a page of it is; nil is
 // nowhere.
 func (c *Cell) add(s State, why string, run Run, link func(Run) string) {
+	switch s {
+	case CellViolated, CellShown:
+		c.Broken++
+		c.Runs++
+	case CellHeld, CellUnclaimed:
+		c.Runs++
+	}
 	if !s.worse(c.State) {
 		return
 	}
-	*c = Cell{State: s, Why: why, Run: run.Dir}
+	c.State, c.Why, c.Run, c.Link = s, why, run.Dir, ""
 	if link != nil {
 		c.Link = link(run)
 	}
@@ -217,7 +228,7 @@ func WriteGridJSON(w io.Writer, g Grid) error {
 // WriteGridTerminal lists each row: with groups in words, without as marks
 // under numbered columns.
 func WriteGridTerminal(w io.Writer, g Grid) error {
-	t := &terminal{paint: onTerminal(w)}
+	t := &terminal{paint: onTerminal(w), columns: columnsFor(Width(w))}
 	t.line("%s", t.bold(Visible(g.Title)))
 	t.line("%s", t.faint(Visible(g.Lead)))
 	if g.grouped() {
@@ -226,7 +237,14 @@ func WriteGridTerminal(w io.Writer, g Grid) error {
 		t.gridMarks(g)
 	}
 	t.line("")
-	t.line("%s", g.headline())
+	proofs, left := bounded(g.Proofs, terminalTrials)
+	for _, p := range proofs {
+		t.text("", p)
+	}
+	if left > 0 {
+		t.line("… and %s in the JSON", plural(left, "more rate"))
+	}
+	t.text("", g.headline())
 	_, err := w.Write(t.out.Bytes())
 	return err
 }
@@ -343,10 +361,16 @@ func WriteGridMarkdown(w io.Writer, g Grid) error {
 	fmt.Fprintf(&b, "\n%s. Empty: not exercised.\n", strings.Join(legend, " · "))
 	if g.Date != "" {
 		fmt.Fprintf(&b, "\nMeasured %s", md(g.Date))
+		if g.Custody != "" {
+			fmt.Fprintf(&b, " by Custody %s", md(g.Custody))
+		}
 		if g.Command != "" {
 			fmt.Fprintf(&b, " with %s", mdCode(g.Command))
 		}
 		b.WriteString(".\n")
+	}
+	for _, p := range g.Proofs[:min(len(g.Proofs), markdownFindings)] {
+		fmt.Fprintf(&b, "\n%s.\n", md(p))
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
@@ -356,7 +380,7 @@ func WriteGridMarkdown(w io.Writer, g Grid) error {
 func (g Grid) Only(group string) Grid {
 	var kept []int
 	only := g
-	only.Columns = nil
+	only.Columns, only.Proofs = nil, nil // those are of all groups
 	for i, c := range g.Columns {
 		if c.Group == group {
 			kept = append(kept, i)

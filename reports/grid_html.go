@@ -24,6 +24,9 @@ const htmlOpen = 200
 
 type gridView struct {
 	Title, Lead, Date, Command, Corner string
+	Custody                            string
+	Proofs                             []string
+	ProofsLeftOut                      int
 	Grouped                            bool
 	Counts                             []cellCount
 	Spans                              []spanView
@@ -71,7 +74,8 @@ func WriteGridHTML(w io.Writer, g Grid) error {
 }
 
 func gridViewOf(g Grid) gridView {
-	v := gridView{Title: g.Title, Lead: g.Lead, Date: g.Date, Command: g.Command, Corner: g.Corner, Grouped: g.grouped()}
+	v := gridView{Title: g.Title, Lead: g.Lead, Date: g.Date, Command: g.Command, Corner: g.Corner, Grouped: g.grouped(), Custody: g.Custody}
+	v.Proofs, v.ProofsLeftOut = bounded(g.Proofs, htmlNotes)
 	counts := g.Counts()
 	for _, s := range States() {
 		if counts[s] > 0 {

@@ -451,7 +451,7 @@ func reportFacts(r Report) []factView {
 	add("Machine", machines.String())
 	var words []string
 	for _, name := range sortedKeys(versions) {
-		words = append(words, name+" "+versions[name].String())
+		words = append(words, named(name, versions[name].String()))
 	}
 	add("Versions", strings.Join(words, " · "))
 	add("Rendered by", named("custody", r.Custody))
@@ -459,8 +459,8 @@ func reportFacts(r Report) []factView {
 }
 
 func named(what, value string) string {
-	if value == "" {
-		return ""
+	if value == "" || strings.HasPrefix(value, what) { // "go1.26" says so itself
+		return value
 	}
 	return what + " " + value
 }

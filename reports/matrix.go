@@ -22,7 +22,8 @@ func Matrix(r Report, link func(Run) string) Grid {
 		m.add(run)
 	}
 	g := m.grid
-	g.Title, g.Command = r.title(), r.Command
+	g.Title, g.Command, g.Custody = r.title(), r.Command, r.Custody
+	g.prove(r)
 	g.Lead = "What each profile promises, set against what its runs have shown, by the faults that fired."
 	g.Corner = "System and profile"
 	for _, run := range r.Runs {
@@ -256,8 +257,15 @@ func stateOfRun(r Run) State {
 
 // String is the cell in words.
 func (c Cell) String() string {
-	if c.Why == "" {
-		return c.State.words()
+	words := c.State.words()
+	switch {
+	case c.Broken > 0:
+		words += fmt.Sprintf(" in %d of %s", c.Broken, plural(c.Runs, "run"))
+	case c.Runs > 1:
+		words += " in " + plural(c.Runs, "run")
 	}
-	return fmt.Sprintf("%s: %s", c.State.words(), c.Why)
+	if c.Why == "" {
+		return words
+	}
+	return words + ": " + c.Why
 }

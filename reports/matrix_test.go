@@ -98,3 +98,43 @@ func TestGridsEscapeWhatTheyShow(t *testing.T) {
 		}
 	}
 }
+
+// Runs of one cell add up, over folders and repeats, and the matrix says what
+// they prove together in every format.
+func TestAMatrixAddsUpTrials(t *testing.T) {
+	held := guarantees.Verdict{Guarantee: evidence.NoAcceptedLoss, Outcome: guarantees.Held, Claimed: true, Covered: true, Why: "nothing was lost"}
+	lost := held
+	lost.Outcome, lost.Why = guarantees.Violated, "order-1 is gone"
+	r := reports.Report{Custody: "v9.8.7", Command: "custody matrix sys --scenarios a,b"}
+	for i, v := range []guarantees.Verdict{held, held, held, held, lost} {
+		for _, scenario := range []string{"a", "b"}[:min(2, 5-i)] { // b is never broken
+			run := runOf("p", scenario, "", v)
+			if scenario == "b" {
+				run = runOf("p", "b", "", held)
+			}
+			run.Manifest.Expect = []string{evidence.NoAcceptedLoss}
+			run.Manifest.Seed, run.Judgement.Run = uint64(i), scenario+string(rune('0'+i))
+			r.Runs = append(r.Runs, run)
+		}
+	}
+	g := reports.Matrix(r, nil)
+	if c := g.Rows[0].Cells[0]; c.Runs != 9 || c.Broken != 1 || c.State != reports.CellViolated || !strings.Contains(c.String(), "in 1 of 9 runs: a: order-1 is gone") {
+		t.Errorf("the cell is %+v: %s", c, c)
+	}
+	for _, f := range reports.GridFormats() {
+		var b strings.Builder
+		if err := f.Write(&b, g); err != nil {
+			t.Fatal(err)
+		}
+		text := strings.Join(strings.Fields(strings.NewReplacer("&#45;", "-", "&#40;", "(", "&#41;", ")").Replace(b.String())), " ")
+		want := []string{"1 held claim rests on 4 runs: a failure in 53 % of runs or more is excluded", "no-accepted-loss in a on sys:p: broken in 1 of 5 runs, a rate between 0.51 % and 72 %"}
+		if f.Name != "terminal" {
+			want = append(want, "custody matrix sys --scenarios a,b", "v9.8.7")
+		}
+		for _, w := range want {
+			if !strings.Contains(text, w) {
+				t.Errorf("%s does not say %q:\n%s", f.Name, w, text)
+			}
+		}
+	}
+}

@@ -9,6 +9,7 @@
 package reports
 
 import (
+	"fmt"
 	"io"
 	"slices"
 	"strings"
@@ -24,7 +25,30 @@ type Report struct {
 	Command string // the command line that made the runs, as typed; may be empty
 	Custody string // the version that renders it
 	Runs    []Run
+	Copies  []Copy    // folders that hold a run of Runs again; they are not counted
 	Failed  []Failure // runs that have left no evidence
+}
+
+// Copy is a second folder of one run.
+type Copy struct {
+	Dir string
+	Of  string // the folder that is counted
+}
+
+// String is one sentence.
+func (c Copy) String() string {
+	return Visible(fmt.Sprintf("%s is the same run as %s, and is counted once", c.Dir, c.Of))
+}
+
+// Damaged are the runs whose evidence is not whole, each in a sentence.
+func (r Report) Damaged() []string {
+	var all []string
+	for _, run := range r.Runs {
+		if run.Judgement.Damaged {
+			all = append(all, Visible(run.Dir+": "+run.Judgement.Error))
+		}
+	}
+	return all
 }
 
 // Failure is a run that was begun and of which nothing can be shown: it could
@@ -91,7 +115,7 @@ func (r Run) subject() string {
 func (r Run) made() string {
 	var words []string
 	for _, name := range sortedKeys(r.Manifest.Versions) {
-		words = append(words, name+" "+r.Manifest.Versions[name])
+		words = append(words, named(name, r.Manifest.Versions[name]))
 	}
 	if r.Judgement.Judge != "" {
 		words = append(words, "judge "+r.Judgement.Judge)

@@ -369,6 +369,9 @@ func cell(s string, width int) string { return runewidth.FillRight(fit(s, width)
 // right is cell, to the right.
 func right(s string, width int) string { return runewidth.FillLeft(fit(s, width), width) }
 
+// Wrap breaks s at blanks into lines of at most so many cells.
+func Wrap(s string, width int) []string { return wrap(s, width) }
+
 // wrap breaks s at blanks.
 func wrap(s string, width int) []string { return pack(strings.Fields(s), " ", width) }
 

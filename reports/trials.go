@@ -19,7 +19,8 @@ type Trials struct {
 	Target    string  `json:"target"` // system:profile, and the seeded defect if there was one
 	Scenario  string  `json:"scenario"`
 	Guarantee string  `json:"guarantee"`
-	Claimed   bool    `json:"claimed"` // …for the faults that fired, in every run
+	Claimed   bool    `json:"claimed"`            // …for the faults that fired, in every run
+	Expected  bool    `json:"expected,omitempty"` // some run was to put it to the test
 	Runs      int     `json:"runs"`
 	Broken    int     `json:"broken"`           // runs in which it was violated
 	Seeded    bool    `json:"seeded,omitempty"` // a defect was switched on: its rate says nothing of the system
@@ -125,7 +126,7 @@ func (r Report) trials() []Trials {
 	for i := range all {
 		t := &all[i]
 		k := key{t.Target, t.Scenario, t.Guarantee}
-		if !expected[k] { // it is told of only where it was violated
+		if t.Expected = expected[k]; !t.Expected { // it is told of only where it was violated
 			k.guarantee = ""
 			t.Runs = measured[k]
 		}
@@ -147,10 +148,13 @@ func (t Trials) String() string {
 		what, t.Broken, plural(t.Runs, "run"), percentOf(t.RateFrom), percentOf(t.RateTo), plural(t.CleanRuns, "clean run"))
 }
 
-// rare are the trials that have shown a claim broken: how often, and what it
-// takes to say that it is so no more.
+// rare are the trials that have shown a claim broken, or more than once put to
+// the test what nobody claims: how often it broke, and what it takes to say that
+// it does so no more.
 func rare(all []Trials) []Trials {
-	return slices.DeleteFunc(slices.Clone(all), func(t Trials) bool { return t.Broken == 0 || !t.Claimed || t.Seeded })
+	return slices.DeleteFunc(slices.Clone(all), func(t Trials) bool {
+		return t.Broken == 0 || t.Seeded || !t.Claimed && (!t.Expected || t.Runs < 2)
+	})
 }
 
 // proofs say what stands behind the held verdicts, a sentence for each number of
@@ -177,6 +181,15 @@ func proofs(all []Trials) []string {
 			plural(held[n], "held claim"), rest, percentOf(Excluded(n)), confidence))
 	}
 	return lines
+}
+
+// prove says below a grid what its runs prove together.
+func (g *Grid) prove(r Report) {
+	all := r.trials()
+	for _, t := range rare(all) {
+		g.Proofs = append(g.Proofs, t.String())
+	}
+	g.Proofs = append(proofs(all), g.Proofs...)
 }
 
 // percentOf a rate, to two figures that never say less than there is.

@@ -340,6 +340,9 @@ func TestErrorAtNamesFileLineAndWord(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if got := s.LineOf(1); got != 4 { // empty lines are not printed
+		t.Errorf("the second step is printed on line %d, want 4:\n%s", got, Print(s))
+	}
 	goValue := s
 	goValue.source = nil
 	for _, c := range []struct {

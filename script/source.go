@@ -55,5 +55,9 @@ func (s Scenario) ErrorAt(part Part, i int, word, format string, args ...any) *E
 	return e
 }
 
-// LineOf the i-th step, in its file or as printed.
-func (s Scenario) LineOf(i int) int { return s.ErrorAt(PartStep, i, "", "").Line }
+// LineOf the i-th step in the script as it is printed, which is what evidence
+// keeps of it.
+func (s Scenario) LineOf(i int) int {
+	s.source = nil
+	return s.ErrorAt(PartStep, i, "", "").Line
+}

@@ -73,13 +73,15 @@ func huntDefects(cmd *cobra.Command, args []string, f defectFlags) error {
 	}
 	if f.list {
 		return printAs(cmd.OutOrStdout(), f.format, chosen, func(w io.Writer) {
+			var lines []string
 			for _, d := range chosen {
 				if d.NotBuilt != "" {
-					fmt.Fprintf(w, "%-36s not built: %s\n", d.Name, d.NotBuilt)
+					lines = append(lines, d.Name+"\tnot built\t"+d.NotBuilt)
 					continue
 				}
-				fmt.Fprintf(w, "%-36s breaks %-26s %s\n", d.Name, d.Breaks, d.Text)
+				lines = append(lines, d.Name+"\tbreaks "+d.Breaks+"\t"+d.Text)
 			}
+			columns(w, "", lines)
 		})
 	}
 	if err := knownOutput(f.format); err != nil {

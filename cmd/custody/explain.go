@@ -8,7 +8,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -53,7 +52,8 @@ func explain(w io.Writer, name string) error {
 				fmt.Fprintln(w)
 			}
 			told = true
-			fmt.Fprintf(w, "%s %s\n%s\n", s.Name, e.Name, e.Text)
+			fmt.Fprintf(w, "%s %s\n", s.Name, e.Name)
+			sentence(w, e.Text)
 			e.Explain(w)
 		}
 	}
@@ -207,9 +207,5 @@ func section(w io.Writer, title string, lines []string) {
 		return
 	}
 	fmt.Fprintf(w, "\n%s:\n", title)
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	for _, l := range lines {
-		fmt.Fprintf(t, "  %s\n", l)
-	}
-	t.Flush()
+	columns(w, "  ", lines)
 }

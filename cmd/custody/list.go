@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -79,11 +78,11 @@ func list(w io.Writer, format string, entries []entry) error {
 		data[i] = e.Data
 	}
 	return printAs(w, format, data, func(w io.Writer) {
-		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+		var lines []string
 		for _, e := range entries {
-			fmt.Fprintf(t, "%s\t%s\n", e.Name, e.Text)
+			lines = append(lines, e.Name+"\t"+e.Text)
 		}
-		t.Flush()
+		columns(w, "", lines)
 	})
 }
 

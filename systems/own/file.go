@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"net"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -85,14 +84,7 @@ var fields = map[string][]string{
 const maxFile = 1 << 20
 
 func read(path string) (file, error) {
-	info, err := os.Stat(path)
-	if err == nil && info.Size() > maxFile {
-		err = fmt.Errorf("%d bytes are no profile; at most %d are read", info.Size(), maxFile)
-	}
-	var text []byte
-	if err == nil {
-		text, err = os.ReadFile(path)
-	}
+	text, err := evidence.ReadRegular(path, maxFile)
 	if err != nil {
 		return file{}, fmt.Errorf("read a profile: %w", err)
 	}
@@ -225,6 +217,9 @@ func classNames() []string {
 	return names
 }
 
+// maxPeriod bounds what a file may promise.
+const maxPeriod = 24 * time.Hour
+
 func (l limits) check(wrong func(field, format string, args ...any) error) error {
 	periods := map[string]time.Duration{
 		"redelivery-period": l.RedeliveryPeriod, "recovery-bound": l.RecoveryBound, "in-flight-bound": l.InFlightBound,
@@ -233,6 +228,9 @@ func (l limits) check(wrong func(field, format string, args ...any) error) error
 	for _, name := range slices.Sorted(maps.Keys(periods)) {
 		if periods[name] < 0 {
 			return wrong("limits."+name, "%s is negative", periods[name])
+		}
+		if periods[name] > maxPeriod {
+			return wrong("limits."+name, "%s is more than %s, and what may come that late is never missed", periods[name], maxPeriod)
 		}
 	}
 	if l.MaxAttempts < 0 {

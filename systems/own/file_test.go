@@ -1,7 +1,9 @@
 package own
 
 import (
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -56,6 +58,7 @@ func TestParseTellsWhatIsWrong(t *testing.T) {
 		"a wrong type":        {swap("[systemctl, start, redis]", "systemctl start redis"), "line 12"},
 		"no period":           {swap("20s", "soon"), "line 10"},
 		"a negative period":   {swap("20s", "-20s"), "s.yaml:10: limits.recovery-bound: -20s is negative"},
+		"a bound of years":    {swap("20s", "262800h"), "s.yaml:10: limits.recovery-bound: 262800h0m0s is more than 24h0m0s"},
 		"no system":           {swap("system: redis:aof-always-claim", ""), "s.yaml:1: system: name the adapter"},
 		"no address":          {swap("127.0.0.1:6379", "here"), `s.yaml:3: address: "here" is none; write HOST:PORT`},
 		"a strange name":      {swap("name: staging", "name: a b"), "s.yaml:2: name: "},
@@ -69,6 +72,19 @@ func TestParseTellsWhatIsWrong(t *testing.T) {
 	} {
 		if _, err := parse("s.yaml", []byte(c.text)); err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: %v, want one line with %q", name, err, c.want)
+		}
+	}
+}
+
+// No FIFO is waited for, and no device is read without end.
+func TestOnlyARegularFileIsAProfile(t *testing.T) {
+	fifo := filepath.Join(t.TempDir(), "p.yaml")
+	if err := syscall.Mkfifo(fifo, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{fifo: "a FIFO", "/dev/zero": "a device", t.TempDir(): "a folder"} {
+		if _, err := read(path); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", path, err, want)
 		}
 	}
 }

@@ -89,7 +89,7 @@ func (f file) endpoint() (systems.Endpoint, error) {
 		e.TLS.ServerName = f.TLS.ServerName
 	}
 	if f.TLS.CA != "" {
-		authority, err := os.ReadFile(f.TLS.CA)
+		authority, err := evidence.ReadRegular(f.TLS.CA, maxFile)
 		if err != nil {
 			return systems.Endpoint{}, fmt.Errorf("%s: %w", f.place("tls.ca"), err)
 		}

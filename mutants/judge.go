@@ -1,0 +1,315 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Outcome is what became of a mutant.
+type Outcome string
+
+const (
+	// Killed: exit code 1, a claim is broken. Nothing else counts as proof.
+	Killed Outcome = "killed"
+	// Noticed: no claim is broken, yet some stage ended inconclusive, could not
+	// measure, crashed, or did not end. A person would look; no verdict says why.
+	Noticed Outcome = "noticed"
+	// Survived: every stage passed.
+	Survived Outcome = "survived"
+	// Stillborn: it does not compile, and is no mutant.
+	Stillborn Outcome = "stillborn"
+)
+
+// Stage is one call of the command under test.
+type Stage struct {
+	Name    string
+	Args    []string
+	Timeout time.Duration
+}
+
+// Exploring and the checklist, the cheapest and most deadly first. The profiles
+// with history and at most once go other ways through the code.
+//
+// Exploring at most once is left out: it breaks a claim without any mutant.
+var (
+	exploring = []Stage{
+		{"explore", []string{"explore", "--runs", "2000", "--seed", "1", "--parallel", "1"}, time.Minute},
+		{"explore with history", []string{"explore", "--system", "zeromq:at-least-once-history", "--runs", "1000", "--seed", "1", "--parallel", "1"}, time.Minute},
+	}
+	prelude = []Stage{
+		{"first scenarios", []string{"run", "baseline", "ack-lost", "restart-replay", "poison-message", "late-consumer", "competing-consumers", "publisher-retries",
+			"--parallel", "8"}, 45 * time.Second},
+	}
+	checklist = []Stage{
+		{"checklist", []string{"run", "--parallel", "12"}, 75 * time.Second},
+		{"checklist with history", []string{"run", "--system", "zeromq:at-least-once-history", "--parallel", "12"}, 75 * time.Second},
+		{"checklist at most once", []string{"run", "--system", "zeromq:at-most-once", "--parallel", "12"}, 75 * time.Second},
+	}
+)
+
+// stagesFor puts first what reaches a package at all: the simulation has the
+// broker's core and codec in it, and neither SQLite nor the real clients.
+func stagesFor(pkg string) []Stage {
+	var s []Stage
+	switch pkg {
+	case "broker/core", "broker/wire":
+		s = append(append(s, exploring...), prelude...)
+	default:
+		s = append(append(s, prelude...), exploring...)
+	}
+	return append(s, checklist...)
+}
+
+// Result is what was measured of one mutant; a line of the results file.
+type Result struct {
+	Identity
+	Row     int     `json:"row"`
+	Outcome Outcome `json:"outcome"`
+	Stage   string  `json:"stage,omitempty"` // that killed or first noticed it
+	By      string  `json:"by,omitempty"`    // scenarios, or what the stage said
+	Seconds float64 `json:"seconds"`
+	Diff    string  `json:"diff"`
+}
+
+// Judge puts mutants to the command. It is safe for concurrent use.
+type Judge struct {
+	Root   string // of the module
+	Work   string // a folder of its own, for builds and evidence
+	Stages func(pkg string) []Stage
+}
+
+// patience bounds the time that stages are given beyond the first that noticed
+// a mutant: one that hangs in every scenario would take a quarter of an hour.
+const patience = 2 * time.Minute
+
+// memory bounds what a mutant may allocate: one that never stops must not take
+// the machine with it.
+const memory = 3 << 20 // KiB
+
+// Mutant judges one. An error means that nothing was measured.
+func (j *Judge) Mutant(ctx context.Context, m Mutant) (Result, error) {
+	began := time.Now()
+	r := Result{Identity: m.Identity, Row: m.Row, Diff: m.Diff}
+	dir, err := os.MkdirTemp(j.Work, "mutant-")
+	if err != nil {
+		return r, err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	binary, compiles, err := j.build(ctx, dir, map[string][]byte{m.File: m.src})
+	if err != nil {
+		return r, err
+	}
+	if !compiles {
+		r.Outcome = Stillborn
+		return r, nil
+	}
+	r.Outcome, r.Stage, r.By, err = j.stages(ctx, binary, dir, j.Stages(m.Package()))
+	r.Seconds = time.Since(began).Seconds()
+	return r, err
+}
+
+// Control judges the code as it stands, which every stage must pass, and
+// returns a digest of the command that was measured.
+func (j *Judge) Control(ctx context.Context, packages []string) (string, error) {
+	dir, err := os.MkdirTemp(j.Work, "control-")
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	binary, compiles, err := j.build(ctx, dir, nil)
+	if err != nil {
+		return "", err
+	}
+	if !compiles {
+		return "", errors.New("the code as it stands does not compile: go build ./cmd/custody says why")
+	}
+	passed := map[string]bool{}
+	var all []Stage
+	for _, pkg := range packages {
+		for _, s := range j.Stages(pkg) {
+			if !passed[s.Name] {
+				passed[s.Name], all = true, append(all, s)
+			}
+		}
+	}
+	outcome, stage, by, err := j.stages(ctx, binary, dir, all)
+	if err != nil {
+		return "", err
+	}
+	if outcome != Survived {
+		return "", fmt.Errorf("without any mutant the stage %q does not pass (%s): mend that first", stage, by)
+	}
+	text, err := os.ReadFile(binary)
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:]), nil
+}
+
+// build builds the command with some files exchanged. The tree is not touched,
+// and the build cache is shared by all.
+func (j *Judge) build(ctx context.Context, dir string, files map[string][]byte) (binary string, compiles bool, err error) {
+	overlay := struct{ Replace map[string]string }{map[string]string{}}
+	for name, text := range files {
+		at := filepath.Join(dir, strconv.Itoa(len(overlay.Replace))+".go")
+		if err := os.WriteFile(at, text, 0o600); err != nil {
+			return "", false, err
+		}
+		overlay.Replace[filepath.Join(j.Root, filepath.FromSlash(name))] = at
+	}
+	text, err := json.Marshal(overlay)
+	if err != nil {
+		return "", false, err
+	}
+	list := filepath.Join(dir, "overlay.json")
+	if err := os.WriteFile(list, text, 0o600); err != nil {
+		return "", false, err
+	}
+	binary = filepath.Join(dir, "custody")
+	cmd := exec.CommandContext(ctx, "go", "build", "-overlay", list, "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", binary, "./cmd/custody")
+	cmd.Dir = j.Root
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	said, err := cmd.CombinedOutput()
+	switch exit := (*exec.ExitError)(nil); {
+	case err == nil:
+		return binary, true, nil
+	case ctx.Err() != nil:
+		return "", false, context.Cause(ctx)
+	case errors.As(err, &exit) && bytes.HasPrefix(said, []byte("# ")): // the compiler's report begins with its package
+		return "", false, nil
+	}
+	return "", false, fmt.Errorf("go build: %w: %s", err, firstLine(said))
+}
+
+// stages runs one after the other until one kills. What ended neither well nor
+// with a broken claim is tried once more: on a busy machine a deadline may pass
+// for no fault of the mutant.
+func (j *Judge) stages(ctx context.Context, binary, dir string, stages []Stage) (outcome Outcome, stage, by string, err error) {
+	outcome = Survived
+	began := time.Now()
+	for _, s := range stages {
+		if outcome == Noticed && time.Since(began) > patience {
+			break
+		}
+		exit, said, err := run(ctx, binary, dir, s)
+		if err == nil && exit != 0 && exit != 1 && exit != hanging && outcome == Survived {
+			exit, said, err = run(ctx, binary, dir, s)
+		}
+		switch {
+		case err != nil:
+			return "", "", "", err
+		case exit == usage:
+			return "", "", "", fmt.Errorf("custody %s: a wrong call: %s", strings.Join(s.Args, " "), firstLine(said))
+		case exit == 1:
+			return Killed, s.Name, names(said, scenarioBroken, scheduleBroken), nil
+		case exit != 0 && outcome == Survived:
+			outcome, stage, by = Noticed, s.Name, ended(exit, said)
+		}
+	}
+	return outcome, stage, by, nil
+}
+
+const (
+	usage   = 64
+	hanging = -1 // the exit code of what did not end by itself
+)
+
+// run carries out one stage in a process group of its own, which is gone when
+// it returns.
+func run(ctx context.Context, binary, dir string, s Stage) (exit int, said []byte, err error) {
+	scratch, err := os.MkdirTemp(dir, "stage-")
+	if err != nil {
+		return 0, nil, err
+	}
+	defer func() { _ = os.RemoveAll(scratch) }()
+	deadline, cancel := context.WithTimeout(ctx, s.Timeout)
+	defer cancel()
+	script := fmt.Sprintf(`ulimit -d %d && exec "$0" "$@"`, memory)
+	args := append([]string{"-c", script, binary}, s.Args...)
+	cmd := exec.CommandContext(deadline, "sh", append(args, "--out", filepath.Join(scratch, "out"))...)
+	cmd.Dir = scratch
+	cmd.Env = append(os.Environ(), "TMPDIR="+scratch)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = 5 * time.Second
+	var out tail
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err = cmd.Run()
+	if cmd.Process != nil {
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // what it left behind
+	}
+	switch exited := (*exec.ExitError)(nil); {
+	case ctx.Err() != nil:
+		return 0, nil, context.Cause(ctx)
+	case deadline.Err() != nil:
+		return hanging, out.text, nil
+	case err == nil:
+		return 0, out.text, nil
+	case errors.As(err, &exited):
+		return exited.ExitCode(), out.text, nil
+	case errors.Is(err, exec.ErrWaitDelay): // it ended, and a child of it keeps the pipe
+		return hanging, out.text, nil
+	}
+	return 0, nil, fmt.Errorf("custody %s: %w", strings.Join(s.Args, " "), err)
+}
+
+// tail keeps the end of what a process says.
+type tail struct{ text []byte }
+
+func (t *tail) Write(p []byte) (int, error) {
+	const most = 64 << 10
+	t.text = append(t.text, p...)
+	if over := len(t.text) - most; over > 0 {
+		t.text = append(t.text[:0], t.text[over:]...)
+	}
+	return len(p), nil
+}
+
+// What a stage says of itself, for people: the outcome rests on the exit code
+// alone.
+var (
+	scenarioBroken = regexp.MustCompile(`(?m)^(\S+)\s+✗ `)
+	scheduleBroken = regexp.MustCompile(`(?m)^the schedule with seed \d+ breaks (.+)$`)
+	scenarioOpen   = regexp.MustCompile(`(?m)^(\S+)\s+[?!] `)
+	died           = regexp.MustCompile(`(?m)^((?:panic|fatal error|custody): .+)$`)
+)
+
+func names(said []byte, patterns ...*regexp.Regexp) string {
+	var found []string
+	for _, p := range patterns {
+		for _, m := range p.FindAllSubmatch(said, -1) {
+			found = append(found, string(m[1]))
+		}
+	}
+	return strings.Join(found, ", ")
+}
+
+func ended(exit int, said []byte) string {
+	what := "did not end in time"
+	if exit != hanging {
+		what = fmt.Sprintf("exit code %d", exit)
+	}
+	if more := names(said, died, scenarioOpen); more != "" {
+		what += ": " + more
+	}
+	return what
+}
+
+func firstLine(said []byte) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(string(said)), "\n")
+	return line
+}

@@ -1,0 +1,125 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+// edit makes a mutant by hand.
+func edit(t *testing.T, root, file, was, is string) Mutant {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(file)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if bytes.Count(text, []byte(was)) != 1 {
+		t.Fatalf("%s holds %q %d times, once is wanted: the test is behind the code", file, was, bytes.Count(text, []byte(was)))
+	}
+	return Mutant{Identity: Identity{File: file, Line: is}, src: bytes.Replace(text, []byte(was), []byte(is), 1)}
+}
+
+// TestMachinery: it kills what is broken, leaves what is not, and knows what is
+// no mutant.
+func TestMachinery(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	root, err := filepath.Abs("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	judge := &Judge{Root: root, Work: t.TempDir(), Stages: func(string) []Stage {
+		return []Stage{
+			{"explore", []string{"explore", "--runs", "300"}, time.Minute},
+			{"one scenario", []string{"run", "ack-lost"}, time.Minute},
+		}
+	}}
+	if _, err := judge.Control(t.Context(), []string{"broker/core"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name, file, was, is string
+		outcome             Outcome
+		stage               string
+	}{
+		{"seen by exploring", "broker/core/deliver.go", "\theap.Push(&m.topic.queue, m)\n", "\tif false { heap.Push(&m.topic.queue, m) }\n", Killed, "explore"},
+		{"seen by the checklist", "business/database.go", "\tif log {\n", "\tif log && false {\n", Killed, "one scenario"},
+		{"the same in other words", "broker/core/deliver.go", "s.held+size <= c.cfg.Limits.InFlightBytes", "!(s.held+size > c.cfg.Limits.InFlightBytes)", Survived, ""},
+		{"no Go", "broker/core/deliver.go", "s.held+size <= c.cfg.Limits.InFlightBytes", `s.held+size <= ""`, Stillborn, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r, err := judge.Mutant(t.Context(), edit(t, root, c.file, c.was, c.is))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r.Outcome != c.outcome || r.Stage != c.stage {
+				t.Errorf("%s by %q (%s), and %s by %q is wanted", r.Outcome, r.Stage, r.By, c.outcome, c.stage)
+			}
+			if r.Outcome == Killed && r.By == "" {
+				t.Error("nothing says what killed it")
+			}
+		})
+	}
+	if left, err := os.ReadDir(judge.Work); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// TestOutcomes puts stages to a program that ends as it is told.
+func TestOutcomes(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	dir := t.TempDir()
+	program := filepath.Join(dir, "program")
+	script := `#!/bin/sh
+case $1 in
+hang) sleep 60 & sleep 60 ;;
+once) test -e ` + dir + `/before && exit 0; touch ` + dir + `/before; exit 2 ;;
+panic) echo 'panic: index out of range'; exit 2 ;;
+broken) echo 'ack-lost   ✗ violated  no-accepted-loss'; exit 1 ;;
+*) exit $1 ;;
+esac
+`
+	if err := os.WriteFile(program, []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		stages  string
+		outcome Outcome
+		stage   string
+		by      string
+	}{
+		{"0 0", Survived, "", ""},
+		{"0 broken 2", Killed, "broken", "ack-lost"},
+		{"2 0 1", Killed, "1", ""}, // a stage that could not tell hides no verdict
+		{"0 3 2", Noticed, "3", "exit code 3"},
+		{"once 0", Survived, "", ""},
+		{"panic 0", Noticed, "panic", "exit code 2: panic: index out of range"},
+		{"hang 0", Noticed, "hang", "did not end in time"},
+	} {
+		var stages []Stage
+		for _, s := range strings.Fields(c.stages) {
+			timeout := time.Minute
+			if s == "hang" {
+				timeout = 200 * time.Millisecond
+			}
+			stages = append(stages, Stage{s, []string{s}, timeout})
+		}
+		outcome, stage, by, err := new(Judge).stages(t.Context(), program, dir, stages)
+		if err != nil || outcome != c.outcome || stage != c.stage || by != c.by {
+			t.Errorf("%s: %s by %q, %q, %v", c.stages, outcome, stage, by, err)
+		}
+	}
+	if _, _, _, err := new(Judge).stages(t.Context(), program, dir, []Stage{{"64", []string{"64"}, time.Minute}}); err == nil {
+		t.Error("a wrong call is no outcome of a mutant, and no error was returned")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if _, _, _, err := new(Judge).stages(ctx, program, dir, []Stage{{"hang", []string{"hang"}, time.Minute}}); err == nil {
+		t.Error("cancelled, and no error was returned")
+	}
+}
