@@ -314,12 +314,17 @@ func Needs(s script.Scenario) []systems.Need {
 	for _, n := range s.Needs {
 		add(systems.Need(n))
 	}
+	subscribers := map[string]string{} // one of each destination
 	for _, step := range s.Steps {
 		switch step := bare(step).(type) {
 		case script.Consumer:
 			if step.Child {
 				add(systems.NeedConnector)
 			}
+			if other, had := subscribers[step.Destination]; had && other != subscription(step) {
+				add(systems.NeedFanOut)
+			}
+			subscribers[step.Destination] = subscription(step)
 		case script.Publish:
 			if step.Cancel {
 				add(systems.NeedFrames)
@@ -383,6 +388,35 @@ func needed(s script.Scenario, desc systems.Description) string {
 		if why, lacks := desc.Lacks[n]; lacks {
 			return why
 		}
+	}
+	for _, step := range s.Steps {
+		if f, ok := bare(step).(script.Fault); ok {
+			if why := unstruck(f, desc); why != "" {
+				return why
+			}
+		}
+	}
+	return ""
+}
+
+// unstruck gives why a fault of the store does not apply, if it is one and the
+// system says what it can strike.
+func unstruck(f script.Fault, desc systems.Description) string {
+	spec := specOf(f)
+	verb := f.Verb
+	if fault, _ := faults.Find(verb); fault.Strikes != faults.StrikesStore {
+		if spec.Operation == "" {
+			return ""
+		}
+		verb = "block" // it strikes while the operation is held
+	}
+	operations, can := desc.StoreFaults[verb]
+	switch {
+	case desc.StoreFaults == nil:
+	case !can:
+		return fmt.Sprintf("the store of %s has no fault %q", desc.System, verb)
+	case spec.Operation != "" && len(operations) > 0 && !slices.Contains(operations, spec.Operation):
+		return fmt.Sprintf("the store of %s has no operation %q that %q could strike", desc.System, spec.Operation, verb)
 	}
 	return ""
 }

@@ -196,6 +196,7 @@ const (
 // Limits are a profile's numbers, already scaled for this machine and build.
 type Limits struct {
 	MaxAttempts      int           `json:"maxAttempts,omitzero"` // deliveries of one message, then dead letter; 0 is no limit
+	DropsAfter       int           `json:"dropsAfter,omitzero"`  // deliveries of one message, then it is dropped by design, and kept nowhere; 0 is never
 	RedeliveryPeriod time.Duration `json:"redeliveryPeriod"`     // visibility timeout
 	RecoveryBound    time.Duration `json:"recoveryBound"`        // from heal, acceptance and a ready consumer until settled
 	InFlightBound    time.Duration `json:"inFlightBound"`        // how long a frame already sent may be under way
