@@ -57,6 +57,7 @@ func All() []script.Scenario {
 		recoverFromSequence,
 		steadyLoad,
 		topics,
+		twoSubscribers,
 		sharedWork,
 		backlogRestarted,
 		backlogKilled,
