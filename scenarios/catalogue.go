@@ -57,6 +57,7 @@ func All() []script.Scenario {
 		recoverFromSequence,
 		steadyLoad,
 		topics,
+		wildcards,
 		twoSubscribers,
 		sharedWork,
 		backlogRestarted,
