@@ -13,7 +13,7 @@ var sharedWork = script.Scenario{
 
 	Name:  "shared-work",
 	Why:   "Three consumers compete for two hundred messages, each free most of the time: each of them is served.",
-	Needs: []string{string(systems.NeedCompeting)},
+	Needs: []string{string(systems.NeedCompeting), string(systems.NeedAcks)},
 	Steps: []script.Step{
 		script.Producer{Name: "p1", Destination: "orders"},
 		script.Consumer{Name: "c1", Destination: "orders", Idempotent: true, Window: 5, Takes: 2 * time.Millisecond},

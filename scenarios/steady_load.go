@@ -5,14 +5,16 @@ import (
 
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/script"
+	"github.com/custodymq/custody/systems"
 )
 
 // steadyLoad is the work that a production system has all day: batches, windows,
 // keys, headers and sizes, from two publishers at once.
 var steadyLoad = script.Scenario{
 
-	Name: "steady-load",
-	Why:  "Two publishers send hundreds of messages at once, with keys, headers and sizes of every kind, and nothing goes wrong.",
+	Name:  "steady-load",
+	Why:   "Two publishers send hundreds of messages at once, with keys, headers and sizes of every kind, and nothing goes wrong.",
+	Needs: []string{string(systems.NeedAcks)}, // so that a full window holds back
 	Steps: []script.Step{
 		script.Producer{Name: "p1", Destination: "orders"},
 		script.Producer{Name: "p2", Destination: "orders"},
