@@ -13,7 +13,7 @@ var wildcards = script.Scenario{
 		script.Producer{Name: "p1", Destination: "orders/eu"},
 		script.Producer{Name: "p2", Destination: "orders/us"},
 		script.Producer{Name: "p3", Destination: "stock/eu/paris"},
-		script.Consumer{Name: "c1", Destination: "orders/+", Idempotent: true, Window: 30},
+		script.Consumer{Name: "c1", Destination: "orders/+", Idempotent: true, Window: 50},
 		script.Consumer{Name: "c2", Destination: "stock/#", Idempotent: true, Window: 30},
 		script.Publish{BusinessID: "eu-", From: 1, To: 20, By: "p1", Size: 20, Window: 10, Background: true},
 		script.Publish{BusinessID: "us-", From: 1, To: 20, By: "p2", Size: 20, Window: 10, Background: true},
