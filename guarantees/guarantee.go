@@ -55,6 +55,20 @@ func Guarantees() []Guarantee {
 		rowsMatchClients,
 		partitionIsolation,
 		survives,
+		routing,
+		messageIdentity,
+		exclusiveDelivery,
+		settledByHolder,
+		attemptsUsed,
+		availability,
+		answered,
+		answerDelivered,
+		creditKept,
+		sessionStability,
+		fairService,
+		boundedQueue,
+		progressMade,
+		redeliveryOrder,
 	}
 }
 

@@ -34,5 +34,5 @@ var backlogRestarted = script.Scenario{
 		script.Connected("c1", 0),
 		script.Accepted("order-220"),
 	},
-	Expect: usual(evidence.StableRedeliveryID, evidence.Order),
+	Expect: usual(evidence.StableRedeliveryID, evidence.Order, evidence.MessageIdentity, evidence.CreditKept, evidence.Routing),
 }

@@ -30,5 +30,5 @@ var competingConsumers = script.Scenario{
 		script.Fired("died"),
 		script.Accepted("order-30"),
 	},
-	Expect: usual(evidence.StableRedeliveryID),
+	Expect: usual(evidence.StableRedeliveryID, evidence.ExclusiveDelivery, evidence.SettledByHolder, evidence.CreditKept),
 }

@@ -29,5 +29,5 @@ var consumerLeaves = script.Scenario{
 		script.Accepted("order-60"),
 		script.Effect("order-60"),
 	},
-	Expect: usual(evidence.StableRedeliveryID),
+	Expect: usual(evidence.StableRedeliveryID, evidence.ExclusiveDelivery, evidence.CreditKept),
 }

@@ -34,5 +34,5 @@ var deadLetters = script.Scenario{
 		script.HandlerFailed("order-4", 6),
 		script.Effect("order-9"),
 	},
-	Expect: usual(evidence.BoundedRetry),
+	Expect: usual(evidence.BoundedRetry, evidence.AttemptsUsed),
 }

@@ -32,5 +32,5 @@ var groupCommit = script.Scenario{
 		script.InFlight("died", 20),
 		script.Accepted("order-100"),
 	},
-	Expect: usual(),
+	Expect: usual(evidence.MessageIdentity),
 }

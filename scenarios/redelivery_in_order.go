@@ -30,5 +30,5 @@ var redeliveryInOrder = script.Scenario{
 		script.InFlight("died", 10),
 		script.Redelivery("order-10"),
 	},
-	Expect: usual(evidence.StableRedeliveryID, evidence.Order),
+	Expect: usual(evidence.StableRedeliveryID, evidence.Order, evidence.RedeliveryOrder),
 }

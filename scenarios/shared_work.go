@@ -25,5 +25,5 @@ var sharedWork = script.Scenario{
 	Reached: []evidence.Condition{
 		script.Effect("order-200"),
 	},
-	Expect: usual(),
+	Expect: usual(evidence.FairService, evidence.CreditKept, evidence.ExclusiveDelivery),
 }

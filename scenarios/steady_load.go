@@ -29,5 +29,5 @@ var steadyLoad = script.Scenario{
 		script.Effect("order-200"),
 		script.Effect("mail-200"),
 	},
-	Expect: usual(evidence.Order, evidence.AckIsFinal, evidence.NoDuplicateDelivery),
+	Expect: usual(evidence.Order, evidence.AckIsFinal, evidence.NoDuplicateDelivery, evidence.Routing, evidence.MessageIdentity, evidence.CreditKept, evidence.Answered, evidence.AnswerDelivered, evidence.Availability, evidence.SessionStability, evidence.Progress),
 }

@@ -30,5 +30,5 @@ var topics = script.Scenario{
 		script.Effect("return-30"),
 		script.Effect("mail-30"),
 	},
-	Expect: usual(evidence.Order),
+	Expect: usual(evidence.Order, evidence.Routing, evidence.Answered, evidence.Availability),
 }

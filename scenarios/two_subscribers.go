@@ -29,5 +29,5 @@ var twoSubscribers = script.Scenario{
 		script.Connected("c2", 2),
 		script.Delivered("order-7", 2),
 	},
-	Expect: usual(evidence.Order),
+	Expect: usual(evidence.Order, evidence.Routing),
 }

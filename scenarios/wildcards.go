@@ -28,5 +28,5 @@ var wildcards = script.Scenario{
 		script.Effect("us-20"),
 		script.Effect("item-20"),
 	},
-	Expect: usual(evidence.Order),
+	Expect: usual(evidence.Order, evidence.Routing, evidence.Availability),
 }
