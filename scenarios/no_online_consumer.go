@@ -18,5 +18,5 @@ var noOnlineConsumer = script.Scenario{
 	Reached: []evidence.Condition{
 		script.Answered("declined", "order-1"),
 	},
-	Expect: expect(evidence.DeclinedMeansAbsent, evidence.Survives, evidence.Availability),
+	Expect: expect(evidence.DeclinedMeansAbsent, evidence.Survives),
 }
