@@ -16,7 +16,7 @@ var redeliveryInOrder = script.Scenario{
 	Needs: []string{string(systems.NeedRedelivery), string(systems.NeedAcks)},
 	Steps: []script.Step{
 		script.Consumer{Name: "c1", Destination: "orders", Silent: true, Window: 10, Child: true},
-		script.Consumer{Name: "c2", Destination: "orders", Idempotent: true, Offline: true},
+		script.Consumer{Name: "c2", Destination: "orders", Idempotent: true, Window: 5, Offline: true},
 		script.Producer{Name: "p1", Destination: "orders"},
 		script.Publish{BusinessID: "order-", From: 1, To: 20, By: "p1", Window: 5},
 		script.Await{Condition: script.Delivered("order-10", 0)},

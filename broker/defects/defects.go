@@ -290,7 +290,7 @@ var all = []Defect{
 	},
 	{
 		Name: "session-dropped", Text: "a session is ended after thirty deliveries",
-		Breaks: sessionStability, Follows: []string{answered, recoveryBounded},
+		Breaks: sessionStability, Follows: []string{answered, availability, recoveryBounded},
 		SeenIn: "a load of more than a few messages", Machine: dropSessions,
 	},
 	{
