@@ -325,6 +325,9 @@ func Needs(s script.Scenario) []systems.Need {
 				add(systems.NeedFanOut)
 			}
 			subscribers[step.Destination] = subscription(step)
+			if strings.ContainsAny(step.Destination, "+#") {
+				add(systems.NeedWildcards)
+			}
 		case script.Publish:
 			if step.Cancel {
 				add(systems.NeedFrames)

@@ -42,7 +42,7 @@ func TestInProcessReceipt(t *testing.T) {
 	}{
 		{"accepted", nil, 0, systems.Receipt{Acceptance: evidence.Accepted, HeldBy: evidence.HeldByBrokerMemory, MessageID: "m-1", Told: "ok"}},
 		{"accepted by a store", nil, evidence.HeldByStore, systems.Receipt{Acceptance: evidence.Accepted, HeldBy: evidence.HeldByStore, MessageID: "m-1", Told: "ok"}},
-		{"declined", fmt.Errorf("full: %w", ErrDeclined), 0, systems.Receipt{Acceptance: evidence.Declined, Told: "full: custodytest: declined", Reason: "full: custodytest: declined"}},
+		{"declined", fmt.Errorf("full: %w", ErrDeclined), 0, systems.Receipt{Acceptance: evidence.Declined, Cause: evidence.CauseStated, Told: "full: custodytest: declined", Reason: "full: custodytest: declined"}},
 		{"in doubt", down, 0, systems.Receipt{Acceptance: evidence.Unknown, Told: "down", Reason: "down"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -9,11 +9,53 @@ import (
 var answerDelivered = Guarantee{
 	Name: evidence.AnswerDelivered, Usual: "publisher confirms",
 	Text: "An answer whose frame passed the link towards its publisher reaches the caller, and the caller is told what it says.",
-	Rule: "A frame that takes responsibility against a publish told declined or rejected is a contradiction, and so is one that does not against a publish told accepted. A publish that stays unknown is a violation if the frame had passed for longer than the in-flight bound, with the publisher's session alive, nothing of it struck, and no fault that delays on that link.",
-	new:  func() checker { return &relayed{} },
+	Rule: "A frame that takes responsibility against a publish told declined or rejected is a contradiction, and so is one that does not against a publish told accepted. A publish that stays unknown is a violation if a later answer on the same connection had reached its caller before, for a connection keeps its order; or if the frame had passed for longer than the in-flight bound, with the publisher's session alive, nothing of it struck, and no fault that delays on that link.",
+	new: func() checker {
+		return &relayed{waiting: make(map[ref]answerFrame), heard: make(map[connection]uint64), overtaken: make(map[ref]bool)}
+	},
 }
 
-type relayed struct{}
+type relayed struct {
+	waiting   map[ref]answerFrame   // answers that have passed, and whose callers have not returned
+	heard     map[connection]uint64 // the latest answer's frame of which the caller has returned
+	overtaken map[ref]bool          // left unknown though a later answer had been heard
+}
+
+// connection of a link.
+type connection struct {
+	link uint32
+	conn int
+}
+
+type answerFrame struct {
+	connection
+	seq uint64
+}
+
+func (c *relayed) on() []evidence.Kind {
+	return []evidence.Kind{evidence.FrameCarried, evidence.PublishReturned}
+}
+
+func (c *relayed) observe(l *ledger, e *evidence.Event, m *message, _ *receipt, _ *ruling) {
+	switch {
+	case m == nil:
+	case e.Kind == evidence.FrameCarried:
+		if e.Frame == frameAccept && e.Struck == "" && !e.Negative && m.returned.seq == 0 && len(c.waiting) < maxTentative {
+			c.waiting[m.ref] = answerFrame{connection{l.symbol(e.Link), e.Conn}, e.Seq}
+		}
+	default:
+		frame, passed := c.waiting[m.ref]
+		if !passed {
+			return
+		}
+		delete(c.waiting, m.ref)
+		if e.Acceptance == evidence.Unknown && c.heard[frame.connection] > frame.seq {
+			c.overtaken[m.ref] = true
+		} else if e.Acceptance == evidence.Accepted {
+			c.heard[frame.connection] = max(c.heard[frame.connection], frame.seq)
+		}
+	}
+}
 
 func (c *relayed) close(l *ledger, m *message, out *ruling) {
 	if m.frozen || m.called.seq == 0 || m.affirmed.seq == 0 && m.denied.seq == 0 || m.struckAt(frameAccept) || m.struckBy("corrupt", "duplicate") {
@@ -35,7 +77,7 @@ func (c *relayed) close(l *ledger, m *message, out *ruling) {
 	case m.affirmed.seq == 0:
 		return
 	case m.acceptance == evidence.Unknown && !m.toldOK:
-		if !c.passed(l, m, m.returned) {
+		if !c.overtaken[m.ref] && !c.passed(l, m, m.returned) {
 			return
 		}
 		kind, what = "swallowed", "that takes responsibility, and the caller was left without"

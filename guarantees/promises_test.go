@@ -363,6 +363,14 @@ var promises = []history{
 	{evidence.AnswerDelivered, "swallowed", func(t *tale) {
 		t.call(o1).frame(frameAccept, "p1", o1, "").after(time.Second).answer(o1, evidence.Unknown)
 	}, Violated, "swallowed"},
+	{evidence.AnswerDelivered, "swallowed, as the answer behind it shows", func(t *tale) {
+		t.call(o1).call(o2).frame(framePublish, "p1", o1, "").frame(framePublish, "p1", o2, "").frame(frameAccept, "p1", o1, "").frame(frameAccept, "p1", o2, "").
+			answer(o2, evidence.Accepted).answer(o1, evidence.Unknown)
+	}, Violated, "swallowed"},
+	{evidence.AnswerDelivered, "the answer behind it was not heard yet", func(t *tale) {
+		t.call(o1).call(o2).frame(framePublish, "p1", o1, "").frame(framePublish, "p1", o2, "").frame(frameAccept, "p1", o1, "").frame(frameAccept, "p1", o2, "").
+			answer(o1, evidence.Unknown).answer(o2, evidence.Accepted)
+	}, Held, ""},
 	{evidence.AnswerDelivered, "swallowed for ever", func(t *tale) {
 		t.call(o1).frame(frameAccept, "p1", o1, "").after(time.Second).ends()
 	}, Violated, "swallowed"},

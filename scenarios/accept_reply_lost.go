@@ -22,5 +22,5 @@ var acceptReplyLost = script.Scenario{
 		script.Answered("unknown", "order-1"),
 		script.Accepted("order-1"),
 	},
-	Expect: usual(evidence.UnknownResolved),
+	Expect: usual(evidence.UnknownResolved, evidence.AnswerDelivered),
 }

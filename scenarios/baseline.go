@@ -29,5 +29,5 @@ var baseline = script.Scenario{
 		script.Delivered("big-4", 0),
 		script.Delivered("mail-20", 0),
 	},
-	Expect: expect(evidence.NoAcceptedLoss, evidence.NoPhantom, evidence.SingleEffect, evidence.NoDuplicateDelivery, evidence.Order, evidence.AckIsFinal, evidence.RowsMatchClients, evidence.RecoveryBounded, evidence.Survives),
+	Expect: expect(evidence.NoAcceptedLoss, evidence.NoPhantom, evidence.SingleEffect, evidence.NoDuplicateDelivery, evidence.Order, evidence.AckIsFinal, evidence.RowsMatchClients, evidence.RecoveryBounded, evidence.Survives, evidence.Routing, evidence.MessageIdentity, evidence.CreditKept, evidence.Answered, evidence.AnswerDelivered, evidence.Availability, evidence.SessionStability),
 }

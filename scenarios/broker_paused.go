@@ -24,5 +24,5 @@ var brokerPaused = script.Scenario{
 		script.InFlight("frozen", 0),
 		script.Answered("unknown", "order-5"),
 	},
-	Expect: usual(evidence.UnknownResolved),
+	Expect: usual(evidence.UnknownResolved, evidence.Progress),
 }

@@ -24,5 +24,5 @@ var brokerRestart = script.Scenario{
 		script.Connected("c1", 2),
 		script.Accepted("order-30"),
 	},
-	Expect: usual(),
+	Expect: usual(evidence.MessageIdentity, evidence.Progress),
 }

@@ -55,6 +55,19 @@ func All() []script.Scenario {
 		linkDown,
 		recoverFromTimestamp,
 		recoverFromSequence,
+		steadyLoad,
+		topics,
+		wildcards,
+		twoSubscribers,
+		sharedWork,
+		backlogRestarted,
+		backlogKilled,
+		killInFlight,
+		consumerLeaves,
+		redeliveryInOrder,
+		deadLetters,
+		expiryOverRestart,
+		groupCommit,
 	}
 }
 

@@ -1,6 +1,8 @@
 package scenarios
 
 import (
+	"time"
+
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/script"
 	"github.com/custodymq/custody/systems"
@@ -21,10 +23,12 @@ var competingConsumers = script.Scenario{
 		script.Publish{BusinessID: "order-", From: 1, To: 30, By: "p1", Window: 8, Background: true},
 		script.Await{Condition: script.Fired("died")},
 		script.Settle{},
-		script.Await{Condition: script.Delivered("order-30", 0)},
+		// The dead one's share may wait for it, and for it alone.
+		script.Wait{Quiet: 300 * time.Millisecond},
 	},
 	Reached: []evidence.Condition{
 		script.Fired("died"),
+		script.Accepted("order-30"),
 	},
-	Expect: usual(evidence.StableRedeliveryID),
+	Expect: usual(evidence.StableRedeliveryID, evidence.ExclusiveDelivery, evidence.SettledByHolder, evidence.CreditKept),
 }

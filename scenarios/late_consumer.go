@@ -26,5 +26,5 @@ var lateConsumer = script.Scenario{
 		script.Delivered("order-3", 0),
 		script.Connected("c1", 0),
 	},
-	Expect: usual(evidence.StableRedeliveryID),
+	Expect: usual(evidence.StableRedeliveryID, evidence.Routing),
 }

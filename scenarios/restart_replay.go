@@ -26,5 +26,5 @@ var restartReplay = script.Scenario{
 		script.Fired("restarted"),
 		script.Connected("c1", 0),
 	},
-	Expect: usual(evidence.Order),
+	Expect: usual(evidence.Order, evidence.MessageIdentity),
 }

@@ -32,6 +32,7 @@ var needs = []struct {
 	{NeedRedelivery, nil},
 	{NeedCompeting, nil},
 	{NeedFanOut, nil},
+	{NeedWildcards, nil},
 	{NeedWindow, nil},
 	{NeedRewind, instance[Rewinder]},
 	{NeedConnector, func(s System, _ Instance) bool {

@@ -86,6 +86,7 @@ const (
 	NeedRedelivery  Need = "redelivery"     // an unsettled message comes again
 	NeedCompeting   Need = "competing"      // the consumers of one logical subscriber share its messages
 	NeedFanOut      Need = "fan-out"        // each logical subscriber of a destination gets all of its messages
+	NeedWildcards   Need = "wildcards"      // a subscription may hold "+" and "#" for levels of a destination, as in MQTT
 	NeedWindow      Need = "window"         // a consumer is handed no more than its window at once
 	NeedRewind      Need = "rewind"         // Rewinder
 	NeedConnector   Need = "child-consumer" // the System is a Connector

@@ -119,12 +119,19 @@ const (
 	unknownResolved         = "unknown-resolved"
 	recoveryBounded         = "recovery-bounded"
 	rowsMatchClients        = "rows-match-clients"
+	routing                 = "routing"
 	messageIdentity         = "message-identity"
-	exclusiveDelivery       = "exclusive-delivery"
 	settledByHolder         = "settled-by-holder"
+	attemptsUsed            = "attempts-used"
+	availability            = "availability"
+	answered                = "answered"
 	creditKept              = "credit-kept"
-	progress                = "progress"
+	sessionStability        = "session-stability"
+	fairService             = "fair-service"
 	redeliveryOrder         = "redelivery-order"
+	exclusiveDelivery       = "exclusive-delivery"
+	answerDelivered         = "answer-delivered"
+	progress                = "progress"
 )
 
 var all = []Defect{
@@ -235,5 +242,70 @@ var all = []Defect{
 		Name: "replay-out-of-order", Text: "pending rows are served after a restart with the latest first",
 		Breaks: order, Follows: []string{redeliveryOrder},
 		SeenIn: "restart with several pending messages and one consumer", Store: loadBackwards,
+	},
+	{
+		Name: "headers-lost-on-restart", Text: "a pending message is served without its headers after a restart",
+		Breaks: noPhantom,
+		SeenIn: "a backlog with headers over a restart", Store: loadWithoutHeaders,
+	},
+	{
+		Name: "ttl-begins-again-on-restart", Text: "the time to live of a pending message begins again with a restart",
+		Breaks: expiryHonoured,
+		SeenIn: "a restart in the middle of a time to live", Store: restartTTL,
+	},
+	{
+		Name: "one-of-a-batch-forgotten", Text: "of a commit that holds several messages the last is not written, though it is answered Accepted",
+		Breaks: noAcceptedLoss, Follows: []string{rowsMatchClients, recoveryBounded, persistedBeforeAccepted},
+		SeenIn: "a load under which commits hold more than one message, and a restart", Store: forgetLastOfBatch,
+	},
+	{
+		Name: "misrouted", Text: "a message is delivered to a subscription of another topic too",
+		Breaks: routing, Follows: []string{singleEffect, ackIsFinal, noDuplicateDelivery, exclusiveDelivery, settledByHolder, creditKept, order, stableRedeliveryID, rowsMatchClients},
+		SeenIn: "several topics", Machine: misroute,
+	},
+	{
+		Name: "message-id-shared", Text: "some publishes are answered with the message ID of the one before",
+		Breaks: messageIdentity, Follows: []string{rowsMatchClients, stableRedeliveryID, unknownResolved},
+		SeenIn: "any with several messages", Machine: shareIDs,
+	},
+	{
+		Name: "declined-though-ready", Text: "some publishes are declined for want of a consumer though one is ready",
+		Breaks: availability,
+		SeenIn: "a load with a ready consumer", Machine: declineSome,
+	},
+	{
+		Name: "publish-unanswered", Text: "some publishes are never answered",
+		Breaks: answered, Follows: []string{unknownResolved, answerDelivered},
+		SeenIn: "any with several messages", Machine: forgetAnswers,
+	},
+	{
+		Name: "credit-ignored", Text: "a consumer is sent more than the window that it asked for",
+		Breaks: creditKept,
+		SeenIn: "a consumer that holds what it is given", Machine: ignoreCredit,
+	},
+	{
+		Name: "one-competitor-gets-all", Text: "the first subscription is given everything, the others nothing",
+		Breaks: fairService, Follows: []string{recoveryBounded, availability, progress},
+		SeenIn: "competing consumers under load", Machine: starveLatecomers,
+	},
+	{
+		Name: "session-dropped", Text: "a session is ended after thirty deliveries",
+		Breaks: sessionStability, Follows: []string{answered, availability, recoveryBounded},
+		SeenIn: "a load of more than a few messages", Machine: dropSessions,
+	},
+	{
+		Name: "redelivery-backwards", Text: "what a lost consumer held is delivered again with the latest first",
+		Breaks: redeliveryOrder, Follows: []string{order},
+		SeenIn: "a consumer dies with several messages in its hands", Machine: redeliverBackwards,
+	},
+	{
+		Name: "anybody-settles", Text: "an acknowledgement counts whoever sends it, also when the message has been given to another",
+		Breaks: settledByHolder, Follows: []string{ackIsFinal, exclusiveDelivery},
+		SeenIn: "a consumer that stands still until another has been given its message", Machine: anybodySettles,
+	},
+	{
+		Name: "dead-lettered-early", Text: "a message is dead-lettered after two attempts, and not after as many as are promised",
+		Breaks: attemptsUsed, Follows: []string{boundedRetry},
+		SeenIn: "a message that fails a few times", Settings: func(c *broker.Config) { c.MaxAttempts = 2 },
 	},
 }

@@ -100,7 +100,11 @@ func (r *rig) dial() *client.Conn {
 }
 
 func (r *rig) subscribe(mode wire.Mode, window int) *client.Subscription {
-	sub, err := r.dial().Subscribe(r.ctx, client.Filter{Topic: "#", Mode: mode, Window: window})
+	return r.subscribeTo("#", mode, window)
+}
+
+func (r *rig) subscribeTo(topic string, mode wire.Mode, window int) *client.Subscription {
+	sub, err := r.dial().Subscribe(r.ctx, client.Filter{Topic: topic, Mode: mode, Window: window})
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -395,6 +399,195 @@ var probes = map[string]func(r *rig) bool{
 		r.publish(order(2))
 		r.restart()
 		return r.receive(r.subscribe(wire.AtLeastOnce, 5)).BusinessID != "order-1"
+	},
+	"headers-lost-on-restart": func(r *rig) bool {
+		r.subscribe(wire.AtLeastOnce, 0)
+		m := order(1)
+		m.Headers = map[string]string{"colour": "red"}
+		r.publish(m)
+		r.restart()
+		return r.receive(r.subscribe(wire.AtLeastOnce, 1)).Headers["colour"] != "red"
+	},
+	"ttl-begins-again-on-restart": func(r *rig) bool {
+		r.subscribe(wire.AtLeastOnce, 0)
+		m := order(1)
+		m.TTL = 500 * time.Millisecond
+		r.publish(m)
+		r.restart()
+		<-time.After(m.TTL) // the time that it had when the broker was stopped, and more
+		r.subscribe(wire.AtLeastOnce, 0)
+		r.purged()
+		return r.count(r.rows, store.Pending) > 0
+	},
+	"misrouted": func(r *rig) bool {
+		mails := r.subscribeTo("mails", wire.AtLeastOnce, 5)
+		orders := r.subscribeTo("orders", wire.AtLeastOnce, 5)
+		r.publish(order(1))
+		r.receive(orders)
+		m := order(999)
+		m.Topic = "mails"
+		r.publish(m)
+		return r.receive(mails).BusinessID != "order-999"
+	},
+	"message-id-shared": func(r *rig) bool {
+		r.subscribe(wire.AtLeastOnce, 0)
+		seen := map[string]bool{}
+		for n := range 20 {
+			id := r.publish(order(n)).MessageID
+			if seen[id] {
+				return true
+			}
+			seen[id] = true
+		}
+		return false
+	},
+	"declined-though-ready": func(r *rig) bool {
+		r.subscribe(wire.AtLeastOnce, 5)
+		for n := range 20 {
+			if r.publish(order(n)).Answer == wire.Declined {
+				return true
+			}
+		}
+		return false
+	},
+	"publish-unanswered": func(r *rig) bool {
+		r.subscribe(wire.AtLeastOnce, 0)
+		for n := range 20 {
+			call, err := r.producer.Publish(r.ctx, order(n))
+			if err != nil {
+				r.t.Fatal(err)
+			}
+			answered := make(chan struct{})
+			waiting, giveUp := context.WithCancel(r.ctx)
+			go func() {
+				defer close(answered)
+				_, _ = call.Wait(waiting)
+			}()
+			told := r.soon(func() bool {
+				select {
+				case <-answered:
+					return true
+				default:
+					return false
+				}
+			})
+			giveUp()
+			<-answered
+			if !told {
+				return true
+			}
+		}
+		return false
+	},
+	"credit-ignored": func(r *rig) bool {
+		sub := r.subscribe(wire.AtLeastOnce, 1)
+		r.publish(order(1))
+		r.publish(order(2))
+		first := r.receive(sub)
+		other := r.subscribe(wire.AtLeastOnce, 1)
+		got := make(chan string, 1)
+		ctx, cancel := context.WithCancel(r.ctx)
+		defer cancel()
+		go func() {
+			if d, err := other.Receive(ctx); err == nil {
+				got <- d.BusinessID
+			}
+			close(got)
+		}()
+		if r.soon(func() bool { return len(got) > 0 }) {
+			return false // the second one was kept for who has credit
+		}
+		cancel()
+		for range got {
+		}
+		return first.BusinessID == "order-1"
+	},
+	"one-competitor-gets-all": func(r *rig) bool {
+		first := r.subscribe(wire.AtLeastOnce, 1)
+		other := r.subscribe(wire.AtLeastOnce, 1)
+		r.publish(order(1))
+		r.publish(order(2))
+		r.receive(first)
+		got := make(chan string, 1)
+		ctx, cancel := context.WithCancel(r.ctx)
+		defer cancel()
+		go func() {
+			if d, err := other.Receive(ctx); err == nil {
+				got <- d.BusinessID
+			}
+			close(got)
+		}()
+		served := r.soon(func() bool { return len(got) > 0 })
+		cancel()
+		for range got {
+		}
+		return !served
+	},
+	"session-dropped": func(r *rig) bool {
+		sub := r.subscribe(wire.AtLeastOnce, 100)
+		for n := range 31 {
+			r.publish(order(n))
+		}
+		for range 31 {
+			if _, err := sub.Receive(r.ctx); err != nil {
+				return true
+			}
+		}
+		return false
+	},
+	"redelivery-backwards": func(r *rig) bool {
+		held := r.dial()
+		sub, err := held.Subscribe(r.ctx, client.Filter{Topic: "#", Mode: wire.AtLeastOnce, Window: 3})
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		for n := range 3 {
+			r.publish(order(n))
+			r.receive(sub)
+		}
+		other := r.subscribe(wire.AtLeastOnce, 3)
+		held.Close()
+		return r.receive(other).BusinessID != "order-0"
+	},
+	"anybody-settles": func(r *rig) bool {
+		held := r.dial()
+		sub, err := held.Subscribe(r.ctx, client.Filter{Topic: "#", Mode: wire.AtLeastOnce, Window: 2})
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		r.publish(order(1))
+		first := r.receive(sub)
+		r.nack(first)
+		r.receive(sub)
+		return r.ack(first).Answer == wire.Accepted // the first attempt is over
+	},
+	"dead-lettered-early": func(r *rig) bool {
+		sub := r.subscribe(wire.AtLeastOnce, 1)
+		r.publish(order(1))
+		r.nack(r.receive(sub))
+		r.nack(r.receive(sub))
+		return r.soon(func() bool { return r.count(r.rows, store.Dead) == 1 })
+	},
+	"one-of-a-batch-forgotten": func(r *rig) bool {
+		r.subscribe(wire.AtLeastOnce, 0)
+		hold := make(chan struct{})
+		r.rows.hold.Store(&hold)
+		var calls []*client.Call
+		for n := range 5 {
+			call, err := r.producer.Publish(r.ctx, order(n))
+			if err != nil {
+				r.t.Fatal(err)
+			}
+			calls = append(calls, call)
+		}
+		r.rows.hold.Store(nil)
+		close(hold)
+		for _, call := range calls {
+			if reply, err := call.Wait(r.ctx); err != nil || reply.Answer != wire.Accepted {
+				r.t.Fatal(reply, err)
+			}
+		}
+		return r.count(r.rows, store.Pending) < len(calls)
 	},
 }
 

@@ -115,6 +115,55 @@ func forgetPending(inner store.Store, _ Options) store.Store {
 	}}
 }
 
+// reloading changes each row as it is read at the start.
+func reloading(inner store.Store, change func(*store.Row)) edited {
+	return edited{Store: inner, load: func(ctx context.Context, fn func(store.Row) error) error {
+		return inner.Load(ctx, func(row store.Row) error {
+			change(&row)
+			return fn(row)
+		})
+	}}
+}
+
+func loadWithoutHeaders(inner store.Store, _ Options) store.Store {
+	return reloading(inner, func(row *store.Row) { row.Headers = nil })
+}
+
+// restartTTL reckons a deadline from the start of the broker: whatever was left
+// of it begins as a minute more.
+func restartTTL(inner store.Store, _ Options) store.Store {
+	late := reloading(inner, func(row *store.Row) {
+		if !row.ExpiresAt.IsZero() {
+			row.ExpiresAt = row.ExpiresAt.Add(time.Minute)
+		}
+	})
+	late.expired = func(ctx context.Context, now time.Time, limit int) ([]string, error) {
+		return inner.Expired(ctx, now.Add(-time.Minute), limit)
+	}
+	return late
+}
+
+func forgetLastOfBatch(inner store.Store, _ Options) store.Store {
+	return edited{Store: inner, apply: func(ctx context.Context, batch []store.Operation) error {
+		inserts := 0
+		for _, op := range batch {
+			if op.Kind == store.Insert {
+				inserts++
+			}
+		}
+		kept := make([]store.Operation, 0, len(batch))
+		for _, op := range slices.Backward(batch) {
+			if op.Kind == store.Insert && inserts > 1 {
+				inserts = 0
+				continue
+			}
+			kept = append(kept, op)
+		}
+		slices.Reverse(kept)
+		return inner.Apply(ctx, kept)
+	}}
+}
+
 func loadBackwards(inner store.Store, _ Options) store.Store {
 	return edited{Store: inner, load: func(ctx context.Context, fn func(store.Row) error) error {
 		var rows []store.Row

@@ -35,7 +35,7 @@ func defectsCommand() *cobra.Command {
 	var f defectFlags
 	cmd := &cobra.Command{
 		Use:   "defects [DEFECT…]",
-		Short: "Show that the harness catches each seeded defect of broker and clients",
+		Short: "Show that the harness detections each seeded defect of broker and clients",
 		Long: `Switch on seeded defects, one at a time, and run the scenarios that exercise
 the guarantee which each must break, until one shows it broken. The reference
 broker has defects of its own; those of clients and applications, whose names
@@ -45,7 +45,7 @@ caught by the right guarantee.`,
   custody defects --list
   custody defects accept-before-persist --format json
   custody defects --system nats`,
-		RunE: func(cmd *cobra.Command, args []string) error { return huntDefects(cmd, args, f) },
+		RunE: func(cmd *cobra.Command, args []string) error { return detectDefects(cmd, args, f) },
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.format, "format", "text", "text, or json: one list of objects")
@@ -57,7 +57,7 @@ caught by the right guarantee.`,
 	return cmd
 }
 
-func huntDefects(cmd *cobra.Command, args []string, f defectFlags) error {
+func detectDefects(cmd *cobra.Command, args []string, f defectFlags) error {
 	chosen, err := chooseDefects(args, f.system)
 	if err != nil {
 		return err
@@ -100,13 +100,13 @@ func huntDefects(cmd *cobra.Command, args []string, f defectFlags) error {
 			return unmeasured{fmt.Errorf("a folder for the evidence: %w", err)}
 		}
 	}
-	catches := make([]scenarios.Catch, len(chosen))
+	detections := make([]scenarios.Detection, len(chosen))
 	errs := make([]error, len(chosen))
 	slots := make(chan struct{}, f.parallel)
 	var group tasks.Group
 	for i, d := range chosen {
 		if d.NotBuilt != "" {
-			catches[i] = scenarios.Catch{Defect: d.Name, NotBuilt: d.NotBuilt}
+			detections[i] = scenarios.Detection{Defect: d.Name, NotBuilt: d.NotBuilt}
 			continue
 		}
 		slots <- struct{}{}
@@ -117,20 +117,20 @@ func huntDefects(cmd *cobra.Command, args []string, f defectFlags) error {
 				}
 				<-slots
 			}()
-			catches[i], errs[i] = scenarios.Hunt(cmd.Context(), d.quarry(), bench.Options{System: system, Spec: f.system, Seed: 1, Scale: f.scale}, dir)
-			fmt.Fprintf(cmd.ErrOrStderr(), "%-36s %s\n", d.Name, verdictOf(catches[i]))
+			detections[i], errs[i] = scenarios.Detect(cmd.Context(), d.defect(), bench.Options{System: system, Spec: f.system, Seed: 1, Scale: f.scale}, dir)
+			fmt.Fprintf(cmd.ErrOrStderr(), "%-36s %s\n", d.Name, verdictOf(detections[i]))
 		})
 	}
 	group.Wait()
 	if err := errors.Join(errs...); err != nil {
 		return unmeasured{err}
 	}
-	return showCatches(cmd, f, dir, catches)
+	return showDetections(cmd, f, dir, detections)
 }
 
-func showCatches(cmd *cobra.Command, f defectFlags, dir string, catches []scenarios.Catch) error {
+func showDetections(cmd *cobra.Command, f defectFlags, dir string, detections []scenarios.Detection) error {
 	missed, inapplicable, unbuilt := 0, 0, 0
-	for _, c := range catches {
+	for _, c := range detections {
 		switch {
 		case c.NotBuilt != "":
 			unbuilt++
@@ -140,16 +140,16 @@ func showCatches(cmd *cobra.Command, f defectFlags, dir string, catches []scenar
 			missed++
 		}
 	}
-	hunted := len(catches) - inapplicable - unbuilt
-	err := printAs(cmd.OutOrStdout(), f.format, catches, func(w io.Writer) {
-		for _, c := range catches {
+	sought := len(detections) - inapplicable - unbuilt
+	err := printAs(cmd.OutOrStdout(), f.format, detections, func(w io.Writer) {
+		for _, c := range detections {
 			if c.NotBuilt != "" {
 				fmt.Fprintf(w, "%-36s %s\n", c.Defect, verdictOf(c))
 				continue
 			}
 			fmt.Fprintf(w, "%-36s %-22s %5.1fs  %s\n", c.Defect, verdictOf(c), c.Took.Seconds(), c.Finding)
 		}
-		fmt.Fprintf(w, "%d of %d caught by the right guarantee", hunted-missed, hunted)
+		fmt.Fprintf(w, "%d of %d caught by the right guarantee", sought-missed, sought)
 		if inapplicable > 0 {
 			fmt.Fprintf(w, ", %d not applicable", inapplicable)
 		}
@@ -173,7 +173,7 @@ func showCatches(cmd *cobra.Command, f defectFlags, dir string, catches []scenar
 	return nil
 }
 
-func verdictOf(c scenarios.Catch) string {
+func verdictOf(c scenarios.Detection) string {
 	switch {
 	case c.NotBuilt != "":
 		return "not built: " + c.NotBuilt
@@ -203,8 +203,8 @@ type seeded struct {
 	NotBuilt string   `json:"notBuilt,omitempty"` // why it cannot be switched on
 }
 
-func (d seeded) quarry() scenarios.Quarry {
-	return scenarios.Quarry{Name: d.Name, Breaks: d.Breaks, Follows: d.Follows, Shown: d.Shown}
+func (d seeded) defect() scenarios.SeededDefect {
+	return scenarios.SeededDefect{Name: d.Name, Breaks: d.Breaks, Follows: d.Follows, Shown: d.Shown}
 }
 
 // seededIn are the defects that can be switched on in a system.

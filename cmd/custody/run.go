@@ -68,7 +68,7 @@ which it is judged, and from which it can be judged again.`,
 	flags.IntVar(&f.parallel, "parallel", 2*runtime.NumCPU(), "runs at once")
 	flags.IntVar(&f.repeat, "repeat", 1, "run each scenario so often; every verdict is shown")
 	flags.Float64Var(&f.scale, "scale", bench.DefaultScale, "factor on deadlines, bounds and periods, for a slow machine")
-	flags.DurationVar(&f.budget, "budget", 0, "run what fits into this time, most telling first, and say what was left out")
+	flags.DurationVar(&f.budget, "budget", 0, "run what fits into this time, what covers most first, and say what was left out")
 	flags.StringVar(&f.sign, "sign", "", signUsage)
 	flags.BoolVar(&f.resume, "resume", false, "take the whole runs that the folder given with --out already holds, and make the others")
 	return cmd
@@ -111,7 +111,7 @@ func runScenarios(cmd *cobra.Command, args []string, f runFlags) error {
 	plan := scenarios.Plan{Scenarios: chosen, Dir: f.out, Repeat: f.repeat, Parallel: f.parallel, Resume: f.resume, Budget: f.budget,
 		Options: bench.Options{System: system, Spec: f.system, Seed: f.seed, Scale: f.scale, Defect: f.defect}}
 	if f.budget > 0 {
-		plan.Scenarios = scenarios.MostTelling(chosen)
+		plan.Scenarios = scenarios.OrderByCoverage(chosen)
 	}
 	if err := inOrder(f.out, f.resume, plan.Taken); err != nil {
 		return err

@@ -64,6 +64,11 @@ var all = []Defect{
 		SeenIn: "the answer to a publish is lost", Shown: "publisher-retries", producer: retryInside,
 	},
 	{
+		Name: "client-swallows-answers", Text: "the answer to one publish in five reaches the client, and its caller waits for it in vain",
+		Breaks: evidence.AnswerDelivered, Follows: []string{evidence.Answered},
+		SeenIn: "any with several messages", Shown: "steady-load", producer: swallowAnswers,
+	},
+	{
 		Name: "client-acknowledges-on-receipt", Text: "a delivery is acknowledged before the application has it",
 		Breaks: evidence.NoAcceptedLoss, Follows: []string{evidence.RecoveryBounded, evidence.AckIsFinal, evidence.RowsMatchClients},
 		SeenIn: "processing failure", consumer: deliveries(ackOnReceipt),

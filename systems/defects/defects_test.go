@@ -160,6 +160,7 @@ func TestEachMisbehavesAndOnlyAsItSays(t *testing.T) {
 		{"client-takes-unknown-for-rejected", evidence.Unknown, func(s *seen) { s.acceptance = evidence.Rejected }},
 		{"client-retries-with-new-id", evidence.Accepted, func(s *seen) { s.ids = []string{""} }},
 		{"client-hides-a-retry", evidence.Unknown, func(s *seen) { s.ids = []string{"chosen", ""} }},
+		{"client-swallows-answers", evidence.Accepted, func(s *seen) { s.acceptance = evidence.Unknown }},
 		{"client-acknowledges-on-receipt", evidence.Accepted, func(s *seen) { s.acked = []string{"a", "b", "c"} }},
 		{"client-acknowledges-after-a-failure", evidence.Accepted, func(s *seen) { s.acked, s.nacked = []string{"a", "b", "c"}, nil }},
 		{"client-acknowledges-another-delivery", evidence.Accepted, func(s *seen) { s.acked = []string{"a"} }},

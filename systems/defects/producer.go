@@ -2,6 +2,7 @@ package defects
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/custodymq/custody/evidence"
@@ -60,6 +61,23 @@ func unknownAsRejected(r systems.Receipt) systems.Receipt {
 		r.Acceptance, r.Reason = evidence.Rejected, "no answer, so it is not there"
 	}
 	return r
+}
+
+// swallowAnswers keeps the first answer of each five to itself: its caller waits until its
+// time is over.
+func swallowAnswers(honest systems.Producer) systems.Producer {
+	var publishes atomic.Int64
+	return sender{honest, func(ctx context.Context, m systems.Message) (systems.Pending, error) {
+		sent, err := honest.Send(ctx, m)
+		if err != nil || publishes.Add(1)%5 != 1 {
+			return sent, err
+		}
+		return pending(func(ctx context.Context) systems.Receipt {
+			sent.Receipt(ctx)
+			<-ctx.Done()
+			return systems.Receipt{Acceptance: evidence.Unknown, Told: "no answer in time"}
+		}), nil
+	}}
 }
 
 func forgetID(honest systems.Producer) systems.Producer {

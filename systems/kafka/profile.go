@@ -242,6 +242,7 @@ func (p Profile) Describe() systems.Description {
 			evidence.Setting{Name: "isolation.level", Value: "read_committed"})
 	}
 	lacks := map[systems.Need]string{
+		systems.NeedWildcards:   "a group subscribes to topics by name",
 		systems.NeedModes:       "acks is a setting of the whole producer, not of a message",
 		systems.NeedDecline:     "a topic stores a message whether or not a group reads it",
 		systems.NeedMessageID:   "the broker numbers messages by itself",

@@ -287,6 +287,7 @@ func (p Profile) syncInterval() string {
 
 // lacked is what no profile has.
 var lacked = map[systems.Need]string{
+	systems.NeedWildcards:   "NATS parts a subject by dots and has wildcards of its own, * and >",
 	systems.NeedModes:       "a stream has one mode: at-most-once is core NATS beside it",
 	systems.NeedDecline:     "JetStream stores a message whether or not a consumer is online",
 	systems.NeedLookup:      "JetStream finds messages by sequence or subject, not by business ID: an unknown publish is settled from the stored rows",

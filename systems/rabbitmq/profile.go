@@ -182,6 +182,7 @@ func (p Profile) Describe() systems.Description {
 		Versions: p.versions(),
 		Oldest:   map[string]string{"rabbitmq-server": oldest},
 		Lacks: map[systems.Need]string{
+			systems.NeedWildcards:   "a consumer reads a queue by its name; wildcards are a matter of bindings",
 			systems.NeedModes:       "a queue has one mode: what is at most once there is another profile",
 			systems.NeedDecline:     "the queue is there, and stores a message whether or not a consumer is online",
 			systems.NeedDedup:       "RabbitMQ reads no message ID: the same one again is another message",

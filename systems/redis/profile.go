@@ -241,6 +241,7 @@ const (
 )
 
 var lacks = map[systems.Need]string{
+	systems.NeedWildcards:   "a stream is read by its name",
 	systems.NeedModes:       "a stream stores every entry: at most once is pub/sub, a profile of its own",
 	systems.NeedDecline:     "XADD stores an entry whether or not a consumer is online",
 	systems.NeedLookup:      "Redis finds entries by ID, not by business ID: an unknown publish is settled from the stored rows",

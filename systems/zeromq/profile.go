@@ -91,6 +91,7 @@ var atLeastOnce = []evidence.Claim{
 	section(evidence.Answered, everywhere, "Publish: the table of answers"),
 	section(evidence.AnswerDelivered, everywhere, "Kinds: answered by"),
 	section(evidence.CreditKept, everywhere, "Subscribe and deliver: Credit"),
+	section(evidence.FairService, everywhere, "Subscribe and deliver: served in turn"),
 	section(evidence.SessionStability, everywhere, "Session"),
 	section(evidence.Progress, everywhere, "Subscribe and deliver: redelivered"),
 	// First deliveries too: see Order.

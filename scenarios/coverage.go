@@ -5,11 +5,11 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// MostTelling puts scenarios in an order in which each says as much as possible
+// OrderByCoverage puts scenarios in an order in which each says as much as possible
 // that those before it did not: pairs of a guarantee and a class of fault. Of
 // those that say equally much, the earlier of the list comes first. Where only
 // some can be run, the first ones are worth most.
-func MostTelling(list []script.Scenario) []script.Scenario {
+func OrderByCoverage(list []script.Scenario) []script.Scenario {
 	left := append([]script.Scenario(nil), list...)
 	said := map[statement]bool{}
 	ordered := make([]script.Scenario, 0, len(left))

@@ -12,44 +12,44 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// Quarry is a seeded defect that the catalogue must catch.
-type Quarry struct {
+// SeededDefect is one that the catalogue must catch.
+type SeededDefect struct {
 	Name    string
 	Breaks  string   // the guarantee that must be seen broken
 	Follows []string // others that may lawfully break with it
 	Shown   string   // the scenario to run first; where it does not apply, nor does the defect; empty is none
 }
 
-// Catch is what became of the hunt for one defect.
-type Catch struct {
-	Quarry   `json:"-"`
-	Defect   string        `json:"defect"`
-	Breaks   string        `json:"breaks,omitempty"`
-	Caught   bool          `json:"caught"`             // by the guarantee that it breaks
-	By       []string      `json:"by,omitempty"`       // every claimed guarantee seen broken, over the scenarios that were run
-	Wrong    []string      `json:"wrong,omitempty"`    // …of these, those that may not break from it
-	Scenario string        `json:"scenario,omitempty"` // the one that caught it
-	Finding  string        `json:"finding,omitempty"`
-	Ran      []string      `json:"ran,omitempty"`
-	Took     time.Duration `json:"took"`
-	Error    string        `json:"error,omitempty"` // a run that could not be measured
+// Detection is what became of the search for one defect.
+type Detection struct {
+	SeededDefect `json:"-"`
+	Defect       string        `json:"defect"`
+	Breaks       string        `json:"breaks,omitempty"`
+	Caught       bool          `json:"caught"`             // by the guarantee that it breaks
+	By           []string      `json:"by,omitempty"`       // every claimed guarantee seen broken, over the scenarios that were run
+	Wrong        []string      `json:"wrong,omitempty"`    // …of these, those that may not break from it
+	Scenario     string        `json:"scenario,omitempty"` // the one that caught it
+	Finding      string        `json:"finding,omitempty"`
+	Ran          []string      `json:"ran,omitempty"`
+	Took         time.Duration `json:"took"`
+	Error        string        `json:"error,omitempty"` // a run that could not be measured
 	// Inapplicable is why the system has no place for this defect.
 	Inapplicable string `json:"inapplicable,omitempty"`
-	// NotBuilt is why the defect cannot be switched on at all: it was not hunted.
+	// NotBuilt is why the defect cannot be switched on at all: it was not looked for.
 	NotBuilt string `json:"notBuilt,omitempty"`
 }
 
-// Hunt runs, for one defect, the scenarios that exercise the guarantee which it
+// Detect runs, for one defect, the scenarios that exercise the guarantee which it
 // breaks, until one of them shows it broken.
-func Hunt(ctx context.Context, q Quarry, o bench.Options, dir string) (Catch, error) {
+func Detect(ctx context.Context, q SeededDefect, o bench.Options, dir string) (Detection, error) {
 	began := time.Now()
-	c := Catch{Quarry: q, Defect: q.Name, Breaks: q.Breaks}
+	c := Detection{SeededDefect: q, Defect: q.Name, Breaks: q.Breaks}
 	o.Defect = q.Name
-	hunts, err := q.scenarios()
+	list, err := q.scenarios()
 	if err != nil {
 		return c, err
 	}
-	for _, s := range hunts {
+	for _, s := range list {
 		if ctx.Err() != nil {
 			return c, context.Cause(ctx)
 		}
@@ -73,7 +73,7 @@ func Hunt(ctx context.Context, q Quarry, o bench.Options, dir string) (Catch, er
 }
 
 // note what one run has shown.
-func (c *Catch) note(j guarantees.Judgement) {
+func (c *Detection) note(j guarantees.Judgement) {
 	for _, f := range j.Broken {
 		if !slices.Contains(c.By, f.Guarantee) {
 			c.By = append(c.By, f.Guarantee)
@@ -88,7 +88,7 @@ func (c *Catch) note(j guarantees.Judgement) {
 }
 
 // scenarios to run for it, in order.
-func (q Quarry) scenarios() ([]script.Scenario, error) {
+func (q SeededDefect) scenarios() ([]script.Scenario, error) {
 	if q.Shown == "" {
 		return exercising(q.Breaks), nil
 	}

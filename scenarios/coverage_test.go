@@ -9,11 +9,11 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-func TestMostTellingComesFirst(t *testing.T) {
+func TestOrderByCoverageComesFirst(t *testing.T) {
 	about := func(name string, guarantees ...string) script.Scenario {
 		return script.Scenario{Name: name, Expect: guarantees}
 	}
-	ordered := scenarios.MostTelling([]script.Scenario{
+	ordered := scenarios.OrderByCoverage([]script.Scenario{
 		about("little", evidence.Order), about("the same", evidence.Survives, evidence.NoPhantom),
 		about("much", evidence.Survives, evidence.NoPhantom, evidence.NoAcceptedLoss),
 	})
@@ -24,7 +24,7 @@ func TestMostTellingComesFirst(t *testing.T) {
 	if want := []string{"much", "little", "the same"}; !slices.Equal(names, want) {
 		t.Errorf("the order is %v, want %v", names, want)
 	}
-	if all := scenarios.MostTelling(scenarios.All()); len(all) != len(scenarios.All()) {
+	if all := scenarios.OrderByCoverage(scenarios.All()); len(all) != len(scenarios.All()) {
 		t.Errorf("%d of %d scenarios are left", len(all), len(scenarios.All()))
 	}
 }
