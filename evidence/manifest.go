@@ -198,6 +198,8 @@ type Limits struct {
 	RecoveryBound    time.Duration `json:"recoveryBound"`        // from heal, acceptance and a ready consumer until settled
 	InFlightBound    time.Duration `json:"inFlightBound"`        // how long a frame already sent may be under way
 	ExpiryTolerance  time.Duration `json:"expiryTolerance"`      // either way
+	NackDelay        time.Duration `json:"nackDelay,omitzero"`   // at least so long after a NACK before the message comes again; 0 is not stated
+	Remembers        time.Duration `json:"remembers,omitzero"`   // how long after the end of a message a look-up still knows it; 0 is not stated
 	DeleteBound      time.Duration `json:"deleteBound,omitzero"` // from the confirmed ACK to the row's end
 	DrainDeadline    time.Duration `json:"drainDeadline"`        // exceeds every bound claimed
 	OrderScope       string        `json:"orderScope,omitempty"` // "connection", "key", "partition"; empty is none

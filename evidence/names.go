@@ -19,4 +19,7 @@ const (
 	RecoveryBounded         = "recovery-bounded"
 	Survives                = "survives"
 	RowsMatchClients        = "rows-match-clients"
+	StrangersRefused        = "strangers-refused"
+	RedeliveryPaced         = "redelivery-paced"
+	LookupsTrue             = "lookups-true"
 )
