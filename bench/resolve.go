@@ -322,6 +322,8 @@ func Needs(s script.Scenario) []systems.Need {
 			add(systems.NeedPlanting)
 		case script.Redrive, script.Discard:
 			add(systems.NeedDeadLetters)
+		case script.Probe:
+			add(systems.NeedProbes)
 		case script.Rewind:
 			add(systems.NeedRewind)
 		case script.Provoke:
@@ -386,6 +388,7 @@ var abilities = map[systems.Need]func(systems.System, systems.Instance) bool{
 	systems.NeedIdentity:    has[systems.Configurable],
 	systems.NeedPlanting:    has[systems.Planter],
 	systems.NeedRewind:      has[systems.Rewinder],
+	systems.NeedProbes:      has[systems.Prober],
 	systems.NeedConnector: func(s systems.System, _ systems.Instance) bool {
 		_, ok := s.(systems.Connector)
 		return ok
@@ -403,6 +406,11 @@ func (b *Bench) lacking() string {
 	for _, n := range Needs(b.o.Scenario) {
 		if found, ok := abilities[n]; ok && !found(b.o.System, b.instance) {
 			return fmt.Sprintf("%s has no %s", b.desc.System, n)
+		}
+	}
+	for _, step := range b.o.Scenario.Steps {
+		if p, ok := bare(step).(script.Probe); ok && len(b.probes(p.Kind)) == 0 {
+			return fmt.Sprintf("%s has no probes of the kind %q", b.desc.System, p.Kind)
 		}
 	}
 	network, ok := b.instance.(systems.Networked)

@@ -75,6 +75,9 @@ var atLeastOnce = []evidence.Claim{
 	claim(evidence.RecoveryBounded, everywhere),
 	claim(evidence.Survives, everywhere),
 	claim(evidence.RowsMatchClients, everywhere),
+	claim(evidence.StrangersRefused, everywhere),
+	claim(evidence.RedeliveryPaced, everywhere),
+	claim(evidence.LookupsTrue, everywhere),
 }
 
 var atMostOnce = []evidence.Claim{
@@ -83,6 +86,7 @@ var atMostOnce = []evidence.Claim{
 	claim(evidence.DeclinedMeansAbsent, everywhere),
 	claim(evidence.Order, everywhere),
 	claim(evidence.Survives, everywhere),
+	claim(evidence.StrangersRefused, everywhere),
 }
 
 // The periods of the broker, short for tests, before scaling.
@@ -105,6 +109,7 @@ func (p Profile) Broker() broker.Config {
 		MaxAttempts: maxAttempts, VisibilityTimeout: p.period(visibility),
 		Backoff: core.Backoff{Base: p.period(backoffBase), Max: p.period(backoffMax)}, ExpiryInterval: p.period(expiryEvery), SettledWindow: settledWindow,
 		StoreRetry: p.period(100 * time.Millisecond), KeepHistory: p.history, Heartbeat: p.period(heartbeat),
+		Limits: core.Limits{PublishWindow: publishWindow, Topics: maxTopics},
 	}
 }
 
@@ -121,6 +126,7 @@ func (p Profile) Describe() systems.Description {
 			Limits: evidence.Limits{
 				MaxAttempts: maxAttempts, RedeliveryPeriod: p.period(visibility), RecoveryBound: p.period(8 * time.Second),
 				InFlightBound: p.period(time.Second), ExpiryTolerance: p.period(500 * time.Millisecond), DeleteBound: p.period(3 * time.Second),
+				NackDelay: p.period(backoffBase), Remembers: settledWindow,
 				DrainDeadline: p.period(12 * time.Second), OrderScope: "connection",
 			},
 		},
