@@ -54,6 +54,9 @@ func Guarantees() []Guarantee {
 		recoveryBounded,
 		rowsMatchClients,
 		partitionIsolation,
+		strangersRefused,
+		redeliveryPaced,
+		lookupsTrue,
 		survives,
 	}
 }

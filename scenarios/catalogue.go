@@ -53,6 +53,9 @@ func All() []script.Scenario {
 		linkSlow,
 		linkReset,
 		linkDown,
+		strangers,
+		limits,
+		publishWindow,
 		recoverFromTimestamp,
 		recoverFromSequence,
 	}
