@@ -3,6 +3,7 @@ package guarantees
 import (
 	"fmt"
 	"math/bits"
+	"slices"
 
 	"github.com/custodymq/custody/evidence"
 )
@@ -89,8 +90,8 @@ func (c *lookups) standings(l *ledger, m *message, k *lookup) standings {
 	asked := func(s stamp) bool { return s.before(k.called) }
 	since := func(s stamp) bool { return s.seq != 0 && s.seq > k.returned.seq && s.at > k.returned.at }
 	switch {
-	case m.called.seq == 0, since(m.called), m.alias:
-		return 0 // not there yet; an alias is the message that it repeats
+	case m.called.seq == 0, since(m.called), repeats(l, m):
+		return 0 // not there yet, or another one's message
 	case l.automatic, l.clockSet, l.migrated(), m.frozen, len(m.receipts) > 1:
 		return mayBeAny
 	case m.refused() && asked(m.returned):
@@ -136,6 +137,11 @@ func (c *lookups) standings(l *ledger, m *message, k *lookup) standings {
 		return mayBeStored
 	}
 	return mayBeStored | mayBeDead
+}
+
+// repeats: it is an alias of another publish, whose message may be there.
+func repeats(l *ledger, m *message) bool {
+	return m.alias && slices.ContainsFunc(l.aliases(m), func(o *message) bool { return o != m && !o.alias && !o.refused() })
 }
 
 // seenDead: a look at the rows before has shown it dead, and nobody has moved it since.

@@ -56,6 +56,9 @@ func All() []script.Scenario {
 		strangers,
 		limits,
 		publishWindow,
+		storageRepaired,
+		lookups,
+		repeatInFlight,
 		recoverFromTimestamp,
 		recoverFromSequence,
 	}
