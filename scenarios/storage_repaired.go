@@ -22,6 +22,7 @@ var storageRepaired = script.Scenario{
 			script.Consumer{Name: "c1", Destination: "orders", Idempotent: true, Window: 4},
 			script.Publish{BusinessID: "order-1", By: "p1"},
 			script.Await{Condition: script.Effect("order-1")},
+			quiet, // so that the store syncs nothing but what is published now
 
 			// While the commit of one message is held, two gather for the next.
 			script.Fault{Label: "first", Verb: "block", Target: "store", When: script.Before, Event: "operation sync"},
@@ -38,6 +39,7 @@ var storageRepaired = script.Scenario{
 		},
 		resolved("p1", "order-3", "order-4"),
 		[]script.Step{
+			quiet,
 			// The commit may be written, and what would show it cannot be.
 			script.Fault{Label: "third", Verb: "block", Target: "store", When: script.Before, Event: "operation sync"},
 			script.Fault{Label: "fourth", Verb: "fsync-error", Target: "store", When: script.Before, Event: "operation sync"},
@@ -59,6 +61,9 @@ var storageRepaired = script.Scenario{
 			script.Publish{BusinessID: "order-3", By: "p2", Until: "accepted"},
 			script.Publish{BusinessID: "order-4", By: "p3", Until: "accepted"},
 			script.Publish{BusinessID: "order-5", By: "p2", Until: "accepted"},
+			script.Publish{BusinessID: "order-8", By: "p1", Until: "accepted"},
+			script.Await{Condition: script.Effect("order-8")},
+			quiet,
 
 			// Every commit fails for a while, and nobody is there to repair it.
 			script.Fault{Label: "often", Verb: "fsync-error", Target: "store", Repeat: script.Every, When: script.Before, Event: "operation sync"},
@@ -68,7 +73,7 @@ var storageRepaired = script.Scenario{
 		resolved("p3", "order-6", "order-7"),
 		[]script.Step{
 			script.Heal{Label: "often"},
-			script.Wait{Quiet: 500 * time.Millisecond},
+			quiet,
 		},
 		resolved("p3", "order-6", "order-7"),
 		[]script.Step{
@@ -97,6 +102,8 @@ var storageRepaired = script.Scenario{
 	},
 	Expect: usual(evidence.DeclinedMeansAbsent, evidence.UnknownResolved, evidence.LookupsTrue),
 }
+
+var quiet = script.Wait{Quiet: 300 * time.Millisecond}
 
 // resolved looks up each of these business IDs.
 func resolved(by string, ids ...string) []script.Step {
