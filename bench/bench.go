@@ -234,6 +234,18 @@ func (b *Bench) prepare(ctx context.Context) (inapplicable string, err error) {
 	if err != nil {
 		return "", fmt.Errorf("bench: start %s: %w", b.desc.System, err)
 	}
+	if _, reports := b.instance.(systems.Reporter); reports {
+		b.desc = systems.Describe(b.o.System, b.instance)
+		told := Manifest(b.o, b.desc, nil)
+		if err := b.rec.UpdateManifest(func(m *evidence.Manifest) {
+			m.Profile, m.Claims, m.Versions = told.Profile, told.Claims, told.Versions
+		}); err != nil {
+			return "", err
+		}
+		if why := needed(b.o.Scenario, b.desc); why != "" {
+			return why, nil
+		}
+	}
 	b.clients = b.instance
 	if seeded {
 		b.clients = ofClients.Clients(b.instance)

@@ -28,6 +28,7 @@ type consumer struct {
 	reopens bool          // a delivery that is left unsettled keeps its place until the session ends
 	early   bool          // a seeded defect: it acknowledges before its transaction commits
 
+	seat     int // of its logical subscriber's pool
 	sessions int // of this process
 	name     string
 	calls    uint64
@@ -85,7 +86,7 @@ func (c *consumer) open(ctx context.Context) (systems.Consumer, error) {
 	e.Destination, e.Window = c.spec.Destination, max(c.spec.Window, 1)
 	c.sink.Record(e)
 	s, err := c.clients.Consumer(bounded, systems.ConsumerOptions{Name: c.spec.Name, Session: c.name, Address: c.address,
-		Destination: c.spec.Destination, Subscription: subscription(c.spec), Mode: systems.Mode(c.spec.Mode), Window: max(c.spec.Window, 1)})
+		Destination: c.spec.Destination, Subscription: subscription(c.spec), Mode: systems.Mode(c.spec.Mode), Window: max(c.spec.Window, 1), Seat: c.seat})
 	e.Kind, e.OK = evidence.SubscribeReturned, err == nil
 	if err != nil {
 		e.Reason = err.Error()

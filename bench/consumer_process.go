@@ -36,6 +36,7 @@ type remoteConsumer struct {
 	Sessions    int
 	Call        time.Duration
 	Defect      string
+	Seat        int
 }
 
 // NewConsumerRole makes the role; find gives a system by its name.
@@ -63,18 +64,23 @@ func NewConsumerRole(find func(spec string, scale float64) (systems.System, erro
 			if err != nil {
 				return err
 			}
+			closing := func() error { return nil }
+			if c, ok := clients.(io.Closer); ok {
+				closing = c.Close
+			}
 			if d, ok := defects.Find(r.Defect); ok {
 				clients = d.Clients(clients)
 			}
 			db, err := business.Open(ctx, filepath.Join(r.Dir, databaseFile))
 			if err != nil {
-				return err
+				return errors.Join(err, closing())
 			}
 			ctx, cancel = context.WithCancel(ctx)
 			c := newConsumer(r.Spec, clients, r.Address, db, evidence.NewPipeSink(p.Events, r.Base), r.Call, s.Describe(), r.Defect)
+			c.seat = r.Seat
 			go func() {
 				defer close(done)
-				end = errors.Join(c.run(ctx, r.Sessions), db.Close())
+				end = errors.Join(c.run(ctx, r.Sessions), db.Close(), closing())
 			}()
 			return nil
 		},
@@ -95,6 +101,7 @@ type consumerActor struct {
 	mu       sync.Mutex
 	sessions int // at least as many as it has had
 	running  bool
+	seat     int // while it runs
 	cancel   context.CancelFunc
 	done     chan struct{}
 	child    *containers.Child
@@ -108,6 +115,7 @@ func (a *consumerActor) start(ctx context.Context) error {
 		return nil
 	}
 	a.done = make(chan struct{})
+	a.seat = a.b.freeSeat(a)
 	if a.spec.Child {
 		if err := a.startChild(ctx); err != nil {
 			return err
@@ -117,6 +125,7 @@ func (a *consumerActor) start(ctx context.Context) error {
 	}
 	running, cancel := context.WithCancel(a.b.life)
 	c := newConsumer(a.spec, a.b.clients, a.b.addressOf(a.spec.Name), a.b.db, a.b.rec, a.b.bounds.call, a.b.desc, a.b.o.Defect)
+	c.seat = a.seat
 	first := a.sessions
 	a.cancel = cancel
 	a.running = true
@@ -131,6 +140,26 @@ func (a *consumerActor) start(ctx context.Context) error {
 		a.mu.Unlock()
 	}()
 	return nil
+}
+
+// freeSeat is the lowest of its logical subscriber that no other running
+// consumer has.
+func (b *Bench) freeSeat(of *consumerActor) int {
+	taken := map[int]bool{}
+	for _, other := range b.consumers {
+		if other != of && other.spec.Destination == of.spec.Destination && subscription(other.spec) == subscription(of.spec) {
+			other.mu.Lock()
+			if other.running {
+				taken[other.seat] = true
+			}
+			other.mu.Unlock()
+		}
+	}
+	seat := 0
+	for taken[seat] {
+		seat++
+	}
+	return seat
 }
 
 func (a *consumerActor) startChild(ctx context.Context) error {
@@ -148,7 +177,7 @@ func (a *consumerActor) startChild(ctx context.Context) error {
 	done := a.done
 	child, err := containers.StartChild(ctx, containers.ChildOptions{Role: ConsumerRole, Log: log,
 		Config: remoteConsumer{System: a.b.o.Spec, Credentials: connector.Credentials(a.b.instance), Scale: a.b.o.Scale, Spec: a.spec,
-			Address: a.b.addressOf(a.spec.Name), Dir: a.b.work, Base: a.b.rec.Base(), Sessions: a.sessions, Call: a.b.bounds.call, Defect: a.b.o.Defect},
+			Address: a.b.addressOf(a.spec.Name), Dir: a.b.work, Base: a.b.rec.Base(), Sessions: a.sessions, Call: a.b.bounds.call, Defect: a.b.o.Defect, Seat: a.seat},
 		Events: func(r io.Reader) { a.b.adopt(r, a.spec.Name) },
 		Exited: func(x containers.Exit) {
 			log.Close() // it may be started again

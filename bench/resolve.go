@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/faults"
@@ -53,6 +54,10 @@ type resolver struct {
 
 // resolve gives the faults of a script as data. An error is a *UsageError.
 func resolve(s script.Scenario) ([]evidence.FaultLabel, error) {
+	if !isFolderName(s.Name) {
+		return nil, &UsageError{&script.Error{File: fmt.Sprintf("scenario %q", s.Name), Line: 1,
+			Text: fmt.Sprintf("its name is that of its run's folder: leave out slashes and a leading dot, and use at most %d bytes", maxFolderName)}}
+	}
 	r := &resolver{s: s, actors: map[string]string{faults.Broker: faults.Broker, "store": "store"},
 		labels: map[string]bool{}, checkpoints: map[string]int{}, above: map[string]bool{}}
 	for _, step := range s.Steps {
@@ -265,6 +270,17 @@ func needNames() []string {
 	return names
 }
 
+// maxFolderName leaves room for what is appended to a scenario's name.
+const maxFolderName = 200
+
+// isFolderName keeps a script that somebody else has written from choosing
+// where files are made.
+func isFolderName(name string) bool {
+	return name != "" && len(name) <= maxFolderName && name[0] != '.' && !strings.ContainsFunc(name, func(r rune) bool {
+		return r == '/' || r == '\\' || unicode.IsControl(r)
+	})
+}
+
 func verbs() []string {
 	var names []string
 	for _, f := range faults.All() {
@@ -298,12 +314,17 @@ func Needs(s script.Scenario) []systems.Need {
 	for _, n := range s.Needs {
 		add(systems.Need(n))
 	}
+	subscribers := map[string]string{} // one of each destination
 	for _, step := range s.Steps {
 		switch step := bare(step).(type) {
 		case script.Consumer:
 			if step.Child {
 				add(systems.NeedConnector)
 			}
+			if other, had := subscribers[step.Destination]; had && other != subscription(step) {
+				add(systems.NeedFanOut)
+			}
+			subscribers[step.Destination] = subscription(step)
 		case script.Publish:
 			if step.Cancel {
 				add(systems.NeedFrames)
@@ -369,6 +390,35 @@ func needed(s script.Scenario, desc systems.Description) string {
 		if why, lacks := desc.Lacks[n]; lacks {
 			return why
 		}
+	}
+	for _, step := range s.Steps {
+		if f, ok := bare(step).(script.Fault); ok {
+			if why := unstruck(f, desc); why != "" {
+				return why
+			}
+		}
+	}
+	return ""
+}
+
+// unstruck gives why a fault of the store does not apply, if it is one and the
+// system says what it can strike.
+func unstruck(f script.Fault, desc systems.Description) string {
+	spec := specOf(f)
+	verb := f.Verb
+	if fault, _ := faults.Find(verb); fault.Strikes != faults.StrikesStore {
+		if spec.Operation == "" {
+			return ""
+		}
+		verb = "block" // it strikes while the operation is held
+	}
+	operations, can := desc.StoreFaults[verb]
+	switch {
+	case desc.StoreFaults == nil:
+	case !can:
+		return fmt.Sprintf("the store of %s has no fault %q", desc.System, verb)
+	case spec.Operation != "" && len(operations) > 0 && !slices.Contains(operations, spec.Operation):
+		return fmt.Sprintf("the store of %s has no operation %q that %q could strike", desc.System, spec.Operation, verb)
 	}
 	return ""
 }

@@ -2,10 +2,12 @@ package bench
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/custodymq/custody/script"
+	"github.com/custodymq/custody/systems"
 )
 
 func TestARewindKnowsItsCheckpoint(t *testing.T) {
@@ -68,6 +70,42 @@ func TestNamesThatDoNotExist(t *testing.T) {
 			var usage *UsageError
 			if c.says == "" && err != nil || c.says != "" && (!errors.As(err, &usage) || !strings.Contains(err.Error(), c.says)) {
 				t.Errorf("says %v, want %q", err, c.says)
+			}
+		})
+	}
+}
+
+// What a script needs is read from its steps, down to the operation of a store.
+func TestWhatIsNeeded(t *testing.T) {
+	const head = "scenario x\nproducer p1 to orders\nconsumer c1 on orders, as billing\n"
+	some := systems.Description{System: "s", StoreFaults: map[string][]string{"full": nil, "block": {"insert"}},
+		Lacks: map[systems.Need]string{systems.NeedFanOut: "they all compete"}}
+	for _, c := range []struct{ name, steps, why string }{
+		{"one logical subscriber", "consumer c2 on orders, as billing", ""},
+		{"another destination", "consumer c2 on mails, as stock", ""},
+		{"two logical subscribers", "consumer c2 on orders, as stock", "they all compete"},
+		{"a third", "consumer c2 on orders, as billing\nconsumer c3 on orders", "they all compete"},
+		{"a verb with every operation", "fault f: full store before operation write", ""},
+		{"a verb that is not there", "fault f: lose-reply store after operation insert", `the store of s has no fault "lose-reply"`},
+		{"an operation that is there", "fault f: block store before operation insert", ""},
+		{"an operation that is not", "fault f: block store before operation delete", `the store of s has no operation "delete" that "block" could strike`},
+		{"a kill at an operation", "fault f: kill broker before operation insert", ""},
+		{"a kill at none", "fault f: kill broker before operation delete", `no operation "delete"`},
+		{"a kill", "fault f: kill broker", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s, err := script.Parse("f.scenario", head+c.steps)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if why := needed(s, some); (why == "") != (c.why == "") || !strings.Contains(why, c.why) {
+				t.Errorf("does not apply because %q, want %q", why, c.why)
+			}
+			if why := needed(s, systems.Description{}); why != "" {
+				t.Errorf("a system that says nothing lacks: %s", why)
+			}
+			if (c.why == "they all compete") != slices.Contains(Needs(s), systems.NeedFanOut) {
+				t.Errorf("needs %v", Needs(s))
 			}
 		})
 	}

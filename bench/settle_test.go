@@ -55,7 +55,7 @@ func TestDrained(t *testing.T) {
 		"unreadable for ever":                {[]look{broken}, time.Millisecond, 100 * time.Millisecond, evidence.DrainDeadline},
 	} {
 		t.Run(name, func(t *testing.T) {
-			rec, err := evidence.Create(filepath.Join(t.TempDir(), "run"), evidence.Manifest{}, nil)
+			rec, err := evidence.Create(filepath.Join(t.TempDir(), "run"), evidence.Manifest{Scale: 1}, nil)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -97,7 +97,7 @@ func (p producer) Send(ctx context.Context, m systems.Message) (systems.Pending,
 	case err == nil:
 		return answer{Acceptance: evidence.Accepted, HeldBy: p.heldBy, MessageID: id, Told: "ok"}, nil
 	case errors.Is(err, ErrDeclined):
-		return answer{Acceptance: evidence.Declined, Told: err.Error(), Reason: err.Error()}, nil
+		return answer{Acceptance: evidence.Declined, Cause: evidence.CauseStated, Told: err.Error(), Reason: err.Error()}, nil
 	}
 	return answer{Acceptance: evidence.Unknown, Told: err.Error(), Reason: err.Error()}, nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -35,6 +36,7 @@ var generated = map[string]func() string{
 	"guarantees": guaranteeSections,
 	"claims":     claimsTable,
 	"profiles":   profilesTable,
+	"oldest":     oldestTable,
 	"faults":     faultsTable,
 	"frames":     framesTable,
 	"scenarios":  scenariosTable,
@@ -131,6 +133,22 @@ func readMatrix(file string) (g reports.Grid, err error) {
 		return g, fmt.Errorf("%s: %w", file, err)
 	}
 	return g, nil
+}
+
+func oldestTable() string {
+	var b strings.Builder
+	b.WriteString("| system | server | oldest |\n|---|---|---|\n")
+	seen := map[string]bool{}
+	for _, s := range all.Systems(1) {
+		d := s.Describe()
+		for _, server := range slices.Sorted(maps.Keys(d.Oldest)) {
+			if row := fmt.Sprintf("| `%s` | %s | %s |\n", d.System, server, d.Oldest[server]); !seen[row] {
+				seen[row] = true
+				b.WriteString(row)
+			}
+		}
+	}
+	return b.String()
 }
 
 func matrixTable() string { return gridTable(func(g reports.Grid) reports.Grid { return g }) }

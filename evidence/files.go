@@ -10,7 +10,9 @@ import (
 	"io/fs"
 	"iter"
 	"os"
+	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/klauspost/compress/zstd"
@@ -23,104 +25,100 @@ import (
 //	script.custody             the scenario as it was run
 //	events.jsonl[.zst]         one Event a line, in order of Seq
 //	rows.jsonl[.zst]           a Snapshot's line, then its StoredRows, one a line
-//	verdict.json               what judging said; can be made again
+//	verdict.json               what judging said; can be made again, and is never read
+//	manifest.sig               an ed25519 signature of manifest.json, if the run was signed
 //	logs/NAME.log              output of the parts
 type Run struct {
-	dir      string
-	manifest Manifest
+	dir         folder
+	manifest    Manifest
+	raw         []byte // manifest.json
+	manifestErr error  // in which way it is not the one that was sealed
 }
 
-// Bounds on the files that are read at once.
+// Bounds on what is read.
 const (
 	maxManifest = 16 << 20
 	maxScript   = 16 << 20
-	maxVerdict  = 1 << 30
-	maxWindow   = 32 << 20 // of a compressed file
+	maxWindow   = 32 << 20  // of a compressed file
+	maxRowBytes = 512 << 20 // of rows, which are held in memory; not compressed
+	maxRowLines = 2 << 20   // snapshots and rows
 )
 
 // ErrNewerFormat: the run was written by a later Custody.
 var ErrNewerFormat = errors.New("evidence: the run is of a newer format")
 
 // Open reads the manifest of the run in dir. Older formats are accepted, newer
-// ones refused with ErrNewerFormat.
+// ones refused with ErrNewerFormat. The folder may be anybody's: no link in it
+// is followed, and only regular files are read.
 func Open(dir string) (*Run, error) {
-	path := filepath.Join(dir, manifestFile)
-	b, err := readFile(path, maxManifest)
+	r := &Run{dir: folder(dir)}
+	b, err := r.dir.read(manifestFile, maxManifest)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("evidence: %s is not the folder of a run: it has no %s: %w", dir, manifestFile, err)
 	}
 	if err != nil {
 		return nil, err
 	}
+	r.raw = b
+	at := r.dir.path(manifestFile)
 	// The version first: the rest of a newer manifest may have other types.
 	var version struct {
 		Format int `json:"format"`
 	}
 	if err := json.Unmarshal(b, &version); err != nil {
-		return nil, fmt.Errorf("evidence: %s cannot be read: %w", path, err)
+		return nil, fmt.Errorf("evidence: %s cannot be read: %w", at, err)
 	}
 	if version.Format > FormatVersion {
-		return nil, fmt.Errorf("%w: %s has format %d and this custody reads up to %d: use a newer custody", ErrNewerFormat, path, version.Format, FormatVersion)
+		return nil, fmt.Errorf("%w: %s has format %d and this custody reads up to %d: use a newer custody", ErrNewerFormat, at, version.Format, FormatVersion)
 	}
 	if version.Format < 1 {
-		return nil, fmt.Errorf("evidence: %s has format %d, and the oldest is 1: this is no manifest of a custody run", path, version.Format)
+		return nil, fmt.Errorf("evidence: %s has format %d, and the oldest is 1: this is no manifest of a custody run", at, version.Format)
 	}
-	r := &Run{dir: dir}
 	if err := json.Unmarshal(b, &r.manifest); err != nil {
-		return nil, fmt.Errorf("evidence: %s cannot be read: %w", path, err)
+		return nil, fmt.Errorf("evidence: %s cannot be read: %w", at, err)
 	}
+	if err := r.manifest.check(); err != nil {
+		return nil, fmt.Errorf("evidence: %s: %w", at, err)
+	}
+	r.manifestErr = checkManifest(b, &r.manifest)
 	return r, nil
 }
 
 // Dir is the run's folder.
-func (r *Run) Dir() string { return r.dir }
+func (r *Run) Dir() string { return string(r.dir) }
 
 // Manifest as it was when the run was opened.
 func (r *Run) Manifest() Manifest { return r.manifest }
 
 // Script of the scenario, as it was run.
-func (r *Run) Script() ([]byte, error) {
-	return readFile(filepath.Join(r.dir, scriptFile), maxScript)
-}
-
-// Verdict is the saved judgement; fs.ErrNotExist before the run was judged.
-func (r *Run) Verdict() ([]byte, error) {
-	b, err := readFile(filepath.Join(r.dir, verdictFile), maxVerdict)
-	if errors.Is(err, fs.ErrNotExist) {
-		err = fmt.Errorf("evidence: the run in %s was not judged yet: %w", r.dir, err)
-	}
-	return b, err
-}
+func (r *Run) Script() ([]byte, error) { return r.dir.read(scriptFile, maxScript) }
 
 // WriteVerdict saves a judgement in place of any before.
-func (r *Run) WriteVerdict(b []byte) error { return replaceFile(r.dir, verdictFile, b) }
+func (r *Run) WriteVerdict(b []byte) error { return replaceFile(string(r.dir), verdictFile, b) }
 
 // Logs are the names that LogTail takes, sorted.
 func (r *Run) Logs() ([]string, error) {
-	entries, err := os.ReadDir(filepath.Join(r.dir, logsFolder))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	paths, err := r.dir.logs()
+	if err != nil {
 		return nil, fmt.Errorf("evidence: cannot list the logs: %w", err)
 	}
 	var names []string
-	for _, e := range entries {
-		if name, ok := strings.CutSuffix(e.Name(), logSuffix); ok {
+	for _, p := range paths {
+		if name, ok := strings.CutSuffix(path.Base(p), logSuffix); ok {
 			names = append(names, name)
 		}
 	}
+	slices.Sort(names)
 	return names, nil
 }
 
 // LogTail gives the last bytes of a log, at most max.
 func (r *Run) LogTail(name string, max int64) ([]byte, error) {
-	f, err := os.Open(filepath.Join(r.dir, logsFolder, filepath.Base(name)+logSuffix))
+	f, info, err := r.dir.open(path.Join(logsFolder, path.Base(name)+logSuffix))
 	if err != nil {
 		return nil, fmt.Errorf("evidence: cannot read log %q: %w", name, err)
 	}
 	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, fmt.Errorf("evidence: cannot read log %q: %w", name, err)
-	}
 	from := info.Size() - max
 	if from < 0 {
 		from = 0
@@ -131,27 +129,46 @@ func (r *Run) LogTail(name string, max int64) ([]byte, error) {
 // History gives the run to judging. The rows are read now; each range over
 // Events opens the file anew. It can be read whoever died: of plain files,
 // which a killed harness leaves, up to the last complete record there is now.
-// A line in the middle that cannot be read is an error that names file and line.
+//
+// A file that is not what the run left is told by Damage, and what can still be
+// read of it is there to be shown; an event that cannot be read ends the events
+// with an error that names file and line. The error is of a folder that is gone.
 func (r *Run) History() (*History, error) {
-	events, err := r.lines(eventsFile)
+	root, err := r.dir.root()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("evidence: cannot read %s: %w", r.dir, err)
 	}
-	rows, err := r.lines(rowsFile)
-	if err != nil {
-		return nil, err
+	if err := root.Close(); err != nil {
+		return nil, fmt.Errorf("evidence: cannot read %s: %w", r.dir, err)
 	}
-	h := &History{Manifest: r.manifest, Truncated: events.torn || rows.torn}
-	if err := readSnapshots(h, rows); err != nil {
-		return nil, err
+	h := &History{Manifest: r.manifest, Events: noEvents, Damage: r.Damage()}
+	damaged := func(err error) {
+		if h.Damage == "" {
+			h.Damage = strings.TrimPrefix(err.Error(), "evidence: ")
+		}
 	}
-	want := int64(-1)
-	if r.manifest.End != nil {
-		want = int64(r.manifest.End.Events)
+	if events, err := r.lines(eventsFile); err != nil {
+		damaged(err)
+	} else {
+		h.Truncated = events.torn
+		want := int64(-1)
+		if r.manifest.End != nil {
+			want = int64(r.manifest.End.Events)
+		}
+		h.Events = eventsOf(events, want, r.manifest.Format)
 	}
-	h.Events = eventsOf(events, want, r.manifest.Format)
+	if rows, err := r.lines(rowsFile); err != nil {
+		damaged(err)
+	} else {
+		h.Truncated = h.Truncated || rows.torn
+		if err := readSnapshots(h, rows); err != nil {
+			damaged(err)
+		}
+	}
 	return h, nil
 }
+
+func noEvents(func(*Event, error) bool) {}
 
 // eventsOf reads the events; want is how many there are, -1 where nobody has
 // said so. Numbers without a gap prove that no line was lost.
@@ -164,7 +181,9 @@ func eventsOf(f *lineFile, want int64, format int) iter.Seq2[*Event, error] {
 			if err == nil {
 				err = d.Decode(line, &e)
 			}
-			if n++; err == nil && e.Seq != n {
+			if n++; err == nil && want >= 0 && n > uint64(want) {
+				err = fmt.Errorf("the manifest says that there are %d events", want)
+			} else if err == nil && e.Seq != n {
 				err = fmt.Errorf("event number %d where %d is due: lines are missing, doubled or moved", e.Seq, n)
 			}
 			if err != nil {
@@ -193,6 +212,8 @@ func readSnapshots(h *History, f *lineFile) error {
 		n++
 		switch {
 		case err != nil:
+		case n > maxRowLines:
+			err = fmt.Errorf("more than the %d lines that are read", maxRowLines)
 		case due > 0:
 			var row StoredRow
 			if err = json.Unmarshal(line, &row); err == nil && row.State == RowInvalid {
@@ -230,38 +251,44 @@ func readSnapshots(h *History, f *lineFile) error {
 
 // lineFile is a file of lines, compressed or plain.
 type lineFile struct {
-	path   string
+	dir    folder
+	name   string
+	path   string // for messages
 	packed bool
 	size   int64 // plain: where the last complete line ends
 	torn   bool  // plain: something follows that
+	most   int64 // bytes that are read once they are unpacked; 0 is no bound
 }
 
 // lines finds a file of the run. A compressed one was put in place whole, so it
 // goes before the plain one, which a Close that was interrupted leaves beside it.
 func (r *Run) lines(name string) (*lineFile, error) {
-	path := filepath.Join(r.dir, name)
-	if _, err := os.Stat(path + packedSuffix); err == nil {
-		return &lineFile{path: path + packedSuffix, packed: true}, nil
+	l := &lineFile{dir: r.dir, name: name, path: r.dir.path(name)}
+	if name == rowsFile {
+		l.most = maxRowBytes
 	}
-	f, err := os.Open(path)
+	if packed := name + packedSuffix; r.dir.exists(packed) {
+		l.name, l.path, l.packed = packed, r.dir.path(packed), true
+		return l, nil
+	}
+	f, info, err := r.dir.open(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("evidence: the run has neither %s nor %s%s: %w", l.path, name, packedSuffix, err)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("evidence: the run has neither %s nor %s%s: %w", path, name, packedSuffix, err)
+		return nil, fmt.Errorf("evidence: cannot read %s: %w", l.path, err)
 	}
 	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, fmt.Errorf("evidence: cannot read %s: %w", path, err)
-	}
 	from := max(0, info.Size()-maxLine)
 	tail := make([]byte, info.Size()-from)
 	if _, err := f.ReadAt(tail, from); err != nil {
-		return nil, fmt.Errorf("evidence: cannot read %s: %w", path, err)
+		return nil, fmt.Errorf("evidence: cannot read %s: %w", l.path, err)
 	}
 	end := bytes.LastIndexByte(tail, '\n')
 	if end < 0 && from > 0 {
-		return nil, fmt.Errorf("evidence: %s ends in a line longer than the bound of %d bytes", path, maxLine)
+		return nil, fmt.Errorf("evidence: %s ends in a line longer than the bound of %d bytes", l.path, maxLine)
 	}
-	l := &lineFile{path: path, size: from + int64(end) + 1}
+	l.size = from + int64(end) + 1
 	l.torn = l.size < info.Size()
 	return l, nil
 }
@@ -269,7 +296,7 @@ func (r *Run) lines(name string) (*lineFile, error) {
 // all gives each line; it is valid until the next. An error is the last.
 func (f *lineFile) all() iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
-		file, err := os.Open(f.path)
+		file, _, err := f.dir.open(f.name)
 		if err != nil {
 			yield(nil, err)
 			return
@@ -285,10 +312,14 @@ func (f *lineFile) all() iter.Seq2[[]byte, error] {
 			defer z.Close()
 			in = z
 		}
+		var read int64
 		lines := bufio.NewReaderSize(in, maxLine)
 		for {
 			line, err := lines.ReadSlice('\n')
+			read += int64(len(line))
 			switch {
+			case err == nil && f.most > 0 && read > f.most:
+				err = fmt.Errorf("more than the %d bytes that are read", f.most)
 			case err == nil:
 			case errors.Is(err, io.EOF) && len(line) == 0:
 				return
@@ -343,14 +374,18 @@ func replaceFile(dir, name string, content []byte) error {
 }
 
 // replace writes beside the file, syncs, renames, and syncs the folder, so that
-// after a crash of the machine too there is the old file or the new one.
+// after a crash of the machine too there is the old file or the new one. The
+// file beside it has a name that nobody can have planted a link under.
 func replace(dir, name string, write func(io.Writer) error) error {
-	temp := filepath.Join(dir, name+tempSuffix)
-	f, err := os.Create(temp)
+	f, err := os.CreateTemp(dir, "."+name+"-*"+tempSuffix)
 	if err != nil {
 		return fmt.Errorf("evidence: cannot write %s: %w", name, err)
 	}
+	temp := f.Name()
 	err = write(f)
+	if err == nil {
+		err = f.Chmod(0o644) // a temporary file is for its owner only
+	}
 	if err == nil {
 		err = f.Sync()
 	}
@@ -374,20 +409,4 @@ func syncFolder(dir string) error {
 		return err
 	}
 	return errors.Join(d.Sync(), d.Close())
-}
-
-func readFile(path string, limit int64) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("evidence: cannot read %s: %w", path, err)
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if err != nil {
-		return nil, fmt.Errorf("evidence: cannot read %s: %w", path, err)
-	}
-	if int64(len(b)) > limit {
-		return nil, fmt.Errorf("evidence: %s is longer than the bound of %d bytes", path, limit)
-	}
-	return b, nil
 }

@@ -6,7 +6,7 @@ import (
 )
 
 // FormatVersion of the evidence this code writes. Newer is refused with a
-// clear error; older is still read.
+// clear error; older is still read. Since 2 a run that has ended is sealed.
 const FormatVersion = 2
 
 // Manifest says what a run was: written when it starts, replaced when it ends.
@@ -34,12 +34,14 @@ type Manifest struct {
 	End          *End              `json:"end,omitempty"`
 }
 
-// End says how a run ended.
+// End says how a run ended, and seals its files.
 type End struct {
 	How    EndHow        `json:"how"`
 	Reason string        `json:"reason,omitempty"`
 	After  time.Duration `json:"after"`
-	Events uint64        `json:"events"` // the number of events on disk
+	Events uint64        `json:"events"`          // the number of events on disk
+	Files  []SealedFile  `json:"files,omitempty"` // every file that the run left, but for the manifest
+	Seal   string        `json:"seal,omitempty"`  // of the manifest itself, Files and all: see sealManifest
 }
 
 // Known is a finding that the profile's owner knows of: until its date a
@@ -194,6 +196,7 @@ const (
 // Limits are a profile's numbers, already scaled for this machine and build.
 type Limits struct {
 	MaxAttempts      int           `json:"maxAttempts,omitzero"` // deliveries of one message, then dead letter; 0 is no limit
+	DropsAfter       int           `json:"dropsAfter,omitzero"`  // deliveries of one message, then it is dropped by design, and kept nowhere; 0 is never
 	RedeliveryPeriod time.Duration `json:"redeliveryPeriod"`     // visibility timeout
 	RecoveryBound    time.Duration `json:"recoveryBound"`        // from heal, acceptance and a ready consumer until settled
 	InFlightBound    time.Duration `json:"inFlightBound"`        // how long a frame already sent may be under way
@@ -216,4 +219,8 @@ type History struct {
 	Events iter.Seq2[*Event, error]
 	// Truncated: the file ends in the middle of a record (the writer died).
 	Truncated bool
+	// Damage says which file is not what its run left, and how; empty where the
+	// evidence is whole, as far as can be told. What is damaged can be shown, and
+	// proves nothing: neither that a claim was held nor that it was broken.
+	Damage string
 }

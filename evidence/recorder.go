@@ -37,11 +37,12 @@ type Recorder struct {
 	failed    chan struct{}
 	closed    bool
 
-	rowsMu sync.Mutex
-	rows   appendFile
+	rowsMu   sync.Mutex
+	rows     appendFile
+	rowLines int
 
 	manifestMu sync.Mutex
-	manifest   Manifest
+	manifest   Manifest // with its End it is sealed
 
 	logsMu sync.Mutex
 	logs   map[string]*runLog
@@ -82,6 +83,9 @@ func Create(dir string, m Manifest, script []byte) (*Recorder, error) {
 	if len(entries) > 0 {
 		return nil, fmt.Errorf("evidence: folder %s is not empty (it holds %s): give each run a folder of its own", dir, entries[0].Name())
 	}
+	if err := m.check(); err != nil { // what is written can be read again
+		return nil, fmt.Errorf("evidence: no run can have this manifest: %w", err)
+	}
 	base, err := monotonic()
 	if err != nil {
 		return nil, fmt.Errorf("evidence: this machine has no monotonic clock: %w", err)
@@ -89,6 +93,9 @@ func Create(dir string, m Manifest, script []byte) (*Recorder, error) {
 	m.Format, m.End, m.Versions = FormatVersion, nil, maps.Clone(m.Versions)
 	if m.Versions == nil {
 		m.Versions = map[string]string{}
+	}
+	if m.Versions[versionOfCustody] == "" {
+		m.Versions[versionOfCustody] = Version()
 	}
 	if m.StartedAt.IsZero() {
 		m.StartedAt = time.Now().UTC()
@@ -101,6 +108,9 @@ func Create(dir string, m Manifest, script []byte) (*Recorder, error) {
 	}
 	return r, nil
 }
+
+// versionOfCustody is its name among a manifest's versions.
+const versionOfCustody = "custody"
 
 // create makes the manifest last: a folder with a manifest is complete. Making
 // the logs' folder fails for the second of two that create the same run.
@@ -227,11 +237,16 @@ func (r *Recorder) WriteSnapshot(s Snapshot) error {
 	if err := r.Err(); err != nil { // never behind what a failed write left
 		return err
 	}
-	if err := r.rows.writeAll(lines); err != nil {
-		r.fail(err)
-		return err
+	r.rowLines += 1 + len(s.Rows)
+	if r.rowLines > maxRowLines || r.rows.size+int64(len(lines)) > maxRowBytes {
+		err = fmt.Errorf("evidence: snapshot %q of %s: a run has at most %d rows of %d bytes together: send fewer messages, or take fewer snapshots", s.Checkpoint, s.Source, maxRowLines, maxRowBytes)
+	} else {
+		err = r.rows.writeAll(lines)
 	}
-	return nil
+	if err != nil {
+		r.fail(err)
+	}
+	return err
 }
 
 func appendLine(dst []byte, v any) ([]byte, error) {
@@ -250,6 +265,9 @@ func appendLine(dst []byte, v any) ([]byte, error) {
 func (r *Recorder) UpdateManifest(change func(*Manifest)) error {
 	r.manifestMu.Lock()
 	defer r.manifestMu.Unlock()
+	if r.manifest.End != nil {
+		return fmt.Errorf("%w: a change of its manifest", ErrClosed)
+	}
 	change(&r.manifest)
 	err := r.writeManifest()
 	if err != nil {
@@ -259,15 +277,16 @@ func (r *Recorder) UpdateManifest(change func(*Manifest)) error {
 }
 
 func (r *Recorder) writeManifest() error {
-	b, err := json.MarshalIndent(r.manifest, "", "  ")
+	b, err := sealManifest(r.manifest)
 	if err != nil {
-		return fmt.Errorf("evidence: the manifest cannot be written: %w", err)
+		return err
 	}
-	return replaceFile(r.dir, manifestFile, append(b, '\n'))
+	return replaceFile(r.dir, manifestFile, b)
 }
 
-// Close ends the run: events and rows are compressed, and the manifest is
-// replaced by one with its End (Events is set here, After where it is zero).
+// Close ends the run: events and rows are compressed, all files are sealed, and
+// the manifest is replaced by one with its End (Events, Files and Seal are set
+// here, After where it is zero).
 // If the recording failed, or fails now, the end is EndFailed with that reason
 // and the error is returned. Wherever Close is interrupted, the run can be read.
 // Only the first call does anything; every later one returns Err.
@@ -290,6 +309,11 @@ func (r *Recorder) Close(end End) error {
 		}
 	}
 
+	files, err := folder(r.dir).seal()
+	if err != nil {
+		r.fail(err)
+	}
+	end.Files = files
 	if now, err := monotonic(); err == nil && end.After == 0 {
 		end.After = time.Duration(now - r.base)
 	}
@@ -369,7 +393,7 @@ func (r *Recorder) Log(name string) (io.WriteCloser, error) {
 	if r.logs[name] != nil {
 		return nil, fmt.Errorf("evidence: log %q is open already: close it before its part is started again", name)
 	}
-	f, err := os.OpenFile(filepath.Join(r.dir, logsFolder, name+logSuffix), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o644)
+	f, err := os.OpenFile(filepath.Join(r.dir, logsFolder, name+logSuffix), os.O_WRONLY|os.O_APPEND|os.O_CREATE|unix.O_NOFOLLOW, 0o644)
 	if err != nil {
 		return nil, fmt.Errorf("evidence: cannot open log %q: %w", name, err)
 	}

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 
 func begin(t testing.TB) *Recorder {
 	t.Helper()
-	r, err := Create(filepath.Join(t.TempDir(), "run"), Manifest{Run: "r", Versions: map[string]string{"a": "1"}}, []byte("scenario s\n"))
+	r, err := Create(filepath.Join(t.TempDir(), "run"), Manifest{Run: "r", Scale: 1, Versions: map[string]string{"a": "1"}}, []byte("scenario s\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +121,7 @@ func TestCreateRefusesAFolderThatIsNotItsOwn(t *testing.T) {
 		{dir, "not empty (it holds file)"},
 		{file, "cannot make"},
 	} {
-		if _, err := Create(c.dir, Manifest{}, nil); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := Create(c.dir, Manifest{Scale: 1}, nil); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", c.dir, err, c.want)
 		}
 	}
@@ -130,7 +130,7 @@ func TestCreateRefusesAFolderThatIsNotItsOwn(t *testing.T) {
 func TestAFailedCreateLeavesTheFolderEmpty(t *testing.T) {
 	dir := t.TempDir()
 	// The one thing of a manifest that JSON cannot hold.
-	if _, err := Create(dir, Manifest{StartedAt: time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)}, nil); err == nil {
+	if _, err := Create(dir, Manifest{Scale: 1, StartedAt: time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)}, nil); err == nil {
 		t.Fatal("a manifest that cannot be written was")
 	}
 	if left, _ := os.ReadDir(dir); len(left) > 0 {
@@ -192,14 +192,14 @@ func TestAFullDiskEndsTheRunAsAFailure(t *testing.T) {
 func TestACloseThatCannotCompressLeavesThePlainFiles(t *testing.T) {
 	r := begin(t)
 	r.Record(Event{Kind: Noted})
-	// A folder in the way of the temporary file.
-	if err := os.Mkdir(filepath.Join(r.Dir(), eventsFile+packedSuffix+tempSuffix), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	r.events.size++ // as if something had cut the file
 	if err := r.Close(End{How: EndCompleted}); err == nil {
 		t.Fatal("Close says that all is well")
 	}
 	h := history(t, r.Dir())
+	if h.Damage != "" {
+		t.Errorf("the plain files are not sealed: %s", h.Damage)
+	}
 	if len(events(t, h)) != 1 || h.Manifest.End == nil || h.Manifest.End.How != EndFailed {
 		t.Errorf("manifest's end %+v", h.Manifest.End)
 	}

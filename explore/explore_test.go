@@ -228,7 +228,8 @@ func TestShrinkPairs(t *testing.T) {
 
 func TestUnsupportedIsSaid(t *testing.T) {
 	var sim Simulator
-	for _, line := range []string{"plant old order-1 on orders", "fault f: fsync-error store before operation sync", "fault f: latency on p1 by 5ms"} {
+	for _, line := range []string{"plant old order-1 on orders", "fault f: fsync-error store before operation sync", "fault f: latency on p1 by 5ms",
+		"wait quiet 100ms", "publish order-1 by p1, headers 2"} {
 		s, err := script.Parse("", "scenario s\nproducer p1 to orders\n"+line+"\n")
 		if err != nil {
 			t.Fatal(err)

@@ -216,6 +216,9 @@ func (l *ledger) fateOf(m *message, r *receipt) outcomeOf {
 	if maybeAcked {
 		return outcomeOf{lost, "acknowledged without its effect", ConsumerToBusiness}
 	}
+	if limit := l.limits.MaxAttempts; limit > 0 && max(r.deliveries, r.attempt) >= limit && !l.exactEnd() {
+		return outcomeOf{unproven, "its attempts are used up, and no exact look shows the dead letters", ""}
+	}
 	if r.rewound.seq != 0 && r.deliveries == 0 {
 		return outcomeOf{lost, "its subscriber was put back, and it did not come again", l.lastSeen(m, r)}
 	}
@@ -264,6 +267,9 @@ func (l *ledger) heldSomewhere(sub uint32) bool {
 
 // excuse is the proof that lets a message off; empty if there is none.
 func (l *ledger) excuse(m *message, r *receipt) string {
+	if limit := l.limits.DropsAfter; limit > 0 && max(r.deliveries, r.attempt) >= limit {
+		return "dropped after its last delivery, as the profile says"
+	}
 	for _, o := range l.aliases(m) {
 		row := l.endRow(o, r.sub, evidence.RowDead)
 		switch {

@@ -108,6 +108,28 @@ var cases = []struct {
 	{evidence.NoAcceptedLoss, "dead-lettered with its reason", func(t *tale) {
 		t.sub("c1#1", "g").publish(o1).drained("settled").rows("end", row(evidence.RowDead, o1, poisoned))
 	}, Held, ""},
+	{evidence.NoAcceptedLoss, "dropped by design after its last delivery", func(t *tale) {
+		t.prof.Limits.MaxAttempts, t.prof.Limits.DropsAfter = 0, 2
+		t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1).deliver("c1#1", o1).drained("settled").rows("end")
+	}, Held, ""},
+	{evidence.NoAcceptedLoss, "dropped before its last delivery", func(t *tale) {
+		t.prof.Limits.MaxAttempts, t.prof.Limits.DropsAfter = 0, 3
+		t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1).deliver("c1#1", o1).drained("settled").rows("end")
+	}, Violated, "lost-all"},
+	{evidence.NoAcceptedLoss, "used up where nobody can read the dead letters", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1)
+		for range 3 {
+			t.deliver("c1#1", o1).on(evidence.NackReturned, "c1#1", o1)
+		}
+		t.drained("quiet")
+	}, Inconclusive, ""},
+	{evidence.NoAcceptedLoss, "not used up, and nobody can read the dead letters", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1)
+		for range 2 {
+			t.deliver("c1#1", o1).on(evidence.NackReturned, "c1#1", o1)
+		}
+		t.drained("quiet")
+	}, Violated, "lost-all"},
 	{evidence.NoAcceptedLoss, "purged by command", func(t *tale) {
 		t.sub("c1#1", "g").publish(o1).on(evidence.Purged, "admin", o1).drained("settled").rows("end")
 	}, Held, ""},

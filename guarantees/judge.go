@@ -22,16 +22,20 @@ const maxAnomalies = 200
 // else: the same evidence gives the same judgement anywhere.
 //
 // An error means that it cannot be judged at all (a newer format, no events, a
-// guarantee that this version does not know). Evidence that ends early, or that
-// cannot be read to its end, is judged as far as it goes: nothing in it is
-// Held, Judgement.Error says why, and what its events prove to be broken stands.
+// guarantee that this version does not know). Of a run that was cancelled or
+// failed nothing is Held, Judgement.Error says why, and what its events prove to
+// be broken stands. Evidence that is not whole (damaged, with a gap, without an
+// end) gives no verdict at all: a flipped bit must not accuse a system.
 func Judge(h *evidence.History) (Judgement, error) {
 	m := &h.Manifest
 	if m.Format > evidence.FormatVersion {
 		return Judgement{}, fmt.Errorf("guarantees: run %s has evidence of format %d, this version reads up to %d: judge it with a newer custody", m.Run, m.Format, evidence.FormatVersion)
 	}
 	j := Judgement{Judge: JudgeVersion, Run: m.Run, System: m.System, Profile: m.Profile.Name, Scenario: m.Scenario}
-	if m.Inapplicable != "" {
+	if m.End != nil {
+		j.Seal = m.End.Seal
+	}
+	if m.Inapplicable != "" && h.Damage == "" {
 		j.Outcome, j.Why, j.Verdicts = NotApplicable, m.Inapplicable, []Verdict{}
 		j.Exit = ExitCode(j)
 		return j, nil
@@ -41,7 +45,7 @@ func Judge(h *evidence.History) (Judgement, error) {
 	}
 	all := Guarantees()
 	for _, name := range m.Expect {
-		if !slices.ContainsFunc(all, func(g Guarantee) bool { return g.Name == name }) {
+		if !slices.ContainsFunc(all, func(g Guarantee) bool { return g.Name == name }) && h.Damage == "" {
 			return Judgement{}, fmt.Errorf("guarantees: run %s expects %q, which this version does not know", m.Run, name)
 		}
 	}
@@ -63,6 +67,7 @@ type judge struct {
 	unlisted   bool // a fault fired that the manifest does not list
 	cutShort   string
 	failure    string
+	damage     string // why the evidence is not whole; then it is the failure too
 	lastSeq    uint64
 	read       uint64
 	seen       int // snapshots shown to the conditions
@@ -97,12 +102,15 @@ func newJudge(h *evidence.History, all []Guarantee) *judge {
 }
 
 func (j *judge) judge(out *Judgement) {
-	j.failure = j.ending()
-	if err := j.readEvents(); err != nil && j.failure == "" {
-		j.failure = err.Error()
+	j.failure, j.damage = j.ending(), j.torn()
+	if err := j.readEvents(); err != nil && j.damage == "" {
+		j.damage = err.Error()
 	}
-	if end := j.history.Manifest.End; j.failure == "" && end.Events != 0 && end.Events != j.read {
-		j.failure = fmt.Sprintf("the run recorded %d events, and %d are there: the evidence is not whole", end.Events, j.read)
+	if end := j.history.Manifest.End; j.damage == "" && end.Events != 0 && end.Events != j.read {
+		j.damage = fmt.Sprintf("the run recorded %d events, and %d are there: the evidence is not whole", end.Events, j.read)
+	}
+	if j.damage != "" {
+		j.failure = j.damage
 	}
 	if who := j.ledger.escaped; who != "" && j.failure == "" {
 		j.failure = fmt.Sprintf("%s was accepted, and no frame of it passed the link of its producer: it escaped observation", who)
@@ -117,12 +125,21 @@ func (j *judge) judge(out *Judgement) {
 // ending says why a run did not come to its end; empty if it did.
 func (j *judge) ending() string {
 	end := j.history.Manifest.End
-	switch {
-	case end == nil:
-		return "the run has no end: the harness died, or it is still going on"
-	case end.How != evidence.EndCompleted:
+	if end != nil && end.How != evidence.EndCompleted {
 		return "the run " + quoteEnd(end)
-	case j.history.Truncated:
+	}
+	return ""
+}
+
+// torn says why the evidence is not whole, as far as is known before its events
+// are read.
+func (j *judge) torn() string {
+	switch h := j.history; {
+	case h.Damage != "":
+		return h.Damage
+	case h.Manifest.End == nil:
+		return "the run has no end: the harness died, or it is still going on"
+	case h.Truncated:
 		return "the record of events ends in the middle of one"
 	}
 	return ""
@@ -269,6 +286,9 @@ func (j *judge) conclude(out *Judgement) {
 		v := j.rulings[i].verdict()
 		v.Claimed, v.Covered, v.Owner = coverage(m.Claims, v.Guarantee, classes)
 		expected := slices.Contains(m.Expect, v.Guarantee)
+		if j.damage != "" {
+			v.Outcome = Inconclusive // what was seen stays an anomaly
+		}
 		if !expected && v.Outcome != Violated {
 			continue
 		}
@@ -288,13 +308,15 @@ func (j *judge) conclude(out *Judgement) {
 			if len(out.Anomalies) < maxAnomalies {
 				out.Anomalies = append(out.Anomalies, f)
 			}
-			if v.Counts() && !f.Unconfirmed && len(out.Broken) < maxAnomalies {
+			if v.Counts() && j.damage == "" && !f.Unconfirmed && len(out.Broken) < maxAnomalies {
 				out.Broken = append(out.Broken, f)
 			}
 		}
 	}
-	out.Error = j.failure
-	out.Outcome = Combine(out.Verdicts)
+	out.Error, out.Damaged = j.failure, j.damage != ""
+	if out.Outcome = Combine(out.Verdicts); out.Damaged {
+		out.Outcome = Inconclusive
+	}
 	out.Why = j.why(out, missing)
 	out.Exit = ExitCode(*out)
 	out.Messages, out.MessagesLeftOut = j.ledger.table(out.Anomalies)

@@ -69,6 +69,15 @@ func TestJudgeRuns(t *testing.T) {
 			t.history.Manifest.Known = []evidence.Known{{Guarantee: evidence.Order, Reason: "ticket 7", Until: "2999-12-31"}}
 		}, Violated, ExitViolated, ""},
 		{"no end", good(), func(t *tale) { t.history.Manifest.End = nil }, Inconclusive, ExitUnmeasured, "no end"},
+		{"no end, whatever was seen", twice(), func(t *tale) { t.history.Manifest.End = nil }, Inconclusive, ExitUnmeasured, "no end"},
+		{"damaged", good(), func(t *tale) { t.history.Damage = "rows.jsonl: cut" }, Inconclusive, ExitUnmeasured, "rows.jsonl: cut"},
+		{"damaged, whatever was seen", twice(), func(t *tale) { t.history.Damage = "rows.jsonl: cut" }, Inconclusive, ExitUnmeasured, "rows.jsonl: cut"},
+		{"damaged, nothing claimed", twice(), func(t *tale) { t.history.Damage, t.history.Manifest.Claims = "rows.jsonl: cut", nil }, Inconclusive, ExitUnmeasured, "rows.jsonl: cut"},
+		{"damaged, not applicable", good(), func(t *tale) {
+			t.history.Damage, t.history.Manifest.Inapplicable = "manifest.json: changed", "no storage inspection"
+		}, Inconclusive, ExitUnmeasured, "manifest.json: changed"},
+		{"events missing, whatever was seen", twice(), func(t *tale) { t.history.Manifest.End.Events = 99 }, Inconclusive, ExitUnmeasured, "not whole"},
+		{"events out of order, whatever was seen", twice(), func(t *tale) { t.events[1], t.events[2] = t.events[2], t.events[1] }, Inconclusive, ExitUnmeasured, "not in order"},
 		{"failed", good().failed(), nil, Inconclusive, ExitUnmeasured, "the machine stopped"},
 		{"failed, what events prove stands", twice().failed(), nil, Violated, ExitViolated, ""},
 		{"truncated", good(), func(t *tale) { t.history.Truncated = true }, Inconclusive, ExitUnmeasured, "in the middle"},
@@ -89,6 +98,14 @@ func TestJudgeRuns(t *testing.T) {
 			}
 			if (j.Exit == ExitUnmeasured) != (j.Error != "" && j.Outcome != Violated) {
 				t.Errorf("exit %d with error %q", j.Exit, j.Error)
+			}
+			if j.Damaged != (j.Error != "" && !strings.Contains(j.Error, "the machine stopped") && !strings.Contains(j.Error, "escaped")) {
+				t.Errorf("damaged %v with error %q", j.Damaged, j.Error)
+			}
+			for _, v := range j.Verdicts {
+				if j.Damaged && v.Outcome != Inconclusive {
+					t.Errorf("damaged, and %s is %v", v.Guarantee, v.Outcome)
+				}
 			}
 			if c.outcome == Violated && len(j.Broken) == 0 || c.outcome != Violated && len(j.Broken) > 0 {
 				t.Errorf("broken %+v", j.Broken)

@@ -14,6 +14,7 @@ import (
 type Judgement struct {
 	Judge           string            `json:"judge"` // JudgeVersion
 	Run             string            `json:"run"`
+	Seal            string            `json:"seal,omitempty"` // of the evidence that was judged: see evidence.End
 	System          string            `json:"system"`
 	Profile         string            `json:"profile"`
 	Scenario        string            `json:"scenario"`
@@ -29,7 +30,8 @@ type Judgement struct {
 	Broken          []Finding         `json:"broken,omitempty"`    // those that break a claim covering this run
 	Messages        []Message         `json:"messages,omitempty"`  // the table: acceptance, IDs, rows, custody (bounded, see MaxMessages)
 	MessagesLeftOut int               `json:"messagesLeftOut,omitempty"`
-	Error           string            `json:"error,omitempty"` // the harness or machine failed: what, so that Exit is 3
+	Error           string            `json:"error,omitempty"`   // the harness or machine failed: what, so that Exit is 3
+	Damaged         bool              `json:"damaged,omitempty"` // …it is the evidence: Error says which file, and there is no verdict
 }
 
 // Verdict on one guarantee.

@@ -39,7 +39,8 @@ func groups(fs []guarantees.Finding) []group {
 }
 
 // leftOut is how many findings there are beside those that a judgement lists,
-// for verdicts and their run both keep a bounded number.
+// for verdicts and their run both keep a bounded number. What a violated claim
+// leaves out is counted as breaking it; what is unconfirmed breaks none.
 func leftOut(j guarantees.Judgement, listed []guarantees.Finding, broken bool) int {
 	shown := map[string]int{}
 	for _, f := range listed {
@@ -47,9 +48,16 @@ func leftOut(j guarantees.Judgement, listed []guarantees.Finding, broken bool) i
 	}
 	left := 0
 	for _, v := range j.Verdicts {
-		if v.Counts() == broken {
-			left += max(0, len(v.Findings)+v.FindingsLeftOut-shown[v.Guarantee])
+		n := 0
+		for _, f := range v.Findings {
+			if broken == (v.Counts() && !f.Unconfirmed) {
+				n++
+			}
 		}
+		if broken == (v.Counts() && v.Outcome == guarantees.Violated) {
+			n += v.FindingsLeftOut
+		}
+		left += max(0, n-shown[v.Guarantee])
 	}
 	return left
 }

@@ -1,77 +1,77 @@
 package reports
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/guarantees"
+	"github.com/custodymq/custody/script"
 )
 
-// Load reads the runs in these evidence folders, in this order. A run that was
-// not judged yet is loaded as one that could not be measured, with how to mend
-// it; a folder that cannot be read fails the whole, for a report that silently
-// lacks a run would be read as a better one.
-func Load(dirs []string) (Report, error) {
+// Load judges the runs in these evidence folders, in this order. A saved
+// verdict is not read: it may be of other evidence, or of somebody's making. A
+// run that cannot be measured (its evidence is damaged, say) is shown as such,
+// with what is wrong; a folder that cannot be opened fails the whole, for a
+// report that silently lacks a run would be read as a better one.
+//
+// A run that lies in two folders is one trial and is shown once, which
+// Report.Copies tells.
+func Load(dirs []string) (Report, error) { return LoadJudged(dirs, nil) }
+
+// LoadJudged is Load where some of the runs were judged from their evidence a
+// moment ago, by folder.
+func LoadJudged(dirs []string, judged map[string]guarantees.Judgement) (Report, error) {
 	r := Report{Runs: make([]Run, 0, len(dirs))}
+	first := map[string]string{}
 	for _, dir := range dirs {
-		run, err := loadRun(dir)
+		files, run, err := loadRun(dir, judged)
 		if err != nil {
 			return Report{}, fmt.Errorf("reports: load %s: %w", dir, err)
+		}
+		if !run.Judgement.Damaged { // who damages a copy has not made the run vanish
+			id := files.Identity()
+			if original, again := first[id]; again {
+				r.Copies = append(r.Copies, Copy{Dir: dir, Of: original})
+				continue
+			}
+			first[id] = dir
 		}
 		r.Runs = append(r.Runs, run)
 	}
 	return r, nil
 }
 
-func loadRun(dir string) (Run, error) {
-	files, err := evidence.Open(dir)
+func loadRun(dir string, judged map[string]guarantees.Judgement) (*evidence.Run, Run, error) {
+	files, h, err := script.OpenRun(dir)
 	if err != nil {
-		return Run{}, err
-	}
-	h, err := files.History()
-	if err != nil {
-		return Run{}, err
+		return nil, Run{}, err
 	}
 	run := Run{Dir: dir, Manifest: h.Manifest, Truncated: h.Truncated}
 	for _, s := range h.Snapshots {
 		s.Rows = nil
 		run.Snapshots = append(run.Snapshots, s)
 	}
-
-	script, err := files.Script()
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return Run{}, err
+	if text, err := files.Script(); err == nil { // if not, the judgement says so
+		run.Script = string(text)
 	}
-	run.Script = string(script)
-
-	verdict, err := files.Verdict()
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		run.Judgement = guarantees.Judgement{
-			Run: h.Manifest.Run, System: h.Manifest.System, Profile: h.Manifest.Profile.Name, Scenario: h.Manifest.Scenario,
-			Exit:  guarantees.ExitUnmeasured,
-			Error: "not judged yet: run custody judge " + shellQuote(dir),
-		}
-		return run, nil
-	case err != nil:
-		return Run{}, err
+	known := false
+	if run.Judgement, known = judged[dir]; !known {
+		run.Judgement, err = guarantees.Judge(h)
 	}
-	if err := json.Unmarshal(verdict, &run.Judgement); err != nil {
-		return Run{}, fmt.Errorf("verdict is damaged (judge the run again to rewrite it): %w", err)
+	if err != nil {
+		run.Judgement.Exit, run.Judgement.Error = guarantees.ExitUnmeasured, err.Error()
+		return files, run, nil
 	}
-	run.Fired, err = fired(h, run.Judgement.Faults)
-	return run, err
+	run.Fired = fired(h, run.Judgement.Faults)
+	return files, run, nil
 }
 
 // maxFired is how many firings of faults are shown with their place.
 const maxFired = 64
 
 // fired picks the events at which faults struck, reading no further than the
-// last of them.
-func fired(h *evidence.History, faults []guarantees.FaultResult) ([]evidence.Event, error) {
+// last of them, or than can be read.
+func fired(h *evidence.History, faults []guarantees.FaultResult) []evidence.Event {
 	want := map[uint64]bool{}
 	for _, f := range faults {
 		for _, seq := range f.Events {
@@ -80,11 +80,11 @@ func fired(h *evidence.History, faults []guarantees.FaultResult) ([]evidence.Eve
 	}
 	var found []evidence.Event
 	if len(want) == 0 {
-		return nil, nil
+		return nil
 	}
 	for e, err := range h.Events {
 		if err != nil {
-			return nil, err
+			break
 		}
 		if !want[e.Seq] {
 			continue
@@ -97,5 +97,5 @@ func fired(h *evidence.History, faults []guarantees.FaultResult) ([]evidence.Eve
 			break
 		}
 	}
-	return found, nil
+	return found
 }

@@ -9,6 +9,7 @@
 package reports
 
 import (
+	"fmt"
 	"io"
 	"slices"
 	"strings"
@@ -24,7 +25,30 @@ type Report struct {
 	Command string // the command line that made the runs, as typed; may be empty
 	Custody string // the version that renders it
 	Runs    []Run
+	Copies  []Copy    // folders that hold a run of Runs again; they are not counted
 	Failed  []Failure // runs that have left no evidence
+}
+
+// Copy is a second folder of one run.
+type Copy struct {
+	Dir string
+	Of  string // the folder that is counted
+}
+
+// String is one sentence.
+func (c Copy) String() string {
+	return Visible(fmt.Sprintf("%s is the same run as %s, and is counted once", c.Dir, c.Of))
+}
+
+// Damaged are the runs whose evidence is not whole, each in a sentence.
+func (r Report) Damaged() []string {
+	var all []string
+	for _, run := range r.Runs {
+		if run.Judgement.Damaged {
+			all = append(all, Visible(run.Dir+": "+run.Judgement.Error))
+		}
+	}
+	return all
 }
 
 // Failure is a run that was begun and of which nothing can be shown: it could
@@ -140,21 +164,25 @@ func (r Report) defects() string {
 	return names.String()
 }
 
-// Status of the report as a whole: violated before unmeasured before
-// inconclusive before held. Runs that are not applicable or not claimed take no
-// part; where nothing is left nothing was proven, which is inconclusive.
+// Status of the report as a whole, which its exit code stands for. Where nothing
+// was judged nothing was proven, which is inconclusive.
 func (r Report) Status() Status {
-	n := r.Counts()
-	for _, s := range []Status{StatusViolated, StatusUnmeasured, StatusInconclusive, StatusHeld} {
-		if n[s] > 0 {
-			return s
-		}
-	}
-	return StatusInconclusive
+	return map[int]Status{guarantees.ExitViolated: StatusViolated, guarantees.ExitUnmeasured: StatusUnmeasured,
+		guarantees.ExitInconclusive: StatusInconclusive, guarantees.ExitHeld: StatusHeld}[r.Exit()]
 }
 
-// Exit is the exit code of the report as a whole.
-func (r Report) Exit() int { return statuses[r.Status()].exit }
+// Exit is the exit code of the report as a whole: that of its runs together, in
+// the order of guarantees.CombineExits.
+func (r Report) Exit() int {
+	var codes []int
+	for _, run := range r.Runs {
+		codes = append(codes, statuses[run.Status()].exit)
+	}
+	for range r.Failed {
+		codes = append(codes, guarantees.ExitUnmeasured)
+	}
+	return guarantees.CombineExits(codes)
+}
 
 func (r Report) title() string {
 	if strings.TrimSpace(r.Title) == "" {

@@ -1,9 +1,9 @@
 package reports
 
 import (
-	"bytes"
 	"encoding/json"
 	"encoding/xml"
+	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -146,70 +146,84 @@ func TestReplayIsOneShellWord(t *testing.T) {
 	}
 }
 
-func TestLoad(t *testing.T) {
+// saved leaves the evidence of a run in which nothing was lost.
+func saved(t *testing.T) string {
+	t.Helper()
 	dir := filepath.Join(t.TempDir(), "run")
-	want := sampleAckLost()
-	m := want.Manifest
-	m.End = nil
-	rec, err := evidence.Create(dir, m, []byte(want.Script))
+	const text = "scenario s\nproducer p1 to orders\nconsumer c1 on orders\nfault lost: drop once frame ack of order-1 on c1\npublish order-1 by p1\nexpect no-phantom\n"
+	m := evidence.Manifest{Run: "run", System: "sys", Scenario: "s", Scale: 1, Expect: []string{evidence.NoPhantom}, Profile: evidence.Profile{Name: "p"},
+		Claims: []evidence.Claim{{Guarantee: evidence.NoPhantom, Under: evidence.Classes()}}, Faults: []evidence.FaultLabel{{Label: "lost", Verb: "drop", Class: evidence.Link}}}
+	rec, err := evidence.Create(dir, m, []byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
-	rec.Record(evidence.Event{Kind: evidence.PublishCalled, BusinessID: "order-1"})
-	seq := rec.Record(evidence.Event{Kind: evidence.FaultFired, Fault: "lost"})
+	e := evidence.Event{Kind: evidence.PublishCalled, Actor: "p1", Destination: "orders", BusinessID: "order-1", PublishID: "p1-1-1", Digest: "d"}
+	rec.Record(e)
+	e.Kind, e.Acceptance = evidence.PublishReturned, evidence.Accepted
+	rec.Record(e)
+	e.Kind, e.Actor, e.Session, e.Subscription, e.Acceptance = evidence.Delivered, "c1", "c1#1", "orders", evidence.Unknown
+	rec.Record(e)
+	rec.Record(evidence.Event{Kind: evidence.FaultFired, Fault: "lost"})
 	if err := rec.Close(evidence.End{How: evidence.EndCompleted, After: time.Second}); err != nil {
 		t.Fatal(err)
 	}
-
-	r, err := Load([]string{dir})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if r.Runs[0].Status() != StatusUnmeasured || !strings.Contains(r.Runs[0].why(), "custody judge") {
-		t.Errorf("a run without a verdict is %s: %s", r.Runs[0].Status(), r.Runs[0].why())
-	}
-
-	want.Judgement.Faults[0].Events = []uint64{seq}
-	verdict, err := json.Marshal(want.Judgement)
-	if err != nil {
-		t.Fatal(err)
-	}
-	run, err := evidence.Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := run.WriteVerdict(verdict); err != nil {
-		t.Fatal(err)
-	}
-	if r, err = Load([]string{dir}); err != nil {
-		t.Fatal(err)
-	}
-	got := r.Runs[0]
-	if !reflect.DeepEqual(got.Judgement, want.Judgement) {
-		t.Errorf("judgement\n%+v\nwant\n%+v", got.Judgement, want.Judgement)
-	}
-	if got.Script != want.Script || len(got.Fired) != 1 || got.Fired[0].Fault != "lost" {
-		t.Errorf("script %q, fired %+v", got.Script, got.Fired)
-	}
-
-	if err := run.WriteVerdict([]byte("{")); err != nil {
-		t.Fatal(err)
-	}
-	if _, err = Load([]string{dir}); err == nil || !strings.Contains(err.Error(), dir) {
-		t.Errorf("a damaged verdict loads: %v", err)
-	}
-	if _, err = Load([]string{filepath.Join(dir, "none")}); err == nil {
-		t.Error("a folder that is not there loads")
-	}
+	return dir
 }
 
-func TestNoColourIntoABuffer(t *testing.T) {
-	if bytes.Contains(render(t, format(t, "terminal"), sample()), []byte("\x1b")) {
-		t.Error("escape sequences were written to what is no terminal")
+func TestLoad(t *testing.T) {
+	dir := saved(t)
+	load := func(dirs ...string) Report {
+		t.Helper()
+		r, err := Load(dirs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
 	}
-	painted := terminal{paint: true}
-	painted.totals(sample())
-	if !strings.Contains(painted.out.String(), "\x1b[31m") {
-		t.Error("a terminal gets no colour")
+	first := load(dir)
+	got := first.Runs[0]
+	if got.Status() != StatusHeld || !strings.HasPrefix(got.Script, "scenario s\n") || len(got.Fired) != 1 || got.Fired[0].Fault != "lost" {
+		t.Fatalf("%s: %s; script %q, fired %+v", got.Status(), got.why(), got.Script, got.Fired)
+	}
+
+	// Whatever lies there as a verdict: the evidence decides.
+	forged := got.Judgement
+	forged.Outcome, forged.Exit = guarantees.Violated, guarantees.ExitViolated
+	verdict, err := json.Marshal(forged)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range [][]byte{verdict, []byte("{")} {
+		if err := os.WriteFile(filepath.Join(dir, "verdict.json"), b, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if r := load(dir); !reflect.DeepEqual(r, first) {
+			t.Errorf("with a forged verdict: %+v", r.Runs[0].Judgement)
+		}
+	}
+
+	// A run in two folders is one trial; one that was damaged is no copy of it.
+	again, damaged := filepath.Join(t.TempDir(), "again"), filepath.Join(t.TempDir(), "damaged")
+	for _, to := range []string{again, damaged} {
+		if err := os.CopyFS(to, os.DirFS(dir)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(damaged, "rows.jsonl.zst"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	r := load(dir, damaged, again, dir)
+	if len(r.Runs) != 2 || len(r.Copies) != 2 || r.Copies[0] != (Copy{Dir: again, Of: dir}) {
+		t.Errorf("%d runs, copies %v", len(r.Runs), r.Copies)
+	}
+	if told := r.Damaged(); len(told) != 1 || !strings.Contains(told[0], damaged) || !strings.Contains(told[0], "rows.jsonl.zst: it has 0 bytes") {
+		t.Errorf("damaged: %q", told)
+	}
+	if r.Runs[1].Status() != StatusUnmeasured || len(r.Runs[1].Judgement.Broken) > 0 {
+		t.Errorf("damaged: %+v", r.Runs[1].Judgement)
+	}
+
+	if _, err = Load([]string{filepath.Join(dir, "none")}); err == nil {
+		t.Error("a folder that is not there loads")
 	}
 }

@@ -34,9 +34,9 @@ var statuses = map[Status]struct {
 	StatusUnmeasured:    {"!", "not measured", guarantees.ExitUnmeasured, "the harness or the machine failed; no verdict"},
 	StatusInconclusive:  {"?", "inconclusive", guarantees.ExitInconclusive, "nothing broke, and not everything was put to the test"},
 	StatusHeld:          {"✓", "held", guarantees.ExitHeld, "every claimed guarantee held"},
-	StatusNotClaimed:    {"○", "not claimed", guarantees.ExitInconclusive, ""},
-	StatusNotApplicable: {"–", "not applicable", guarantees.ExitInconclusive, ""},
-	StatusAbsent:        {"·", "absent", guarantees.ExitInconclusive, ""},
+	StatusNotClaimed:    {"○", "not claimed", guarantees.ExitNone, ""},
+	StatusNotApplicable: {"–", "not applicable", guarantees.ExitNone, ""},
+	StatusAbsent:        {"·", "absent", guarantees.ExitNone, ""},
 }
 
 func (s Status) words() string { return statuses[s].words }

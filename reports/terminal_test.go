@@ -67,6 +67,16 @@ func TestFindingsOfAKindAreToldOnce(t *testing.T) {
 	}
 }
 
+// The unconfirmed loss of what was sent and forgotten breaks no claim.
+func TestUnconfirmedFindingsBreakNoClaim(t *testing.T) {
+	lost := guarantees.Finding{Guarantee: evidence.NoAcceptedLoss, Kind: "unconfirmed-loss", Unconfirmed: true, BusinessID: "order-1"}
+	j := guarantees.Judgement{Anomalies: []guarantees.Finding{lost, lost},
+		Verdicts: []guarantees.Verdict{{Guarantee: evidence.NoAcceptedLoss, Claimed: true, Covered: true, Outcome: guarantees.Held, Findings: []guarantees.Finding{lost, lost}, FindingsLeftOut: 5}}}
+	if broken, seen := brokenOf(j), seenOf(j); broken.Total != 0 || seen.Total != 7 || len(seen.Groups) != 1 {
+		t.Errorf("%d break a claim, %d are seen in %d kinds; want 0, 7 and 1", broken.Total, seen.Total, len(seen.Groups))
+	}
+}
+
 // What was expected and takes no part in the outcome is said, with why.
 func TestWhatWasExpectedIsToldOf(t *testing.T) {
 	r := sampleBaseline()

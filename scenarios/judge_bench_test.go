@@ -16,7 +16,7 @@ func BenchmarkJudgeFile(b *testing.B) {
 	dir := filepath.Join(b.TempDir(), "run")
 	m := evidence.Manifest{Run: "run", System: "bench", Scenario: "bench", Scale: 1, Expect: []string{evidence.NoAcceptedLoss, evidence.NoPhantom, evidence.Order},
 		Profile: evidence.Profile{Name: "bench", AckConfirms: true, Limits: evidence.Limits{OrderScope: "connection"}}}
-	rec, err := evidence.Create(dir, m, []byte("scenario bench\n"))
+	rec, err := evidence.Create(dir, m, []byte("scenario bench\nexpect no-accepted-loss, no-phantom, order\n"))
 	if err != nil {
 		b.Fatal(err)
 	}

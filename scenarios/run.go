@@ -8,8 +8,8 @@ import (
 	"fmt"
 
 	"github.com/custodymq/custody/bench"
-	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/guarantees"
+	"github.com/custodymq/custody/script"
 )
 
 // Run makes one run and judges it: the bench leaves evidence, the evidence is
@@ -26,13 +26,13 @@ func Run(ctx context.Context, o bench.Options) (guarantees.Judgement, error) {
 	return j, errors.Join(failed, err)
 }
 
-// Judge judges the evidence in a folder and writes its verdict.
+// ErrNotSaved: a run was judged, and its verdict could not be written beside it.
+var ErrNotSaved = errors.New("scenarios: the verdict could not be saved")
+
+// Judge judges the evidence in a folder and writes its verdict. Where that
+// cannot be written the error is ErrNotSaved, and the judgement is good.
 func Judge(dir string) (guarantees.Judgement, error) {
-	run, err := evidence.Open(dir)
-	if err != nil {
-		return guarantees.Judgement{}, err
-	}
-	h, err := run.History()
+	run, h, err := script.OpenRun(dir)
 	if err != nil {
 		return guarantees.Judgement{}, err
 	}
@@ -44,7 +44,10 @@ func Judge(dir string) (guarantees.Judgement, error) {
 	if err != nil {
 		return j, err
 	}
-	return j, run.WriteVerdict(b)
+	if err := run.WriteVerdict(b); err != nil {
+		return j, fmt.Errorf("%w: %w", ErrNotSaved, err)
+	}
+	return j, nil
 }
 
 // Encode gives the bytes of verdict.json: the same for the same judgement.

@@ -101,6 +101,9 @@ var heads = map[string]func(p *parser, s *Scenario, line string){
 		s.Name = p.name("the scenario's name")
 	},
 	"why": func(p *parser, s *Scenario, line string) {
+		if s.Why != "" {
+			p.failAt(0, "a second why; a script has one, in one sentence")
+		}
 		s.Why = strings.TrimSpace(strings.TrimPrefix(line, "why"))
 		p.at = len(p.words)
 	},

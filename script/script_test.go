@@ -61,6 +61,7 @@ func TestErrorsNameLineAndWord(t *testing.T) {
 		{"label twice", head + "fault a: pause broker\nfault a: kill broker", 3, 0, "taken by line 2"},
 		{"no scenario", "publish order-1 by p1", 1, 0, "begins with one"},
 		{"two scenarios", head + "scenario y", 2, 1, "second scenario"},
+		{"two reasons", head + "why a\nwhy b", 3, 1, "second why"},
 		{"empty", "", 1, 0, "scenario NAME"},
 		{"option twice", head + "consumer c1 on orders, as a, as b", 2, 9, "second time"},
 		{"window twice", head + "publish a-1..a-9 by p1, window 2, window 3", 2, 9, "second time"},

@@ -10,6 +10,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"time"
 
@@ -42,6 +43,14 @@ type Description struct {
 	// given its share of what is published meanwhile, and that the share waits
 	// for it and for no other.
 	WaitsForAbsent bool
+	// StoreFaults are the operations of its store that a StoreFaulter can strike,
+	// by the verb of a script; no operations are all of them. "block" is also
+	// what strikes a process at an operation. Nil is every verb: say what there
+	// is, and the scenarios that ask for more do not apply.
+	StoreFaults map[string][]string
+	// Oldest versions of servers that the adapter can drive, by the names of
+	// Versions. Start refuses an older one, and says so.
+	Oldest map[string]string
 	// Lacks names what a scenario may need and this system has no counterpart
 	// for, with the reason a report gives: "no per-message time to live".
 	Lacks map[Need]string
@@ -74,6 +83,8 @@ const (
 	NeedAcks        Need = "acks"           // acknowledgements go over the wire
 	NeedRedelivery  Need = "redelivery"     // an unsettled message comes again
 	NeedCompeting   Need = "competing"      // the consumers of one logical subscriber share its messages
+	NeedFanOut      Need = "fan-out"        // each logical subscriber of a destination gets all of its messages
+	NeedWindow      Need = "window"         // a consumer is handed no more than its window at once
 	NeedRewind      Need = "rewind"         // Rewinder
 	NeedConnector   Need = "child-consumer" // the System is a Connector
 	NeedProbes      Need = "probes"         // Prober
@@ -103,6 +114,8 @@ func Needs() []Need {
 		NeedAcks,
 		NeedRedelivery,
 		NeedCompeting,
+		NeedFanOut,
+		NeedWindow,
 		NeedRewind,
 		NeedConnector,
 		NeedProbes,
@@ -122,6 +135,24 @@ type Env struct {
 	// Servers that earlier runs have left as they were; nil keeps none. A system
 	// whose server is slow to start takes one from here and puts it back.
 	Servers *containers.Pool
+}
+
+// NoDefects refuses a seeded defect: what the adapter of a server that is not
+// built here has to offer.
+func (e Env) NoDefects(system string) error {
+	if e.Defect == "" {
+		return nil
+	}
+	return fmt.Errorf("%s: no seeded defect %q: this adapter has none", system, e.Defect)
+}
+
+// ServerLog is the file for what the system's server prints.
+func (e Env) ServerLog(system, server string) (io.WriteCloser, error) {
+	log, err := e.Log(server)
+	if err != nil {
+		return nil, fmt.Errorf("%s: log of the server: %w", system, err)
+	}
+	return log, nil
 }
 
 // Installed is an optional ability of a System that needs something on the
@@ -162,6 +193,23 @@ type Exclusive interface {
 	Exclusive() bool
 }
 
+// Reporter is an optional ability of an Instance: its server has said what it
+// is. Report puts that in the place of what was known before it ran: versions,
+// what they lack, the limits that come with them. Whether a scenario applies is
+// decided by it, and so is what the manifest says.
+type Reporter interface {
+	Report(d *Description)
+}
+
+// Describe is what is known of a system that runs.
+func Describe(s System, in Instance) Description {
+	d := s.Describe()
+	if r, ok := in.(Reporter); ok {
+		r.Report(&d)
+	}
+	return d
+}
+
 // Instance is a running system.
 type Instance interface {
 	Clients
@@ -185,6 +233,8 @@ type Clients interface {
 type Connector interface {
 	// Credentials that Connect needs; they go through a pipe and nowhere else.
 	Credentials(Instance) string
+	// Connect gives clients for as long as they are used; if they keep anything
+	// open they are an io.Closer, and are closed then.
 	Connect(credentials string) (Clients, error)
 }
 
@@ -205,6 +255,28 @@ type ConsumerOptions struct {
 	Subscription string // the logical subscriber: all consumers of one compete
 	Mode         Mode
 	Window       int // most deliveries unacknowledged at once, at least 1
+	// Seat in the pool of the logical subscriber, from 0: the lowest that none of
+	// its running consumers has. It stays through all sessions of a consumer, and
+	// whoever comes after one that has gone takes it over. A system that
+	// redelivers to the one name that had the message names its sessions by it.
+	Seat int
+}
+
+// ProducerOf gives what a constructor of an adapter's own type has made as a
+// Producer: a nil *T in an interface would be no nil Producer.
+func ProducerOf[P Producer](p P, err error) (Producer, error) {
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// ConsumerOf is ProducerOf of a consumer.
+func ConsumerOf[C Consumer](c C, err error) (Consumer, error) {
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
 }
 
 // Mode of delivery where a system has more than one side by side.

@@ -1,9 +1,13 @@
 package systems
 
 import (
+	"fmt"
 	"reflect"
+	"regexp"
 	"runtime"
 	"strings"
+
+	"golang.org/x/mod/semver"
 )
 
 // LibraryVersion is the version of the module that a function was built from,
@@ -24,4 +28,23 @@ func LibraryVersion(function any) string {
 	}
 	version, _, _ := strings.Cut(path[at+1:], "/")
 	return version
+}
+
+// Older compares versions as servers print them: "2.10.27", "v3.9",
+// "4.0.5-1~deb13". A text without a version is older than none.
+func Older(version, than string) bool {
+	v, t := leadingVersion.FindString(version), leadingVersion.FindString(than)
+	return v != "" && t != "" && semver.Compare("v"+v, "v"+t) < 0
+}
+
+// Of leading zeros semver takes none, and of servers none has them.
+var leadingVersion = regexp.MustCompile(`\d+(\.\d+){0,2}`)
+
+// TooOld is an error if the server that a description names by one of its
+// versions is older than the oldest that its adapter can drive.
+func TooOld(server, version, oldest string) error {
+	if !Older(version, oldest) {
+		return nil
+	}
+	return fmt.Errorf("%s %s is too old: this adapter needs %s or later", server, version, oldest)
 }

@@ -1,13 +1,15 @@
 package main
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/guarantees"
 	"github.com/custodymq/custody/reports"
 )
@@ -24,7 +26,10 @@ compared, for on a real system scheduling is not repeatable.
 Two files in JSON, each the matrix.json of a matrix or the sweep.json of a sweep,
 are compared cell by cell. What nobody promised is listed, and decides nothing.
 
-Exit codes: 0 no verdict differs · 1 some do · 3 evidence cannot be read.`,
+The verdicts are computed from the evidence; a saved verdict.json is not read.
+
+Exit codes: 0 no verdict differs · 1 some do · 3 evidence cannot be read, is
+damaged or has no end.`,
 		Example: `  custody diff custody-runs/20260102-150405 custody-runs/20260103-101500
   custody diff before/ack-lost after/ack-lost --format json
   custody diff matrix-1/matrix.json matrix-2/matrix.json`,
@@ -60,6 +65,9 @@ Exit codes: 0 no verdict differs · 1 some do · 3 evidence cannot be read.`,
 			if err != nil {
 				return err
 			}
+			if err := errors.Join(warn(cmd, sides[0]), warn(cmd, sides[1])); err != nil {
+				return err // what differs may be the damage
+			}
 			if len(diffs) > 0 {
 				return exit(guarantees.ExitViolated)
 			}
@@ -70,17 +78,18 @@ Exit codes: 0 no verdict differs · 1 some do · 3 evidence cannot be read.`,
 	return cmd
 }
 
+// maxGrid bounds the file of a matrix or sweep, in bytes.
+const maxGrid = 256 << 20
+
 // diffGrids compares two matrices or sweeps cell by cell.
 func diffGrids(cmd *cobra.Command, format string, files []string) error {
 	var sides [2]reports.Grid
 	for i, name := range files {
-		f, err := os.Open(name)
+		b, err := evidence.ReadRegular(name, maxGrid)
 		if err != nil {
 			return unmeasured{err}
 		}
-		sides[i], err = reports.ReadGrid(f, name)
-		f.Close()
-		if err != nil {
+		if sides[i], err = reports.ReadGrid(bytes.NewReader(b), name); err != nil {
 			return unmeasured{err}
 		}
 	}

@@ -119,6 +119,24 @@ func explainProfile(w io.Writer, p profileView) {
 		"acknowledgements count " + p.Profile.AckCounting,
 		fmt.Sprintf("redelivery period %v, recovery bound %v", l.RedeliveryPeriod, l.RecoveryBound),
 	}
+	for _, f := range []struct {
+		so      bool
+		yes, no string
+	}{
+		{p.Profile.AckConfirms, "acknowledgements are confirmed", "acknowledgements are not confirmed"},
+		{p.Profile.ConfirmIsDurable, "a confirmed acknowledgement outlives a crash", ""},
+		{p.Profile.KeepsRows, "settled rows stay, marked processed", ""},
+		{p.Profile.MarksAgain, "a redelivery says that it is one", "a redelivery does not say that it is one"},
+		{p.Profile.KeepsSubscribers, "a logical subscriber outlives its sessions", "a logical subscriber ends with its last session"},
+	} {
+		if text := map[bool]string{true: f.yes, false: f.no}[f.so]; text != "" {
+			facts = append(facts, text)
+		}
+	}
+	facts = append(facts, fmt.Sprintf("tolerances: expiry %v, in flight %v, delete %v; a drain ends after %v", l.ExpiryTolerance, l.InFlightBound, l.DeleteBound, l.DrainDeadline))
+	if l.DropsAfter > 0 {
+		facts = append(facts, fmt.Sprintf("dropped after %d deliveries, by design", l.DropsAfter))
+	}
 	if l.MaxAttempts > 0 {
 		facts = append(facts, fmt.Sprintf("at most %d deliveries of one message", l.MaxAttempts))
 	}

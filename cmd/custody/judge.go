@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -19,6 +20,11 @@ func judgeCommand() *cobra.Command {
 a run, or a folder that holds several; it may have been moved, and made on
 another machine or by an older Custody. No broker is needed: the verdict is
 computed from the files alone, and is the same bytes for the same judge version.
+
+Evidence that is not whole (a file was changed, cut, exchanged, added or removed
+after the run ended, or the harness died in it) gives no verdict: it is said
+which file and what, and the exit code is 3. A folder that cannot be written to
+is judged all the same.
 
 The exit code is that of all verdicts together; see custody --help.`,
 		Example: `  custody judge custody-runs/20260102-150405/ack-lost
@@ -39,21 +45,26 @@ func judge(cmd *cobra.Command, args []string, format string) error {
 	if err != nil {
 		return err
 	}
-	var judged []string
+	var readable []string
 	var codes []int
+	judged := make(map[string]guarantees.Judgement)
 	for _, dir := range dirs {
 		j, err := scenarios.Judge(dir)
 		if err != nil {
-			// The others are judged all the same: a violation in one of them counts.
 			fmt.Fprintf(cmd.ErrOrStderr(), "custody: judge %s: %s\n", dir, firstLine(err))
+		}
+		if err != nil && !errors.Is(err, scenarios.ErrNotSaved) {
+			// The others are judged all the same: a violation in one of them counts.
 			codes = append(codes, guarantees.ExitUnmeasured)
 			continue
 		}
-		judged, codes = append(judged, dir), append(codes, j.Exit)
+		readable, codes = append(readable, dir), append(codes, j.Exit)
+		judged[dir] = j
 	}
-	if len(judged) > 0 {
-		report, err := reports.Load(judged)
+	if len(readable) > 0 {
+		report, err := reports.LoadJudged(readable, judged)
 		if err == nil {
+			_ = warn(cmd, report)
 			err = f.Write(cmd.OutOrStdout(), report)
 		}
 		if err != nil {

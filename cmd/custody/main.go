@@ -90,7 +90,7 @@ nothing claimed · 3 could not measure · 64 usage.`,
 		SilenceErrors:      true,
 		DisableSuggestions: true, // one line says what is wrong
 	}
-	root.AddCommand(runCommand(), judgeCommand(), replayCommand(), reportCommand(), listCommand(), explainCommand(),
+	root.AddCommand(runCommand(), judgeCommand(), verifyCommand(), replayCommand(), reportCommand(), listCommand(), explainCommand(),
 		diffCommand(), defectsCommand(), matrixCommand(), sweepCommand(), exploreCommand(), doctorCommand(), brokerCommand(), dlqCommand(), versionCommand())
 	root.SetFlagErrorFunc(unknownFlag)
 	complete(root)

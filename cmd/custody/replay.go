@@ -21,7 +21,7 @@ import (
 )
 
 func replayCommand() *cobra.Command {
-	var out string
+	var out, profile string
 	var allowRemote bool
 	cmd := &cobra.Command{
 		Use:   "replay RUN",
@@ -33,8 +33,14 @@ to RUN-replay-1, RUN-replay-2 and so on.
 On a real system a seed fixes the workload and the faults, not the scheduling:
 verdicts are compared, not counts, times or event numbers.
 
-Exit codes: 1 where the verdicts differ, otherwise that of the new run.`,
+A saved run may be somebody else's, so nothing that it names is started: a server
+of your own is described by a file, which says what commands start and kill it,
+and that file is named here with --profile, never by the evidence.
+
+Exit codes: 1 where the verdicts differ, 3 where the saved evidence is damaged or
+has no end, otherwise that of the new run.`,
 		Example: `  custody replay custody-runs/20260102-150405/ack-lost
+  custody replay ack-lost --profile staging.yaml
   custody replay ack-lost --out ack-lost-again`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
@@ -42,15 +48,19 @@ Exit codes: 1 where the verdicts differ, otherwise that of the new run.`,
 			}
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, args []string) error { return replay(cmd, args[0], out, allowRemote) },
+		RunE: func(cmd *cobra.Command, args []string) error { return replay(cmd, args[0], out, profile, allowRemote) },
 	}
 	cmd.Flags().StringVar(&out, "out", "", "folder for the new evidence (default RUN-replay-N)")
+	cmd.Flags().StringVar(&profile, "profile", "", "FILE.yaml of the server of your own that the run was made on")
 	cmd.Flags().BoolVar(&allowRemote, "allow-remote", false, remoteUsage)
 	return cmd
 }
 
-func replay(cmd *cobra.Command, dir, out string, allowRemote bool) error {
-	options, err := saved(dir)
+func replay(cmd *cobra.Command, dir, out, profile string, allowRemote bool) error {
+	if profile != "" && !own.IsFile(profile) {
+		return errors.New("--profile takes a file that ends in .yaml or .yml; the profile of an adapter is taken from the run")
+	}
+	options, err := saved(dir, profile)
 	if err != nil {
 		return unmeasured{fmt.Errorf("replay: %w", err)}
 	}
@@ -93,11 +103,14 @@ func replay(cmd *cobra.Command, dir, out string, allowRemote bool) error {
 	return exitOf(scenarios.Exit([]scenarios.Outcome{outcome}))
 }
 
-// saved gives the options of the run in dir, and judges it if nobody has.
-func saved(dir string) (bench.Options, error) {
-	run, err := evidence.Open(dir)
+// saved gives the options of the run in dir.
+func saved(dir, profile string) (bench.Options, error) {
+	run, h, err := script.OpenRun(dir)
 	if err != nil {
 		return bench.Options{}, err
+	}
+	if h.Damage != "" {
+		return bench.Options{}, fmt.Errorf("%s: %s", dir, h.Damage)
 	}
 	text, err := run.Script()
 	if err != nil {
@@ -108,21 +121,53 @@ func saved(dir string) (bench.Options, error) {
 		return bench.Options{}, err
 	}
 	m := run.Manifest()
-	spec := m.System + ":" + m.Profile.Name
-	if own.IsFile(m.Spec) {
-		spec = m.Spec
+	spec, err := specToReplay(dir, m, profile)
+	if err != nil {
+		return bench.Options{}, err
 	}
 	system, err := all.Find(spec, m.Scale)
 	if err != nil {
 		return bench.Options{}, err
 	}
-	if _, err := run.Verdict(); errors.Is(err, fs.ErrNotExist) {
-		_, err = scenarios.Judge(dir)
-		if err != nil {
-			return bench.Options{}, err
+	return bench.Options{System: system, Spec: spec, Scenario: scenario, Seed: m.Seed, Scale: m.Scale, Defect: m.Defect}, nil
+}
+
+// specToReplay is how the system is found again. Of what the manifest says only
+// the names of an adapter and of its profile are taken: a file would say which
+// commands are run, and an image is a program.
+func specToReplay(dir string, m evidence.Manifest, profile string) (string, error) {
+	if profile != "" {
+		inside, err := isInside(profile, dir)
+		if err == nil && inside {
+			err = fmt.Errorf("--profile %s lies in the folder of the run, and evidence starts nothing: read it, copy it elsewhere, and name the copy", profile)
+		}
+		return profile, err
+	}
+	if own.IsFile(m.Spec) {
+		return "", fmt.Errorf("it was made on a server that %q describes, and a run's own word for it starts nothing: name the file with --profile FILE.yaml", m.Spec)
+	}
+	for _, s := range all.Systems(m.Scale) {
+		if d := s.Describe(); d.System == m.System && d.Profile.Name == m.Profile.Name {
+			return profileName(d), nil
 		}
 	}
-	return bench.Options{System: system, Spec: spec, Scenario: scenario, Seed: m.Seed, Scale: m.Scale, Defect: m.Defect}, nil
+	return "", fmt.Errorf("this custody has no system %q with a profile %q: see custody list profiles, or name the file of a server of your own with --profile FILE.yaml", m.System, m.Profile.Name)
+}
+
+// isInside reports whether a file lies in a folder, whatever links lead to it.
+func isInside(file, dir string) (bool, error) {
+	for _, path := range []*string{&file, &dir} {
+		real, err := filepath.EvalSymlinks(*path)
+		if err == nil {
+			real, err = filepath.Abs(real)
+		}
+		if err != nil {
+			return false, err
+		}
+		*path = real
+	}
+	below, err := filepath.Rel(dir, file)
+	return err == nil && filepath.IsLocal(below), nil
 }
 
 // maxReplays of one run that stand beside it.

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/guarantees"
 	"github.com/custodymq/custody/reports"
 )
 
@@ -20,10 +21,14 @@ func reportCommand() *cobra.Command {
 		Use:   "report RUN…",
 		Short: "Render finished runs for people or programs",
 		Long: `Render finished runs. RUN is the folder of a run, or a folder that holds several.
-Nothing is judged again, and the same evidence gives the same bytes.
+The verdicts are computed from the evidence, and a saved verdict.json is neither
+read nor written: the same evidence gives the same bytes. A run that lies in two
+folders is counted once.
 
 A file is written whole or not at all. The exit code says whether the report was
-written, not what it says: custody judge gives the code of the verdicts.`,
+written, not what it says: custody judge gives the code of the verdicts. It is 3
+where the evidence of a run is damaged or has no end: that run is shown, and no
+verdict is given on it.`,
 		Example: `  custody report custody-runs/20260102-150405
   custody report custody-runs/20260102-150405 --format html --out report.html
   custody report ack-lost broker-killed --format junit --out junit.xml`,
@@ -50,12 +55,28 @@ written, not what it says: custody judge gives the code of the verdicts.`,
 			if err != nil {
 				return unmeasured{fmt.Errorf("write the report: %w", err)}
 			}
-			return nil
+			return warn(cmd, report)
 		},
 	}
 	cmd.Flags().StringVar(&format, "format", "terminal", "terminal, json, junit, markdown or html")
 	cmd.Flags().StringVar(&out, "out", "-", "file to write; - is standard output")
 	return cmd
+}
+
+// warn tells of copies, and of evidence that is not whole; then its error is
+// that nothing could be measured.
+func warn(cmd *cobra.Command, r reports.Report) error {
+	for _, c := range r.Copies {
+		fmt.Fprintln(cmd.ErrOrStderr(), "custody:", c)
+	}
+	damaged := r.Damaged()
+	for _, d := range damaged {
+		fmt.Fprintln(cmd.ErrOrStderr(), "custody: no verdict:", d)
+	}
+	if len(damaged) > 0 {
+		return exit(guarantees.ExitUnmeasured)
+	}
+	return nil
 }
 
 func atLeastOneRun(_ *cobra.Command, args []string) error {

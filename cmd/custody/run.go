@@ -31,6 +31,7 @@ import (
 
 type runFlags struct {
 	system, out, format, defect string
+	sign                        string
 	seed                        uint64
 	parallel, repeat            int
 	scale                       float64
@@ -65,6 +66,7 @@ which it is judged, and from which it can be judged again.`,
 	flags.IntVar(&f.repeat, "repeat", 1, "run each scenario so often; every verdict is shown")
 	flags.Float64Var(&f.scale, "scale", bench.DefaultScale, "factor on deadlines, bounds and periods, for a slow machine")
 	flags.DurationVar(&f.budget, "budget", 0, "run what fits into this time, most telling first, and say what was left out")
+	flags.StringVar(&f.sign, "sign", "", signUsage)
 	flags.BoolVar(&f.resume, "resume", false, "take the whole runs that the folder given with --out already holds, and make the others")
 	return cmd
 }
@@ -94,6 +96,10 @@ func runScenarios(cmd *cobra.Command, args []string, f runFlags) error {
 	if err != nil {
 		return err
 	}
+	sign, err := signer(f.sign)
+	if err != nil {
+		return err
+	}
 	plan := scenarios.Plan{Scenarios: chosen, Dir: f.out, Repeat: f.repeat, Parallel: f.parallel, Resume: f.resume, Budget: f.budget,
 		Options: bench.Options{System: system, Spec: f.system, Seed: f.seed, Scale: f.scale, Defect: f.defect}}
 	if f.budget > 0 {
@@ -116,6 +122,7 @@ func runScenarios(cmd *cobra.Command, args []string, f runFlags) error {
 			Err: fmt.Errorf("%w: interrupted before they were begun", bench.ErrNoEvidence)})
 	}
 	sayLeftOut(cmd.ErrOrStderr(), f.budget, plan.Scenarios, outcomes)
+	sign(outcomes)
 	return show(cmd, format, plan.Dir, outcomes)
 }
 
@@ -208,7 +215,7 @@ func loadOutcomes(say io.Writer, outcomes []scenarios.Outcome) (reports.Report, 
 			report.Failed = append(report.Failed, reports.Failure{Name: o.Name, Why: firstLine(o.Err)})
 			continue
 		}
-		one, err := reports.Load([]string{o.Dir})
+		one, err := reports.LoadJudged([]string{o.Dir}, judgedAs(o))
 		switch {
 		case err != nil && o.Err == nil:
 			return report, unmeasured{err}
@@ -219,6 +226,14 @@ func loadOutcomes(say io.Writer, outcomes []scenarios.Outcome) (reports.Report, 
 		}
 	}
 	return report, nil
+}
+
+// judgedAs spares judging an outcome's evidence a second time.
+func judgedAs(o scenarios.Outcome) map[string]guarantees.Judgement {
+	if o.Judgement.Judge == "" {
+		return nil
+	}
+	return map[string]guarantees.Judgement{o.Dir: o.Judgement}
 }
 
 // commandLine is what was typed, ready to be typed again.
@@ -252,8 +267,11 @@ func choose(args []string) ([]script.Scenario, error) {
 	return chosen, twice(names)
 }
 
+// maxScriptFile bounds the file of a script, in bytes.
+const maxScriptFile = 16 << 20
+
 func readScript(file string) (script.Scenario, error) {
-	text, err := os.ReadFile(file)
+	text, err := evidence.ReadRegular(file, maxScriptFile)
 	if err != nil {
 		return script.Scenario{}, fmt.Errorf("read a script: %w", err)
 	}

@@ -16,14 +16,14 @@ const visibility, maxAttempts = 300 * time.Millisecond * bench.DefaultScale, 5
 
 var promises = systems.Description{
 	System: "tinybroker",
-	Profile: evidence.Profile{Name: "memory", Redelivers: evidence.RedeliverTimeout, AckCounting: "per-message", MarksAgain: true, AckConfirms: true,
+	Profile: evidence.Profile{Name: "memory", Redelivers: evidence.RedeliverTimeout, AckCounting: "per-message", MarksAgain: true, AckConfirms: true, KeepsSubscribers: true,
 		Limits: evidence.Limits{MaxAttempts: maxAttempts, RedeliveryPeriod: visibility, RecoveryBound: 10 * visibility,
 			InFlightBound: visibility, DrainDeadline: 20 * visibility, OrderScope: "connection"}},
 	Claims: []evidence.Claim{ // under no fault: all is in memory
 		{Guarantee: evidence.NoAcceptedLoss}, {Guarantee: evidence.NoPhantom}, {Guarantee: evidence.Order}, {Guarantee: evidence.StableRedeliveryID},
 		{Guarantee: evidence.AckIsFinal}, {Guarantee: evidence.RecoveryBounded}, {Guarantee: evidence.Survives}},
 	Lacks: map[systems.Need]string{systems.NeedTTL: "nothing expires", systems.NeedModes: "one mode", systems.NeedDecline: "takes everything",
-		systems.NeedMessageID: "chooses the message ID itself", systems.NeedLookup: "has no look-up"},
+		systems.NeedMessageID: "chooses the message ID itself", systems.NeedLookup: "has no look-up", systems.NeedFanOut: "all subscribers of a topic compete"},
 }
 
 func TestTinyBroker(t *testing.T) {

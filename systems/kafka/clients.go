@@ -61,11 +61,7 @@ func (c *clients) Producer(ctx context.Context, o systems.ProducerOptions) (syst
 		return nil, err
 	}
 	o.Address = c.reached(o.Address)
-	p, err := c.producer(ctx, o)
-	if err != nil {
-		return nil, err // a nil *producer is no nil Producer
-	}
-	return p, nil
+	return systems.ProducerOf(c.producer(ctx, o))
 }
 
 func (c *clients) Consumer(ctx context.Context, o systems.ConsumerOptions) (systems.Consumer, error) {

@@ -33,15 +33,15 @@ var (
 // Start takes a broker that an earlier run has left as it was, or starts one on
 // free ports of 127.0.0.1 in a folder of its own.
 func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, error) {
-	if env.Defect != "" {
-		return nil, fmt.Errorf("kafka: no seeded defect %q: this adapter has none", env.Defect)
+	if err := env.NoDefects("kafka"); err != nil {
+		return nil, err
 	}
 	if p.at.Address != "" {
 		return p.reach(ctx, env)
 	}
-	log, err := env.Log(serverName)
+	log, err := env.ServerLog("kafka", serverName)
 	if err != nil {
-		return nil, fmt.Errorf("kafka: log of the server: %w", err)
+		return nil, err
 	}
 	b, kept := containers.Take[*broker](ctx, env.Servers, p.serverKey())
 	if kept {

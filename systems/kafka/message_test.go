@@ -86,7 +86,7 @@ func TestReceipts(t *testing.T) {
 	} {
 		p := &producer{session: newSession(c.profile, "", false)}
 		got := p.receipt(&kgo.Record{Topic: "t"}, c.err, c.written)
-		if got.Acceptance != c.want || got.Told == "" || (c.err == nil) != (got.Told == "ok") {
+		if got.Acceptance != c.want || got.Told == "" || (c.err == nil) != (got.Told == "ok") || (got.Cause != evidence.NoCause) != (c.want == evidence.Declined) {
 			t.Errorf("%v after %d writes: %+v, want %v", c.err, c.written, got, c.want)
 		}
 	}

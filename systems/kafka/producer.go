@@ -174,17 +174,20 @@ func refusal(a evidence.Acceptance, err error, reason string) systems.Receipt {
 
 // refusals are the answers that a broker gives before it appends anything. Any
 // other (a failed store, replicas that did not follow in time) may be partial.
-var refusals = map[*kerr.Error]evidence.Acceptance{
-	kerr.MessageTooLarge:          evidence.Declined,
-	kerr.RecordListTooLarge:       evidence.Declined,
-	kerr.InvalidRecord:            evidence.Declined,
-	kerr.InvalidTimestamp:         evidence.Declined,
-	kerr.PolicyViolation:          evidence.Declined,
-	kerr.TopicAuthorizationFailed: evidence.Declined,
-	kerr.NotEnoughReplicas:        evidence.Rejected,
-	kerr.NotLeaderForPartition:    evidence.Rejected,
-	kerr.UnknownTopicOrPartition:  evidence.Rejected,
-	kerr.UnknownTopicID:           evidence.Rejected,
+var refusals = map[*kerr.Error]struct {
+	acceptance evidence.Acceptance
+	cause      evidence.Cause
+}{
+	kerr.MessageTooLarge:          {evidence.Declined, evidence.CauseInvalid},
+	kerr.RecordListTooLarge:       {evidence.Declined, evidence.CauseInvalid},
+	kerr.InvalidRecord:            {evidence.Declined, evidence.CauseInvalid},
+	kerr.InvalidTimestamp:         {evidence.Declined, evidence.CauseInvalid},
+	kerr.PolicyViolation:          {evidence.Declined, evidence.CausePermission},
+	kerr.TopicAuthorizationFailed: {evidence.Declined, evidence.CausePermission},
+	kerr.NotEnoughReplicas:        {evidence.Rejected, evidence.NoCause},
+	kerr.NotLeaderForPartition:    {evidence.Rejected, evidence.NoCause},
+	kerr.UnknownTopicOrPartition:  {evidence.Rejected, evidence.NoCause},
+	kerr.UnknownTopicID:           {evidence.Rejected, evidence.NoCause},
 }
 
 // receipt reads what came of a record. written is how many Produce requests
@@ -196,7 +199,9 @@ func (p *producer) receipt(r *kgo.Record, err error, written int64) systems.Rece
 	case err == nil:
 		return systems.Receipt{Acceptance: evidence.Accepted, HeldBy: p.profile.heldBy, MessageID: messageID(r), Told: "ok"}
 	case errors.Is(err, kerr.MessageTooLarge):
-		return refusal(evidence.Declined, err, "over the largest message that is allowed")
+		r := refusal(evidence.Declined, err, "over the largest message that is allowed")
+		r.Cause = evidence.CauseInvalid
+		return r
 	case written == 0:
 		return refusal(evidence.Rejected, err, "nothing was written")
 	case errors.Is(err, kgo.ErrMaxBuffered):
@@ -205,8 +210,10 @@ func (p *producer) receipt(r *kgo.Record, err error, written int64) systems.Rece
 	var refused *kerr.Error
 	// With retries an answer may be about a later try, and an earlier one be stored.
 	if errors.As(err, &refused) && !p.profile.retries {
-		if a, known := refusals[refused]; known {
-			return refusal(a, err, refused.Description)
+		if known, ok := refusals[refused]; ok {
+			r := refusal(known.acceptance, err, refused.Description)
+			r.Cause = known.cause
+			return r
 		}
 	}
 	return refusal(evidence.Unknown, err, "no answer that tells what became of it")

@@ -225,6 +225,7 @@ func (p Profile) Describe() systems.Description {
 	profile := evidence.Profile{
 		Name: p.name, Summary: p.summary,
 		AckConfirms: true, KeepsRows: true,
+		KeepsSubscribers: true, // a group that begins with what is stored already
 		Limits: evidence.Limits{
 			RecoveryBound: p.scaled(20 * time.Second),
 			InFlightBound: p.scaled(time.Second),
@@ -261,7 +262,7 @@ func (p Profile) Describe() systems.Description {
 	}
 	if p.share {
 		profile.Redelivers, profile.AckCounting, profile.MarksAgain = evidence.RedeliverReconnect, "per-message", true
-		profile.Limits.RedeliveryPeriod, profile.Limits.MaxAttempts = p.scaled(lockDuration), maxAttempts
+		profile.Limits.RedeliveryPeriod, profile.Limits.DropsAfter = p.scaled(lockDuration), maxAttempts
 		settings = append(settings,
 			evidence.Setting{Name: "group type", Value: "share"},
 			evidence.Setting{Name: "share.acknowledgement.mode", Value: "explicit"},
@@ -280,6 +281,7 @@ func (p Profile) Describe() systems.Description {
 	}
 	if p.commit == commitPolled || p.commit == commitMarked {
 		profile.AckConfirms, profile.AckCounting = false, "automatic"
+		lacks[systems.NeedWindow] = "the client commits at intervals, whatever the application still has in hand"
 		lacks[systems.NeedAcks] = "the client commits at intervals: no acknowledgement of a message goes over the wire"
 		settings = append(settings, evidence.Setting{Name: "auto.commit.interval.ms", Value: millisText(max(p.scaled(autoCommit), leastAutoCommit))})
 	}
@@ -292,6 +294,7 @@ func (p Profile) Describe() systems.Description {
 	profile.Settings = settings
 	d := systems.Description{
 		System: "kafka", Profile: profile, Claims: p.claims, Lacks: lacks,
+		Oldest:   map[string]string{"kafka": oldest},
 		Versions: map[string]string{"franz-go": strings.TrimPrefix(systems.LibraryVersion(kgo.NewClient), "v")},
 	}
 	if release, err := p.release(); err == nil && p.at.Address == "" { // else a run notes what it finds

@@ -11,8 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/mod/semver"
-
 	"github.com/custodymq/custody/containers"
 	"github.com/custodymq/custody/systems"
 )
@@ -29,6 +27,9 @@ const (
 	// shareSince is the release from which share groups are there by default, and
 	// give a member no more messages than it asks for.
 	shareSince = "4.2"
+	// oldest server that can be driven: the first that can be asked about
+	// transactions.
+	oldest = "3.0"
 )
 
 // home is where install.sh has put the broker: libs/ with its jars, format/
@@ -55,10 +56,7 @@ func (p Profile) In(image string) (systems.System, error) {
 func (p Profile) Installed() error {
 	if p.image != "" {
 		release, err := p.release()
-		if err == nil && p.share && semver.Compare("v"+release, "v"+shareSince) < 0 {
-			err = fmt.Errorf("kafka: profile %s needs share groups as Kafka has them from %s on; image %s has %s", p.name, shareSince, p.image, release)
-		}
-		return err
+		return errors.Join(err, p.drives(release))
 	}
 	if _, err := exec.LookPath("java"); err != nil {
 		return fmt.Errorf("kafka: no Java: apt-get install openjdk-17-jre-headless: %w", err)
@@ -69,6 +67,17 @@ func (p Profile) Installed() error {
 	}
 	if _, err := os.Stat(filepath.Join(dir, "format", "meta.properties")); err != nil {
 		return fmt.Errorf("kafka: no broker in %s: make brokers (systems/kafka/install.sh): %w", dir, err)
+	}
+	return nil
+}
+
+// drives says why the profile cannot be had of a server of this release.
+func (p Profile) drives(release string) error {
+	if err := systems.TooOld("kafka", release, oldest); err != nil {
+		return fmt.Errorf("kafka: %w", err)
+	}
+	if p.share && systems.Older(release, shareSince) {
+		return fmt.Errorf("kafka: profile %s needs share groups as Kafka has them from %s on; this is %s", p.name, shareSince, release)
 	}
 	return nil
 }

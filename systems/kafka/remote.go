@@ -21,13 +21,17 @@ import (
 
 // remote is one run's part of a broker that somebody else has started. Safe for
 // concurrent use.
-type remote struct{ *run }
+type remote struct {
+	*run
+	version string // of the server, as far as its protocol tells
+}
 
 var (
 	_ systems.Remote    = Profile{}
 	_ systems.Networked = (*remote)(nil)
 	_ systems.Inspector = (*remote)(nil)
 	_ systems.Rewinder  = (*remote)(nil)
+	_ systems.Reporter  = (*remote)(nil)
 )
 
 // At gives the profile on a broker that somebody else has started. What its
@@ -59,8 +63,15 @@ func (p Profile) reach(ctx context.Context, env systems.Env) (systems.Instance, 
 		return nil, refused(err)
 	}
 	env.Sink.Record(evidence.Event{Kind: evidence.Noted, Actor: serverName, Reason: "the server speaks the protocol of Kafka " + version})
-	return &remote{r}, nil
+	if err := p.drives(version); err != nil {
+		r.admin.Close()
+		return nil, err
+	}
+	return &remote{r, version}, nil
 }
+
+// Report tells of the server that was found, which the profile did not know.
+func (r *remote) Report(d *systems.Description) { d.Versions["kafka"] = r.version }
 
 // alone waits until the broker serves, and gives its version as far as its
 // protocol tells. The links lead to one broker, so that there may be no other.

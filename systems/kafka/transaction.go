@@ -111,8 +111,10 @@ func (t *transactions) store(r *kgo.Record) error {
 // or not, nobody who reads what is committed gets it.
 func unstored(err error) systems.Receipt {
 	var refused *kerr.Error
-	if errors.As(err, &refused) && refusals[refused] == evidence.Declined {
-		return refusal(evidence.Declined, err, refused.Description)
+	if errors.As(err, &refused) && refusals[refused].acceptance == evidence.Declined {
+		r := refusal(evidence.Declined, err, refused.Description)
+		r.Cause = refusals[refused].cause
+		return r
 	}
 	return refusal(evidence.Rejected, err, "its transaction was not committed")
 }

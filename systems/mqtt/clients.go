@@ -64,11 +64,7 @@ func (c clients) Producer(ctx context.Context, o systems.ProducerOptions) (syste
 	if err := c.accepts(o.Mode); err != nil {
 		return nil, err
 	}
-	producer, err := c.producer(ctx, o)
-	if err != nil {
-		return nil, err // a nil *producer is no nil Producer
-	}
-	return producer, nil
+	return systems.ProducerOf(c.producer(ctx, o))
 }
 
 func (c clients) Consumer(ctx context.Context, o systems.ConsumerOptions) (systems.Consumer, error) {
@@ -76,11 +72,7 @@ func (c clients) Consumer(ctx context.Context, o systems.ConsumerOptions) (syste
 		return nil, err
 	}
 	o.Address = c.reached(o.Address)
-	consumer, err := c.consumer(ctx, o)
-	if err != nil {
-		return nil, err
-	}
-	return consumer, nil
+	return systems.ConsumerOf(c.consumer(ctx, o))
 }
 
 // topic of a destination: below the run's name, because a server may have other

@@ -35,8 +35,8 @@ const serverName = "broker"
 
 // Start runs a server on a free port of 127.0.0.1 with its store in env.Dir.
 func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, error) {
-	if env.Defect != "" {
-		return nil, fmt.Errorf("mqtt: no seeded defect %q: this adapter has none", env.Defect)
+	if err := env.NoDefects("mqtt"); err != nil {
+		return nil, err
 	}
 	if p.at.Address != "" {
 		return p.reach(ctx, env)
@@ -58,9 +58,9 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	if err != nil {
 		return nil, err
 	}
-	log, err := env.Log(serverName)
+	log, err := env.ServerLog("mqtt", serverName)
 	if err != nil {
-		return nil, fmt.Errorf("mqtt: log of the server: %w", err)
+		return nil, err
 	}
 	in := &instance{
 		clients: clients{profile: p, address: port.Address, seats: seats},
@@ -85,12 +85,23 @@ type server interface {
 	in(image string) (server, error)
 	shown() []evidence.Setting
 	versions() map[string]string
+	oldest() map[string]string // versions that can be driven
 	// hides says why nothing shows the messages that it keeps; empty if prepare
 	// gives something that does.
 	hides() string
 	// prepare writes what the server at this address needs into its folder. It
 	// gives what starts the server, and what lists the messages that it keeps.
 	prepare(p Profile, address, dir string) (containers.StartFunc, func(context.Context) ([]kept, error), error)
+}
+
+// drives says why a server that says this version cannot be driven.
+func drives(s server, version string) error {
+	for name, oldest := range s.oldest() {
+		if err := systems.TooOld(name, version, oldest); err != nil {
+			return fmt.Errorf("mqtt: %w", err)
+		}
+	}
+	return nil
 }
 
 // clear opens a session that ends at once, and with it what the server has of

@@ -77,7 +77,7 @@ func TestAnswers(t *testing.T) {
 		0x97: evidence.Declined,
 	} {
 		r := Profile{}.receipt(code)
-		if r.Acceptance != want || (r.Told == "ok") != (want == evidence.Accepted) || (r.HeldBy == evidence.HeldByNobody) == (want == evidence.Accepted) {
+		if r.Acceptance != want || (r.Told == "ok") != (want == evidence.Accepted) || (r.HeldBy == evidence.HeldByNobody) == (want == evidence.Accepted) || (r.Cause != evidence.NoCause) != (want == evidence.Declined) {
 			t.Errorf("0x%02x: %+v, want %v", code, r, want)
 		}
 	}
@@ -113,7 +113,7 @@ func TestSeats(t *testing.T) {
 func TestCredentials(t *testing.T) {
 	p := Profile{}
 	want := clients{address: "127.0.0.1:1", seats: seats{dir: "/seats", run: "custody-1"}}
-	for _, in := range []systems.Instance{&instance{clients: want}, &remote{want}} {
+	for _, in := range []systems.Instance{&instance{clients: want}, &remote{clients: want}} {
 		if c, err := p.Connect(p.Credentials(in)); err != nil || !reflect.DeepEqual(c, want) {
 			t.Errorf("%+v, %v", c, err)
 		}

@@ -27,6 +27,9 @@ type mochi struct {
 	persistent bool // in a badger database, the one that mochi-mqtt recommends; else in memory
 }
 
+// oldest: the server is a part of this binary.
+func (mochi) oldest() map[string]string { return nil }
+
 func (mochi) system() string   { return "mqtt-mochi" }
 func (mochi) installed() error { return nil }
 

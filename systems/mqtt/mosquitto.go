@@ -22,6 +22,12 @@ type mosquitto struct {
 	settings []evidence.Setting // lines of its configuration
 }
 
+// oldest server that can be driven: the first that keeps its listeners to the
+// addresses they are given, and is otherwise set up as here.
+const oldestMosquitto = "2.0"
+
+func (mosquitto) oldest() map[string]string { return map[string]string{"mosquitto": oldestMosquitto} }
+
 func (mosquitto) system() string { return "mqtt-mosquitto" }
 
 func (m mosquitto) in(image string) (server, error) {
@@ -50,12 +56,10 @@ func (m mosquitto) installed() error {
 		if _, err := m.usage(); err != nil {
 			return fmt.Errorf("mqtt: mosquitto from image %s: %w", m.image, err)
 		}
-		return nil
-	}
-	if _, err := m.path(); err != nil {
+	} else if _, err := m.path(); err != nil {
 		return fmt.Errorf("mosquitto is not installed: apt-get install mosquitto: %w", err)
 	}
-	return nil
+	return drives(m, m.versions()["mosquitto"])
 }
 
 var versionLine = regexp.MustCompile(`mosquitto version (\S+)`)

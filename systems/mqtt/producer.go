@@ -192,19 +192,24 @@ const (
 
 // refusals are the codes by which a server says no before it stores anything.
 // Any other failure may be partial.
-var refusals = map[byte]string{
-	noSubscribers: "no matching subscribers",
-	0x87:          "not authorized",
-	0x90:          "topic name invalid",
-	0x97:          "quota exceeded",
-	0x99:          "payload format invalid",
+var refusals = map[byte]struct {
+	cause  evidence.Cause
+	reason string
+}{
+	noSubscribers: {evidence.CauseNoConsumer, "no matching subscribers"},
+	0x87:          {evidence.CausePermission, "not authorized"},
+	0x90:          {evidence.CauseInvalid, "topic name invalid"},
+	0x97:          {evidence.CauseLimit, "quota exceeded"},
+	0x99:          {evidence.CauseInvalid, "payload format invalid"},
 }
 
 // receipt reads the server's answer to a publish.
 func (p Profile) receipt(code byte) systems.Receipt {
 	told := fmt.Sprintf("reason 0x%02x", code)
-	if reason, declined := refusals[code]; declined {
-		return refusal(evidence.Declined, told, reason)
+	if known, declined := refusals[code]; declined {
+		r := refusal(evidence.Declined, told, known.reason)
+		r.Cause = known.cause
+		return r
 	}
 	if code >= failure {
 		return refusal(evidence.Unknown, told, "the server failed")

@@ -239,6 +239,8 @@ func (p Profile) Describe() systems.Description {
 			AckCounting: "per-message",
 			MarksAgain:  p.qos > 0,
 			AckConfirms: p.qos == 2,
+			// A session that outlives its connection.
+			KeepsSubscribers: !p.clean,
 			Limits: evidence.Limits{
 				RedeliveryPeriod: p.scaled(quietPeriod),
 				RecoveryBound:    p.scaled(15 * time.Second),
@@ -254,6 +256,7 @@ func (p Profile) Describe() systems.Description {
 		// connected: Mosquitto in turn, mochi-mqtt by chance.
 		WaitsForAbsent: !p.clean,
 		Versions:       map[string]string{},
+		Oldest:         p.server.oldest(),
 		Lacks: map[systems.Need]string{
 			systems.NeedModes:       "the publisher chooses the quality of service, and a subscription only lowers it: nothing is declined for it",
 			systems.NeedDedup:       "MQTT recognises no message as one that was published before",
@@ -286,6 +289,9 @@ func (p Profile) Describe() systems.Description {
 	if !p.expires {
 		d.Lacks[systems.NeedTTL] = "message expiry is tried in a profile of its own, because what expires in flight can hold up the rest"
 	}
+	if p.windowless {
+		d.Lacks[systems.NeedWindow] = "this profile sets no Receive Maximum: a consumer is sent all there is"
+	}
 	if p.v311 {
 		d.Lacks[systems.NeedDecline] = "MQTT 3.1.1 answers a publish with no reason: one that nobody subscribes to is a success"
 		d.Lacks[systems.NeedTTL] = "MQTT 3.1.1 has no message expiry"
@@ -298,6 +304,7 @@ func (p Profile) Describe() systems.Description {
 	if p.qos == 0 {
 		d.Profile.AckCounting = "automatic"
 		maps.Copy(d.Lacks, map[systems.Need]string{
+			systems.NeedWindow:    "QoS 0 has no acknowledgements, and so nothing that a Receive Maximum counts",
 			systems.NeedAnswer:    "QoS 0 has no answer to a publish",
 			systems.NeedAcks:      "QoS 0 has no acknowledgements",
 			systems.NeedDecline:   "QoS 0 has no answer to a publish",

@@ -16,9 +16,15 @@ import (
 
 // remote is one run's part of a server that somebody else has started: topics
 // and sessions of its own. Safe for concurrent use.
-type remote struct{ clients }
+type remote struct {
+	clients
+	version string // of the server, in its own words; empty where it says none
+}
 
-var _ systems.Networked = (*remote)(nil)
+var (
+	_ systems.Networked = (*remote)(nil)
+	_ systems.Reporter  = (*remote)(nil)
+)
 
 // At gives the profile on a server that somebody else has started.
 func (p Profile) At(e systems.Endpoint) systems.System {
@@ -35,12 +41,26 @@ func (p Profile) reach(ctx context.Context, env systems.Env) (systems.Instance, 
 	if err != nil {
 		return nil, fmt.Errorf("mqtt: folder of the run: %w", err)
 	}
-	r := &remote{clients{profile: p, address: p.at.Address, seats: seats{dir: dir, run: newRun()}}}
+	r := &remote{clients: clients{profile: p, address: p.at.Address, seats: seats{dir: dir, run: newRun()}}}
 	if err := p.clear(ctx, p.at.Address, r.seats.run); err != nil {
 		return nil, fmt.Errorf("mqtt: the server at %s must run, speak MQTT %s and take its user (address, user-from, password-from, tls): %w", p.at.Address, p.version(), err)
 	}
-	env.Sink.Record(evidence.Event{Kind: evidence.Noted, Actor: serverName, Reason: r.says(ctx)})
+	said := "the server says nothing in " + versionTopic
+	if r.version = r.says(ctx); r.version != "" {
+		said = fmt.Sprintf("the server says %q in %s", r.version, versionTopic)
+	}
+	env.Sink.Record(evidence.Event{Kind: evidence.Noted, Actor: serverName, Reason: said})
+	if err := drives(p.server, r.version); err != nil {
+		return nil, err
+	}
 	return r, nil
+}
+
+// Report tells of the server that was found, which the profile did not know.
+func (r *remote) Report(d *systems.Description) {
+	if r.version != "" {
+		d.Versions["server"] = r.version
+	}
 }
 
 // versionTopic is where Mosquitto, and others after it, publish what they are.
@@ -49,14 +69,14 @@ const versionTopic = "$SYS/broker/version"
 // sayingTime is how long a server may take for it.
 const sayingTime = time.Second
 
-// says is the server's word of its version, which MQTT has no field for. It is
-// asked in MQTT 5, because nothing comes before a payload there.
+// says is the server's word of its version, for which MQTT has no field; empty
+// if it has none. It is asked in MQTT 5, because nothing comes before a payload there.
 func (r *remote) says(ctx context.Context) string {
 	p := r.profile
 	p.v311 = false
 	s, err := p.open(ctx, r.address, &packets.Connect{ClientID: r.seats.run, CleanStart: true, Properties: &packets.Properties{}}, func() {})
 	if err != nil {
-		return "the server does not say its version"
+		return ""
 	}
 	said := make(chan string, 1)
 	s.serve(p.scaled(heartbeat), func(packet *packets.ControlPacket) error {
@@ -73,15 +93,15 @@ func (r *remote) says(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, p.scaled(sayingTime))
 	defer cancel()
 	if _, err := s.write(&packets.Subscribe{PacketID: subscribeID, Properties: &packets.Properties{}, Subscriptions: []packets.SubOptions{{Topic: versionTopic}}}); err != nil {
-		return "the server does not say its version"
+		return ""
 	}
 	select {
 	case version := <-said:
-		return fmt.Sprintf("the server says %.80q in %s", version, versionTopic)
+		return fmt.Sprintf("%.80s", version)
 	case <-s.gone:
 	case <-ctx.Done():
 	}
-	return "the server says nothing in " + versionTopic
+	return ""
 }
 
 // Stop removes the sessions of the run. Nothing else of it stays: none of its

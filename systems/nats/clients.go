@@ -43,11 +43,7 @@ func (c clients) Producer(ctx context.Context, o systems.ProducerOptions) (syste
 		return nil, err
 	}
 	o.Address = c.reached(o.Address)
-	producer, err := c.profile.producer(ctx, o.Address, o.Session)
-	if err != nil {
-		return nil, err // a nil *producer is no nil Producer
-	}
-	return producer, nil
+	return systems.ProducerOf(c.profile.producer(ctx, o.Address, o.Session))
 }
 
 func (c clients) Consumer(ctx context.Context, o systems.ConsumerOptions) (systems.Consumer, error) {

@@ -45,17 +45,16 @@ server_name: "custody"
 max_payload: 4MB
 jetstream {
   store_dir: %q
-  sync_interval: %q
   max_memory_store: 64MB
   max_file_store: 4GB
-}
+%s}
 `
 
 // Start runs a server on a free port of 127.0.0.1 with its store in env.Dir,
 // and makes its one stream.
 func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, error) {
-	if env.Defect != "" {
-		return nil, fmt.Errorf("nats: no seeded defect %q: this adapter has none", env.Defect)
+	if err := env.NoDefects("nats"); err != nil {
+		return nil, err
 	}
 	if p.at.Address != "" {
 		return p.reach(ctx, env)
@@ -69,13 +68,17 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 		return nil, fmt.Errorf("nats: folder of the server: %w", err)
 	}
 	file := filepath.Join(dir, "nats-server.conf")
-	text := fmt.Sprintf(configText, port.Address, filepath.Join(dir, "jetstream"), p.sync)
+	sync := ""
+	if release, err := p.release(); err != nil || !systems.Older(release, syncSince) {
+		sync = fmt.Sprintf("  sync_interval: %q\n", p.sync)
+	}
+	text := fmt.Sprintf(configText, port.Address, filepath.Join(dir, "jetstream"), sync)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		return nil, fmt.Errorf("nats: configuration of the server: %w", err)
 	}
-	log, err := env.Log(serverName)
+	log, err := env.ServerLog("nats", serverName)
 	if err != nil {
-		return nil, fmt.Errorf("nats: log of the server: %w", err)
+		return nil, err
 	}
 	in := &instance{clients: clients{profile: p, address: port.Address}}
 	start := in.startChild

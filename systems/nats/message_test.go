@@ -99,6 +99,9 @@ func TestAnswersToAPublish(t *testing.T) {
 			if (r.Told == "ok") != (c.want == evidence.Accepted) || r.Told == "" {
 				t.Errorf("the application is told %q", r.Told)
 			}
+			if (r.Cause != evidence.NoCause) != (r.Acceptance == evidence.Declined) {
+				t.Errorf("%v for the cause %q", r.Acceptance, r.Cause)
+			}
 		})
 	}
 }
@@ -111,7 +114,7 @@ func TestPublishesThatTheClientDidNotTake(t *testing.T) {
 		client.ErrMaxPayload:                      evidence.Declined,
 		errors.New("write tcp: connection reset"): evidence.Unknown,
 	} {
-		if r := notPublished(err); r.Acceptance != want || r.Told != err.Error() {
+		if r := notPublished(err); r.Acceptance != want || r.Told != err.Error() || (r.Cause != evidence.NoCause) != (want == evidence.Declined) {
 			t.Errorf("%v: got %+v, want %v", err, r, want)
 		}
 	}

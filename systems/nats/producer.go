@@ -93,7 +93,7 @@ func notPublished(err error) systems.Receipt {
 	case errors.Is(err, client.ErrConnectionClosed):
 		return refusal(evidence.Rejected, err, "the connection was gone before anything was written")
 	case errors.Is(err, client.ErrMaxPayload):
-		return refusal(evidence.Declined, err, "over the server's max_payload")
+		return declined(evidence.CauseInvalid, err, "over the server's max_payload")
 	}
 	return refusal(evidence.Unknown, err, "the connection broke while writing")
 }
@@ -144,15 +144,25 @@ func refusal(a evidence.Acceptance, err error, reason string) systems.Receipt {
 	return systems.Receipt{Acceptance: a, Told: err.Error(), Reason: reason}
 }
 
+// declined is a refusal by policy, with its cause.
+func declined(why evidence.Cause, err error, reason string) systems.Receipt {
+	r := refusal(evidence.Declined, err, reason)
+	r.Cause = why
+	return r
+}
+
 // refusals are the answers that nats-server gives before it touches the
 // stream. Any other (a failed store above all) may be partial.
-var refusals = map[server.ErrorIdentifier]evidence.Acceptance{
-	server.JSAccountResourcesExceededErr:    evidence.Declined,
-	server.JSInsufficientResourcesErr:       evidence.Rejected,
-	server.JSMessageTTLInvalidErr:           evidence.Declined,
-	server.JSStreamMessageExceedsMaximumErr: evidence.Declined,
-	server.JSStreamHeaderExceedsMaximumErr:  evidence.Declined,
-	server.JSStreamSealedErr:                evidence.Declined,
+var refusals = map[server.ErrorIdentifier]struct {
+	acceptance evidence.Acceptance
+	cause      evidence.Cause
+}{
+	server.JSAccountResourcesExceededErr:    {evidence.Declined, evidence.CauseLimit},
+	server.JSInsufficientResourcesErr:       {evidence.Rejected, evidence.NoCause},
+	server.JSMessageTTLInvalidErr:           {evidence.Declined, evidence.CauseInvalid},
+	server.JSStreamMessageExceedsMaximumErr: {evidence.Declined, evidence.CauseInvalid},
+	server.JSStreamHeaderExceedsMaximumErr:  {evidence.Declined, evidence.CauseInvalid},
+	server.JSStreamSealedErr:                {evidence.Declined, evidence.CausePermission},
 }
 
 // receiptOf reads the server's answer to a publish; by holds what it confirms.
@@ -172,7 +182,10 @@ func receiptOf(msg *client.Msg, by evidence.HeldBy) systems.Receipt {
 	}
 	switch {
 	case ack.Error != nil:
-		return refusal(refusals[server.ErrorIdentifier(ack.Error.ErrorCode)], ack.Error, ack.Error.Description)
+		known := refusals[server.ErrorIdentifier(ack.Error.ErrorCode)]
+		r := refusal(known.acceptance, ack.Error, ack.Error.Description)
+		r.Cause = known.cause
+		return r
 	case ack.Stream == "" || ack.Sequence == 0:
 		return refusal(evidence.Unknown, jetstream.ErrInvalidJSAck, "a PubAck without stream and sequence")
 	}

@@ -23,8 +23,10 @@ type Profile struct {
 	scale float64 // factor on every period and bound
 	image string  // that the server runs from; empty is the one in this binary
 	// at is where a server is that somebody else has started; its zero value is none.
-	at     systems.Endpoint
-	stream string // its name, and the first token of every subject
+	at systems.Endpoint
+	// reported is the version that such a server says it has, once it was asked.
+	reported string
+	stream   string // its name, and the first token of every subject
 }
 
 // settings are what the profiles differ in.
@@ -185,8 +187,11 @@ func (p Profile) Describe() systems.Description {
 	maps.Copy(lacks, p.lacks)
 	claims := p.claims
 	if !p.core && !p.expires() {
-		lacks[systems.NeedTTL] = "this nats-server knows no time to live of a message: " + ttlSince + " and later do"
+		lacks[systems.NeedTTL] = noTTL
 		claims = claims.without(evidence.ExpiryHonoured)
+	}
+	if p.retention() == jetstream.WorkQueuePolicy {
+		lacks[systems.NeedFanOut] = "a work queue has one logical subscriber for each subject"
 	}
 	if !p.keeps && !p.core {
 		lacks[systems.NeedRewind] = "an acknowledged message is deleted: there is nothing to go back to"
@@ -202,6 +207,8 @@ func (p Profile) Describe() systems.Description {
 			MarksAgain:  !p.automatic(),
 			AckConfirms: p.confirmed,
 			KeepsRows:   p.keeps,
+			// A durable consumer of the stream, whoever is connected.
+			KeepsSubscribers: !p.core,
 			Limits: evidence.Limits{
 				MaxAttempts:      p.maxDeliver,
 				RedeliveryPeriod: p.scaled(ackWait),
@@ -219,10 +226,11 @@ func (p Profile) Describe() systems.Description {
 		Claims:   claims.bySystem(),
 		Versions: map[string]string{"nats.go": client.Version},
 		Forgets:  endOfServer, // it rebuilds them from the rows that are left: see docs/findings.md
+		Oldest:   map[string]string{program: oldest},
 		Lacks:    lacks,
 	}
-	if release, err := p.release(); err == nil && p.at.Address == "" { // else a run notes what it finds
-		d.Versions["nats-server"] = release
+	if release, err := p.release(); err == nil && (p.at.Address == "" || p.reported != "") { // else the instance reports what it finds
+		d.Versions[program] = release
 	}
 	if p.image != "" {
 		d.Profile.Name += "@" + p.image
@@ -232,6 +240,8 @@ func (p Profile) Describe() systems.Description {
 	}
 	return d
 }
+
+const noTTL = "this nats-server knows no time to live of a message: " + ttlSince + " and later do"
 
 // listed are the settings as NATS names them; those that are left to their
 // default only where a reader would miss them.
@@ -244,7 +254,7 @@ func (p Profile) listed() []evidence.Setting {
 		maxDeliver = p.maxDeliver
 	}
 	list := []evidence.Setting{
-		{Name: "sync_interval", Value: p.sync},
+		{Name: "sync_interval", Value: p.syncInterval()},
 		{Name: "storage", Value: strings.ToLower(p.storage.String())},
 		{Name: "retention", Value: strings.ToLower(p.retention().String())},
 		{Name: "ack_policy", Value: strings.ToLower(strings.TrimPrefix(p.acks.String(), "Ack"))},
@@ -268,6 +278,13 @@ func (p Profile) listed() []evidence.Setting {
 	return list
 }
 
+func (p Profile) syncInterval() string {
+	if p.at.Address != "" {
+		return "as its owner has set it"
+	}
+	return p.sync
+}
+
 // lacked is what no profile has.
 var lacked = map[systems.Need]string{
 	systems.NeedModes:       "a stream has one mode: at-most-once is core NATS beside it",
@@ -284,6 +301,7 @@ var ackNoneLacks = map[systems.Need]string{
 	systems.NeedAcks:       "AckNone: a delivery counts as its acknowledgement",
 	systems.NeedNack:       "AckNone: a delivery counts as its acknowledgement",
 	systems.NeedRedelivery: "AckNone: a message is delivered once",
+	systems.NeedWindow:     "AckNone: a delivery counts as its acknowledgement, so that none is open",
 	systems.NeedDecline:    "interest retention drops what no consumer wants, and confirms the publish all the same",
 }
 
@@ -292,6 +310,7 @@ var coreLacks = map[systems.Need]string{
 	systems.NeedNack:        "core NATS has no acknowledgements",
 	systems.NeedRedelivery:  "core NATS sends a message once",
 	systems.NeedDeadLetters: "core NATS keeps nothing",
+	systems.NeedWindow:      "core NATS sends all there is: nothing tells it what was handled",
 	systems.NeedLookup:      "core NATS keeps nothing",
 	systems.NeedTTL:         "core NATS keeps nothing that could expire",
 	systems.NeedMessageID:   "core NATS knows no message IDs",

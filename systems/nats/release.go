@@ -8,7 +8,6 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go/jetstream"
-	"golang.org/x/mod/semver"
 
 	"github.com/custodymq/custody/containers"
 	"github.com/custodymq/custody/systems"
@@ -20,9 +19,14 @@ const program = "nats-server"
 // The releases that brought what profiles use. An older server reads over
 // the settings that it does not know, and says nothing.
 const (
+	syncSince    = "2.10"
 	ttlSince     = "2.11"
 	persistSince = "2.12"
 )
+
+// oldest server that can be driven: the first whose API makes a consumer under
+// its name and filter.
+const oldest = "2.9"
 
 // imageWithin bounds a look into an image.
 const imageWithin = 30 * time.Second
@@ -39,8 +43,19 @@ func (p Profile) Installed() error {
 	if err != nil {
 		return err
 	}
-	if p.persist != jetstream.DefaultPersistMode && older(release, persistSince) {
-		return fmt.Errorf("nats: profile %s sets persist_mode, which nats-server has from %s on; image %s has %s", p.name, persistSince, p.image, release)
+	return p.drives(release)
+}
+
+// drives says why the profile cannot be had of a server of this release.
+func (p Profile) drives(release string) error {
+	if err := systems.TooOld(program, release, oldest); err != nil {
+		return fmt.Errorf("nats: %w", err)
+	}
+	if p.persist != jetstream.DefaultPersistMode && systems.Older(release, persistSince) {
+		return fmt.Errorf("nats: profile %s sets persist_mode, which nats-server has from %s on; this is %s", p.name, persistSince, release)
+	}
+	if p.sync == syncAlways && p.at.Address == "" && systems.Older(release, syncSince) { // a server of somebody else's is as its owner has set it
+		return fmt.Errorf("nats: profile %s sets sync_interval, which nats-server has from %s on; this is %s: take file-default-sync", p.name, syncSince, release)
 	}
 	return nil
 }
@@ -48,17 +63,18 @@ func (p Profile) Installed() error {
 // expires says whether the server knows a time to live of single messages.
 func (p Profile) expires() bool {
 	release, err := p.release()
-	return err == nil && !older(release, ttlSince)
+	return err == nil && !systems.Older(release, ttlSince)
 }
-
-func older(release, than string) bool { return semver.Compare("v"+release, "v"+than) < 0 }
 
 // releaseForm is in what the server prints: "nats-server: v2.10.27".
 var releaseForm = regexp.MustCompile(`\bv(\d\S*)`)
 
 // release is the version of the server.
 func (p Profile) release() (string, error) {
-	if p.image == "" {
+	switch {
+	case p.reported != "":
+		return p.reported, nil
+	case p.image == "":
 		return server.VERSION, nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), imageWithin)

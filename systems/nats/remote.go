@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -19,6 +20,7 @@ type remote struct{ clients }
 var (
 	_ systems.Networked = (*remote)(nil)
 	_ systems.Inspector = (*remote)(nil)
+	_ systems.Reporter  = (*remote)(nil)
 )
 
 // At gives the profile on a server that somebody else has started. What its
@@ -32,17 +34,35 @@ func (p Profile) At(e systems.Endpoint) systems.System {
 // stream of the run.
 func (p Profile) reach(ctx context.Context, env systems.Env) (systems.Instance, error) {
 	p.stream = streamName + "-" + strings.ToLower(rand.Text()[:8])
-	r := &remote{clients{profile: p, address: p.at.Address}}
 	s, err := p.dial(ctx, p.at.Address, "administrator")
-	if err == nil {
-		env.Sink.Record(evidence.Event{Kind: evidence.Noted, Actor: serverName, Reason: "the server says nats-server " + s.conn.ConnectedServerVersion()})
-		s.conn.Close()
-		err = r.makeStream(ctx)
-	}
 	if err != nil {
-		return nil, fmt.Errorf("nats: the server at %s must run with JetStream and take its user (address, user-from, password-from, tls): %w", p.at.Address, err)
+		return nil, p.unreached(err)
+	}
+	p.reported = s.conn.ConnectedServerVersion()
+	s.conn.Close()
+	env.Sink.Record(evidence.Event{Kind: evidence.Noted, Actor: serverName, Reason: "the server says nats-server " + p.reported})
+	if err := p.drives(p.reported); err != nil {
+		return nil, err
+	}
+	r := &remote{clients{profile: p, address: p.at.Address}}
+	if err := r.makeStream(ctx); err != nil {
+		return nil, p.unreached(err)
 	}
 	return r, nil
+}
+
+func (p Profile) unreached(err error) error {
+	return fmt.Errorf("nats: the server at %s must run with JetStream and take its user (address, user-from, password-from, tls): %w", p.at.Address, err)
+}
+
+// Report tells of the server that was found, which the profile did not know.
+func (r *remote) Report(d *systems.Description) {
+	d.Versions[program] = r.profile.reported
+	if !r.profile.core && !r.profile.expires() {
+		d.Lacks[systems.NeedTTL] = noTTL
+		d.Claims = slices.DeleteFunc(slices.Clone(d.Claims), func(c evidence.Claim) bool { return c.Guarantee == evidence.ExpiryHonoured })
+		d.Profile.Settings = slices.DeleteFunc(slices.Clone(d.Profile.Settings), func(s evidence.Setting) bool { return s.Name == "allow_msg_ttl" })
+	}
 }
 
 // Restarted makes a stream in memory anew: it has ended with the server.

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"net"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -36,6 +35,7 @@ type file struct {
 	PasswordFrom string                    `yaml:"password-from"`
 	TLS          *transport                `yaml:"tls"`
 	Claims       []claim                   `yaml:"claims"`
+	Behaviour    behaviour                 `yaml:"behaviour"`
 	Limits       limits                    `yaml:"limits"`
 	Known        []known                   `yaml:"known"`
 	Start        []string                  `yaml:"start"`
@@ -60,9 +60,33 @@ type known struct {
 	Until     string `yaml:"until"`
 }
 
+// behaviour is what judging must know of the server, as evidence.Profile has it;
+// what is left out is the adapter's.
+type behaviour struct {
+	AckConfirms      *bool `yaml:"ack-confirms"`
+	ConfirmIsDurable *bool `yaml:"confirm-is-durable"`
+	KeepsRows        *bool `yaml:"keeps-rows"`
+	KeepsSubscribers *bool `yaml:"keeps-subscribers"`
+	MarksAgain       *bool `yaml:"marks-again"`
+}
+
+// over gives the adapter's profile with what the file says in its place.
+func (b behaviour) over(p evidence.Profile) evidence.Profile {
+	for to, said := range map[*bool]*bool{
+		&p.AckConfirms: b.AckConfirms, &p.ConfirmIsDurable: b.ConfirmIsDurable, &p.KeepsRows: b.KeepsRows,
+		&p.KeepsSubscribers: b.KeepsSubscribers, &p.MarksAgain: b.MarksAgain,
+	} {
+		if said != nil {
+			*to = *said
+		}
+	}
+	return p
+}
+
 // limits are those of evidence.Limits; what is zero is the adapter's.
 type limits struct {
 	MaxAttempts      int           `yaml:"max-attempts"`
+	DropsAfter       int           `yaml:"drops-after"`
 	RedeliveryPeriod time.Duration `yaml:"redelivery-period"`
 	RecoveryBound    time.Duration `yaml:"recovery-bound"`
 	InFlightBound    time.Duration `yaml:"in-flight-bound"`
@@ -74,25 +98,19 @@ type limits struct {
 
 // fields that a file may have, and those within each of them.
 var fields = map[string][]string{
-	"":       {"system", "name", "address", "user-from", "password-from", "tls", "claims", "limits", "known", "start", "stop", "kill"},
-	"tls":    {"ca", "server-name"},
-	"claims": {"guarantee", "under"},
-	"limits": {"max-attempts", "redelivery-period", "recovery-bound", "in-flight-bound", "expiry-tolerance", "delete-bound", "drain-deadline", "order-scope"},
-	"known":  {"guarantee", "reason", "until"},
+	"":          {"system", "name", "address", "user-from", "password-from", "tls", "claims", "behaviour", "limits", "known", "start", "stop", "kill"},
+	"tls":       {"ca", "server-name"},
+	"claims":    {"guarantee", "under"},
+	"behaviour": {"ack-confirms", "confirm-is-durable", "keeps-rows", "keeps-subscribers", "marks-again"},
+	"limits":    {"max-attempts", "drops-after", "redelivery-period", "recovery-bound", "in-flight-bound", "expiry-tolerance", "delete-bound", "drain-deadline", "order-scope"},
+	"known":     {"guarantee", "reason", "until"},
 }
 
 // maxFile bounds what is read, in bytes.
 const maxFile = 1 << 20
 
 func read(path string) (file, error) {
-	info, err := os.Stat(path)
-	if err == nil && info.Size() > maxFile {
-		err = fmt.Errorf("%d bytes are no profile; at most %d are read", info.Size(), maxFile)
-	}
-	var text []byte
-	if err == nil {
-		text, err = os.ReadFile(path)
-	}
+	text, err := evidence.ReadRegular(path, maxFile)
 	if err != nil {
 		return file{}, fmt.Errorf("read a profile: %w", err)
 	}
@@ -225,6 +243,9 @@ func classNames() []string {
 	return names
 }
 
+// maxPeriod bounds what a file may promise.
+const maxPeriod = 24 * time.Hour
+
 func (l limits) check(wrong func(field, format string, args ...any) error) error {
 	periods := map[string]time.Duration{
 		"redelivery-period": l.RedeliveryPeriod, "recovery-bound": l.RecoveryBound, "in-flight-bound": l.InFlightBound,
@@ -234,9 +255,18 @@ func (l limits) check(wrong func(field, format string, args ...any) error) error
 		if periods[name] < 0 {
 			return wrong("limits."+name, "%s is negative", periods[name])
 		}
+		if periods[name] > maxPeriod {
+			return wrong("limits."+name, "%s is more than %s, and what may come that late is never missed", periods[name], maxPeriod)
+		}
 	}
 	if l.MaxAttempts < 0 {
 		return wrong("limits.max-attempts", "%d is negative; leave it out for no limit", l.MaxAttempts)
+	}
+	if l.DropsAfter < 0 {
+		return wrong("limits.drops-after", "%d is negative; leave it out for never", l.DropsAfter)
+	}
+	if l.MaxAttempts > 0 && l.DropsAfter > 0 {
+		return wrong("limits.drops-after", "with max-attempts a message is dead-lettered, with drops-after it is dropped; give one of the two")
 	}
 	if scopes := []string{"connection", "key", "partition"}; l.OrderScope != "" && !slices.Contains(scopes, l.OrderScope) {
 		return wrong("limits.order-scope", "no scope %q%s", l.OrderScope, script.Suggest(l.OrderScope, scopes))
@@ -258,12 +288,31 @@ func (l limits) over(base evidence.Limits, scale float64) evidence.Limits {
 	period(&base.DeleteBound, l.DeleteBound)
 	period(&base.DrainDeadline, l.DrainDeadline)
 	if l.MaxAttempts > 0 {
-		base.MaxAttempts = l.MaxAttempts
+		base.MaxAttempts, base.DropsAfter = l.MaxAttempts, 0
+	}
+	if l.DropsAfter > 0 {
+		base.MaxAttempts, base.DropsAfter = 0, l.DropsAfter
 	}
 	if l.OrderScope != "" {
 		base.OrderScope = l.OrderScope
 	}
 	return base
+}
+
+// checkClaims says what of the claims contradicts the behaviour: the judge lets
+// a crash undo an acknowledgement that was confirmed before it was durable.
+func (f file) checkClaims(p evidence.Profile) error {
+	for i, c := range f.Claims {
+		if c.Guarantee != evidence.AckIsFinal || p.ConfirmIsDurable {
+			continue
+		}
+		for _, class := range []evidence.Class{evidence.BrokerCrash, evidence.PowerLoss} {
+			if slices.Contains(c.Under, class) {
+				return fmt.Errorf("%s: %s under %s promises that a confirmed acknowledgement is durable; say so with behaviour: {confirm-is-durable: true}, or leave %[3]s out", f.place(fmt.Sprintf("claims[%d].under", i)), c.Guarantee, class)
+			}
+		}
+	}
+	return nil
 }
 
 // checkLimits says what of the limits contradicts the rest of them.

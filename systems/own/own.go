@@ -53,6 +53,9 @@ func Open(path string, scale float64, find func(spec string, scale float64) (sys
 	if err := f.checkLimits(f.Limits.over(base.Describe().Profile.Limits, scale)); err != nil {
 		return nil, err
 	}
+	if err := f.checkClaims(f.Behaviour.over(base.Describe().Profile)); err != nil {
+		return nil, err
+	}
 	endpoint, err := f.endpoint()
 	if err != nil {
 		return nil, err
@@ -89,7 +92,7 @@ func (f file) endpoint() (systems.Endpoint, error) {
 		e.TLS.ServerName = f.TLS.ServerName
 	}
 	if f.TLS.CA != "" {
-		authority, err := os.ReadFile(f.TLS.CA)
+		authority, err := evidence.ReadRegular(f.TLS.CA, maxFile)
 		if err != nil {
 			return systems.Endpoint{}, fmt.Errorf("%s: %w", f.place("tls.ca"), err)
 		}
@@ -124,6 +127,7 @@ func (s System) Describe() systems.Description {
 	d := s.connected.Describe()
 	d.Profile.Summary = "a server of your own, with the settings of " + s.file.System + ": " + d.Profile.Summary
 	d.Profile.Name = s.file.Name
+	d.Profile = s.file.Behaviour.over(d.Profile)
 	d.Profile.Limits = s.file.Limits.over(d.Profile.Limits, s.scale)
 	if s.file.Claims != nil {
 		d.Claims = nil
@@ -188,6 +192,15 @@ func (s System) start(ctx context.Context, env systems.Env) (systems.Instance, e
 			*instance
 			systems.Inspector
 			systems.Rewinder
+		}{struck, began, began}, nil
+	case interface {
+		systems.Inspector
+		systems.Administrator
+	}:
+		return struct {
+			*instance
+			systems.Inspector
+			systems.Administrator
 		}{struck, began, began}, nil
 	case systems.Inspector:
 		return struct {

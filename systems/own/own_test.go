@@ -214,6 +214,16 @@ func somebodysKafka(t *testing.T) string {
 	return profile(t, fmt.Sprintf("system: kafka:acks-all\naddress: %s\n", systemtest.Serve(t, base)))
 }
 
+// somebodysRabbit runs until the test ends. It cannot be struck.
+func somebodysRabbit(t *testing.T) string {
+	t.Helper()
+	base, err := all.Find("rabbitmq", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return profile(t, fmt.Sprintf("system: rabbitmq:delivery-limit-dlx\naddress: %s\n", systemtest.Serve(t, base)))
+}
+
 func TestConformance(t *testing.T) {
 	t.Run("redis", func(t *testing.T) { systemtest.Exercise(t, open(t, somebodysRedis(t))) })
 	t.Run("mosquitto", func(t *testing.T) { systemtest.Exercise(t, open(t, somebodysMosquitto(t))) })
@@ -230,6 +240,7 @@ func TestRunsHoldAndKeepTheSecret(t *testing.T) {
 		{"redis", somebodysRedis, []string{"baseline", "broker-killed", "broker-restart", "consumer-crash", "ack-lost"}, []string{"broker-paused"}},
 		{"mosquitto", somebodysMosquitto, []string{"baseline", "broker-restart", "consumer-crash", "ack-lost"}, []string{"broker-paused"}},
 		{"nats over TLS", somebodysNATS, []string{"baseline", "link-reset"}, []string{"broker-killed", "ack-lost"}},
+		{"rabbitmq", somebodysRabbit, []string{"poison-message"}, []string{"broker-killed"}}, // its dead letters are read
 		{"kafka", somebodysKafka, []string{"baseline", "consumer-crash", "link-reset", "recover-from-sequence"}, []string{"broker-killed"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -35,6 +35,13 @@ type reached interface {
 	systems.Networked
 }
 
+// Report is the adapter's, of the server that it has found.
+func (in *instance) Report(d *systems.Description) {
+	if r, ok := in.reached.(systems.Reporter); ok {
+		r.Report(d)
+	}
+}
+
 // adapters is the instance as the adapter knows it.
 func (in *instance) adapters() systems.Instance { return in.reached }
 

@@ -39,14 +39,14 @@ func newClients(p Profile, address, prefix string) *clients {
 // Credentials are the address of the server and the prefix of the run's names.
 // Who is to be somebody there has that from where p has it.
 func (p Profile) Credentials(in systems.Instance) string {
-	switch in := in.(type) {
-	case *instance:
-		return in.clients.address + " " + in.prefix
-	case *remote:
-		return in.address + " " + in.prefix
+	if c, ok := in.(interface{ part() *clients }); ok {
+		return c.part().address + " " + c.part().prefix
 	}
 	return ""
 }
+
+// part is what all kinds of instances have.
+func (c *clients) part() *clients { return c }
 
 // Connect gives clients of a server that another process has started.
 func (p Profile) Connect(credentials string) (systems.Clients, error) {
@@ -61,11 +61,7 @@ func (c *clients) Producer(ctx context.Context, o systems.ProducerOptions) (syst
 	if err := accepts(o.Mode); err != nil {
 		return nil, err
 	}
-	p, err := c.producer(ctx, o)
-	if err != nil {
-		return nil, err // a nil *producer is no nil Producer
-	}
-	return p, nil
+	return systems.ProducerOf(c.producer(ctx, o))
 }
 
 func (c *clients) Consumer(ctx context.Context, o systems.ConsumerOptions) (systems.Consumer, error) {
@@ -75,11 +71,7 @@ func (c *clients) Consumer(ctx context.Context, o systems.ConsumerOptions) (syst
 	if err := c.subscribes(o.Destination, o.Subscription); err != nil {
 		return nil, err
 	}
-	consumer, err := c.consumer(ctx, o)
-	if err != nil {
-		return nil, err
-	}
-	return consumer, nil
+	return systems.ConsumerOf(c.consumer(ctx, o))
 }
 
 // accepts refuses what this adapter has no counterpart for, rather than ignore it.

@@ -42,15 +42,15 @@ var (
 
 // Start takes a server that an earlier run has left as it was, or runs one.
 func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, error) {
-	if env.Defect != "" {
-		return nil, fmt.Errorf("rabbitmq: no seeded defect %q: this adapter has none", env.Defect)
+	if err := env.NoDefects("rabbitmq"); err != nil {
+		return nil, err
 	}
 	if p.at.Address != "" {
 		return p.reach(ctx, env)
 	}
-	log, err := env.Log(serverName)
+	log, err := env.ServerLog("rabbitmq", serverName)
 	if err != nil {
-		return nil, fmt.Errorf("rabbitmq: log of the server: %w", err)
+		return nil, err
 	}
 	s, found := containers.Take[*server](ctx, env.Servers, p.kind())
 	if found {

@@ -101,5 +101,8 @@ func TestNegativeConfirms(t *testing.T) {
 		if got := p.nackMeans(); got != want {
 			t.Errorf("%s: %v, want %v", p.name, got, want)
 		}
+		if r := p.nacked(); (r.Cause == evidence.CauseLimit) != (want == evidence.Declined) {
+			t.Errorf("%s: %v for the cause %q", p.name, r.Acceptance, r.Cause)
+		}
 	}
 }

@@ -168,6 +168,7 @@ func (p *pending) answered() systems.Receipt {
 		switch {
 		case p.confirm.Acked() && profile.mandatory && p.producer.wasReturned(returnKey(p.queue, p.messageID)):
 			p.receipt = refusal(evidence.Declined, errReturned, "no queue of this name: returned before it was confirmed")
+			p.receipt.Cause = evidence.CauseNoConsumer
 		case p.confirm.Acked():
 			// Without a message ID: a confirm names none, and one that comes
 			// again is another message to RabbitMQ.
@@ -176,7 +177,7 @@ func (p *pending) answered() systems.Receipt {
 			// The client resolves what is open as refused when its connection ends.
 			p.receipt = refusal(evidence.Unknown, client.ErrClosed, "the connection ended before the answer")
 		default:
-			p.receipt = refusal(profile.nackMeans(), errNacked, profile.nackReason())
+			p.receipt = profile.nacked()
 		}
 	})
 	return p.receipt

@@ -31,10 +31,12 @@ type Profile struct {
 	consumersMakeQueues bool // and producers do not
 	autoAck             bool
 
-	image  string           // that the server runs from; empty is the installed one
-	at     systems.Endpoint // of a server that somebody else has started; its zero value is none
-	scale  float64          // factor on every period and bound
-	claims []evidence.Claim
+	image string           // that the server runs from; empty is the installed one
+	at    systems.Endpoint // of a server that somebody else has started; its zero value is none
+	// reported is the version that such a server says it has, once it was asked.
+	reported string
+	scale    float64 // factor on every period and bound
+	claims   []evidence.Claim
 }
 
 const (
@@ -143,11 +145,13 @@ func (p Profile) nackMeans() evidence.Acceptance {
 	return evidence.Unknown
 }
 
-func (p Profile) nackReason() string {
-	if p.nackMeans() == evidence.Declined {
-		return "the queue is full"
+// nacked is the receipt of such a publish.
+func (p Profile) nacked() systems.Receipt {
+	r := refusal(p.nackMeans(), errNacked, "an internal error of the server")
+	if r.Acceptance == evidence.Declined {
+		r.Cause, r.Reason = evidence.CauseLimit, "the queue is full"
 	}
-	return "an internal error of the server"
+	return r
 }
 
 // Describe says what this profile promises and lacks.
@@ -161,8 +165,11 @@ func (p Profile) Describe() systems.Description {
 			Redelivers:  evidence.RedeliverReconnect,
 			AckCounting: "per-message",
 			MarksAgain:  true,
+			// A queue, whoever consumes from it.
+			KeepsSubscribers: true,
 			Limits: evidence.Limits{
 				MaxAttempts:      p.maxAttempts,
+				DropsAfter:       p.dropsAfter(),
 				RedeliveryPeriod: p.scaled(redelivery),
 				RecoveryBound:    p.scaled(15 * time.Second),
 				InFlightBound:    p.scaled(time.Second),
@@ -173,6 +180,7 @@ func (p Profile) Describe() systems.Description {
 		},
 		Claims:   p.claims,
 		Versions: p.versions(),
+		Oldest:   map[string]string{"rabbitmq-server": oldest},
 		Lacks: map[systems.Need]string{
 			systems.NeedModes:       "a queue has one mode: what is at most once there is another profile",
 			systems.NeedDecline:     "the queue is there, and stores a message whether or not a consumer is online",
@@ -184,6 +192,7 @@ func (p Profile) Describe() systems.Description {
 			systems.NeedPlanting:    "AMQP messages have no protocol version that the server would refuse",
 			systems.NeedRewind:      "an acknowledged message is deleted: there is nothing to go back to",
 			systems.NeedDeadLetters: "this profile has no dead-letter exchange",
+			systems.NeedFanOut:      "all consumers of a queue compete, and a destination is one queue",
 		},
 	}
 	if p.image != "" {
@@ -208,11 +217,26 @@ func (p Profile) Describe() systems.Description {
 	if p.autoAck {
 		const automatic = "an automatically acknowledged message is done when it is sent"
 		d.Profile.Redelivers, d.Profile.AckCounting = evidence.RedeliverNever, "automatic"
-		for _, need := range []systems.Need{systems.NeedAcks, systems.NeedNack, systems.NeedRedelivery, systems.NeedTTL} {
+		for _, need := range []systems.Need{systems.NeedAcks, systems.NeedNack, systems.NeedRedelivery, systems.NeedTTL, systems.NeedWindow} {
 			d.Lacks[need] = automatic
 		}
 	}
 	return d
+}
+
+// dropsAfter is after how many deliveries a quorum queue drops a message that
+// has nowhere else to go; 0 is never. Classic queues count none.
+func (p Profile) dropsAfter() int {
+	if p.queueType != quorum || p.deadLetters {
+		return 0
+	}
+	if limit, set := p.arguments["x-delivery-limit"].(int); set {
+		return limit + 1
+	}
+	if version, err := p.release(); err == nil && version != "" && !systems.Older(version, limitSince) {
+		return defaultLimit + 1
+	}
+	return 0
 }
 
 func (p Profile) settings() []evidence.Setting {

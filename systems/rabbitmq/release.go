@@ -19,6 +19,25 @@ import (
 // releaseFolders hold one release each, by the name "rabbitmq_server-3.10.8".
 const releaseFolders = "/usr/lib/rabbitmq/lib/rabbitmq_server-*"
 
+// oldest server that can be driven: the first whose quorum queues are asked as
+// they are asked here.
+const oldest = "3.10"
+
+// limitSince is the release from which a quorum queue drops by default what it
+// has delivered too often (RabbitMQ 4.0 Release Notes: Quorum Queues: Default
+// Delivery Limit): after the first delivery and this many more.
+const (
+	limitSince   = "4.0"
+	defaultLimit = 20
+)
+
+func drives(version string) error {
+	if err := systems.TooOld("rabbitmq-server", version, oldest); err != nil {
+		return fmt.Errorf("rabbitmq: %w", err)
+	}
+	return nil
+}
+
 // imageWithin bounds a look into an image.
 const imageWithin = 30 * time.Second
 
@@ -31,12 +50,15 @@ func (p Profile) In(image string) (systems.System, error) {
 
 // Installed says what is missing to run the server.
 func (p Profile) Installed() error {
-	_, err := p.release()
-	return err
+	version, err := p.release()
+	return errors.Join(err, drives(version))
 }
 
 // release is the version of the server.
 func (p Profile) release() (string, error) {
+	if p.at.Address != "" {
+		return p.reported, nil
+	}
 	if p.image != "" {
 		ctx, cancel := context.WithTimeout(context.Background(), imageWithin)
 		defer cancel()
@@ -68,7 +90,7 @@ func newest(folders []string) (string, error) {
 // versions of server and client; what is not known is left out.
 func (p Profile) versions() map[string]string {
 	found := make(map[string]string)
-	if version, err := p.release(); err == nil && p.at.Address == "" { // else a run notes what it finds
+	if version, err := p.release(); err == nil && version != "" { // else the instance reports what it finds
 		found["rabbitmq-server"] = version
 	}
 	if v, ok := client.NewConnectionProperties()["version"].(string); ok {

@@ -14,11 +14,13 @@ import (
 
 // remote is one run's part of a server that somebody else has started: the
 // queues whose names begin with its prefix. Safe for concurrent use.
-type remote struct{ *clients }
+type remote struct{ *clients } // its profile has the version that the server says
 
 var (
 	_ systems.Networked     = (*remote)(nil)
+	_ systems.Inspector     = (*readable)(nil)
 	_ systems.Administrator = (*remote)(nil)
+	_ systems.Reporter      = (*remote)(nil)
 )
 
 // unusedFor is how long a queue may be unused, in milliseconds, before the
@@ -44,10 +46,40 @@ func (p Profile) reach(ctx context.Context, env systems.Env) (systems.Instance, 
 		return nil, fmt.Errorf("rabbitmq: the server at %s must run and take its user in the virtual host / (address, user-from, password-from, tls): %w", p.at, err)
 	}
 	env.Sink.Record(evidence.Event{Kind: evidence.Noted, Actor: serverName, Reason: fmt.Sprintf("the server says %v %v", s.conn.Properties["product"], s.conn.Properties["version"])})
+	p.reported = fmt.Sprint(s.conn.Properties["version"])
 	if err := s.Close(ctx); err != nil {
 		return nil, err
 	}
-	return &remote{newClients(p, p.at.Address, newPrefix())}, nil
+	if err := drives(p.reported); err != nil {
+		return nil, err
+	}
+	r := &remote{newClients(p, p.at.Address, newPrefix())}
+	if p.deadLetters {
+		return &readable{r}, nil
+	}
+	return r, nil
+}
+
+// readable is one with queues of dead letters.
+type readable struct{ *remote }
+
+// Rows are the dead letters alone: AMQP shows nothing of what waits or is in
+// hand, so that nothing is proven absent by them.
+func (r *readable) Rows(ctx context.Context) (evidence.Snapshot, error) {
+	rows, err := r.DeadLetters(ctx)
+	if err != nil {
+		return evidence.Snapshot{}, err
+	}
+	return evidence.Snapshot{Source: evidence.SourceBroker, Trust: evidence.Lagging, Rows: rows, Count: len(rows)}, nil
+}
+
+// Report tells of the server that was found, which the profile did not know.
+func (r *remote) Report(d *systems.Description) {
+	found := r.profile.Describe()
+	d.Versions = found.Versions
+	if d.Profile.Limits.MaxAttempts == 0 && d.Profile.Limits.DropsAfter == 0 {
+		d.Profile.Limits.DropsAfter = found.Profile.Limits.DropsAfter
+	}
 }
 
 // writtenWithin is how long a node may keep to itself what it knows of a new

@@ -198,6 +198,13 @@ func remoteDeadLetter(t *testing.T, s systems.System) {
 			t.Errorf("%+v", rows)
 		}
 	}
+	// A run has it among its rows, with its cause, and nothing is proven by what
+	// is not among them.
+	snapshot, err := in.(systems.Inspector).Rows(ctx)
+	must(err)
+	if len(snapshot.Rows) != 1 || snapshot.Rows[0].Cause != evidence.CauseAttempts || snapshot.Trust != evidence.Lagging {
+		t.Errorf("rows %+v", snapshot)
+	}
 	must(admin.Discard(ctx, "m-1"))
 	must(errors.Join(c.Close(ctx), p.Close(ctx), in.Stop(ctx)))
 }

@@ -62,15 +62,15 @@ save ""
 // Start takes a server that an earlier run has left as it was, or runs one on a
 // free port of 127.0.0.1.
 func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, error) {
-	if env.Defect != "" {
-		return nil, fmt.Errorf("redis: no seeded defect %q: this adapter has none", env.Defect)
+	if err := env.NoDefects("redis"); err != nil {
+		return nil, err
 	}
 	if p.at.Address != "" {
 		return p.reach(ctx, env)
 	}
-	log, err := env.Log(serverName)
+	log, err := env.ServerLog("redis", serverName)
 	if err != nil {
-		return nil, fmt.Errorf("redis: log of the server: %w", err)
+		return nil, err
 	}
 	s, kept := containers.Take[*server](ctx, env.Servers, p.kind())
 	if kept {

@@ -217,20 +217,26 @@ func neverSent() systems.Receipt {
 
 // refusals are the errors with which the server refuses a command before it
 // runs it, by their first word. Any other is Unknown.
-var refusals = map[string]evidence.Acceptance{
-	"OOM":       evidence.Declined, // over maxmemory
-	"NOPERM":    evidence.Declined,
-	"NOAUTH":    evidence.Declined,
-	"READONLY":  evidence.Declined,
-	"WRONGTYPE": evidence.Declined,
-	"MISCONF":   evidence.Rejected, // the last write to disk failed
-	"LOADING":   evidence.Rejected,
+var refusals = map[string]struct {
+	acceptance evidence.Acceptance
+	cause      evidence.Cause
+}{
+	"OOM":       {evidence.Declined, evidence.CauseLimit}, // over maxmemory
+	"NOPERM":    {evidence.Declined, evidence.CausePermission},
+	"NOAUTH":    {evidence.Declined, evidence.CausePermission},
+	"READONLY":  {evidence.Declined, evidence.CausePermission},
+	"WRONGTYPE": {evidence.Declined, evidence.CauseInvalid},
+	"MISCONF":   {evidence.Rejected, evidence.NoCause}, // the last write to disk failed
+	"LOADING":   {evidence.Rejected, evidence.NoCause},
 }
 
 // refused reads an error that the server answered.
 func refused(err error) systems.Receipt {
 	word, _, _ := strings.Cut(err.Error(), " ")
-	return refusal(refusals[word], err, err.Error())
+	known := refusals[word]
+	r := refusal(known.acceptance, err, err.Error())
+	r.Cause = known.cause
+	return r
 }
 
 // Close ends the session. Publishes without an answer are Unknown from then on.

@@ -183,6 +183,7 @@ func (p Profile) Describe() systems.Description {
 			AckConfirms: true,
 			// XACK is a write: it is synced before it is answered, or it is not.
 			ConfirmIsDurable: p.persistence == aofAlways,
+			KeepsSubscribers: p.reads != channel, // a consumer group
 			Limits: evidence.Limits{
 				RedeliveryPeriod: p.scaled(claimIdle + 2*claimEvery),
 				RecoveryBound:    p.scaled(8 * time.Second),
@@ -195,6 +196,7 @@ func (p Profile) Describe() systems.Description {
 		},
 		Claims:   p.claims,
 		Versions: map[string]string{"go-redis": client.Version()},
+		Oldest:   map[string]string{program: oldest},
 		Lacks:    maps.Clone(lacks),
 	}
 	if p.at.Address == "" { // else a run notes what it finds
@@ -206,7 +208,7 @@ func (p Profile) Describe() systems.Description {
 	if p.reads == channel {
 		const none = "pub/sub keeps nothing and asks for no acknowledgement"
 		d.Profile.AckCounting, d.Profile.KeepsRows, d.Profile.MarksAgain, d.Profile.AckConfirms = "automatic", false, false, false
-		d.Lacks[systems.NeedRedelivery], d.Lacks[systems.NeedAcks], d.Lacks[systems.NeedRewind] = none, none, none
+		d.Lacks[systems.NeedRedelivery], d.Lacks[systems.NeedAcks], d.Lacks[systems.NeedRewind], d.Lacks[systems.NeedWindow] = none, none, none, none
 		delete(d.Lacks, systems.NeedDecline)
 	}
 	return d

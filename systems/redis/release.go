@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os/exec"
 	"regexp"
@@ -17,6 +18,17 @@ const program = "redis-server"
 
 // release is the server that a profile runs: Redis, or Valkey, which is one.
 type release struct{ program, version string }
+
+// oldest server that can be driven: the first with XAUTOCLAIM. A Valkey says
+// with which Redis it is compatible, and is later than that.
+const oldest = "6.2"
+
+func (r release) drives() error {
+	if err := systems.TooOld(r.program, r.version, oldest); err != nil {
+		return fmt.Errorf("redis: %w", err)
+	}
+	return nil
+}
 
 const (
 	installedWithin = 5 * time.Second  // for what the installed server prints
@@ -39,13 +51,13 @@ func (p Profile) In(image string) (systems.System, error) {
 // Installed says whether the server is on this machine, or its image.
 func (p Profile) Installed() error {
 	if p.image != "" {
-		_, err := imageRelease(p.image)
-		return err
+		r, err := imageRelease(p.image)
+		return errors.Join(err, r.drives())
 	}
 	if _, err := exec.LookPath(program); err != nil {
 		return fmt.Errorf("redis: %s is missing: apt-get install %s, or make brokers", program, program)
 	}
-	return nil
+	return p.release().drives()
 }
 
 // installedRelease asks the installed server.

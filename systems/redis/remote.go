@@ -12,11 +12,15 @@ import (
 
 // remote is one run's part of a server that somebody else has started. Safe for
 // concurrent use.
-type remote struct{ clients }
+type remote struct {
+	clients
+	found release // the server, as it says itself
+}
 
 var (
 	_ systems.Networked = (*remote)(nil)
 	_ systems.Inspector = (*remote)(nil)
+	_ systems.Reporter  = (*remote)(nil)
 )
 
 // At gives the profile on a server that somebody else has started.
@@ -27,18 +31,26 @@ func (p Profile) At(e systems.Endpoint) systems.System {
 
 // reach looks whether the server answers, and notes what it is.
 func (p Profile) reach(ctx context.Context, env systems.Env) (systems.Instance, error) {
+	found := release{program: program}
 	err := p.administer(ctx, p.at.Address, func(ctx context.Context, c *client.Client) error {
 		info, err := c.InfoMap(ctx, "server").Result()
 		if err == nil {
-			env.Sink.Record(evidence.Event{Kind: evidence.Noted, Actor: serverName, Reason: "the server says redis_version " + info["Server"]["redis_version"]})
+			found.version = info["Server"]["redis_version"]
+			env.Sink.Record(evidence.Event{Kind: evidence.Noted, Actor: serverName, Reason: "the server says redis_version " + found.version})
 		}
 		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("redis: the server at %s must run and take its user (address, user-from, password-from, tls): %w", p.at.Address, err)
 	}
-	return &remote{clients{profile: p, address: p.at.Address, prefix: newPrefix()}}, nil
+	if err := found.drives(); err != nil {
+		return nil, err
+	}
+	return &remote{clients{profile: p, address: p.at.Address, prefix: newPrefix()}, found}, nil
 }
+
+// Report tells of the server that was found, which the profile did not know.
+func (r *remote) Report(d *systems.Description) { d.Versions[r.found.program] = r.found.version }
 
 // Stop deletes the run's names.
 func (r *remote) Stop(ctx context.Context) error { return r.forget(ctx) }

@@ -231,7 +231,7 @@ func (b *bench) consumerAt(address string, window int) systems.Consumer {
 func (b *bench) competitor(window int) systems.Consumer {
 	b.t.Helper()
 	o := b.consumerOptions(b.session("c2"), b.address, window)
-	o.Name = "c2"
+	o.Name, o.Seat = "c2", 1
 	return b.open(o)
 }
 

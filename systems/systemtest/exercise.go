@@ -6,10 +6,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -100,6 +103,9 @@ var obligations = []struct {
 	{"the description is whole and matches the abilities", described},
 	{"an accepted message is delivered as it was sent", delivered},
 	{"what nobody is there to receive is Declined and not stored, or Lacks names decline", declined},
+	{"a logical subscriber outlives its sessions exactly where the profile says so", keptSubscriber},
+	{"each logical subscriber is given every message, or Lacks names fan-out", fannedOut},
+	{"a consumer is handed no more than its window, or Lacks names window", windowed},
 	{"competing consumers settle every message between them", competing},
 	{"clients connected with credentials alone reach the instance", connected},
 	{"an unsettled message comes again under the same ID", redelivered},
@@ -223,8 +229,62 @@ func declined(b *bench) {
 	}
 	if r := pending.Receipt(b.ctx); r.Acceptance != evidence.Declined || r.Told == "ok" || r.Told == "" {
 		b.t.Errorf("publish with no consumer online: %+v, want declined, with what the application is told", r)
+	} else if r.Cause != evidence.CauseNoConsumer {
+		b.t.Errorf("publish with no consumer online was declined for %q, want %q", r.Cause, evidence.CauseNoConsumer)
 	}
 	b.onlySentinel(producer, b.consumer(1))
+}
+
+// keptSubscriber: KeepsSubscribers is what a loss is judged by. Said without
+// being so it accuses the system, and left out it hides a loss.
+func keptSubscriber(b *bench) {
+	consumer := b.consumer(1)
+	b.close(consumer)
+	producer := b.producer()
+	pending := b.send(producer, b.message("order-1", "to nobody yet"))
+	if !b.system.Describe().Profile.KeepsSubscribers {
+		pending.Receipt(b.ctx) // whatever it is
+		b.onlySentinel(producer, b.consumer(1))
+		return
+	}
+	b.accepted(pending)
+	b.settle(b.next(b.consumer(1), "order-1", nil))
+}
+
+func fannedOut(b *bench) {
+	b.needs(systems.NeedFanOut)
+	var consumers []systems.Consumer
+	for i, name := range []string{"billing", "stock"} {
+		o := b.consumerOptions(b.session("c"+strconv.Itoa(i+1)), b.address, 1)
+		o.Name, o.Subscription = "c"+strconv.Itoa(i+1), name
+		consumers = append(consumers, b.open(o))
+	}
+	b.accepted(b.send(b.producer(), b.message("order-1", "for both")))
+	for _, c := range consumers {
+		b.settle(b.next(c, "order-1", nil))
+	}
+}
+
+// notMore is how long a message that must not come is waited for: well below
+// the time after which a profile here hands out again what it has handed out.
+const notMore = 150 * time.Millisecond
+
+func windowed(b *bench) {
+	b.needs(systems.NeedWindow)
+	consumer, producer := b.consumer(2), b.producer()
+	for i := range 3 {
+		b.accepted(b.send(producer, b.message(fmt.Sprintf("order-%d", i+1), "")))
+	}
+	first, second := b.receive(consumer), b.receive(consumer)
+	short, cancel := context.WithTimeout(b.ctx, notMore)
+	defer cancel()
+	if d, err := consumer.Receive(short); err == nil {
+		b.t.Fatalf("with a window of two and two unacknowledged, %s came too", businessOf(d.Message()))
+	}
+	b.settle(first)
+	third := b.receive(consumer)
+	b.settle(second)
+	b.settle(third)
 }
 
 func competing(b *bench) {
@@ -295,6 +355,9 @@ func connected(b *bench) {
 	}
 	clients, err := connector.Connect(connector.Credentials(b.instance))
 	b.must("connect", err)
+	if c, ok := clients.(io.Closer); ok {
+		b.onStop(func() { b.must("close what was connected", c.Close()) })
+	}
 	consumer, err := clients.Consumer(b.ctx, b.consumerOptions(b.session("c1"), b.address, 1))
 	b.must("open a consumer's session", err)
 	b.onStop(func() { b.close(consumer) })
@@ -560,6 +623,10 @@ func rows(b *bench) {
 	m := b.message("order-1", "in a row")
 	m.Key = "customer-7"
 	receipt := b.accepted(b.send(b.producer(), m))
+	if receipt.Acceptance == evidence.Unknown && receipt.HeldBy == evidence.HeldByNobody && b.system.Describe().Profile.Redelivers != evidence.RedeliverNever {
+		// Nobody has said that it arrived.
+		b.eventually("the message is stored", func() bool { return b.rows(inspector).Count > 0 })
+	}
 	snapshot := b.rows(inspector)
 	if b.system.Describe().Profile.Redelivers == evidence.RedeliverNever && receipt.HeldBy < evidence.HeldByStore {
 		// Nobody stores it: then there is no row of it, before or after.
@@ -578,6 +645,9 @@ func rows(b *bench) {
 			MessageID: receipt.MessageID, Destination: m.Destination, Digest: digestOf(m),
 		}
 		row.Partition, row.Subscription, row.Attempts, row.Version = "", "", 0, 0 // as each store has them
+		if want.MessageID == "" {                                                 // the answer named none; the store may
+			row.MessageID = ""
+		}
 		if row != want {
 			b.t.Errorf("the row is %+v, want %+v", row, want)
 		}

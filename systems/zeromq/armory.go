@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/custodymq/custody/broker/store"
 	"github.com/custodymq/custody/broker/store/faulty"
 	"github.com/custodymq/custody/containers"
 	"github.com/custodymq/custody/evidence"
@@ -60,6 +61,20 @@ var striking = map[string]func(f systems.StoreFault, when func(faulty.Op) bool) 
 }
 
 func released(f *faulty.Fault) (faulty.Hook, func()) { return f, f.Release }
+
+// storeFaults are the verbs of striking, as a script has them, with the
+// operations that each can strike: of the store's contract, and of its files.
+func storeFaults() map[string][]string {
+	all := append([]string{"apply", "load", "rows", "expire", "reestablish"}, fileOperations...)
+	for kind := store.Insert; kind <= store.Discard; kind++ {
+		all = append(all, kind.String())
+	}
+	return map[string][]string{
+		"unreachable": all, "lose-reply": all, "slow": all, "block": all,
+		"full":        {"write", store.Insert.String()},
+		"fsync-error": {"sync"},
+	}
+}
 
 // natural is the operation that a verb strikes where the script names none.
 var natural = map[string]string{"unreachable": "apply", "full": "write", "fsync-error": "sync", "lose-reply": "apply", "slow": "apply", "hold": "apply"}

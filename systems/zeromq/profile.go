@@ -131,14 +131,19 @@ func (p Profile) Describe() systems.Description {
 			},
 		},
 	}
-	d.Lacks = map[systems.Need]string{systems.NeedRewind: "what is settled is served to nobody again, even where the broker keeps it as history"}
+	d.Lacks = map[systems.Need]string{
+		systems.NeedRewind: "what is settled is served to nobody again, even where the broker keeps it as history",
+		systems.NeedFanOut: "in at-least-once all matching subscriptions compete for each message, whatever their group",
+	}
+	d.StoreFaults = storeFaults()
 	if p.mode == systems.AtMostOnce {
 		d.Profile.Redelivers, d.Profile.AckCounting = evidence.RedeliverNever, "automatic"
 		d.Profile.Limits.MaxAttempts = 1
 		d.Profile.Settings = []evidence.Setting{{Name: "mode", Value: "at-most-once"}, {Name: "heartbeat", Value: p.period(heartbeat).String()}}
 		const never = "at-most-once never stores and never sends again"
 		d.Lacks = map[systems.Need]string{systems.NeedRedelivery: never, systems.NeedNack: never, systems.NeedAcks: never, systems.NeedStoreFaults: never, systems.NeedDeadLetters: never,
-			systems.NeedTTL: never, systems.NeedLookup: never, systems.NeedPlanting: never, systems.NeedIdentity: never, systems.NeedMessageID: never, systems.NeedRewind: never}
+			systems.NeedTTL: never, systems.NeedLookup: never, systems.NeedPlanting: never, systems.NeedIdentity: never, systems.NeedMessageID: never, systems.NeedRewind: never,
+			systems.NeedWindow: "at-most-once has nothing unacknowledged: the credit of a session comes back by itself"}
 	}
 	return d
 }

@@ -1,0 +1,162 @@
+package evidence
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+
+	"golang.org/x/sys/unix"
+)
+
+// folder is the folder of a run that somebody else may have made: nothing
+// outside it is opened, no symbolic link is followed, and only regular files
+// are read (to open a FIFO would wait for its writer, and a device never ends).
+type folder string
+
+// open gives a regular file by its path in the folder, with slashes.
+func (dir folder) open(name string) (*os.File, fs.FileInfo, error) {
+	root, err := dir.root()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer root.Close()
+	for parent := path.Dir(name); parent != "."; parent = path.Dir(parent) {
+		info, err := root.Lstat(parent)
+		if err == nil && !info.IsDir() {
+			err = fmt.Errorf("%s is %s, and no folder", parent, kindOf(info))
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+	}
+	before, err := root.Lstat(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := regular(before); err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", name, err)
+	}
+	f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && !os.SameFile(before, info) {
+		err = fmt.Errorf("%s was replaced while it was opened", name)
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, f.Close())
+	}
+	return f, info, nil
+}
+
+// root opens the folder itself, which may be named by a link.
+func (dir folder) root() (*os.Root, error) {
+	info, err := os.Stat(string(dir))
+	if err == nil && !info.IsDir() {
+		err = fmt.Errorf("it is %s, and no folder", kindOf(info))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return os.OpenRoot(string(dir))
+}
+
+// exists reports whether there is anything of this name, a link that leads
+// nowhere too.
+func (dir folder) exists(name string) bool {
+	_, err := os.Lstat(dir.path(name))
+	return err == nil
+}
+
+// path of a file in the folder, for messages.
+func (dir folder) path(name string) string { return path.Join(string(dir), name) }
+
+// read gives a whole file of at most limit bytes.
+func (dir folder) read(name string, limit int64) ([]byte, error) {
+	f, info, err := dir.open(name)
+	if err != nil {
+		return nil, fmt.Errorf("evidence: cannot read %s: %w", dir.path(name), err)
+	}
+	defer f.Close()
+	b, err := readBounded(f, info, limit)
+	if err != nil {
+		return nil, fmt.Errorf("evidence: cannot read %s: %w", dir.path(name), err)
+	}
+	return b, nil
+}
+
+// ReadRegular reads a file that a caller has named, such as a scenario, a
+// profile or a key. A link may lead to it; it must be a regular file of at most
+// limit bytes, so that no FIFO or device is waited for.
+func ReadRegular(name string, limit int64) ([]byte, error) {
+	info, err := os.Stat(name)
+	if err == nil {
+		err = regular(info)
+	}
+	if err != nil {
+		return nil, naming(name, err)
+	}
+	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if info, err = f.Stat(); err == nil {
+		err = regular(info) // it may be another one by now
+	}
+	var b []byte
+	if err == nil {
+		b, err = readBounded(f, info, limit)
+	}
+	if err != nil {
+		return nil, naming(name, err)
+	}
+	return b, nil
+}
+
+// naming tells of which file an error is, unless it does so itself.
+func naming(name string, err error) error {
+	var at *fs.PathError
+	if errors.As(err, &at) {
+		return err
+	}
+	return fmt.Errorf("%s: %w", name, err)
+}
+
+func readBounded(f io.Reader, info fs.FileInfo, limit int64) ([]byte, error) {
+	if info.Size() > limit {
+		return nil, fmt.Errorf("%d bytes are more than the bound of %d", info.Size(), limit)
+	}
+	b, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err == nil && int64(len(b)) > limit {
+		err = fmt.Errorf("it is longer than the bound of %d bytes", limit)
+	}
+	return b, err
+}
+
+func regular(info fs.FileInfo) error {
+	if info.Mode().IsRegular() {
+		return nil
+	}
+	return fmt.Errorf("it is %s; only regular files are read", kindOf(info))
+}
+
+func kindOf(info fs.FileInfo) string {
+	switch mode := info.Mode(); {
+	case mode.IsDir():
+		return "a folder"
+	case mode&fs.ModeSymlink != 0:
+		return "a symbolic link"
+	case mode&fs.ModeNamedPipe != 0:
+		return "a FIFO"
+	case mode&fs.ModeSocket != 0:
+		return "a socket"
+	case mode&fs.ModeDevice != 0:
+		return "a device"
+	}
+	return "a regular file"
+}
