@@ -14,7 +14,7 @@ import (
 // unsimulated are the scenarios that the simulation has no way to run, and no
 // others: each is skipped by name, so that the test cannot shrink unseen.
 var unsimulated = []string{"storage-down", "storage-full", "fsync-error", "old-protocol-payload", "link-slow",
-	"recover-from-timestamp", "recover-from-sequence"}
+	"recover-from-timestamp", "recover-from-sequence", "storage-repaired", "strangers", "limits", "publish-window"}
 
 // skipped reports whether a scenario ended as one does that cannot be simulated,
 // which it does if and only if it is listed.
