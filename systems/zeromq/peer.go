@@ -50,7 +50,7 @@ const (
 	tagAttempt   = 11
 	tagAgain     = 12
 	tagCredit    = 13
-	tagDelay     = 14
+	tagDead      = 15
 	tagAnswer    = 16
 	tagReason    = 17
 	tagCause     = 18

@@ -3,6 +3,7 @@ package zeromq
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -658,6 +659,59 @@ var impossible = []probe{
 	answered("discard-of-nothing", "A discard of a message that is no dead letter.", evidence.ProbeRefused, kindAdmin, answerRefused, text(tagTopic, "dlq.discard"), text(tagMessage, nowhere)),
 	answered("show-of-nothing", "A look at a message that is no dead letter.", evidence.ProbeRefused, kindAdmin, answerRefused, text(tagTopic, "dlq.show"), text(tagMessage, nowhere)),
 	answered("redrive-without-id", "A redrive without a message ID.", evidence.ProbeRefused, kindAdmin, answerRefused, text(tagTopic, "dlq.redrive")),
+	listed(requests, "redrive-twice", "A dead letter is redriven twice at once: it comes back, and the second is refused.", evidence.ProbeRefused, func(a *attempt) (systems.Probed, error) {
+		id, err := a.buried()
+		if err != nil {
+			return systems.Probed{}, err
+		}
+		say := message(head(kindAdmin, asked, text(tagTopic, "dlq.redrive"), text(tagMessage, id)), nil)
+		a.write(append(say, message(head(kindAdmin, asked+1, text(tagTopic, "dlq.redrive"), text(tagMessage, id)), nil)...))
+		var answers []heard
+		redelivered := false
+		for len(answers) < 2 || !redelivered {
+			h, err := a.hear()
+			switch {
+			case err != nil:
+				return broken(err), nil
+			case h.kind == kindDeliver:
+				redelivered = true
+			case h.kind == kindAdmin+1:
+				answers = append(answers, h)
+			case h.kind != kindPing:
+				return came(evidence.ProbeMisanswered, "%s", h), nil
+			}
+		}
+		if one, two := answers[0].number(tagAnswer), answers[1].number(tagAnswer); min(one, two) != answerAccepted || max(one, two) != answerRefused {
+			return came(evidence.ProbeMisanswered, "%s; %s", answers[0], answers[1]), nil
+		}
+		return came(evidence.ProbeRefused, "%s; %s", answers[0], answers[1]), a.acknowledged(id)
+	}),
+	listed(requests, "stats-count", "The counters count a message that is accepted, delivered and settled.", evidence.ProbeAccepted, func(a *attempt) (systems.Probed, error) {
+		if err := a.subscribed(modeLeast, 1); err != nil {
+			return systems.Probed{}, err
+		}
+		before, err := a.stats(asked)
+		if err != nil {
+			return systems.Probed{}, err
+		}
+		id, err := a.handed()
+		if err == nil {
+			err = a.acknowledged(id)
+		}
+		if err != nil {
+			return systems.Probed{}, err
+		}
+		after, err := a.stats(asked + 1)
+		if err != nil {
+			return systems.Probed{}, err
+		}
+		for _, counter := range []string{"accepted", "delivered", "settled"} {
+			if after[counter] <= before[counter] {
+				return came(evidence.ProbeMisanswered, "%s was %d, and is %d", counter, before[counter], after[counter]), nil
+			}
+		}
+		return came(evidence.ProbeAccepted, "each is higher"), nil
+	}),
 	answered("command-unknown", "A command that does not exist.", evidence.ProbeRefused, kindAdmin, answerRefused, text(tagTopic, "dlq.burn")),
 	answered("stats", "The counters.", evidence.ProbeAccepted, kindAdmin, answerAccepted, text(tagTopic, "stats")),
 }
@@ -685,6 +739,62 @@ func (a *attempt) listens(topic string, mode, credit uint64) error {
 		return fmt.Errorf("zeromq: probe: %w", err)
 	}
 	return nil
+}
+
+// until hears the next message of this kind. Anything else but a Ping is passed over.
+func (a *attempt) until(kind byte) (heard, error) {
+	for {
+		h, err := a.hear()
+		if err != nil {
+			return h, fmt.Errorf("zeromq: probe: waiting for kind %d: %w", kind, err)
+		}
+		if h.kind == kind {
+			return h, nil
+		}
+	}
+}
+
+// handed publishes a message to the attempt's own subscription, and gives its ID
+// when it has come.
+func (a *attempt) handed() (id string, err error) {
+	a.write(message(head(kindPublish, series, text(tagTopic, place), number(tagMode, modeLeast)), nil))
+	h, err := a.until(kindDeliver)
+	return h.text(tagMessage), err
+}
+
+func (a *attempt) acknowledged(id string) error {
+	a.write(message(head(kindAck, acks, text(tagMessage, id)), nil))
+	h, err := a.until(kindAck + 1)
+	if err == nil && h.number(tagAnswer) != answerAccepted {
+		err = fmt.Errorf("zeromq: probe: an Ack was answered with %s", h)
+	}
+	return err
+}
+
+// buried makes a dead letter of a message of its own.
+func (a *attempt) buried() (id string, err error) {
+	if err := a.subscribed(modeLeast, 1); err != nil {
+		return "", err
+	}
+	if id, err = a.handed(); err != nil {
+		return "", err
+	}
+	a.write(message(head(kindNack, acks-1, text(tagMessage, id), number(tagDead, 1), text(tagReason, "a probe")), nil))
+	_, err = a.until(kindNack + 1)
+	return id, err
+}
+
+// stats are the broker's counters.
+func (a *attempt) stats(request uint64) (counters map[string]int, err error) {
+	a.write(message(head(kindAdmin, request, text(tagTopic, "stats")), nil))
+	h, err := a.until(kindAdmin + 1)
+	if err == nil {
+		err = json.Unmarshal(h.payload, &counters)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("zeromq: probe: stats: %w", err)
+	}
+	return counters, nil
 }
 
 // The profile's own bounds, low enough to be reached.
