@@ -91,6 +91,10 @@ var storageRepaired = script.Scenario{
 			script.Await{Condition: script.Effect("order-7")},
 		},
 		resolved("p1", "order-1", "order-2", "order-3", "order-4", "order-5", "order-6", "order-7"),
+		[]script.Step{
+			quiet,
+			script.Probe{Target: "broker", Kind: "idle"},
+		},
 	),
 	Reached: []evidence.Condition{
 		script.Fired("second"),
@@ -100,7 +104,7 @@ var storageRepaired = script.Scenario{
 		script.Effect("order-5"),
 		script.Effect("order-7"),
 	},
-	Expect: usual(evidence.DeclinedMeansAbsent, evidence.UnknownResolved, evidence.LookupsTrue),
+	Expect: usual(evidence.DeclinedMeansAbsent, evidence.UnknownResolved, evidence.LookupsTrue, evidence.StrangersRefused),
 }
 
 var quiet = script.Wait{Quiet: 300 * time.Millisecond}

@@ -10,6 +10,7 @@ import (
 	"math"
 	"net"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/custodymq/custody/broker/client"
@@ -53,6 +54,7 @@ const (
 	limits    = "limits"    // each limit exactly, and one over it
 	requests  = "requests"  // what is well formed and cannot be done
 	window    = "window"    // bounds that are reached while the store takes its time
+	idle      = "idle"      // what is true when every message is settled
 )
 
 func probes() []probe {
@@ -378,6 +380,10 @@ var handshakes = []probe{
 		}
 		return came(evidence.ProbeMisanswered, "the library does not say that it was refused: %v", err), nil
 	}),
+	listed(strangers, "library-error-of-nothing", "The client library hears that something it said was not understood, and not what: it ends its session, for it cannot tell which call has failed.", evidence.ProbeEnded,
+		librarySays(message([]byte("hello"), nil))),
+	listed(strangers, "library-error-of-another", "The client library hears an Error of a request that it never made: its session goes on.", evidence.ProbeIgnored,
+		librarySays(message(head(kindPing, 1<<40, text(tagTopic, place)), nil))),
 	listed(limits, "library-topic-over", "The client library is given a topic of 256 bytes: it refuses that call, and its session goes on.", evidence.ProbeRefused, func(a *attempt) (systems.Probed, error) {
 		conn, err := client.Dial(a.ctx, a.in.address, client.Options{Name: "stranger", Token: a.in.token})
 		if err != nil {
@@ -394,6 +400,45 @@ var handshakes = []probe{
 		}
 		return came(evidence.ProbeRefused, "%v", err), nil
 	}),
+}
+
+// librarySays has the client library's connection say something that the library
+// never says, and then ask a question: what the broker answers to the former
+// reaches the library first.
+func librarySays(say []byte) func(*attempt) (systems.Probed, error) {
+	return func(a *attempt) (systems.Probed, error) {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return systems.Probed{}, fmt.Errorf("zeromq: probe: %w", err)
+		}
+		var relay sync.WaitGroup
+		defer relay.Wait()
+		defer ln.Close()
+		relay.Go(func() {
+			nc, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			// Each direction ends with its source, and then ends the other.
+			relay.Go(func() { _, _ = io.Copy(a.nc, nc); a.nc.Close() })
+			_, _ = io.Copy(nc, a.nc)
+			nc.Close()
+		})
+		conn, err := client.Dial(a.ctx, ln.Addr().String(), client.Options{Name: "stranger", Token: a.in.token})
+		if err != nil {
+			return systems.Probed{}, fmt.Errorf("zeromq: probe: %w", err)
+		}
+		defer conn.Close()
+		a.write(say)
+		_, err = conn.Lookup(a.ctx, nowhere, time.Second)
+		switch {
+		case err == nil:
+			return came(evidence.ProbeIgnored, "the session goes on"), nil
+		case errors.Is(err, client.ErrRefused):
+			return came(evidence.ProbeEnded, "%v", err), nil
+		}
+		return came(evidence.ProbeMisanswered, "%v", err), nil
+	}
 }
 
 func helloWith(token string) []byte {
@@ -711,6 +756,19 @@ var impossible = []probe{
 			}
 		}
 		return came(evidence.ProbeAccepted, "each is higher"), nil
+	}),
+	listed(idle, "nothing-unsettled", "When every message is settled, the counters say so.", evidence.ProbeAccepted, func(a *attempt) (systems.Probed, error) {
+		if err := a.enter(); err != nil {
+			return systems.Probed{}, err
+		}
+		counters, err := a.stats(asked)
+		if err != nil {
+			return systems.Probed{}, err
+		}
+		if n, ok := counters["unsettled"]; !ok || n != 0 {
+			return came(evidence.ProbeMisanswered, "unsettled is %d", n), nil
+		}
+		return came(evidence.ProbeAccepted, "unsettled is 0"), nil
 	}),
 	answered("command-unknown", "A command that does not exist.", evidence.ProbeRefused, kindAdmin, answerRefused, text(tagTopic, "dlq.burn")),
 	answered("stats", "The counters.", evidence.ProbeAccepted, kindAdmin, answerAccepted, text(tagTopic, "stats")),
