@@ -89,8 +89,15 @@ var storageRepaired = script.Scenario{
 			script.Await{Condition: script.Effect("order-5")},
 			script.Await{Condition: script.Effect("order-6")},
 			script.Await{Condition: script.Effect("order-7")},
+
+			// What is refused for certain leaves nothing behind, not even in a counter.
+			script.Fault{Label: "refused", Verb: "unreachable", Target: "store", Repeat: script.Every, When: script.Before, Event: "operation insert"},
+			script.Publish{BusinessID: "order-9", By: "p1", MessageID: "m-9"},
+			script.Heal{Label: "refused"},
+			script.Publish{BusinessID: "order-9", By: "p1", Until: "accepted"},
+			script.Await{Condition: script.Effect("order-9")},
 		},
-		resolved("p1", "order-1", "order-2", "order-3", "order-4", "order-5", "order-6", "order-7"),
+		resolved("p1", "order-1", "order-2", "order-3", "order-4", "order-5", "order-6", "order-7", "order-9"),
 		[]script.Step{
 			quiet,
 			script.Probe{Target: "broker", Kind: "idle"},
@@ -101,6 +108,7 @@ var storageRepaired = script.Scenario{
 		script.Fired("fourth"),
 		script.Answered("unknown", "order-5"),
 		script.Fired("often"),
+		script.Fired("refused"),
 		script.Effect("order-5"),
 		script.Effect("order-7"),
 	},
