@@ -108,6 +108,9 @@ func (c *consumer) close(ctx context.Context, s systems.Consumer, why error) {
 	if why != nil {
 		e.Reason = why.Error()
 	}
+	if errors.Is(why, systems.ErrDisconnected) {
+		e.Cause = evidence.CauseDisconnected
+	}
 	if err := s.Close(ctx); err != nil {
 		e.Reason = errors.Join(why, err).Error()
 	}

@@ -48,7 +48,7 @@ type Event struct {
 	Call   uint64    `json:"call,omitzero"`    // *Called and its *Returned: the actor's own count of calls, pairing the two
 	OK     bool      `json:"ok,omitzero"`      // AwaitEnded, SubscribeReturned, HealthChecked; PublishReturned: the call told the application that all is well
 
-	Cause      Cause         `json:"cause,omitzero"`       // PublishReturned, LookupReturned, DeadLettered, Probed: the system's own why
+	Cause      Cause         `json:"cause,omitzero"`       // PublishReturned, LookupReturned, DeadLettered, Probed: the system's own why; SessionEnded: disconnected, unless its owner closed it
 	Standing   Standing      `json:"standing,omitzero"`    // LookupReturned
 	Duplicate  bool          `json:"duplicate,omitzero"`   // PublishReturned: the system calls it an earlier publish, come again
 	Negative   bool          `json:"negative,omitzero"`    // FrameCarried: an answer that takes no responsibility and confirms nothing

@@ -5,24 +5,25 @@ package evidence
 // free to word its errors as it likes.
 
 // Cause is why, where a system says it in one of these ways: of a publish that
-// was declined, of a dead letter, of a look-up.
+// was declined, of a dead letter, of a look-up, of the end of a session.
 type Cause uint8
 
 const (
-	NoCause         Cause = iota // the system gave none
-	CauseStated                  // given in words alone
-	CauseNoConsumer              // nobody was there to receive
-	CauseMode                    // only consumers of another mode
-	CauseLimit                   // a stated bound was reached: length, bytes, window
-	CauseInvalid                 // the request itself: an argument, a size, an unknown destination
-	CausePermission              // not allowed
-	CauseExpired                 // its time to live passed
-	CauseAttempts                // its attempts were used up
-	CauseRejected                // a consumer rejected it for good
-	CauseDiscarded               // removed by command
+	NoCause           Cause = iota // the system gave none
+	CauseStated                    // given in words alone
+	CauseNoConsumer                // nobody was there to receive
+	CauseMode                      // only consumers of another mode
+	CauseLimit                     // a stated bound was reached: length, bytes, window
+	CauseInvalid                   // the request itself: an argument, a size, an unknown destination
+	CausePermission                // not allowed
+	CauseExpired                   // its time to live passed
+	CauseAttempts                  // its attempts were used up
+	CauseRejected                  // a consumer rejected it for good
+	CauseDiscarded                 // removed by command
+	CauseDisconnected              // the other side, or what lies between, ended the session
 )
 
-var causeNames = []string{"", "stated", "no-consumer", "mode", "limit", "invalid", "permission", "expired", "attempts", "rejected", "discarded"}
+var causeNames = []string{"", "stated", "no-consumer", "mode", "limit", "invalid", "permission", "expired", "attempts", "rejected", "discarded", "disconnected"}
 
 func (c Cause) String() string                { return nameOf(causeNames, c) }
 func (c Cause) MarshalText() ([]byte, error)  { return marshalName(causeNames, c) }

@@ -195,17 +195,20 @@ const (
 
 // Limits are a profile's numbers, already scaled for this machine and build.
 type Limits struct {
-	MaxAttempts      int           `json:"maxAttempts,omitzero"` // deliveries of one message, then dead letter; 0 is no limit
-	DropsAfter       int           `json:"dropsAfter,omitzero"`  // deliveries of one message, then it is dropped by design, and kept nowhere; 0 is never
-	RedeliveryPeriod time.Duration `json:"redeliveryPeriod"`     // visibility timeout
-	RecoveryBound    time.Duration `json:"recoveryBound"`        // from heal, acceptance and a ready consumer until settled
-	InFlightBound    time.Duration `json:"inFlightBound"`        // how long a frame already sent may be under way
-	ExpiryTolerance  time.Duration `json:"expiryTolerance"`      // either way
-	NackDelay        time.Duration `json:"nackDelay,omitzero"`   // at least so long after a NACK before the message comes again; 0 is not stated
-	Remembers        time.Duration `json:"remembers,omitzero"`   // how long after the end of a message a look-up still knows it; 0 is not stated
-	DeleteBound      time.Duration `json:"deleteBound,omitzero"` // from the confirmed ACK to the row's end
-	DrainDeadline    time.Duration `json:"drainDeadline"`        // exceeds every bound claimed
-	OrderScope       string        `json:"orderScope,omitempty"` // "connection", "key", "partition"; empty is none
+	MaxAttempts      int           `json:"maxAttempts,omitzero"`   // deliveries of one message, then dead letter; 0 is no limit
+	DropsAfter       int           `json:"dropsAfter,omitzero"`    // deliveries of one message, then it is dropped by design, and kept nowhere; 0 is never
+	RedeliveryPeriod time.Duration `json:"redeliveryPeriod"`       // visibility timeout
+	RecoveryBound    time.Duration `json:"recoveryBound"`          // from heal, acceptance and a ready consumer until settled
+	InFlightBound    time.Duration `json:"inFlightBound"`          // how long a frame already sent may be under way
+	ExpiryTolerance  time.Duration `json:"expiryTolerance"`        // either way
+	DeleteBound      time.Duration `json:"deleteBound,omitzero"`   // from the confirmed ACK to the row's end
+	NackDelay        time.Duration `json:"nackDelay,omitzero"`     // at least so long after a NACK before the message comes again; 0 is not stated
+	Remembers        time.Duration `json:"remembers,omitzero"`     // how long after the end of a message a look-up still knows it; 0 is not stated
+	AnswerBound      time.Duration `json:"answerBound,omitzero"`   // from a call until its answer, while nothing is broken
+	ProgressBound    time.Duration `json:"progressBound,omitzero"` // the longest that a ready consumer waits while there is work, faults included
+	MaxPending       int           `json:"maxPending,omitzero"`    // rows of one destination that may wait; a publish beyond is declined
+	DrainDeadline    time.Duration `json:"drainDeadline"`          // exceeds every bound claimed
+	OrderScope       string        `json:"orderScope,omitempty"`   // "connection", "key", "partition"; empty is none
 }
 
 // History is a run as judging sees it.

@@ -366,6 +366,9 @@ func (c *consumer) close(why error) {
 	if why != nil {
 		e.Reason = why.Error()
 	}
+	if errors.Is(why, errCut) && !c.stopping {
+		e.Cause = evidence.CauseDisconnected
+	}
 	c.client.close()
 	c.w.record(e)
 }

@@ -36,6 +36,7 @@ var handlers = [...]func(*ledger, *evidence.Event, observe){
 	evidence.FaultHealed:       (*ledger).faultHealed,
 	evidence.ProcessStarted:    (*ledger).processStarted,
 	evidence.ProcessExited:     (*ledger).processExited,
+	evidence.ProcessPaused:     (*ledger).stilled,
 	evidence.ProcessContinued:  (*ledger).recovered,
 	evidence.PhaseBegan:        (*ledger).phaseBegan,
 	evidence.DrainEnded:        (*ledger).drainEnded,
@@ -66,6 +67,7 @@ func (l *ledger) publishCalled(e *evidence.Event, tell observe) {
 	m := l.publish(e.PublishID, e.BusinessID)
 	m.called = l.now
 	m.actor, m.session, m.destination = l.symbol(e.Actor), l.symbol(e.Session), l.symbol(e.Destination)
+	m.slot.destination = m.destination
 	m.key, m.ttl = hash(e.Key), e.TTL
 	if m.slot.digest == 0 {
 		m.slot.digest = hash(e.Digest)
@@ -120,22 +122,27 @@ func (l *ledger) publishReturned(e *evidence.Event, tell observe) {
 // it was called and not ended before it returned. One that ends before it was
 // served is let off when all is known (see ledger.obliged).
 func (l *ledger) match(m *message) {
-	subs, known := l.matching[m.destination]
-	if !known {
-		for _, s := range l.subscribers {
-			if slices.ContainsFunc(s.destinations, func(d uint32) bool {
-				return topicMatches(l.name(d), l.name(m.destination))
-			}) {
-				subs = append(subs, s)
-			}
-		}
-		l.matching[m.destination] = subs
-	}
-	for _, s := range subs {
+	for _, s := range l.matchingOf(m.destination) {
 		if s.durable && s.declared.before(m.called) || s.live > 0 && s.liveSince.before(m.called) {
 			m.receipt(s.name).must = true
 		}
 	}
+}
+
+// matchingOf are the logical subscribers of a destination.
+func (l *ledger) matchingOf(destination uint32) []*subscriber {
+	subs, known := l.matching[destination]
+	if !known {
+		for _, s := range l.subscribers {
+			if slices.ContainsFunc(s.destinations, func(d uint32) bool {
+				return topicMatches(l.name(d), l.name(destination))
+			}) {
+				subs = append(subs, s)
+			}
+		}
+		l.matching[destination] = subs
+	}
+	return subs
 }
 
 // topicMatches follows MQTT: "+" is one level, "#" all that follow.
@@ -295,10 +302,12 @@ func (l *ledger) delivered(e *evidence.Event, tell observe) {
 	} else {
 		l.redelivered++
 	}
+	r.before, r.holder = r.last, r.session
 	r.last, r.session = l.now, l.symbol(e.Session)
 	if e.Mark != evidence.MarkRedelivered && e.Attempt <= 1 {
 		r.unmarked++
 	}
+	r.newest = r.deliveries == 1 || e.Attempt > r.attempt || e.Attempt == 0 && e.Mark == evidence.MarkRedelivered && r.deliveries == 2 && r.unmarked == 1
 	r.attempt = max(r.attempt, e.Attempt)
 	l.systemNames(m, e.MessageID)
 	if sub.inFlight++; sub.inFlight > 0 {
@@ -411,6 +420,13 @@ func (l *ledger) frameCarried(e *evidence.Event, tell observe) {
 		case framePublish:
 			m.published = l.now
 			l.observes[link] = true
+		case frameAccept:
+			// One without a publish ID may be the answer to another try.
+			if it.PublishID != "" && e.Negative {
+				m.denied = l.now
+			} else if it.PublishID != "" {
+				m.affirmed = l.now
+			}
 		case frameDeliver:
 			l.deliverFrames = true
 			m.carried = l.now
@@ -473,6 +489,8 @@ var delaying = map[string]bool{"hold": true, "hold-after": true, "delay": true}
 
 func (l *ledger) faultFired(e *evidence.Event, tell observe) {
 	l.active[e.Fault] = true
+	l.fired = l.now
+	l.trouble(e.Fault)
 	if failing[l.class[e.Fault]] {
 		l.brokerFailed = l.now
 	}
@@ -494,6 +512,7 @@ func (l *ledger) faultFired(e *evidence.Event, tell observe) {
 
 func (l *ledger) faultHealed(e *evidence.Event, tell observe) {
 	delete(l.active, e.Fault)
+	closeWindows(l.troubles, e)
 	for _, windows := range l.held {
 		closeWindows(windows, e)
 	}
@@ -522,6 +541,12 @@ func (l *ledger) delayedByUs(link uint32, deadline time.Duration) bool {
 	})
 }
 
+// stilled: a process stands still, for which its peers may end its sessions.
+func (l *ledger) stilled(e *evidence.Event, tell observe) {
+	l.trouble("")
+	tell(e, nil, nil)
+}
+
 func (l *ledger) recovered(e *evidence.Event, tell observe) {
 	l.healed = l.now
 	tell(e, nil, nil)
@@ -539,6 +564,9 @@ func (l *ledger) phaseBegan(e *evidence.Event, tell observe) {
 
 func (l *ledger) processStarted(e *evidence.Event, tell observe) {
 	if e.Actor == actorBroker {
+		if l.brokerEnded.seq != 0 { // not the first start
+			l.trouble("")
+		}
 		l.healed = l.now
 		if len(e.Partitions) > 0 {
 			l.partitions = append(l.partitions, partitionStart{l.now, slices.Clone(e.Partitions)})
@@ -548,6 +576,7 @@ func (l *ledger) processStarted(e *evidence.Event, tell observe) {
 }
 
 func (l *ledger) processExited(e *evidence.Event, tell observe) {
+	l.trouble("")
 	if e.Actor == actorBroker {
 		l.brokerEnded = l.now
 		if !l.over { // the bench stops it when all has been seen
@@ -588,6 +617,7 @@ func (l *ledger) disposed(e *evidence.Event, tell observe) {
 }
 
 func (l *ledger) setClock(e *evidence.Event, tell observe) {
+	l.trouble("")
 	if e.Actor == actorBroker {
 		l.clockWas = l.clockRecently()
 		l.clock, l.clockSet, l.clockSetAt = e.Offset, true, l.now.at
@@ -626,6 +656,7 @@ func (l *ledger) snapshotTaken(e *evidence.Event, tell observe) {
 // commanded notes what an order changes: a redriven dead letter gets its
 // attempts anew, a rewound subscriber is served again.
 func (l *ledger) commanded(e *evidence.Event, tell observe) {
+	l.trouble("")
 	switch e.Command {
 	case evidence.CommandRestart:
 		l.restarted = l.restarted || e.Actor == actorBroker

@@ -58,6 +58,20 @@ func Guarantees() []Guarantee {
 		redeliveryPaced,
 		lookupsTrue,
 		survives,
+		routing,
+		messageIdentity,
+		exclusiveDelivery,
+		settledByHolder,
+		attemptsUsed,
+		availability,
+		answered,
+		answerDelivered,
+		creditKept,
+		sessionStability,
+		fairService,
+		boundedQueue,
+		progressMade,
+		redeliveryOrder,
 	}
 }
 

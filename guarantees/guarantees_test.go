@@ -13,14 +13,17 @@ const (
 	retryOf1   = "p1-1-2"
 )
 
-// cases are the recorded histories: for each guarantee those that hold, those
-// that violate it in every way it can name, and those that decide nothing.
-var cases = []struct {
+// history is one that is told, with what must come of it.
+type history struct {
 	guarantee, name string
 	tell            func(*tale)
 	outcome         Outcome
 	kind            string // of the finding that must be among them
-}{
+}
+
+// cases are the recorded histories: for each guarantee those that hold, those
+// that violate it in every way it can name, and those that decide nothing.
+var cases = []history{
 	{evidence.NoAcceptedLoss, "served and acknowledged", func(t *tale) {
 		t.sub("c1#1", "g").publish(o1).serve("c1#1", o1).drained("settled").rows("end")
 	}, Held, ""},
@@ -665,7 +668,9 @@ func in(partition, publish string) evidence.StoredRow {
 	return row(evidence.RowPending, publish, func(r *evidence.StoredRow) { r.Partition = partition })
 }
 
-func TestGuarantees(t *testing.T) {
+func TestGuarantees(t *testing.T) { testHistories(t, cases) }
+
+func testHistories(t *testing.T, cases []history) {
 	for _, c := range cases {
 		t.Run(c.guarantee+"/"+c.name, func(t *testing.T) {
 			tale := newTale()
@@ -696,7 +701,7 @@ func TestEveryGuaranteeHasItsHistories(t *testing.T) {
 	for _, g := range Guarantees() {
 		for _, o := range []Outcome{Held, Violated, Inconclusive} {
 			found := false
-			for _, c := range cases {
+			for _, c := range slices.Concat(cases, promises) {
 				found = found || c.guarantee == g.Name && c.outcome == o
 			}
 			if !found {

@@ -56,9 +56,11 @@ type ledger struct {
 	restarted     bool  // by a step of the script
 	brokerFailed  stamp // its latest crash, restart or store failure
 	brokerFell    stamp // when it last ended by itself
+	fired         stamp // the latest fault
 	active        map[string]bool
 	held          map[uint32][]window // by link: when we held or delayed what passes
 	pauses        []window
+	troubles      []window // when faults were at work, orders given, processes begun and ended
 	deadlines     []due
 	partitions    []partitionStart
 	checkpoints   map[string]stamp // the first snapshot of each name
@@ -90,6 +92,7 @@ type slot struct {
 	producer, try               uint16
 	keptN                       uint8
 	heldBy                      evidence.HeldBy
+	destination                 uint32
 }
 
 // keptReceipt is a settled receipt: 32 bytes.
@@ -401,7 +404,7 @@ func (l *ledger) heat(r ref, s *slot) *message {
 func (l *ledger) thaw(m *message) {
 	s := m.slot
 	m.frozen = true
-	m.acceptance, m.heldBy = evidence.Accepted, s.heldBy
+	m.acceptance, m.heldBy, m.destination = evidence.Accepted, s.heldBy, s.destination
 	m.called, m.returned = stamp{seq: 1}, stamp{seq: 1}
 	for i := range uint32(s.keptN) {
 		k := l.receipts.at(s.kept + i)

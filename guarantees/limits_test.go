@@ -36,12 +36,7 @@ func handed(t *tale) *tale {
 }
 
 // limitCases are those of probes, of the pace of redelivery and of look-ups.
-var limitCases = []struct {
-	guarantee, name string
-	tell            func(*tale)
-	outcome         Outcome
-	kind            string
-}{
+var limitCases = []history{
 	{evidence.StrangersRefused, "each as the protocol says", func(t *tale) {
 		t.probed("wrong-token", evidence.ProbeEnded, evidence.ProbeEnded).probed("topic", evidence.ProbeAccepted, evidence.ProbeAccepted).
 			probed("topic-over", evidence.ProbeRefused, evidence.ProbeRefused, evidence.CauseInvalid, evidence.CauseInvalid)
@@ -75,6 +70,16 @@ var limitCases = []struct {
 	}, Inconclusive, ""},
 	{evidence.StrangersRefused, "no probe", func(t *tale) { t.sub("c1#1", "g").publish(o1) }, Inconclusive, ""},
 
+	{evidence.PersistedBeforeAccepted, "answered when the write was done, before the end of the hold was recorded", func(t *tale) {
+		t.fault("held", evidence.Store).call(o1).fire("held", "hold", "", "insert", o1).frame(frameAccept, "p1", o1, "").answer(o1, evidence.Accepted).
+			add(evidence.Event{Kind: evidence.StoreReturned, Actor: actorBroker, Frame: "insert", Items: item(o1), OK: true})
+		t.events[len(t.events)-1].At -= 3 * ms
+		t.heal("held")
+	}, Held, ""},
+	{evidence.PersistedBeforeAccepted, "answered before the write was done", func(t *tale) {
+		t.fault("held", evidence.Store).call(o1).fire("held", "hold", "", "insert", o1).frame(frameAccept, "p1", o1, "").answer(o1, evidence.Accepted).
+			add(evidence.Event{Kind: evidence.StoreReturned, Actor: actorBroker, Frame: "insert", Items: item(o1), OK: true}).heal("held")
+	}, Violated, "accepted-before-persisted"},
 	{evidence.RedeliveryPaced, "after its time", func(t *tale) {
 		paced(t).givesBack("c1#1", o1, evidence.AckConfirmed).after(29*ms).deliver("c1#1", o1, again)
 	}, Held, ""},

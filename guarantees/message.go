@@ -45,6 +45,8 @@ type message struct {
 	steps    []step
 
 	published    stamp // its publish frame passed a link
+	affirmed     stamp // an answer to it passed a link that takes responsibility
+	denied       stamp // …and one that does not
 	carried      stamp // a deliver frame of it passed a link
 	withheld     stamp // …or was kept back there by a fault of ours
 	deadLettered stamp
@@ -63,6 +65,9 @@ type receipt struct {
 	deliveries  int    // not counting the copies that we forged
 	first, last stamp
 	session     uint32 // of the last delivery
+	before      stamp  // the delivery before the last
+	holder      uint32 // …and its session
+	newest      bool   // the last delivery is proven to be sent last: a client may keep an earlier one back
 	messageHash uint64 // of the first delivery
 	unmarked    int    // deliveries that did not say they are a repetition
 	attempt     int    // the highest that the system counted

@@ -10,7 +10,7 @@ import (
 var noAcceptedLoss = Guarantee{
 	Name: evidence.NoAcceptedLoss, Usual: "at-least-once, durability",
 	Text: "Every accepted message reaches, for each matching logical subscriber, its business effect (its acknowledgement where the run has no effects), or is excused with proof.",
-	Rule: "Excuses are a dead letter with its reason, a purge by command, an expiry. A loss needs an exact absent row, a passed barrier or recorded quiet; acknowledged without effect is lost at consumer → business. In a visible row with nobody there to take it, a message is held; with a consumer ready it is inconclusive. A loss is classified as prefix, middle or suffix of its producer's accepted sequence.",
+	Rule: "Excuses are a dead letter with its reason, a purge by command, an expiry. A loss needs an exact absent row, a passed barrier or recorded quiet; acknowledged without effect is lost at consumer → business. In a visible row with nobody there to take it, a message is held; with a consumer ready it is inconclusive. Where a delivery is its own acknowledgement, what its consumer then loses is shown, and breaks no claim. A loss is classified as prefix, middle or suffix of its producer's accepted sequence.",
 	new:  func() checker { return &loss{kept: make(map[uint16]*sequence)} },
 }
 
@@ -47,11 +47,16 @@ func (c *loss) close(l *ledger, m *message, out *ruling) {
 		case waiting, unproven:
 			out.undecided(fmt.Sprintf("%s: %s", l.label(m), o.why))
 		case lost:
-			isLost = true
 			f := l.finding(m, r, "", m.returned.seq, r.last.seq, r.acked.seq, r.ackCalled.seq)
 			f.HandOver = o.handOver
 			f.Text = fmt.Sprintf("%s was lost at %s: %s", l.label(m), o.handOver, o.why)
 			f.Follows = []string{evidence.RecoveryBounded, evidence.RowsMatchClients}
+			if l.automatic && o.handOver == ConsumerToBusiness { // its delivery ended the system's part
+				f.Kind = "lost-by-consumer"
+				out.show(f)
+				continue
+			}
+			isLost = true
 			c.lost = append(c.lost, lostOne{m.slot.producer, m.slot.count, f})
 		}
 	}

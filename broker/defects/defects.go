@@ -121,6 +121,12 @@ const (
 	unknownResolved         = "unknown-resolved"
 	recoveryBounded         = "recovery-bounded"
 	rowsMatchClients        = "rows-match-clients"
+	messageIdentity         = "message-identity"
+	exclusiveDelivery       = "exclusive-delivery"
+	settledByHolder         = "settled-by-holder"
+	creditKept              = "credit-kept"
+	progress                = "progress"
+	redeliveryOrder         = "redelivery-order"
 	strangersRefused        = "strangers-refused"
 	redeliveryPaced         = "redelivery-paced"
 	lookupsTrue             = "lookups-true"
@@ -139,7 +145,7 @@ var all = []Defect{
 	},
 	{
 		Name: "duplicate-id-second-row", Text: "a message ID that is published again is stored a second time, under another ID than the one answered",
-		Breaks: rowsMatchClients, Follows: []string{singleEffect, noDuplicateDelivery, stableRedeliveryID, declinedMeansAbsent},
+		Breaks: rowsMatchClients, Follows: []string{singleEffect, noDuplicateDelivery, stableRedeliveryID, declinedMeansAbsent, messageIdentity},
 		SeenIn: "the publisher repeats a publish with the message ID that it chose", Machine: secondRow,
 	},
 	{
@@ -171,17 +177,17 @@ var all = []Defect{
 		Name: "delivery-to-all-competitors", Text: "a message is handed to every competitor at once, each time as a first delivery",
 		// At least once allows a duplicate, and the consumption log absorbs its
 		// effect. What is not allowed is a second delivery that does not say so.
-		Breaks: stableRedeliveryID, Follows: []string{noDuplicateDelivery, singleEffect, ackIsFinal, order},
+		Breaks: stableRedeliveryID, Follows: []string{noDuplicateDelivery, singleEffect, ackIsFinal, order, exclusiveDelivery, settledByHolder, creditKept},
 		SeenIn: "competing consumers", Machine: deliverToAll,
 	},
 	{
 		Name: "ack-before-processed-deletes", Text: "a message is settled when it is delivered, before its consumer has processed it",
-		Breaks: noAcceptedLoss, Follows: []string{rowsMatchClients, recoveryBounded, boundedRetry},
+		Breaks: noAcceptedLoss, Follows: []string{rowsMatchClients, recoveryBounded, boundedRetry, creditKept},
 		SeenIn: "the consumer crashes or loses its connection before the ACK; processing failure", Machine: settleOnDelivery,
 	},
 	{
 		Name: "redelivery-with-new-id", Text: "a redelivery carries another message ID than the first delivery",
-		Breaks: stableRedeliveryID, Follows: []string{singleEffect, noPhantom, rowsMatchClients},
+		Breaks: stableRedeliveryID, Follows: []string{singleEffect, noPhantom, rowsMatchClients, messageIdentity},
 		SeenIn: "any redelivery", Machine: renameRedelivery,
 	},
 	{
@@ -191,7 +197,7 @@ var all = []Defect{
 	},
 	{
 		Name: "no-redelivery-after-disconnect", Text: "what a lost consumer held is kept for it, and nobody else gets it",
-		Breaks: recoveryBounded, Follows: []string{noAcceptedLoss},
+		Breaks: recoveryBounded, Follows: []string{noAcceptedLoss, progress},
 		SeenIn: "disconnect before the ACK; consumer crash", Machine: ignoreDisconnect,
 	},
 	{
@@ -242,12 +248,12 @@ var all = []Defect{
 	{
 		Name: "pending-forgotten-on-restart", Text: "pending rows are not read at the start",
 		// The rows are still there: nothing is lost yet, and nobody is served.
-		Breaks: recoveryBounded, Follows: []string{noAcceptedLoss, rowsMatchClients, unknownResolved},
+		Breaks: recoveryBounded, Follows: []string{noAcceptedLoss, rowsMatchClients, unknownResolved, progress},
 		SeenIn: "broker restart; broker killed", Store: forgetPending,
 	},
 	{
 		Name: "replay-out-of-order", Text: "pending rows are served after a restart with the latest first",
-		Breaks: order,
+		Breaks: order, Follows: []string{redeliveryOrder},
 		SeenIn: "restart with several pending messages and one consumer", Store: loadBackwards,
 	},
 }

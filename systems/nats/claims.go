@@ -50,7 +50,13 @@ var atLeastOnce = claims{
 	{evidence.Order, nil, "JetStream Deep Dive, Delivery and acknowledgment: Redelivery: when a message isn't acked (stream order)"},
 	// Expiry is a sweep with a tick of a second that a stopped server misses.
 	{evidence.ExpiryHonoured, under(evidence.ClientCrash), "JetStream Deep Dive, Per-message TTL: Publish a short-lived message"},
+	{evidence.Routing, anyFault, wildcards},
+	{evidence.MessageIdentity, anyFault, "JetStream Deep Dive, Publishing: What a PubAck contains"},
+	{evidence.ExclusiveDelivery, whileRunning, "JetStream Deep Dive, Ack responses and redelivery: The server controls (AckWait)"},
 }
+
+// wildcards is the page that says who gets what is published to a subject.
+const wildcards = "Core NATS Deep Dive: Subjects and wildcards"
 
 // signals is the page that lists what makes a server end.
 const signals = "Signals: Command Line"
@@ -67,6 +73,7 @@ var atMostOnceStored = claims{
 	{evidence.DeclinedMeansAbsent, anyFault, "JetStream Deep Dive, Publishing: What a PubAck contains"},
 	{evidence.Order, anyFault, "FAQ: Does NATS offer any guarantee of message ordering?"},
 	{evidence.Survives, anyFault, signals},
+	{evidence.Routing, anyFault, wildcards},
 	{evidence.StrangersRefused, anyFault, clientProtocol},
 }
 
@@ -77,6 +84,7 @@ var atMostOnce = claims{
 	{evidence.DeclinedMeansAbsent, anyFault, "Core NATS Deep Dive: Core NATS is ephemeral"},
 	{evidence.Order, anyFault, "FAQ: Does NATS offer any guarantee of message ordering?"},
 	{evidence.Survives, anyFault, signals},
+	{evidence.Routing, anyFault, wildcards},
 	{evidence.StrangersRefused, anyFault, clientProtocol},
 }
 

@@ -58,6 +58,13 @@ func claim(guarantee string, under []evidence.Class) evidence.Claim {
 	return evidence.Claim{Guarantee: guarantee, Under: under, Owner: evidence.OwnerSystem, Source: source}
 }
 
+// section is a claim whose place in the protocol is named.
+func section(guarantee string, under []evidence.Class, where string) evidence.Claim {
+	c := claim(guarantee, under)
+	c.Source += ", " + where
+	return c
+}
+
 var atLeastOnce = []evidence.Claim{
 	claim(evidence.NoAcceptedLoss, butClock),
 	claim(evidence.NoPhantom, everywhere),
@@ -75,9 +82,22 @@ var atLeastOnce = []evidence.Claim{
 	claim(evidence.RecoveryBounded, everywhere),
 	claim(evidence.Survives, everywhere),
 	claim(evidence.RowsMatchClients, everywhere),
-	claim(evidence.StrangersRefused, everywhere),
-	claim(evidence.RedeliveryPaced, everywhere),
-	claim(evidence.LookupsTrue, everywhere),
+	section(evidence.Routing, everywhere, "Subscribe and deliver: topic filters"),
+	section(evidence.MessageIdentity, everywhere, "Publish: message ID; Subscribe and deliver: same message ID"),
+	section(evidence.ExclusiveDelivery, everywhere, "Publish: delivered to one of all that match; Subscribe and deliver: redelivered"),
+	section(evidence.SettledByHolder, everywhere, "Subscribe and deliver: Refused"),
+	section(evidence.AttemptsUsed, everywhere, "Subscribe and deliver: after the last attempt"),
+	section(evidence.Availability, everywhere, "Publish: the table of answers"),
+	section(evidence.Answered, everywhere, "Publish: the table of answers"),
+	section(evidence.AnswerDelivered, everywhere, "Kinds: answered by"),
+	section(evidence.CreditKept, everywhere, "Subscribe and deliver: Credit"),
+	section(evidence.SessionStability, everywhere, "Session"),
+	section(evidence.Progress, everywhere, "Subscribe and deliver: redelivered"),
+	// First deliveries too: see Order.
+	section(evidence.RedeliveryOrder, butStore, "Subscribe and deliver: pending messages are served in the order in which they were stored"),
+	section(evidence.StrangersRefused, everywhere, "Connection; Head; Kinds; Session; the tables of answers"),
+	section(evidence.RedeliveryPaced, everywhere, "Subscribe and deliver: redelivered, after a Nack with backoff"),
+	section(evidence.LookupsTrue, everywhere, "Lookup"),
 }
 
 var atMostOnce = []evidence.Claim{
@@ -86,7 +106,15 @@ var atMostOnce = []evidence.Claim{
 	claim(evidence.DeclinedMeansAbsent, everywhere),
 	claim(evidence.Order, everywhere),
 	claim(evidence.Survives, everywhere),
-	claim(evidence.StrangersRefused, everywhere),
+	// Never stored and never sent again: it arrives while nothing is broken.
+	section(evidence.NoAcceptedLoss, nil, "Publish: one local send to each"),
+	section(evidence.Routing, everywhere, "Subscribe and deliver: topic filters"),
+	section(evidence.MessageIdentity, everywhere, "Publish: message ID"),
+	section(evidence.Availability, everywhere, "Publish: the table of answers"),
+	section(evidence.Answered, everywhere, "Publish: the table of answers"),
+	section(evidence.AnswerDelivered, everywhere, "Kinds: answered by"),
+	section(evidence.SessionStability, everywhere, "Session"),
+	section(evidence.StrangersRefused, everywhere, "Connection; Head; Kinds; Session; the tables of answers"),
 }
 
 // The periods of the broker, short for tests, before scaling.
@@ -126,6 +154,7 @@ func (p Profile) Describe() systems.Description {
 			Limits: evidence.Limits{
 				MaxAttempts: maxAttempts, RedeliveryPeriod: p.period(visibility), RecoveryBound: p.period(8 * time.Second),
 				InFlightBound: p.period(time.Second), ExpiryTolerance: p.period(500 * time.Millisecond), DeleteBound: p.period(3 * time.Second),
+				AnswerBound: p.period(900 * time.Millisecond), ProgressBound: p.period(8 * time.Second),
 				NackDelay: p.period(backoffBase), Remembers: settledWindow,
 				DrainDeadline: p.period(12 * time.Second), OrderScope: "connection",
 			},

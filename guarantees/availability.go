@@ -1,0 +1,69 @@
+package guarantees
+
+import (
+	"fmt"
+
+	"github.com/custodymq/custody/evidence"
+)
+
+var availability = Guarantee{
+	Name: evidence.Availability, Usual: "availability",
+	Text: "A publish is accepted while a matching consumer is ready and nothing is broken.",
+	Rule: "Ready is subscribed before the call and until the answer. An answer that nobody is there to receive, or a refusal without a reason, is a violation then; one that names a limit, the request itself, a permission or the other mode is not. Nothing is judged while a fault is at work, nor within the recovery bound after the latest fault, order or start of the broker's process; a rejection is none after any of these.",
+	new:  func() checker { return &readiness{} },
+}
+
+type readiness struct {
+	refused suspicions
+	armed   bool // a fault was set up, which may have ended an idle session before it is seen to strike
+}
+
+func (c *readiness) on() []evidence.Kind {
+	return []evidence.Kind{evidence.PublishReturned, evidence.FaultArmed}
+}
+
+func (c *readiness) observe(l *ledger, e *evidence.Event, m *message, _ *receipt, out *ruling) {
+	c.armed = c.armed || e.Kind == evidence.FaultArmed
+	if m == nil || m.called.seq == 0 || e.Acceptance == evidence.Unknown || m.alias {
+		return
+	}
+	s := l.readySince(m)
+	if s == nil {
+		return
+	}
+	if e.Acceptance == evidence.Accepted {
+		out.instances++
+		return
+	}
+	switch e.Cause {
+	case evidence.NoCause, evidence.CauseNoConsumer:
+	default:
+		return
+	}
+	if m.struck != nil || e.Acceptance == evidence.Rejected && c.armed || l.manifest.Profile.Limits.MaxPending > 0 && e.Cause == evidence.NoCause {
+		return
+	}
+	out.instances++
+	f := l.finding(m, nil, "false-decline", s.liveSince.seq, e.Seq)
+	since := m.called.at - l.limits.RecoveryBound
+	if e.Acceptance == evidence.Rejected {
+		// A session that broke long ago is noticed by the first publish on it.
+		f.Kind, since = "false-rejection", 0
+	}
+	f.Subscription, f.HandOver = l.name(s.name), ClientToBroker
+	f.Text = fmt.Sprintf("%s was %s while %s was ready for it%s", l.label(m), e.Acceptance, l.name(s.name), quote(e))
+	c.refused.add(since, l.now.at+l.limits.InFlightBound, f)
+}
+
+// readySince gives a logical subscriber of a publish that has had a session
+// since before its call.
+func (l *ledger) readySince(m *message) *subscriber {
+	for _, s := range l.matchingOf(m.destination) {
+		if s.live > 0 && s.liveSince.before(m.called) {
+			return s
+		}
+	}
+	return nil
+}
+
+func (c *readiness) conclude(l *ledger, out *ruling) { c.refused.conclude(l, out) }

@@ -1,0 +1,140 @@
+package guarantees
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/custodymq/custody/evidence"
+)
+
+var creditKept = Guarantee{
+	Name: evidence.CreditKept, Usual: "prefetch, flow control",
+	Text: "A session never has more deliveries open than the credit that it asked for.",
+	Rule: "Counted by the frames on the session's link, or by deliveries where there are none. A delivery is closed by the call or frame that acknowledges or refuses it, and counts no longer when its hold or its time to live may have run out. Not applicable where acknowledgements are not counted for each message.",
+	new:  func() checker { return &crediting{seats: make(map[uint32]*credited)} },
+}
+
+type crediting struct{ seats map[uint32]*credited } // by consumer
+
+// credited is a consumer with what it has open, oldest first.
+type credited struct {
+	window, conn int
+	session      uint32
+	frames       bool // its link shows deliveries
+	open         []opened
+	told         bool
+}
+
+type opened struct {
+	ref   ref
+	until time.Duration // it cannot have run out before
+}
+
+func (c *crediting) on() []evidence.Kind {
+	return []evidence.Kind{evidence.SubscribeCalled, evidence.Delivered, evidence.AckCalled, evidence.NackCalled, evidence.FrameCarried}
+}
+
+func (c *crediting) observe(l *ledger, e *evidence.Event, m *message, _ *receipt, out *ruling) {
+	if e.Kind == evidence.SubscribeCalled {
+		if e.Window <= 0 {
+			return
+		}
+		who := l.symbol(e.Actor)
+		s := c.seats[who]
+		if s == nil {
+			s = &credited{}
+			c.seats[who] = s
+		}
+		*s = credited{window: e.Window, session: l.symbol(e.Session), frames: s.frames, open: s.open[:0]}
+		return
+	}
+	if m == nil || len(c.seats) == 0 {
+		return
+	}
+	s := c.seats[l.symbol(e.Actor)]
+	if s == nil || e.Kind != evidence.FrameCarried && l.name(s.session) != e.Session {
+		return
+	}
+	switch {
+	case e.Kind == evidence.Delivered:
+		if !s.frames {
+			c.opens(l, s, m, e, out)
+		}
+	case e.Kind != evidence.FrameCarried, e.Frame == frameAck, e.Frame == frameNack:
+		s.close(m.ref)
+	case e.Frame == frameDeliver && e.Struck == "":
+		if e.Conn != s.conn {
+			s.conn, s.open = e.Conn, s.open[:0]
+		}
+		s.frames = true
+		c.opens(l, s, m, e, out)
+	}
+}
+
+const (
+	frameAck  = "ack"
+	frameNack = "nack"
+)
+
+func (s *credited) close(m ref) {
+	for i := range s.open {
+		if s.open[i].ref == m {
+			s.open = append(s.open[:i], s.open[i+1:]...)
+			return
+		}
+	}
+}
+
+func (c *crediting) opens(l *ledger, s *credited, m *message, e *evidence.Event, out *ruling) {
+	out.instances++
+	s.close(m.ref) // handed over again: one place
+	if len(s.open) >= s.window {
+		kept := s.open[:0]
+		for _, o := range s.open {
+			if o.until < 0 || l.now.at < o.until {
+				kept = append(kept, o)
+			}
+		}
+		s.open = kept
+	}
+	s.open = append(s.open, opened{m.ref, c.certain(l, s, m)})
+	if len(s.open) <= s.window || s.told || l.automatic || l.clockSet || m.struckBy("duplicate") {
+		if len(s.open) > s.window {
+			s.open = s.open[1:]
+		}
+		return
+	}
+	s.told = true // each session once
+	f := l.finding(m, nil, "over-credit", e.Seq)
+	f.HandOver = BrokerToConsumer
+	f.Text = fmt.Sprintf("session %s had %d deliveries open, and asked for no more than %d", l.name(s.session), len(s.open), s.window)
+	out.violate(byEvents, f)
+}
+
+// certain is until when a delivery is open for certain, if its consumer says
+// nothing; -1 is as long as the session.
+func (c *crediting) certain(l *ledger, s *credited, m *message) time.Duration {
+	switch l.manifest.Profile.Redelivers {
+	case evidence.RedeliverTimeout, evidence.RedeliverClaim:
+	default:
+		return -1
+	}
+	from := l.now.at - l.limits.InFlightBound
+	if o := l.sessions[s.session]; o != nil {
+		from = max(from, o.openCalled.at)
+	}
+	if m.called.seq > 1 {
+		from = max(from, m.called.at)
+	}
+	until := from + l.limits.RedeliveryPeriod
+	if m.ttl > 0 { // what expires gives its place back
+		until = max(0, min(until, m.called.at+m.ttl-l.limits.ExpiryTolerance))
+	}
+	return until
+}
+
+func (c *crediting) conclude(l *ledger, out *ruling) {
+	if l.automatic || l.manifest.Profile.AckCounting != "per-message" {
+		out.notApplicable = "acknowledgements are not counted for each message"
+	}
+}

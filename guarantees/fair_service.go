@@ -1,0 +1,123 @@
+package guarantees
+
+import (
+	"fmt"
+
+	"github.com/custodymq/custody/evidence"
+)
+
+// fairRun is how many messages in a row may pass a ready consumer by.
+const fairRun = 20
+
+var fairService = Guarantee{
+	Name: evidence.FairService, Usual: "fair dispatch, no starvation",
+	Text: "While the consumers of a competing set are served, one that is ready with nothing in hand is served too.",
+	Rule: fmt.Sprintf("A consumer with nothing in hand is passed over by at most %d deliveries in a row of messages that were published after it was there. Any fault, order or new session begins the count anew, and while a fault is at work nothing is counted. Not applicable where a rebalance decides who gets what.", fairRun),
+	new:  func() checker { return &fairness{sets: make(map[uint32][]*seat), actors: make(map[uint32]*seat)} },
+}
+
+type fairness struct {
+	sets   map[uint32][]*seat // by logical subscriber
+	actors map[uint32]*seat   // the latest session of each consumer
+}
+
+// seat is one consumer of a competing set.
+type seat struct {
+	session uint32
+	since   stamp
+	at      *session
+	inHand  int
+	passed  int // deliveries to others in a row
+	told    bool
+}
+
+func (c *fairness) on() []evidence.Kind {
+	return []evidence.Kind{evidence.SubscribeReturned, evidence.Delivered, evidence.AckReturned, evidence.NackReturned, evidence.FrameCarried,
+		evidence.FaultFired, evidence.FaultHealed, evidence.Commanded, evidence.ProcessExited, evidence.ProcessPaused, evidence.SessionEnded}
+}
+
+func (c *fairness) observe(l *ledger, e *evidence.Event, m *message, r *receipt, out *ruling) {
+	switch e.Kind {
+	case evidence.SubscribeReturned:
+		if s := l.sessionOf(e); e.OK && s.sub != nil {
+			here := &seat{session: l.symbol(e.Session), since: l.now, at: s}
+			c.sets[s.sub.name] = append(c.live(s.sub.name), here)
+			c.actors[s.actor.name] = here
+		}
+		c.anew()
+	case evidence.Delivered:
+		if m != nil {
+			c.served(l, e, m, r, out)
+		}
+	case evidence.AckReturned, evidence.NackReturned:
+		if r == nil || len(c.sets[r.sub]) < 2 {
+			return
+		}
+		for _, here := range c.sets[r.sub] {
+			if here.inHand > 0 && l.name(here.session) == e.Session {
+				here.inHand--
+			}
+		}
+	case evidence.FrameCarried:
+		if m != nil && e.Frame == frameDeliver {
+			if here := c.actors[l.symbol(e.Link)]; here != nil {
+				here.passed = 0
+			}
+		}
+	default:
+		c.anew()
+	}
+}
+
+// live are the seats of a set whose sessions last.
+func (c *fairness) live(sub uint32) []*seat {
+	kept := c.sets[sub][:0]
+	for _, s := range c.sets[sub] {
+		if s.at.live {
+			kept = append(kept, s)
+		}
+	}
+	return kept
+}
+
+func (c *fairness) anew() {
+	for _, set := range c.sets {
+		for _, s := range set {
+			s.passed = 0
+		}
+	}
+}
+
+func (c *fairness) served(l *ledger, e *evidence.Event, m *message, r *receipt, out *ruling) {
+	set := c.sets[r.sub]
+	if len(set) < 2 {
+		return
+	}
+	out.instances++
+	for _, s := range set {
+		switch {
+		case s.session == r.session:
+			s.passed = 0
+			if !l.automatic {
+				s.inHand++
+			}
+		case s.inHand > 0 || !s.at.live || len(l.active) > 0 || m.frozen || !s.since.before(m.called):
+			s.passed = 0
+		default:
+			if s.passed++; s.passed <= fairRun || s.told {
+				continue
+			}
+			s.told = true
+			f := l.finding(m, r, "starved", s.since.seq, e.Seq)
+			f.HandOver = BrokerToConsumer
+			f.Text = fmt.Sprintf("session %s was ready with nothing in hand, and %d messages in a row went to others", l.name(s.session), s.passed)
+			out.violate(byEvents, f)
+		}
+	}
+}
+
+func (c *fairness) conclude(l *ledger, out *ruling) {
+	if l.manifest.Profile.Redelivers == evidence.RedeliverRebalance {
+		out.notApplicable = "a rebalance decides which consumer gets what"
+	}
+}

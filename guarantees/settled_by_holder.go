@@ -1,0 +1,60 @@
+package guarantees
+
+import (
+	"fmt"
+
+	"github.com/custodymq/custody/evidence"
+)
+
+var settledByHolder = Guarantee{
+	Name: evidence.SettledByHolder, Usual: "fencing, receipt handle",
+	Text: "An acknowledgement is confirmed only to the consumer that holds the message.",
+	Rule: "An acknowledgement called after the message had been handed to another session is late: confirmed, it is a violation. That the other had it later is shown by the system's count of attempts, or by its mark: a client may keep an earlier delivery back. One called before, or with no other delivery seen, proves nothing.",
+	new:  func() checker { return &fencing{late: make(map[tardy]stamp)} },
+}
+
+type fencing struct{ late map[tardy]stamp } // when it was called
+
+type tardy struct {
+	holding
+	session uint32
+}
+
+func (c *fencing) on() []evidence.Kind {
+	return []evidence.Kind{evidence.AckCalled, evidence.AckReturned}
+}
+
+func (c *fencing) observe(l *ledger, e *evidence.Event, m *message, r *receipt, out *ruling) {
+	if m == nil || r == nil || e.Session == "" {
+		return
+	}
+	mine := l.name(r.session) == e.Session
+	if e.Kind == evidence.AckCalled {
+		if !mine && r.deliveries > 1 && r.newest && r.last.before(l.now) && !m.frozen && !m.struckBy("duplicate") && len(c.late) < maxDoubts {
+			c.late[tardy{holding{m.ref, r.sub}, l.symbol(e.Session)}] = l.now
+		}
+		return
+	}
+	if e.Ack == evidence.AckConfirmed || e.Ack == evidence.AckRefused {
+		out.instances++
+	}
+	if len(c.late) == 0 {
+		return
+	}
+	k := tardy{holding{m.ref, r.sub}, l.symbol(e.Session)}
+	called, ok := c.late[k]
+	delete(c.late, k)
+	if !ok || mine || e.Ack != evidence.AckConfirmed { // it may have been handed back to it
+		return
+	}
+	f := l.finding(m, r, "late-ack-confirmed", r.last.seq, called.seq, e.Seq)
+	f.HandOver = ConsumerToBroker
+	f.Text = fmt.Sprintf("%s had been handed to session %s, and the acknowledgement that %s then made was confirmed", l.label(m), l.name(r.session), e.Session)
+	out.violate(byEvents, f)
+}
+
+func (c *fencing) conclude(l *ledger, out *ruling) {
+	if !l.manifest.Profile.AckConfirms {
+		out.notApplicable = "this system never confirms an acknowledgement"
+	}
+}
