@@ -93,12 +93,28 @@ func SplitPublishID(id string) (producer string, count, try int, ok bool) {
 	if j < 1 {
 		return "", 0, 0, false
 	}
-	count, err1 := strconv.Atoi(id[j+1 : i])
-	try, err2 := strconv.Atoi(id[i+1:])
-	if err1 != nil || err2 != nil || count < 1 || try < 1 {
+	count, ok1 := ordinal(id[j+1 : i])
+	try, ok2 := ordinal(id[i+1:])
+	if !ok1 || !ok2 {
 		return "", 0, 0, false
 	}
 	return id[:j], count, try, true
+}
+
+// ordinal reads a number from 1 as strconv writes it. Judging splits an ID for
+// every event, and strconv.Atoi takes four times as long.
+func ordinal(s string) (n int, ok bool) {
+	if s == "" || s[0] == '0' || len(s) > 9 {
+		return 0, false
+	}
+	for i := range len(s) {
+		d := s[i] - '0'
+		if d > 9 {
+			return 0, false
+		}
+		n = n*10 + int(d)
+	}
+	return n, true
 }
 
 // Digest is what a delivery must match: the payload, the key and the headers,

@@ -2,6 +2,7 @@ package guarantees
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/custodymq/custody/evidence"
 )
@@ -67,13 +68,15 @@ func (l *ledger) late(r *receipt) bool {
 // undone: the broker ended by itself after the acknowledgement was made, and
 // before what it does for it had to be done.
 func (l *ledger) undone(r *receipt) bool {
-	return !l.manifest.Profile.ConfirmIsDurable && l.failedAfter(r, l.brokerFell)
+	return !l.manifest.Profile.ConfirmIsDurable && l.failedAfter(r, l.falls)
 }
 
 // failedAfter reports whether a failure came between the call of an
 // acknowledgement and the bound for what the system does for it.
-func (l *ledger) failedAfter(r *receipt, failure stamp) bool {
-	return failure.seq > r.ackCalled.seq && (r.confirm.seq == 0 || failure.at <= r.confirm.at+l.limits.DeleteBound)
+func (l *ledger) failedAfter(r *receipt, failures []stamp) bool {
+	return slices.ContainsFunc(failures, func(f stamp) bool {
+		return f.seq > r.ackCalled.seq && (r.confirm.seq == 0 || f.at <= r.confirm.at+l.limits.DeleteBound)
+	})
 }
 
 func (c *final) again(l *ledger, e *evidence.Event, m *message, r *receipt, out *ruling, kind, what string) {

@@ -478,6 +478,16 @@ func (l *ledger) strike(m *message, e *evidence.Event, link uint32) {
 // frame is on its way, or has arrived.
 var withholding = map[string]bool{"drop": true, "hold": true, "withhold": true, "black-hole": true}
 
+// maxFailures of the broker are remembered; in a run that has more, the rest
+// excuses nothing.
+const maxFailures = 1 << 16
+
+func (l *ledger) fails() {
+	if len(l.failures) < maxFailures {
+		l.failures = append(l.failures, l.now)
+	}
+}
+
 // failing are the classes that can undo what a broker had not made durable.
 var failing = map[evidence.Class]bool{
 	evidence.BrokerCrash: true, evidence.BrokerRestart: true, evidence.PowerLoss: true,
@@ -492,7 +502,7 @@ func (l *ledger) faultFired(e *evidence.Event, tell observe) {
 	l.fired = l.now
 	l.trouble(e.Fault)
 	if failing[l.class[e.Fault]] {
-		l.brokerFailed = l.now
+		l.fails()
 	}
 	link := l.symbol(e.Link)
 	if l.class[e.Fault] == evidence.BrokerPause {
@@ -580,10 +590,10 @@ func (l *ledger) processExited(e *evidence.Event, tell observe) {
 	if e.Actor == actorBroker {
 		l.brokerEnded = l.now
 		if !l.over { // the bench stops it when all has been seen
-			l.brokerFailed = l.now
+			l.fails()
 		}
 		if e.Exit != nil && !e.Exit.Ordered {
-			l.brokerFell = l.now
+			l.falls = append(l.falls, l.now)
 		}
 	} else {
 		for _, s := range l.actorOf(e.Actor).sessions {

@@ -161,7 +161,7 @@ func (c *burial) early(l *ledger, m *message, r *receipt, row *evidence.StoredRo
 // undisturbed: nothing in the run can have swallowed a delivery of a message.
 func (c *burial) undisturbed(l *ledger, m *message, r *receipt) bool {
 	s := l.bySymbol[r.sub]
-	return m.struck == nil && l.fired.seq == 0 && l.brokerFailed.seq == 0 && s != nil && s.died.seq == 0 && s.ended.seq == 0
+	return m.struck == nil && l.fired.seq == 0 && len(l.failures) == 0 && s != nil && s.died.seq == 0 && s.ended.seq == 0
 }
 
 func (c *burial) conclude(l *ledger, out *ruling) {

@@ -581,6 +581,11 @@ var cases = []history{
 	{evidence.RecoveryBounded, "no consumer ready", func(t *tale) { t.publish(o1).after(time.Second).drained("no-consumer") }, Inconclusive, ""},
 	{evidence.RecoveryBounded, "no bound", func(t *tale) { t.prof.Limits.RecoveryBound = 0; t.publish(o1) }, NotApplicable, ""},
 
+	{evidence.RowsMatchClients, "killed before the delete, and long after restarted under another partition", func(t *tale) {
+		t.fault("kill", evidence.BrokerCrash).boots("a").sub("c1#1", "g").publish(o1).serve("c1#1", o1).fire("kill", "kill", "", "").end("c1#1").
+			after(time.Second).add(evidence.Event{Kind: evidence.Commanded, Actor: actorBroker, Command: evidence.CommandRestart}).
+			broker(evidence.ProcessExited, "", &evidence.ExitInfo{Ordered: true}).boots("b").drained("no-consumer").after(time.Second).rows("end", in("a", o1))
+	}, Held, ""},
 	{evidence.RowsMatchClients, "both say the same", func(t *tale) {
 		t.sub("c1#1", "g").publish(o1, o2).serve("c1#1", o1).end("c1#1").after(100*ms).rows("end", row(evidence.RowPending, o2))
 	}, Held, ""},

@@ -23,6 +23,7 @@ type ledger struct {
 	class     map[string]evidence.Class
 
 	symbols map[string]uint32
+	recent  [16]symbol // of those asked for last; actors and sessions come again and again
 	names   []string // of symbols; 0 is ""
 
 	slots     arena[slot]
@@ -51,12 +52,12 @@ type ledger struct {
 	clockWas      time.Duration // before it was last set
 	clockSetAt    time.Duration
 	healed        stamp
-	over          bool  // the run's last phase has begun
-	brokerEnded   stamp // its process
-	restarted     bool  // by a step of the script
-	brokerFailed  stamp // its latest crash, restart or store failure
-	brokerFell    stamp // when it last ended by itself
-	fired         stamp // the latest fault
+	over          bool    // the run's last phase has begun
+	brokerEnded   stamp   // its process
+	restarted     bool    // by a step of the script
+	failures      []stamp // its crashes, restarts and store failures
+	falls         []stamp // when it ended by itself
+	fired         stamp   // the latest fault
 	active        map[string]bool
 	held          map[uint32][]window // by link: when we held or delayed what passes
 	pauses        []window
@@ -79,6 +80,12 @@ type ledger struct {
 	businessEnd int
 	effects     map[effectKey][]*evidence.StoredRow
 	strayRows   []stray
+}
+
+// symbol is a name and its number.
+type symbol struct {
+	text string
+	id   uint32
 }
 
 // slot is the identity of a publish: 56 bytes, kept for ever.
@@ -210,7 +217,12 @@ func (l *ledger) symbol(s string) uint32 {
 	if s == "" {
 		return 0
 	}
+	memo := &l.recent[(len(s)+int(s[len(s)-1]))%len(l.recent)]
+	if memo.text == s {
+		return memo.id
+	}
 	if id, ok := l.symbols[s]; ok {
+		*memo = symbol{l.names[id], id}
 		return id
 	}
 	s = strings.Clone(s) // not the line it was read from

@@ -111,7 +111,7 @@ func (c *reconciliation) acknowledged(l *ledger, m *message, row *evidence.Store
 		if row.Subscription != "" && l.name(r.sub) != row.Subscription || !r.must && r.deliveries == 0 {
 			continue
 		}
-		if r.confirm.seq == 0 || at <= r.confirm.at+l.limits.DeleteBound || l.paused(r.confirm.at, at) || !l.manifest.Profile.ConfirmIsDurable && l.failedAfter(r, l.brokerFailed) {
+		if r.confirm.seq == 0 || at <= r.confirm.at+l.limits.DeleteBound || l.paused(r.confirm.at, at) || !l.manifest.Profile.ConfirmIsDurable && l.failedAfter(r, l.failures) {
 			return
 		}
 		last = r
