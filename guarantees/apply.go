@@ -392,7 +392,7 @@ func (l *ledger) lookupReturned(e *evidence.Event, tell observe) {
 	}
 	for i := range m.lookups {
 		if k := &m.lookups[i]; k.returned.seq == 0 {
-			k.returned, k.acceptance, k.standing, k.failed = l.now, e.Acceptance, e.Standing, l.brokerFailed
+			k.returned, k.acceptance, k.standing = l.now, e.Acceptance, e.Standing
 			break
 		}
 	}

@@ -24,7 +24,7 @@ type ledger struct {
 
 	symbols map[string]uint32
 	recent  [16]symbol // of those asked for last; actors and sessions come again and again
-	names   []string // of symbols; 0 is ""
+	names   []string   // of symbols; 0 is ""
 
 	slots     arena[slot]
 	receipts  arena[keptReceipt]

@@ -127,7 +127,8 @@ func (c *lookups) standings(l *ledger, m *message, k *lookup) standings {
 		if remembers := l.limits.Remembers; remembers == 0 || k.returned.at-r.confirm.at >= remembers {
 			may |= mayBeForgotten
 		}
-		if k.failed.seq > r.ackCalled.seq { // the row may have outlived the confirmation
+		failedSince := func(f stamp) bool { return f.seq > r.ackCalled.seq && f.seq < k.returned.seq }
+		if slices.ContainsFunc(l.failures, failedSince) { // the row may have outlived the confirmation
 			may |= mayBeStored | mayBeDead
 		}
 		return may

@@ -102,7 +102,6 @@ type lookup struct {
 	acceptance       evidence.Acceptance
 	standing         evidence.Standing
 	byPublish        bool
-	failed           stamp // the broker's latest failure before the answer
 }
 
 // rowSeen is a stored row of a message. It is certain unless the row carries
