@@ -78,6 +78,8 @@ func (b *Bench) step(ctx context.Context, step script.Step) error {
 		return b.instance.(systems.Configurable).Configure(ctx, s.Setting, s.Value)
 	case script.Plant:
 		return b.instance.(systems.Planter).PlantOld(ctx, s.BusinessID, s.Destination)
+	case script.Probe:
+		return b.probe(ctx, s)
 	case script.Redrive:
 		return b.administer(ctx, evidence.CommandRedrive, s.BusinessID, systems.Administrator.Redrive)
 	case script.Discard:

@@ -274,28 +274,39 @@ func (p *producer) call(ctx context.Context, id string, t *tries, left func(cont
 	}, nil
 }
 
-// resolve asks what became of a publish whose answer is Unknown.
+// resolve asks what became of a publish whose answer is Unknown. A look-up
+// changes nothing: one whose session is gone is made once more, on a new one.
 func (p *producer) resolve(ctx context.Context, step script.Resolve) error {
+	answered, err := p.lookUp(ctx, step.BusinessID)
+	if err == nil && !answered {
+		p.suspect.Store(int64(p.sessions))
+		_, err = p.lookUp(ctx, step.BusinessID)
+	}
+	return err
+}
+
+// lookUp reports whether the system answered.
+func (p *producer) lookUp(ctx context.Context, businessID string) (answered bool, err error) {
 	if err := p.open(ctx); err != nil {
-		return fmt.Errorf("bench: resolve %s: %w", step.BusinessID, err)
+		return false, fmt.Errorf("bench: resolve %s: %w", businessID, err)
 	}
 	resolver, ok := p.session.(systems.Resolver)
 	if !ok {
-		p.sink.Record(evidence.Event{Kind: evidence.Noted, Actor: p.spec.Name, BusinessID: step.BusinessID,
+		p.sink.Record(evidence.Event{Kind: evidence.Noted, Actor: p.spec.Name, BusinessID: businessID,
 			Reason: "this system has no look-up; rows and deliveries must settle it"})
-		return nil
+		return true, nil
 	}
 	ctx, cancel := p.rt.Timeout(ctx, p.bounds.call)
 	defer cancel()
 	p.calls++
-	e := evidence.Event{Kind: evidence.LookupCalled, Actor: p.spec.Name, Session: p.sessionName(), BusinessID: step.BusinessID, Call: p.calls}
+	e := evidence.Event{Kind: evidence.LookupCalled, Actor: p.spec.Name, Session: p.sessionName(), BusinessID: businessID, Call: p.calls}
 	p.sink.Record(e)
-	r, err := resolver.Lookup(ctx, step.BusinessID)
+	r, err := resolver.Lookup(ctx, businessID)
 	e.Kind, e.Acceptance, e.MessageID, e.Reason = evidence.LookupReturned, r.Acceptance, r.MessageID, r.Reason
 	e.Standing, e.Cause = r.Standing, r.Cause
 	if err != nil {
 		e.Acceptance, e.Reason = evidence.Unknown, err.Error()
 	}
 	p.sink.Record(e)
-	return nil
+	return err == nil, nil
 }

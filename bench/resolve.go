@@ -346,6 +346,8 @@ func Needs(s script.Scenario) []systems.Need {
 			add(systems.NeedPlanting)
 		case script.Redrive, script.Discard:
 			add(systems.NeedDeadLetters)
+		case script.Probe:
+			add(systems.NeedProbes)
 		case script.Rewind:
 			add(systems.NeedRewind)
 		case script.Provoke:
@@ -433,6 +435,11 @@ func (b *Bench) lacking() string {
 	for _, n := range Needs(b.o.Scenario) {
 		if !systems.Meets(n, b.o.System, b.instance) {
 			return fmt.Sprintf("%s has no %s", b.desc.System, n)
+		}
+	}
+	for _, step := range b.o.Scenario.Steps {
+		if p, ok := bare(step).(script.Probe); ok && len(b.probes(p.Kind)) == 0 {
+			return fmt.Sprintf("%s has no probes of the kind %q", b.desc.System, p.Kind)
 		}
 	}
 	network, ok := b.instance.(systems.Networked)

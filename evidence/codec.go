@@ -137,6 +137,14 @@ func (d *Decoder) eventField(key []byte, e *Event) error {
 		return integer(d, &e.Line)
 	case "left":
 		return integer(d, &e.Left)
+	case "probe":
+		return d.text(&e.Probe)
+	case "wanted":
+		return name(d, probeOutcomeNames, "probe outcome", &e.Wanted)
+	case "got":
+		return name(d, probeOutcomeNames, "probe outcome", &e.Got)
+	case "wantedCause":
+		return name(d, causeNames, "cause", &e.WantedCause)
 	case "reason":
 		return d.text(&e.Reason)
 	}
@@ -604,6 +612,11 @@ func AppendJSON(dst []byte, e *Event) []byte {
 
 	dst = appendInteger(dst, `,"line":`, int64(e.Line))
 	dst = appendInteger(dst, `,"left":`, int64(e.Left))
+
+	dst = appendText(dst, `,"probe":`, e.Probe)
+	dst = appendName(dst, `,"wanted":`, probeOutcomeNames, e.Wanted)
+	dst = appendName(dst, `,"got":`, probeOutcomeNames, e.Got)
+	dst = appendName(dst, `,"wantedCause":`, causeNames, e.WantedCause)
 	dst = appendText(dst, `,"reason":`, e.Reason)
 	return append(dst, '}')
 }
@@ -702,6 +715,9 @@ func (e *Event) named() error {
 		{"standing", uint8(e.Standing), standingNames},
 		{"command", uint8(e.Command), commandNames},
 		{"drain", uint8(e.Drain), drainReasonNames},
+		{"wanted", uint8(e.Wanted), probeOutcomeNames},
+		{"got", uint8(e.Got), probeOutcomeNames},
+		{"wantedCause", uint8(e.WantedCause), causeNames},
 		{"kind", uint8(e.Kind), kindNames},
 	} {
 		if int(v.value) >= len(v.names) {

@@ -25,7 +25,7 @@ func fullEvent() Event {
 		Exit:  &ExitInfo{Code: -1, Signal: "killed", Ordered: true},
 		Cause: CauseExpired, Standing: Dead, Duplicate: true, Negative: true, Window: 20, Command: CommandRewind, Checkpoint: "cut",
 		Offset: -time.Hour, Drain: DrainQuiet, Partitions: []string{"custody/host-1", `quoted "x"`},
-		Call: 9, OK: true, Line: 12, Left: 3, Reason: "line\u2028sep\ttab\x01\x7f\xffbroken 日本",
+		Call: 9, OK: true, Line: 12, Left: 3, Probe: "wrong-token", Wanted: ProbeEnded, Got: ProbeAccepted, WantedCause: CausePermission, Reason: "line\u2028sep\ttab\x01\x7f\xffbroken 日本",
 	}
 }
 
@@ -68,7 +68,7 @@ func genEvent(t *rapid.T) Event {
 		reflect.TypeFor[Mark](): len(markNames), reflect.TypeFor[Direction](): len(directionNames),
 		reflect.TypeFor[Phase](): len(phaseNames), reflect.TypeFor[Cause](): len(causeNames),
 		reflect.TypeFor[Standing](): len(standingNames), reflect.TypeFor[Command](): len(commandNames),
-		reflect.TypeFor[DrainReason](): len(drainReasonNames),
+		reflect.TypeFor[DrainReason](): len(drainReasonNames), reflect.TypeFor[ProbeOutcome](): len(probeOutcomeNames),
 	}
 	for i := range v.NumField() {
 		f, label := v.Field(i), v.Type().Field(i).Name

@@ -52,7 +52,7 @@ type Event struct {
 	Call  uint64    `json:"call,omitzero"`  // *Called and its *Returned: the actor's own count of calls, pairing the two
 	OK    bool      `json:"ok,omitzero"`    // AwaitEnded, SubscribeReturned, HealthChecked; PublishReturned: the call told the application that all is well
 
-	Cause      Cause         `json:"cause,omitzero"`       // PublishReturned, LookupReturned, DeadLettered: the system's own why; SessionEnded: disconnected, unless its owner closed it
+	Cause      Cause         `json:"cause,omitzero"`       // PublishReturned, LookupReturned, DeadLettered, Probed: the system's own why; SessionEnded: disconnected, unless its owner closed it
 	Standing   Standing      `json:"standing,omitzero"`    // LookupReturned
 	Duplicate  bool          `json:"duplicate,omitzero"`   // PublishReturned: the system calls it an earlier publish, come again
 	Negative   bool          `json:"negative,omitzero"`    // FrameCarried: an answer that takes no responsibility and confirms nothing
@@ -64,6 +64,11 @@ type Event struct {
 	Partitions []string      `json:"partitions,omitempty"` // ProcessStarted of the broker: its own, then those it took over by migration
 	Line       int           `json:"line,omitzero"`        // AwaitEnded, not OK: the line of the script whose deadline passed, as printed
 	Left       int           `json:"left,omitzero"`        // AwaitEnded, not OK: so many steps of the script were not run because of it
+
+	Probe       string       `json:"probe,omitempty"`      // Probed: its name
+	Wanted      ProbeOutcome `json:"wanted,omitzero"`      // Probed: what the protocol says must come of it
+	Got         ProbeOutcome `json:"got,omitzero"`         // Probed: what came of it; left out where it could not be made
+	WantedCause Cause        `json:"wantedCause,omitzero"` // Probed: the cause that a refusal must name; Cause is the one that it named
 
 	Reason string `json:"reason,omitempty"` // why, in words for people: an error, a refusal, what was missing. Nothing is judged by it
 }
@@ -127,6 +132,7 @@ const (
 	DeadLettered // an administrator's command or the system said so
 	Purged
 	ClockSet
+	Probed // a probe was made: Wanted is what the protocol says must come of it, Got is what came
 	Commanded
 	Noted
 	FaultMissed // its order found nothing to strike; Reason says why
@@ -138,7 +144,7 @@ var kindNames = []string{
 	"effect-absorbed", "effect-failed", "ack-called", "ack-returned", "nack-called", "nack-returned",
 	"lookup-called", "lookup-returned", "frame-carried", "link-connected", "link-disconnected",
 	"fault-armed", "fault-fired", "fault-healed", "process-started", "process-exited", "process-paused",
-	"process-continued", "store-called", "store-returned", "await-began", "await-ended", "snapshot-taken", "health-checked", "drain-ended", "watch-ended", "dead-lettered", "purged", "clock-set",
+	"process-continued", "store-called", "store-returned", "await-began", "await-ended", "snapshot-taken", "health-checked", "drain-ended", "watch-ended", "dead-lettered", "purged", "clock-set", "probed",
 	"commanded", "noted", "fault-missed",
 }
 

@@ -90,3 +90,27 @@ func (r DrainReason) MarshalText() ([]byte, error) { return marshalName(drainRea
 func (r *DrainReason) UnmarshalText(b []byte) error {
 	return unmarshalName(drainReasonNames, "drain reason", b, r)
 }
+
+// ProbeOutcome is what comes of a probe: of something that no well-behaved
+// client says, or that stands at a limit.
+type ProbeOutcome uint8
+
+const (
+	NoProbeOutcome   ProbeOutcome = iota // the probe could not be made
+	ProbeAccepted                        // taken, and done in full
+	ProbeAnswered                        // answered as the protocol says; nothing was asked for that could be refused
+	ProbeRefused                         // answered no, nothing was done, and the session goes on
+	ProbeInDoubt                         // answered that it is not known
+	ProbeIgnored                         // nothing came of it, and the session goes on
+	ProbeEnded                           // the system ended the session
+	ProbeUnanswered                      // an answer was due, and none came within the bound
+	ProbeMisanswered                     // an answer came that is not of this request, or does not say what was done
+)
+
+var probeOutcomeNames = []string{"", "accepted", "answered", "refused", "in-doubt", "ignored", "ended", "unanswered", "misanswered"}
+
+func (o ProbeOutcome) String() string               { return nameOf(probeOutcomeNames, o) }
+func (o ProbeOutcome) MarshalText() ([]byte, error) { return marshalName(probeOutcomeNames, o) }
+func (o *ProbeOutcome) UnmarshalText(b []byte) error {
+	return unmarshalName(probeOutcomeNames, "probe outcome", b, o)
+}

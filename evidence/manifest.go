@@ -202,6 +202,8 @@ type Limits struct {
 	InFlightBound    time.Duration `json:"inFlightBound"`          // how long a frame already sent may be under way
 	ExpiryTolerance  time.Duration `json:"expiryTolerance"`        // either way
 	DeleteBound      time.Duration `json:"deleteBound,omitzero"`   // from the confirmed ACK to the row's end
+	NackDelay        time.Duration `json:"nackDelay,omitzero"`     // at least so long after a NACK before the message comes again; 0 is not stated
+	Remembers        time.Duration `json:"remembers,omitzero"`     // how long after the end of a message a look-up still knows it; 0 is not stated
 	AnswerBound      time.Duration `json:"answerBound,omitzero"`   // from a call until its answer, while nothing is broken
 	ProgressBound    time.Duration `json:"progressBound,omitzero"` // the longest that a ready consumer waits while there is work, faults included
 	MaxPending       int           `json:"maxPending,omitzero"`    // rows of one destination that may wait; a publish beyond is declined

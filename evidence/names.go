@@ -33,4 +33,7 @@ const (
 	BoundedQueue            = "bounded-queue"
 	Progress                = "progress"
 	RedeliveryOrder         = "redelivery-order"
+	StrangersRefused        = "strangers-refused"
+	RedeliveryPaced         = "redelivery-paced"
+	LookupsTrue             = "lookups-true"
 )

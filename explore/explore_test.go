@@ -58,6 +58,9 @@ const mostSchedules = 40_000
 
 func TestEveryDefectIsFound(t *testing.T) {
 	for _, d := range defects.All() {
+		if d.Connected {
+			continue
+		}
 		t.Run(d.Name, func(t *testing.T) {
 			t.Parallel()
 			r, err := Explore(t.Context(), Options{System: atLeastOnce, Defect: d.Name, Seed: 1, Runs: mostSchedules})

@@ -3,6 +3,7 @@ package guarantees
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/custodymq/custody/evidence"
 )
@@ -12,7 +13,7 @@ var persistedBeforeAccepted = Guarantee{
 	Text: "Accepted is never answered before the message is persisted.",
 	Rule: "A publish whose write the store was made to fail is not answered Accepted, unless a later write of it was done. While the store's insert, commit or sync is held, no answer Accepted passes the link for a publish whose write is held or whose frame came during the hold. Never judged from a snapshot: the row may be gone already.",
 	new: func() checker {
-		return &ahead{held: make(map[string]map[ref]bool), failed: make(map[ref]uint64), told: make(map[ref]bool)}
+		return &ahead{held: make(map[string]map[ref]bool), failed: make(map[ref]uint64), told: make(map[ref]bool), done: make(map[uint64]time.Duration)}
 	},
 }
 
@@ -29,12 +30,13 @@ type ahead struct {
 	failed   map[ref]uint64          // publishes whose insert was made to fail, and the event; done since, they are not here
 	answered []answer
 	told     map[ref]bool
+	done     map[uint64]time.Duration // by hash of the message ID: when the store had first done its write
 }
 
 // answer is an Accepted that may have come too early.
 type answer struct {
-	ref    ref
-	seq    uint64
+	ref ref
+	stamp
 	failed uint64 // the event by which its write failed; 0: it was held
 }
 
@@ -56,7 +58,7 @@ func (c *ahead) observe(l *ledger, e *evidence.Event, m *message, _ *receipt, ou
 					// Accepted by now was told too early. Of several tries
 					// another may have been stored before.
 					if m.accepted() && m.slot.nextOfBusiness == 0 {
-						c.answer(m, m.returned.seq)
+						c.answer(m, m.returned)
 					}
 				}
 			}
@@ -75,6 +77,11 @@ func (c *ahead) observe(l *ledger, e *evidence.Event, m *message, _ *receipt, ou
 				if m := l.resolve(it.PublishID, it.MessageID, it.BusinessID); m != nil {
 					delete(c.failed, m.ref)
 				}
+				if k := hash(it.MessageID); k != 0 && len(c.held)+len(c.answered) > 0 {
+					if at, known := c.done[k]; !known || e.At < at {
+						c.done[k] = e.At
+					}
+				}
 			}
 		}
 	case evidence.FaultHealed:
@@ -85,7 +92,7 @@ func (c *ahead) observe(l *ledger, e *evidence.Event, m *message, _ *receipt, ou
 		}
 	case evidence.PublishReturned:
 		if e.Acceptance == evidence.Accepted {
-			c.answer(m, e.Seq)
+			c.answer(m, stampOf(e))
 		}
 	case evidence.FrameCarried:
 		if m == nil || e.Struck != "" {
@@ -98,7 +105,7 @@ func (c *ahead) observe(l *ledger, e *evidence.Event, m *message, _ *receipt, ou
 			}
 		case frameAccept:
 			if !e.Negative {
-				c.answer(m, e.Seq)
+				c.answer(m, stampOf(e))
 			}
 		}
 	}
@@ -112,7 +119,7 @@ func (c *ahead) hold(label string, r ref, out *ruling) {
 }
 
 // answer notes an answer during a hold; whether it said Accepted is known later.
-func (c *ahead) answer(m *message, seq uint64) {
+func (c *ahead) answer(m *message, at stamp) {
 	if m == nil || c.told[m.ref] {
 		return
 	}
@@ -123,7 +130,7 @@ func (c *ahead) answer(m *message, seq uint64) {
 	}
 	if held || failed != 0 {
 		c.told[m.ref] = true
-		c.answered = append(c.answered, answer{m.ref, seq, failed})
+		c.answered = append(c.answered, answer{m.ref, at, failed})
 	}
 }
 
@@ -135,10 +142,18 @@ func (c *ahead) repeats(l *ledger, m *message, a answer) bool {
 	})
 }
 
+// persisted reports whether the store had done the write by the time of the
+// answer. A hold ends before its end is recorded, and what the broker's process
+// tells of its store may be recorded after what its links have carried.
+func (c *ahead) persisted(m *message, a answer) bool {
+	at, done := c.done[m.slot.messageID]
+	return done && at <= a.at
+}
+
 func (c *ahead) conclude(l *ledger, out *ruling) {
 	for _, a := range c.answered {
 		m := l.message(a.ref)
-		if !m.accepted() || c.repeats(l, m, a) {
+		if !m.accepted() || c.repeats(l, m, a) || a.failed == 0 && c.persisted(m, a) {
 			continue
 		}
 		f := l.finding(m, nil, "accepted-before-persisted", a.failed, a.seq, m.returned.seq)

@@ -24,5 +24,5 @@ var poisonMessage = script.Scenario{
 		script.Dead("order-1"),
 		script.Effect("order-1"),
 	},
-	Expect: usual(evidence.BoundedRetry, evidence.AttemptsUsed),
+	Expect: usual(evidence.BoundedRetry, evidence.AttemptsUsed, evidence.RedeliveryPaced),
 }

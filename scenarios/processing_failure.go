@@ -21,5 +21,5 @@ var processingFailure = script.Scenario{
 		script.Effect("order-0"),
 		script.HandlerFailed("order-1", 0),
 	},
-	Expect: usual(evidence.StableRedeliveryID),
+	Expect: usual(evidence.StableRedeliveryID, evidence.RedeliveryPaced),
 }

@@ -68,12 +68,14 @@ var inapplicable = map[string][]string{
 		"disconnect-after-ack", "storage-down", "storage-reply-lost", "storage-full", "storage-slow", "fsync-error", "expiry",
 		"expiry-clock-jump", "competing-consumers", "poison-message", "consumer-crash", "storage-identity-changed",
 		"old-protocol-payload", "partition-consumer", "commit-held", "storage-down-crash", "publisher-retries",
+		"publish-window", "storage-repaired", "lookups", "repeat-in-flight",
 		"recover-from-timestamp", "recover-from-sequence",
 	},
 	"nats": {
 		"ack-window-killed", "ack-window-delete-fails", "mode-mismatch", "storage-down", "storage-reply-lost", "storage-full",
 		"storage-slow", "fsync-error", "no-online-consumer", "expiry-clock-jump", "poison-message", "storage-identity-changed",
 		"old-protocol-payload", "commit-held", "storage-down-crash", "recover-from-timestamp", "recover-from-sequence",
+		"limits", "publish-window", "storage-repaired", "lookups", "repeat-in-flight",
 	},
 }
 

@@ -276,6 +276,14 @@ var verbs = map[string]func(p *parser) Step{
 		p.expect("business")
 		return Restore{Checkpoint: p.after("to", "a checkpoint")}
 	},
+	"probe": func(p *parser) Step {
+		p.expect("broker")
+		s := Probe{Target: "broker"}
+		if p.peek() != "" {
+			s.Kind = p.name("a kind of probes")
+		}
+		return s
+	},
 	"rewind": func(p *parser) Step {
 		s := Rewind{Consumer: p.name("a consumer"), Checkpoint: p.after("to", "a checkpoint")}
 		s.By = p.after("by", "time or position")

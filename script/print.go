@@ -130,6 +130,8 @@ func (s Set) line() string { return phrase("set", "broker", s.Setting, "to", s.V
 
 func (s Plant) line() string { return phrase("plant", "old", s.BusinessID, "on", s.Destination) }
 
+func (s Probe) line() string { return phrase("probe", s.Target, s.Kind) }
+
 func (s Redrive) line() string { return phrase("redrive", s.BusinessID) }
 func (s Discard) line() string { return phrase("discard", s.BusinessID) }
 

@@ -224,6 +224,12 @@ type Plant struct {
 	Destination string
 }
 
+// Probe has the system asked what no well-behaved client asks.
+type Probe struct {
+	Target string // the broker
+	Kind   string // of the probes that are made; empty is all
+}
+
 // Redrive sends a dead-lettered message back to where it came from.
 type Redrive struct{ BusinessID string }
 

@@ -35,6 +35,7 @@ var needs = []struct {
 	{NeedWildcards, nil},
 	{NeedWindow, nil},
 	{NeedRewind, instance[Rewinder]},
+	{NeedProbes, instance[Prober]},
 	{NeedConnector, func(s System, _ Instance) bool {
 		_, ok := s.(Connector)
 		return ok

@@ -90,6 +90,7 @@ const (
 	NeedWindow      Need = "window"         // a consumer is handed no more than its window at once
 	NeedRewind      Need = "rewind"         // Rewinder
 	NeedConnector   Need = "child-consumer" // the System is a Connector
+	NeedProbes      Need = "probes"         // Prober
 )
 
 // Env is what an instance may use of the run it is part of.
@@ -430,6 +431,32 @@ type Configurable interface {
 // Planter puts a stored row of an older protocol version among the others.
 type Planter interface {
 	PlantOld(ctx context.Context, businessID, destination string) error
+}
+
+// Prober instances can be asked what no well-behaved client asks, and what
+// stands at a limit.
+type Prober interface {
+	Probes() []Probe
+	// Probe makes one of them, on connections of its own, past all links, and
+	// returns when its outcome is known or ctx ends. An error says why it could
+	// not be made: nothing is known of the system then.
+	Probe(ctx context.Context, name string) (Probed, error)
+}
+
+// Probe is one thing to be tried, and what must come of it.
+type Probe struct {
+	Kind  string // "strangers", "limits": a script makes those of one kind
+	Name  string // unique for the system
+	Text  string // what is tried, in one sentence
+	Wants evidence.ProbeOutcome
+	Cause evidence.Cause // that a refusal must name; NoCause where the protocol names none
+}
+
+// Probed is what came of a probe.
+type Probed struct {
+	Outcome evidence.ProbeOutcome
+	Cause   evidence.Cause // that a refusal has named
+	Reason  string         // what was heard, in words for people
 }
 
 // Resolver is an optional ability of a Producer: ask what became of a publish.

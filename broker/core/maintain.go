@@ -120,7 +120,9 @@ func (c *Core) found(in *Input) {
 	case m == nil || m.state != dead || in.Row.State != store.Dead || m.timer > 0:
 		c.adminReply(to, q.MessageID, wire.Refused, "not in the dead-letter queue (or not yet, or not any more)")
 	case q.Topic == "dlq.discard":
-		c.persist(ticket{kind: store.Discard, m: m, asker: to}, c.rowOf(m))
+		row := c.rowOf(m)
+		row.KeepUntil = c.now.Wall.Add(c.cfg.Settled) // so that a lookup after a restart does not take it for never stored
+		c.persist(ticket{kind: store.Discard, m: m, asker: to}, row)
 	default:
 		m.key, m.headers, m.payload = in.Row.Key, in.Row.Headers, in.Row.Payload
 		m.size = len(in.Row.Payload)

@@ -26,6 +26,8 @@ type Defect struct {
 	Settings func(*broker.Config)
 	// NeedsNeighbour: Options.Neighbour must be set.
 	NeedsNeighbour bool
+	// Connected: only what is said on a real connection shows it, and no simulation.
+	Connected bool
 }
 
 // Options are what a defect needs beside the broker that it breaks.
@@ -132,6 +134,9 @@ const (
 	exclusiveDelivery       = "exclusive-delivery"
 	answerDelivered         = "answer-delivered"
 	progress                = "progress"
+	strangersRefused        = "strangers-refused"
+	redeliveryPaced         = "redelivery-paced"
+	lookupsTrue             = "lookups-true"
 )
 
 var all = []Defect{
@@ -221,6 +226,21 @@ var all = []Defect{
 		Name: "lookup-absent-for-stored", Text: "a lookup answers not seen for a message that is stored",
 		Breaks: unknownResolved, Follows: []string{noAcceptedLoss, singleEffect},
 		SeenIn: "the answer to a publish is lost, and the publisher looks it up", Machine: denyStored,
+	},
+	{
+		Name: "lookup-settled-for-stored", Text: "a lookup answers settled for a message that waits",
+		Breaks: lookupsTrue,
+		SeenIn: "a message that waits, or of several that have one business ID, is looked up", Machine: settleStored,
+	},
+	{
+		Name: "nack-served-at-once", Text: "a message that a consumer gives back comes again at once, without back-off",
+		Breaks: redeliveryPaced,
+		SeenIn: "processing failure; poison message", Machine: ignoreDelay,
+	},
+	{
+		Name: "malformed-endured", Text: "a session that says nothing but what is malformed is never closed",
+		Breaks: strangersRefused, Connected: true,
+		SeenIn: "strangers: sixteen malformed messages on one connection", Settings: func(c *broker.Config) { c.Limits.Errors = 1 << 30 },
 	},
 	{
 		Name: "unexpired-purged", Text: "a purge deletes pending rows whose deadline is an hour or more away",

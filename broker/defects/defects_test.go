@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -18,6 +19,7 @@ import (
 	"github.com/custodymq/custody/broker/defects"
 	"github.com/custodymq/custody/broker/store"
 	"github.com/custodymq/custody/broker/store/memory"
+	"github.com/custodymq/custody/broker/transport"
 	"github.com/custodymq/custody/broker/wire"
 )
 
@@ -371,6 +373,53 @@ var probes = map[string]func(r *rig) bool{
 			r.t.Fatal(err)
 		}
 		return reply.Answer == wire.NotSeen
+	},
+	"lookup-settled-for-stored": func(r *rig) bool {
+		r.subscribe(wire.AtLeastOnce, 0)
+		r.publish(order(1))
+		reply, err := r.producer.Lookup(r.ctx, "order-1", time.Minute)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		return reply.Answer == wire.Settled
+	},
+	"nack-served-at-once": func(r *rig) bool {
+		sub := r.subscribe(wire.AtLeastOnce, 1)
+		r.publish(order(1))
+		if _, err := r.receive(sub).Nack(r.ctx, client.Rejection{Delay: time.Hour}); err != nil {
+			r.t.Fatal(err)
+		}
+		return r.soon(func() bool { return strings.Contains(r.stats(), `"redelivered":1`) })
+	},
+	"malformed-endured": func(r *rig) bool {
+		nc, err := net.Dial("tcp", r.server.Addr())
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		defer nc.Close()
+		conn, err := transport.Connect(nc, transport.Options{Handshake: time.Minute, Silence: time.Minute, Write: time.Minute, Heartbeat: time.Minute, Queue: 1 << 20})
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		hello, err := wire.AppendHead(nil, &wire.Message{Kind: wire.Hello, Request: 1, Client: "c"})
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		say := append(append([]byte{1, byte(len(hello))}, hello...), 0, 0)
+		say = append(say, bytes.Repeat([]byte{1, 1, 'x', 0, 0}, 17)...)
+		if _, err := nc.Write(say); err != nil {
+			r.t.Fatal(err)
+		}
+		for errors := 0; errors < 17; {
+			m, err := conn.Receive()
+			if err != nil {
+				return false
+			}
+			if m.Kind == wire.Error {
+				errors++
+			}
+		}
+		return true
 	},
 	"unexpired-purged": func(r *rig) bool {
 		r.subscribe(wire.AtLeastOnce, 0)

@@ -67,6 +67,24 @@ func denyStored(inner core.Machine) core.Machine {
 	})
 }
 
+func settleStored(inner core.Machine) core.Machine {
+	return onSend(inner, wire.LookupReply, func(m *wire.Message) {
+		if m.Answer == wire.Stored {
+			m.Answer = wire.Settled
+		}
+	})
+}
+
+// ignoreDelay names the shortest delay there is in every NACK.
+func ignoreDelay(inner core.Machine) core.Machine {
+	return &filter{inner: inner, in: func(in *core.Input) bool {
+		if said(in, wire.Nack) && in.Message.Delay >= 0 {
+			in.Message.Delay = 1
+		}
+		return true
+	}}
+}
+
 func changeTTL(inner core.Machine, change func(time.Duration) time.Duration) core.Machine {
 	return &filter{inner: inner, in: func(in *core.Input) bool {
 		if said(in, wire.Publish) && in.Message.TTL >= 0 {

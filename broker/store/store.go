@@ -92,7 +92,7 @@ const (
 	Delete                              // … or delete the row, keeping a settled marker until Row.KeepUntil (none if it is zero)
 	DeadLetter                          // pending → dead, with Reason and LastConsumer
 	Redrive                             // dead → pending with Attempts 0; Row.ExpiresAt is the new deadline (none if it is zero)
-	Discard                             // a dead row is deleted
+	Discard                             // a dead row is deleted, keeping a settled marker until Row.KeepUntil (none if it is zero)
 )
 
 var operationNames = [...]string{

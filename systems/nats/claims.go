@@ -40,6 +40,7 @@ var atLeastOnce = claims{
 	{evidence.RecoveryBounded, anyFault, "JetStream Deep Dive, Ack responses and redelivery: The server controls (AckWait)"},
 	{evidence.RowsMatchClients, whileRunning, "JetStream Deep Dive, Retention policies: The three policies (WorkQueue)"},
 	{evidence.Survives, anyFault, signals},
+	{evidence.StrangersRefused, anyFault, clientProtocol},
 	// The delivery counter is written behind the deliveries, so that the end of
 	// the server can set it back, even an orderly one (docs/findings.md), and a
 	// redelivery then calls itself the first.
@@ -60,6 +61,10 @@ const wildcards = "Core NATS Deep Dive: Subjects and wildcards"
 // signals is the page that lists what makes a server end.
 const signals = "Signals: Command Line"
 
+// clientProtocol is the page that says what is answered, and which errors close
+// a connection.
+const clientProtocol = "Reference, Client Protocol: +OK/-ERR; Reference, Configuration: max_payload"
+
 // atMostOnceStored is what is left where a delivery counts as its acknowledgement.
 var atMostOnceStored = claims{
 	// The delivered position is written behind the deliveries, as that counter is.
@@ -69,6 +74,7 @@ var atMostOnceStored = claims{
 	{evidence.Order, anyFault, "FAQ: Does NATS offer any guarantee of message ordering?"},
 	{evidence.Survives, anyFault, signals},
 	{evidence.Routing, anyFault, wildcards},
+	{evidence.StrangersRefused, anyFault, clientProtocol},
 }
 
 // atMostOnce is what core NATS promises.
@@ -79,6 +85,7 @@ var atMostOnce = claims{
 	{evidence.Order, anyFault, "FAQ: Does NATS offer any guarantee of message ordering?"},
 	{evidence.Survives, anyFault, signals},
 	{evidence.Routing, anyFault, wildcards},
+	{evidence.StrangersRefused, anyFault, clientProtocol},
 }
 
 // without gives the table without the promises of these guarantees.

@@ -92,6 +92,8 @@ type limits struct {
 	InFlightBound    time.Duration `yaml:"in-flight-bound"`
 	ExpiryTolerance  time.Duration `yaml:"expiry-tolerance"`
 	DeleteBound      time.Duration `yaml:"delete-bound"`
+	NackDelay        time.Duration `yaml:"nack-delay"`
+	Remembers        time.Duration `yaml:"remembers"`
 	DrainDeadline    time.Duration `yaml:"drain-deadline"`
 	OrderScope       string        `yaml:"order-scope"`
 }
@@ -102,7 +104,7 @@ var fields = map[string][]string{
 	"tls":       {"ca", "server-name"},
 	"claims":    {"guarantee", "under"},
 	"behaviour": {"ack-confirms", "confirm-is-durable", "keeps-rows", "keeps-subscribers", "marks-again"},
-	"limits":    {"max-attempts", "drops-after", "redelivery-period", "recovery-bound", "in-flight-bound", "expiry-tolerance", "delete-bound", "drain-deadline", "order-scope"},
+	"limits":    {"max-attempts", "drops-after", "redelivery-period", "recovery-bound", "in-flight-bound", "expiry-tolerance", "delete-bound", "nack-delay", "remembers", "drain-deadline", "order-scope"},
 	"known":     {"guarantee", "reason", "until"},
 }
 
@@ -250,6 +252,7 @@ func (l limits) check(wrong func(field, format string, args ...any) error) error
 	periods := map[string]time.Duration{
 		"redelivery-period": l.RedeliveryPeriod, "recovery-bound": l.RecoveryBound, "in-flight-bound": l.InFlightBound,
 		"expiry-tolerance": l.ExpiryTolerance, "delete-bound": l.DeleteBound, "drain-deadline": l.DrainDeadline,
+		"nack-delay": l.NackDelay, "remembers": l.Remembers,
 	}
 	for _, name := range slices.Sorted(maps.Keys(periods)) {
 		if periods[name] < 0 {
@@ -286,6 +289,8 @@ func (l limits) over(base evidence.Limits, scale float64) evidence.Limits {
 	period(&base.InFlightBound, l.InFlightBound)
 	period(&base.ExpiryTolerance, l.ExpiryTolerance)
 	period(&base.DeleteBound, l.DeleteBound)
+	period(&base.NackDelay, l.NackDelay)
+	period(&base.Remembers, l.Remembers)
 	period(&base.DrainDeadline, l.DrainDeadline)
 	if l.MaxAttempts > 0 {
 		base.MaxAttempts, base.DropsAfter = l.MaxAttempts, 0

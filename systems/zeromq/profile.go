@@ -96,6 +96,9 @@ var atLeastOnce = []evidence.Claim{
 	section(evidence.Progress, everywhere, "Subscribe and deliver: redelivered"),
 	// First deliveries too: see Order.
 	section(evidence.RedeliveryOrder, butStore, "Subscribe and deliver: pending messages are served in the order in which they were stored"),
+	section(evidence.StrangersRefused, everywhere, "Connection; Head; Kinds; Session; the tables of answers"),
+	section(evidence.RedeliveryPaced, everywhere, "Subscribe and deliver: redelivered, after a Nack with backoff"),
+	section(evidence.LookupsTrue, everywhere, "Lookup"),
 }
 
 var atMostOnce = []evidence.Claim{
@@ -112,6 +115,7 @@ var atMostOnce = []evidence.Claim{
 	section(evidence.Answered, everywhere, "Publish: the table of answers"),
 	section(evidence.AnswerDelivered, everywhere, "Kinds: answered by"),
 	section(evidence.SessionStability, everywhere, "Session"),
+	section(evidence.StrangersRefused, everywhere, "Connection; Head; Kinds; Session; the tables of answers"),
 }
 
 // The periods of the broker, short for tests, before scaling.
@@ -134,6 +138,7 @@ func (p Profile) Broker() broker.Config {
 		MaxAttempts: maxAttempts, VisibilityTimeout: p.period(visibility),
 		Backoff: core.Backoff{Base: p.period(backoffBase), Max: p.period(backoffMax)}, ExpiryInterval: p.period(expiryEvery), SettledWindow: settledWindow,
 		StoreRetry: p.period(100 * time.Millisecond), KeepHistory: p.history, Heartbeat: p.period(heartbeat),
+		Limits: core.Limits{PublishWindow: publishWindow, Topics: maxTopics},
 	}
 }
 
@@ -151,6 +156,7 @@ func (p Profile) Describe() systems.Description {
 				MaxAttempts: maxAttempts, RedeliveryPeriod: p.period(visibility), RecoveryBound: p.period(8 * time.Second),
 				InFlightBound: p.period(time.Second), ExpiryTolerance: p.period(500 * time.Millisecond), DeleteBound: p.period(3 * time.Second),
 				AnswerBound: p.period(900 * time.Millisecond), ProgressBound: p.period(8 * time.Second),
+				NackDelay: p.period(backoffBase), Remembers: settledWindow,
 				DrainDeadline: p.period(12 * time.Second), OrderScope: "connection",
 			},
 		},

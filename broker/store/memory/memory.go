@@ -127,7 +127,10 @@ func (s *Store) change(op store.Operation, before *store.Row) *store.Row {
 	case store.Redrive:
 		row.State, row.Attempts, row.Reason, row.ExpiresAt = store.Pending, 0, "", op.Row.ExpiresAt
 	case store.Discard:
-		return nil
+		if op.Row.KeepUntil.IsZero() {
+			return nil
+		}
+		row = marker(row, op.Row.KeepUntil)
 	}
 	return &row
 }

@@ -40,7 +40,8 @@ type statements struct {
 	begin, commit                                 *sqlite3.Stmt
 	readMark, setMark, fence                      *sqlite3.Stmt
 	insert, attempt, settle, marker, remove, dead *sqlite3.Stmt
-	redrive, discard, expire, sweep               *sqlite3.Stmt
+	redrive, discard, discardMarker               *sqlite3.Stmt
+	expire, sweep                                 *sqlite3.Stmt
 }
 
 // pending and dead bind a change to the one row it is meant for: in this
@@ -50,6 +51,10 @@ var (
 	readable = fmt.Sprintf(`version BETWEEN %d AND %d`, wire.OldestVersion, wire.Version)
 	pending  = fmt.Sprintf(` WHERE partition=?1 AND message_id=?2 AND state=%d AND %s`, store.Pending, readable)
 	dead     = fmt.Sprintf(` WHERE partition=?1 AND message_id=?2 AND state=%d AND %s`, store.Dead, readable)
+
+	// marker leaves of a row what tells that it is finished.
+	marker = fmt.Sprintf(`UPDATE custody_row SET state=%d, keep_until=?3, topic='', competitor='', key='',
+		headers=NULL, expires_at=NULL, attempts=0, last_consumer='', reason='', payload=NULL`, store.SettledMarker)
 )
 
 func (w *writer) open(ctx context.Context) (err error) {
@@ -133,12 +138,12 @@ func (w *writer) prepare() error {
 			VALUES (?1, ?2, %d, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)`, store.Pending)},
 		{&w.sql.attempt, `UPDATE custody_row SET attempts=?3, competitor=?4, last_consumer=?5` + pending},
 		{&w.sql.settle, fmt.Sprintf(`UPDATE custody_row SET state=%d, keep_until=?3`, store.Processed) + pending},
-		{&w.sql.marker, fmt.Sprintf(`UPDATE custody_row SET state=%d, keep_until=?3, topic='', competitor='', key='',
-			headers=NULL, expires_at=NULL, attempts=0, last_consumer='', reason='', payload=NULL`, store.SettledMarker) + pending},
+		{&w.sql.marker, marker + pending},
 		{&w.sql.remove, `DELETE FROM custody_row` + pending},
 		{&w.sql.dead, fmt.Sprintf(`UPDATE custody_row SET state=%d, reason=?3, last_consumer=?4`, store.Dead) + pending},
 		{&w.sql.redrive, fmt.Sprintf(`UPDATE custody_row SET state=%d, attempts=0, reason='', expires_at=?3`, store.Pending) + dead},
 		{&w.sql.discard, `DELETE FROM custody_row` + dead},
+		{&w.sql.discardMarker, marker + dead},
 		{&w.sql.expire, fmt.Sprintf(`SELECT message_id FROM custody_row
 			WHERE partition=?1 AND expires_at<=?2 AND state=%d AND %s
 			ORDER BY expires_at, ord LIMIT ?3`, store.Pending, readable)},
@@ -324,7 +329,7 @@ func (w *writer) apply(batch []store.Operation) error {
 		case store.Redrive:
 			err = w.on(w.sql.redrive, row).time(row.ExpiresAt).exec()
 		case store.Discard:
-			err = w.on(w.sql.discard, row).exec()
+			err = w.discard(row)
 		}
 		if err != nil {
 			return fmt.Errorf("%v of %s: %w", batch[i].Kind, row.MessageID, err)
@@ -363,6 +368,13 @@ func (w *writer) delete(row *store.Row) error {
 	default:
 		return w.on(w.sql.marker, row).time(row.KeepUntil).exec()
 	}
+}
+
+func (w *writer) discard(row *store.Row) error {
+	if row.KeepUntil.IsZero() {
+		return w.on(w.sql.discard, row).exec()
+	}
+	return w.on(w.sql.discardMarker, row).time(row.KeepUntil).exec()
 }
 
 func (w *writer) expire(now time.Time, limit int) ([]string, error) {

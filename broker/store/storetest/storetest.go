@@ -329,6 +329,13 @@ func changes(t *testing.T, db Database) {
 	}
 	apply(t, s, on(store.DeadLetter, store.Row{MessageID: "a"}), on(store.Discard, store.Row{MessageID: "a"}))
 	wantRows(t, s)
+
+	apply(t, s, insert("b"))
+	apply(t, s, on(store.DeadLetter, store.Row{MessageID: "b"}), on(store.Discard, store.Row{MessageID: "b", KeepUntil: farOff}))
+	wantRows(t, s, "b:settled")
+	if kept := collect(t, s.Load)[0]; kept.BusinessID == "" || len(kept.Payload) > 0 {
+		t.Fatalf("what is kept of a discarded row: %+v", kept)
+	}
 }
 
 func settledWindow(t *testing.T, db Database) {

@@ -1,0 +1,115 @@
+package guarantees
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/custodymq/custody/evidence"
+)
+
+var redeliveryPaced = Guarantee{
+	Name: evidence.RedeliveryPaced, Usual: "back-off",
+	Text: "After a consumer has given a message back, it does not come again before the time that the profile states.",
+	Rule: "From the call of a NACK that was confirmed to the next delivery to the same logical subscriber, by one monotonic clock: the system cannot have known of the NACK before its call. Where the system was started anew in between, or an administrator sent the message back, nothing is compared, and neither are struck deliveries.",
+	new:  func() checker { return &pacing{open: make(map[givenBack]*nack)} },
+}
+
+// pacing follows each NACK until the message comes again.
+type pacing struct {
+	open map[givenBack]*nack // bounded by what is unsettled: the next delivery ends it
+	soon time.Duration       // the shortest that was seen
+}
+
+type givenBack struct {
+	ref ref
+	sub uint32
+}
+
+type nack struct {
+	called    stamp
+	session   string
+	again     stamp // the next delivery
+	confirmed bool
+}
+
+func (c *pacing) on() []evidence.Kind {
+	return []evidence.Kind{evidence.NackCalled, evidence.NackReturned, evidence.Delivered, evidence.SessionEnded, evidence.ProcessExited, evidence.DeadLettered}
+}
+
+func (c *pacing) observe(l *ledger, e *evidence.Event, m *message, r *receipt, out *ruling) {
+	switch e.Kind {
+	case evidence.ProcessExited:
+		if e.Actor == actorBroker {
+			clear(c.open) // what is stored is served at once by the next one
+		}
+		return
+	case evidence.SessionEnded:
+		for k, n := range c.open {
+			if n.session == e.Session && !n.confirmed {
+				delete(c.open, k) // the end of its session gives a message back at once
+			}
+		}
+		return
+	}
+	if m == nil || l.limits.NackDelay <= 0 {
+		return
+	}
+	if e.Kind == evidence.DeadLettered { // and may be sent back by command, at once
+		for i := range m.receipts {
+			delete(c.open, givenBack{m.ref, m.receipts[i].sub})
+		}
+		return
+	}
+	if r == nil {
+		return
+	}
+	k := givenBack{m.ref, r.sub}
+	n := c.open[k]
+	switch {
+	case e.Kind == evidence.NackCalled:
+		c.open[k] = &nack{called: stampOf(e), session: e.Session}
+		return
+	case n == nil:
+		return
+	case e.Kind == evidence.Delivered:
+		if n.again.seq == 0 {
+			n.again = stampOf(e)
+		}
+	case e.Ack == evidence.AckConfirmed:
+		n.confirmed = true
+	default: // refused: it was somebody else's; sent or unknown: nobody knows whether it was this that brought it back
+		delete(c.open, k)
+		return
+	}
+	if n.confirmed && n.again.seq != 0 {
+		delete(c.open, k)
+		c.judge(l, m, r, n, out)
+	}
+}
+
+func (c *pacing) judge(l *ledger, m *message, r *receipt, n *nack, out *ruling) {
+	if m.struckAt(frameDeliver) {
+		return
+	}
+	out.instances++
+	waited := n.again.at - n.called.at
+	if out.instances == 1 || waited < c.soon {
+		c.soon = waited
+	}
+	if waited >= l.limits.NackDelay {
+		return
+	}
+	f := l.finding(m, r, "too-soon", n.called.seq, n.again.seq)
+	f.HandOver = BrokerToConsumer
+	f.Text = fmt.Sprintf("%s came again %v after the call of its NACK, and the profile states at least %v", l.label(m), waited, l.limits.NackDelay)
+	out.violate(byEvents, f)
+}
+
+func (c *pacing) conclude(l *ledger, out *ruling) {
+	if l.limits.NackDelay <= 0 {
+		out.notApplicable = "the profile states no delay after a NACK"
+	}
+	if out.instances > 0 {
+		out.measures = []Measure{{"shortest wait after a NACK", milliseconds(c.soon), "ms"}}
+	}
+}
