@@ -49,6 +49,11 @@ var unsimulated = map[string]string{
 	"old-protocol-payload":   "a row of an older version",
 	"recover-from-timestamp": "nor does the broker itself",
 	"recover-from-sequence":  "nor does the broker itself",
+	"two-subscribers":        "nor does the broker itself",
+	"strangers":              "bytes that no client sends",
+	"limits":                 "bytes that no client sends",
+	"publish-window":         "bytes that no client sends",
+	"storage-repaired":       "the log's file",
 }
 
 // A consumer's process that stands still keeps what it holds while the broker gives

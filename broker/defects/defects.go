@@ -315,7 +315,7 @@ var all = []Defect{
 	},
 	{
 		Name: "redelivery-backwards", Text: "what a lost consumer held is delivered again with the latest first",
-		Breaks: redeliveryOrder, Follows: []string{order},
+		Breaks: redeliveryOrder, Follows: []string{order, boundedRetry, recoveryBounded, exclusiveDelivery, progress},
 		SeenIn: "a consumer dies with several messages in its hands", Machine: redeliverBackwards,
 	},
 	{
