@@ -48,7 +48,7 @@ var all = []Defect{
 	},
 	{
 		Name: "client-takes-unknown-for-rejected", Text: "a publish without an answer is reported as not stored, so that the caller may send it anew",
-		Breaks: evidence.DeclinedMeansAbsent, Follows: []string{evidence.SingleEffect, evidence.RowsMatchClients, evidence.NoPhantom},
+		Breaks: evidence.DeclinedMeansAbsent, Follows: []string{evidence.SingleEffect, evidence.RowsMatchClients, evidence.NoPhantom, evidence.LookupsTrue},
 		SeenIn: "the answer to a publish is lost", Shown: "accept-reply-lost", producer: receipts(unknownAsRejected),
 	},
 	{
@@ -58,7 +58,7 @@ var all = []Defect{
 	},
 	{
 		Name: "client-hides-a-retry", Text: "a publish whose answer does not come is sent a second time, as another message, within the one call",
-		Breaks: evidence.SingleEffect, Follows: []string{evidence.NoDuplicateDelivery, evidence.DeclinedMeansAbsent, evidence.AckIsFinal, evidence.RowsMatchClients, evidence.StableRedeliveryID},
+		Breaks: evidence.SingleEffect, Follows: []string{evidence.NoDuplicateDelivery, evidence.DeclinedMeansAbsent, evidence.AckIsFinal, evidence.RowsMatchClients, evidence.StableRedeliveryID, evidence.LookupsTrue},
 		// Without message IDs of the publisher's the consumption log goes by
 		// business ID, and absorbs the second message.
 		SeenIn: "the answer to a publish is lost", Shown: "publisher-retries", producer: retryInside,

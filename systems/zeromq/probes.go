@@ -500,6 +500,7 @@ var malformed = []probe{
 	refused(strangers, "headers-out-of-order", "Headers that are not in order.", publishes(once(headers("b", "1", "a", "2"))...)),
 	refused(strangers, "header-twice", "A header that comes twice.", publishes(once(headers("a", "1", "a", "2"))...)),
 	refused(strangers, "header-nameless", "A header without a name.", publishes(once(headers("", "1"))...)),
+	refused(strangers, "headers-empty", "Headers that are none, and not left out.", publishes(once(headers())...)),
 	refused(strangers, "headers-odd", "A header without its value.", publishes(once(headers("a", "1", "b"))...)),
 	refused(strangers, "headers-not-utf8", "A header that is not UTF-8.", publishes(once(headers("a", "\xff"))...)),
 	refused(strangers, "not-for-the-broker-welcome", "A Welcome, which only a broker says.", head(kindWelcome, asked, text(tagClient, "stranger"))),
@@ -682,6 +683,35 @@ var impossible = []probe{
 		}
 		return a.asks(message(publishes(once()...), nil), expected{kind: kindPublishReply, request: asked, answer: answerDeclined}), nil
 	}).because(evidence.CauseNoConsumer),
+	listed(requests, "group-shares", "An at-most-once publish where two subscriptions of one group match: one of them gets it.", evidence.ProbeAccepted, func(a *attempt) (systems.Probed, error) {
+		if err := a.enter(); err != nil {
+			return systems.Probed{}, err
+		}
+		for i, filter := range []string{place, place + "/#"} { // the second matches the first's topic too
+			a.write(message(head(kindSubscribe, askedSubscribe+uint64(i), text(tagTopic, filter), text(tagGroup, "probes"), number(tagMode, modeMost), number(tagCredit, 9)), nil))
+			if _, err := a.until(kindSubscribe + 1); err != nil {
+				return systems.Probed{}, err
+			}
+		}
+		say := message(publishes(once()...), nil)
+		a.write(append(say, message(head(kindPing, askedPing), nil)...))
+		copies := 0
+		for {
+			h, err := a.hear()
+			switch {
+			case err != nil:
+				return broken(err), nil
+			case h.kind == kindDeliver:
+				copies++
+			case h.kind == kindPublishReply && h.number(tagAnswer) != answerAccepted:
+				return judgedBy(h, expected{kind: kindPublishReply, request: asked}), nil
+			case h.kind == kindPong && copies != 1:
+				return came(evidence.ProbeMisanswered, "%d copies came", copies), nil
+			case h.kind == kindPong:
+				return came(evidence.ProbeAccepted, "one copy came"), nil
+			}
+		}
+	}),
 	answered("ack-of-nothing", "An Ack of a message that does not exist.", evidence.ProbeRefused, kindAck, answerRefused, text(tagMessage, nowhere)),
 	answered("nack-of-nothing", "A Nack of a message that does not exist.", evidence.ProbeRefused, kindNack, answerRefused, text(tagMessage, nowhere)),
 	answered("ack-without-id", "An Ack without a message ID.", evidence.ProbeRefused, kindAck, answerRefused),
@@ -971,12 +1001,13 @@ func repeated(n int) func(*attempt) (systems.Probed, error) {
 // judge says last; accepted if it never says anything.
 func (a *attempt) serve(n int, judge func(heard) (*systems.Probed, error)) (systems.Probed, error) {
 	got := came(evidence.ProbeAccepted, "%d answers", n)
-	answers, accepted, acked, settled, pong := 0, 0, 0, 0, false
-	for answers < n || settled < accepted || !pong {
+	answers, acked, settled, pong := 0, 0, 0, false
+	accepted := map[string]bool{} // by message ID: a repeat is no message of its own
+	for answers < n || settled < len(accepted) || !pong {
 		h, err := a.hear()
 		if err != nil {
 			end := broken(err)
-			end.Reason += fmt.Sprintf(": %d of %d publishes answered, %d of %d settled", answers, n, settled, accepted)
+			end.Reason += fmt.Sprintf(": %d of %d publishes answered, %d of %d settled", answers, n, settled, len(accepted))
 			return end, nil
 		}
 		switch h.kind {
@@ -992,8 +1023,8 @@ func (a *attempt) serve(n int, judge func(heard) (*systems.Probed, error)) (syst
 			pong = true
 		case kindPublishReply:
 			answers++
-			if h.number(tagAnswer) == answerAccepted && h.number(tagAgain) == 0 {
-				accepted++
+			if h.number(tagAnswer) == answerAccepted {
+				accepted[h.text(tagMessage)] = true
 			}
 		}
 		said, err := judge(h)
