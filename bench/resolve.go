@@ -396,6 +396,9 @@ func needed(s script.Scenario, desc systems.Description) string {
 		if why, lacks := desc.Lacks[n]; lacks {
 			return why
 		}
+		if n == systems.NeedTimeout && !givesUp[desc.Profile.Redelivers] {
+			return "what a consumer holds is given to nobody else while its session lives"
+		}
 	}
 	for _, step := range s.Steps {
 		if f, ok := bare(step).(script.Fault); ok {
@@ -406,6 +409,9 @@ func needed(s script.Scenario, desc systems.Description) string {
 	}
 	return ""
 }
+
+// givesUp are the ways of redelivery that do not wait for the end of a session.
+var givesUp = map[evidence.Redelivery]bool{evidence.RedeliverTimeout: true, evidence.RedeliverClaim: true, evidence.RedeliverRebalance: true}
 
 // unstruck gives why a fault of the store does not apply, if it is one and the
 // system says what it can strike.

@@ -308,6 +308,11 @@ func (l *ledger) delivered(e *evidence.Event, tell observe) {
 		r.unmarked++
 	}
 	r.newest = r.deliveries == 1 || e.Attempt > r.attempt || e.Attempt == 0 && e.Mark == evidence.MarkRedelivered && r.deliveries == 2 && r.unmarked == 1
+	if r.newest {
+		r.topSession, r.topAt = r.session, l.now
+	} else if e.Attempt == 0 { // who has it now is not known
+		r.topSession, r.topAt = 0, stamp{}
+	}
 	r.attempt = max(r.attempt, e.Attempt)
 	l.systemNames(m, e.MessageID)
 	if sub.inFlight++; sub.inFlight > 0 {

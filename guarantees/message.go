@@ -68,6 +68,8 @@ type receipt struct {
 	before      stamp  // the delivery before the last
 	holder      uint32 // …and its session
 	newest      bool   // the last delivery is proven to be sent last: a client may keep an earlier one back
+	topSession  uint32 // of the latest delivery that was proven so
+	topAt       stamp
 	messageHash uint64 // of the first delivery
 	unmarked    int    // deliveries that did not say they are a repetition
 	attempt     int    // the highest that the system counted

@@ -28,9 +28,9 @@ func (c *fencing) observe(l *ledger, e *evidence.Event, m *message, r *receipt, 
 	if m == nil || r == nil || e.Session == "" {
 		return
 	}
-	mine := l.name(r.session) == e.Session
+	mine := l.name(r.topSession) == e.Session
 	if e.Kind == evidence.AckCalled {
-		if !mine && r.deliveries > 1 && r.newest && r.last.before(l.now) && !m.frozen && !m.struckBy("duplicate") && len(c.late) < maxDoubts {
+		if !mine && r.deliveries > 1 && r.topAt.before(l.now) && !m.frozen && !m.struckBy("duplicate") && len(c.late) < maxDoubts {
 			c.late[tardy{holding{m.ref, r.sub}, l.symbol(e.Session)}] = l.now
 		}
 		return
@@ -47,9 +47,9 @@ func (c *fencing) observe(l *ledger, e *evidence.Event, m *message, r *receipt, 
 	if !ok || mine || e.Ack != evidence.AckConfirmed { // it may have been handed back to it
 		return
 	}
-	f := l.finding(m, r, "late-ack-confirmed", r.last.seq, called.seq, e.Seq)
+	f := l.finding(m, r, "late-ack-confirmed", r.topAt.seq, called.seq, e.Seq)
 	f.HandOver = ConsumerToBroker
-	f.Text = fmt.Sprintf("%s had been handed to session %s, and the acknowledgement that %s then made was confirmed", l.label(m), l.name(r.session), e.Session)
+	f.Text = fmt.Sprintf("%s had been handed to session %s, and the acknowledgement that %s then made was confirmed", l.label(m), l.name(r.topSession), e.Session)
 	out.violate(byEvents, f)
 }
 

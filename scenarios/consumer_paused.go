@@ -13,20 +13,21 @@ var consumerPaused = script.Scenario{
 
 	Name:  "consumer-paused",
 	Why:   "A consumer stands still with a message in its hands until another has been given it; its late acknowledgement settles nothing of the other's.",
-	Needs: []string{string(systems.NeedCompeting), string(systems.NeedRedelivery), string(systems.NeedAcks)},
+	Needs: []string{string(systems.NeedCompeting), string(systems.NeedTimeout), string(systems.NeedAcks)},
 	Steps: []script.Step{
-		script.Consumer{Name: "c1", Destination: "orders", Idempotent: true, Child: true},
-		script.Consumer{Name: "c2", Destination: "orders", Idempotent: true, Offline: true},
+		// It works for a while, so that it is stopped before it can acknowledge.
+		script.Consumer{Name: "c1", Destination: "orders", Idempotent: true, Child: true, Takes: 300 * time.Millisecond, TakesOn: script.IDs{Name: "order-1"}},
+		script.Consumer{Name: "c2", Destination: "orders", Idempotent: true, Offline: true, Takes: 400 * time.Millisecond, TakesOn: script.IDs{Name: "order-1"}},
 		script.Producer{Name: "p1", Destination: "orders"},
 		script.Fault{Label: "stall", Verb: "pause", Target: "c1", When: script.After, Event: "frame deliver", Of: "order-1", On: "c1"},
 		script.Publish{BusinessID: "order-1", By: "p1"},
 		script.Await{Condition: script.Fired("stall")},
 		script.Start{Actor: "c2"},
 		script.Publish{BusinessID: "order-", From: 2, To: 10, By: "p1"},
-		// By the other: this one cannot even say that it has it.
-		script.Await{Condition: script.Acked("order-1"), Within: 20 * time.Second},
-		script.Await{Condition: script.Effect("order-10"), Within: 20 * time.Second},
+		// The tenth is order-1, which is at work here when its first holder wakes.
+		script.Await{Condition: script.Carried("deliver", "c2", 10), Within: 20 * time.Second},
 		script.Heal{Label: "stall"},
+		script.Await{Condition: script.Acked("order-1"), Within: 20 * time.Second},
 		script.Wait{Quiet: 300 * time.Millisecond},
 	},
 	Reached: []evidence.Condition{

@@ -150,3 +150,7 @@ func (p *parser) condition() evidence.Condition {
 	c.Line = printCondition(c)
 	return c
 }
+
+func Carried(frame, actor string, times int) evidence.Condition {
+	return Condition(evidence.CondCarried, actor, frame, times)
+}

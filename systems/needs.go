@@ -36,6 +36,7 @@ var needs = []struct {
 	{NeedWindow, nil},
 	{NeedRewind, instance[Rewinder]},
 	{NeedProbes, instance[Prober]},
+	{NeedTimeout, nil}, // the profile says how it redelivers
 	{NeedConnector, func(s System, _ Instance) bool {
 		_, ok := s.(Connector)
 		return ok

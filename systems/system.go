@@ -91,6 +91,7 @@ const (
 	NeedRewind      Need = "rewind"         // Rewinder
 	NeedConnector   Need = "child-consumer" // the System is a Connector
 	NeedProbes      Need = "probes"         // Prober
+	NeedTimeout     Need = "timeout"        // what a consumer has held for too long is given to another, while its session lives
 )
 
 // Env is what an instance may use of the run it is part of.
