@@ -44,7 +44,7 @@ func (c *fencing) observe(l *ledger, e *evidence.Event, m *message, r *receipt, 
 	k := tardy{holding{m.ref, r.sub}, l.symbol(e.Session)}
 	called, ok := c.late[k]
 	delete(c.late, k)
-	if !ok || mine || e.Ack != evidence.AckConfirmed { // it may have been handed back to it
+	if !ok || mine || r.topAt.seq == 0 || e.Ack != evidence.AckConfirmed { // it may have been handed back to it
 		return
 	}
 	f := l.finding(m, r, "late-ack-confirmed", r.topAt.seq, called.seq, e.Seq)
