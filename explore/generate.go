@@ -197,6 +197,9 @@ func (g *generator) draw() {
 func (g *generator) publish() {
 	n := len(g.published) + 1
 	s := script.Publish{BusinessID: fmt.Sprintf("order-%d", n), By: pick(g, g.producers...).Name}
+	if g.does(4) { // what must come through whole, whatever else happens
+		s.Headers = 1 + g.r.IntN(3)
+	}
 	switch g.r.IntN(10) {
 	case 0:
 		s.Size = 1 + g.r.IntN(3000)

@@ -67,6 +67,7 @@ func (c retry) buried(l *ledger, m *message, r *receipt, dead *evidence.StoredRo
 		out.undecided(l.label(m) + ": its last attempt had not ended when the run did")
 	case pending != nil && l.foreign(l.brokerEnd, pending):
 		out.undecided(l.label(m) + " used up its attempts, and the broker left its partition")
+	case pending == nil && m.ttl > 0 && (m.called.at+m.ttl <= l.now.at || l.clockSet): // it expired before it could be a dead letter
 	case pending != nil:
 		violate(byAbsence, "not-dead-lettered", "used up its attempts and stays pending, in no dead-letter queue")
 	default:

@@ -83,6 +83,13 @@ var cases = []history{
 		t.fault("down", evidence.Store).call(o1).fire("down", "unreachable", "", "insert", o1).
 			add(evidence.Event{Kind: evidence.StoreReturned, Actor: actorBroker, Frame: "insert", Items: item(o1), OK: true}).answer(o1, evidence.Accepted)
 	}, Held, ""},
+	{evidence.BoundedRetry, "used up, and expired before it was buried", func(t *tale) {
+		t.sub("c1#1", "g").call(o1, ttl(50*ms)).answer(o1, evidence.Accepted)
+		for range 3 {
+			t.deliver("c1#1", o1, again).on(evidence.NackReturned, "c1#1", o1)
+		}
+		t.after(time.Second).rows("end")
+	}, Held, ""},
 	{evidence.BoundedRetry, "redriving one dead letter gives another no attempts", func(t *tale) {
 		poison(t, 3).publish(o2)
 		for range 3 {
@@ -523,6 +530,9 @@ var cases = []history{
 	}, Violated, "lookup-denied"},
 	{evidence.UnknownResolved, "denied while what its connection sent may be under way", func(t *tale) {
 		t.sub("c1#1", "g").call(o1).answer(o1, evidence.Unknown).end("p1#1").lookup(o1, evidence.Rejected, evidence.Absent).deliver("c1#1", o1)
+	}, Held, ""},
+	{evidence.UnknownResolved, "found, and expired since", func(t *tale) {
+		t.call(o1, ttl(50*ms)).answer(o1, evidence.Unknown).lookup(o1, evidence.Accepted, evidence.Stored).after(time.Second).rows("end")
 	}, Held, ""},
 	{evidence.UnknownResolved, "invented", func(t *tale) { t.call(o1).answer(o1, evidence.Rejected).lookup(o1, evidence.Accepted, evidence.Stored) }, Violated, "lookup-invented"},
 	{evidence.UnknownResolved, "denied while its connection lived", func(t *tale) {

@@ -509,7 +509,7 @@ var promises = []history{
 	{evidence.RedeliveryOrder, "another held it when the session began", func(t *tale) {
 		t.sub("c1#1", "g").sub("c2#1", "g").publish(o1, o2, o3).deliver("c1#1", o1).end("c1#1").after(60*ms).
 			deliver("c2#1", o2).deliver("c2#1", o3).deliver("c2#1", o1, again)
-	}, Held, ""},
+	}, Inconclusive, ""},
 	{evidence.RedeliveryOrder, "while consumers compete", func(t *tale) {
 		t.sub("c1#1", "g").publish(o1, o2, o3).deliver("c1#1", o1).deliver("c1#1", o3).sub("c2#1", "g").deliver("c1#1", o2)
 	}, Held, ""},

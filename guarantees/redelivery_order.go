@@ -43,7 +43,10 @@ func (c *reordered) observe(l *ledger, e *evidence.Event, m *message, r *receipt
 	if l.limits.OrderScope != "connection" {
 		k.key = m.key
 	}
-	if s := l.bySymbol[r.sub]; s == nil || s.live != 1 || l.lingers(s) && r.deliveries == 1 {
+	// One that competed while this session was open may have held what it never
+	// got to hand over.
+	here := l.sessions[r.session]
+	if s := l.bySymbol[r.sub]; s == nil || here == nil || s.live != 1 || s.ended.seq > here.openCalled.seq || l.lingers(s) && r.deliveries == 1 {
 		delete(c.last, k)
 		return
 	}

@@ -79,7 +79,9 @@ func (resolution) contradiction(l *ledger, m *message, k *lookup, out *ruling) {
 	case evidence.Accepted:
 		p := byEvents
 		for _, o := range about {
-			if o.accepted() || l.stored(o) || l.anyEffect(o) {
+			// What has expired since was stored, and left nothing.
+			expired := o.ttl > 0 && (o.called.at+o.ttl <= l.now.at || l.clockSet)
+			if o.accepted() || l.stored(o) || l.anyEffect(o) || expired || o.purged.seq != 0 {
 				return
 			}
 			if !o.refused() {
