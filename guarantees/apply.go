@@ -33,6 +33,7 @@ var handlers = [...]func(*ledger, *evidence.Event, observe){
 	evidence.LookupReturned:    (*ledger).lookupReturned,
 	evidence.FrameCarried:      (*ledger).frameCarried,
 	evidence.FaultFired:        (*ledger).faultFired,
+	evidence.FaultArmed:        (*ledger).faultArmed,
 	evidence.FaultHealed:       (*ledger).faultHealed,
 	evidence.ProcessStarted:    (*ledger).processStarted,
 	evidence.ProcessExited:     (*ledger).processExited,
@@ -521,6 +522,15 @@ func (l *ledger) faultFired(e *evidence.Event, tell observe) {
 		if m := l.resolve(it.PublishID, it.MessageID, it.BusinessID); m != nil {
 			l.strike(m, e, link)
 		}
+	}
+	tell(e, nil, nil)
+}
+
+// faultArmed: a fault of a whole link is at work from then on; that it has fired
+// shows only when something has come through in spite of it.
+func (l *ledger) faultArmed(e *evidence.Event, tell observe) {
+	if e.Link != "" && e.Frame == "" {
+		l.trouble(e.Fault)
 	}
 	tell(e, nil, nil)
 }

@@ -140,6 +140,6 @@ func (c *exclusive) conclude(l *ledger, out *ruling) {
 		if d.same {
 			f.Kind, f.Text = "again-while-held", fmt.Sprintf("%s was handed to session %s again while it held it", l.label(m), l.name(d.name))
 		}
-		out.violate(byEvents, f)
+		out.violate(byAbsence, f)
 	}
 }

@@ -111,7 +111,7 @@ func (c *fairness) served(l *ledger, e *evidence.Event, m *message, r *receipt, 
 			f := l.finding(m, r, "starved", s.since.seq, e.Seq)
 			f.HandOver = BrokerToConsumer
 			f.Text = fmt.Sprintf("session %s was ready with nothing in hand, and %d messages in a row went to others", l.name(s.session), s.passed)
-			out.violate(byEvents, f)
+			out.violate(byAbsence, f)
 		}
 	}
 }

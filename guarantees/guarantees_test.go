@@ -72,6 +72,9 @@ var cases = []history{
 			t.deliver("c1#1", o).after(150*ms).ack("c1#1", o)
 		}
 	}, Violated, "too-slow"},
+	{evidence.RecoveryBounded, "expired by a clock that was wrong when it came", func(t *tale) {
+		t.sub("c1#1", "g").clock(-time.Hour).call(o1, ttl(time.Minute)).answer(o1, evidence.Accepted).clock(0).publish(o2).serve("c1#1", o2).after(time.Second).drained("deadline").rows("end")
+	}, Held, ""},
 	{evidence.RecoveryBounded, "its effect was committed, its row waits, and a ready consumer is never served", func(t *tale) {
 		t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1).effect("c1#1", o1).on(evidence.AckCalled, "c1#1", o1).on(evidence.AckReturned, "c1#1", o1, ackOutcome(evidence.AckUnknown)).
 			after(time.Second).drained("deadline").rows("end", row(evidence.RowPending, o1)).business(row(evidence.RowEffect, o1))

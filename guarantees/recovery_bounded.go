@@ -104,6 +104,9 @@ func (c *recovery) close(l *ledger, m *message, out *ruling) {
 	if l.limits.RecoveryBound <= 0 || m.frozen || !m.accepted() {
 		return
 	}
+	if l.clockSet && m.ttl > 0 {
+		return // for the broker its time to live may be over
+	}
 	for _, r := range l.obliged(m) {
 		if l.acknowledged(r) || !l.ready(m, r.sub) {
 			continue

@@ -96,7 +96,8 @@ func (c *stability) conclude(l *ledger, out *ruling) {
 		if b.reason {
 			continue
 		}
-		out.violate(byEvents, Finding{Kind: "ended-by-itself", Events: events(b.session.openCalled.seq, b.at.seq), HandOver: BrokerToConsumer,
+		// Of a run whose harness failed nobody knows that it gave none.
+		out.violate(byAbsence, Finding{Kind: "ended-by-itself", Events: events(b.session.openCalled.seq, b.at.seq), HandOver: BrokerToConsumer,
 			Text: fmt.Sprintf("session %s was ended, and the run gave no reason for it", l.name(b.name))})
 	}
 }
