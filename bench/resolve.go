@@ -338,6 +338,9 @@ func Needs(s script.Scenario) []systems.Need {
 			if step.TTL > 0 {
 				add(systems.NeedTTL)
 			}
+			if step.Headers > 0 || step.Key != "" || step.Keys > 0 {
+				add(systems.NeedHeaders)
+			}
 		case script.Restart:
 			add(systems.NeedProcess)
 		case script.Set:

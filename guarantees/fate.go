@@ -265,9 +265,16 @@ func (l *ledger) heldSomewhere(sub uint32) bool {
 	return false
 }
 
+// dropped reports whether a message has had all the deliveries after which its
+// system drops it by design.
+func (l *ledger) dropped(r *receipt) bool {
+	limit := l.limits.DropsAfter
+	return limit > 0 && max(r.deliveries, r.attempt) >= limit
+}
+
 // excuse is the proof that lets a message off; empty if there is none.
 func (l *ledger) excuse(m *message, r *receipt) string {
-	if limit := l.limits.DropsAfter; limit > 0 && max(r.deliveries, r.attempt) >= limit {
+	if l.dropped(r) {
 		return "dropped after its last delivery, as the profile says"
 	}
 	for _, o := range l.aliases(m) {

@@ -124,7 +124,7 @@ var cases = []history{
 	{evidence.NoAcceptedLoss, "dropped by design after its last delivery", func(t *tale) {
 		t.prof.Limits.MaxAttempts, t.prof.Limits.DropsAfter = 0, 2
 		t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1).deliver("c1#1", o1).drained("settled").rows("end")
-	}, Held, ""},
+	}, Held, "dropped-by-design"},
 	{evidence.NoAcceptedLoss, "dropped before its last delivery", func(t *tale) {
 		t.prof.Limits.MaxAttempts, t.prof.Limits.DropsAfter = 0, 3
 		t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1).deliver("c1#1", o1).drained("settled").rows("end")

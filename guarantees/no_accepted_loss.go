@@ -44,6 +44,12 @@ func (c *loss) close(l *ledger, m *message, out *ruling) {
 			c.storeKept++
 		case excused:
 			c.excuses++
+			if l.dropped(r) {
+				f := l.finding(m, r, "dropped-by-design", m.returned.seq, r.last.seq)
+				f.HandOver = BrokerToStore
+				f.Text = fmt.Sprintf("%s was %s", l.label(m), o.why)
+				out.show(f)
+			}
 		case waiting, unproven:
 			out.undecided(fmt.Sprintf("%s: %s", l.label(m), o.why))
 		case lost:

@@ -13,7 +13,7 @@ var baseline = script.Scenario{
 		script.Producer{Name: "p1", Destination: "orders"},
 		script.Producer{Name: "p2", Destination: "orders"},
 		script.Producer{Name: "p3", Destination: "mails"},
-		script.Consumer{Name: "c1", Destination: "orders", Idempotent: true, Window: 10},
+		script.Consumer{Name: "c1", Destination: "orders", Idempotent: true, Window: 30},
 		script.Consumer{Name: "c2", Destination: "mails", Idempotent: true, Window: 50},
 		script.Publish{BusinessID: "order-", From: 1, To: 20, By: "p1", Window: 8},
 		script.Publish{BusinessID: "big-1", By: "p2", Size: 1},

@@ -52,7 +52,7 @@ var record = []recorded{
 	},
 	{
 		"rabbitmq-server pull request 1889",
-		making{"dropped-after-its-deliveries", "rabbitmq:delivery-limit", ""}, evidence.NoAcceptedLoss, "lost-prefix",
+		making{"dropped-after-its-deliveries", "rabbitmq:delivery-limit", ""}, evidence.NoAcceptedLoss, "dropped-by-design",
 		making{"dropped-after-its-deliveries", "rabbitmq:delivery-limit-dlx", ""},
 	},
 	{
@@ -275,6 +275,8 @@ func (r recorded) seen(o scenarios.Outcome) string {
 		seen += fmt.Sprintf(", at %s", where)
 	}
 	switch {
+	case v.Findings[at].Unconfirmed:
+		return seen + "), which its profile states"
 	case !v.Claimed:
 		return seen + "), which is not claimed"
 	case !v.Covered:

@@ -3,12 +3,14 @@ package scenarios
 import (
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/script"
+	"github.com/custodymq/custody/systems"
 )
 
 // restartReplay: in order, also out of the store.
 var restartReplay = script.Scenario{
-	Name: "restart-replay",
-	Why:  "Messages wait in the store over a restart of the broker and are served in the order in which they were published.",
+	Name:  "restart-replay",
+	Why:   "Messages wait in the store over a restart of the broker and are served in the order in which they were published.",
+	Needs: []string{string(systems.NeedRedelivery)}, // so that something waits
 	Steps: []script.Step{
 		script.Producer{Name: "p1", Destination: "orders"},
 		script.Consumer{Name: "c0", Destination: "orders", Silent: true},

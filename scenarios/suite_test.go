@@ -61,21 +61,24 @@ var checklists = []string{"zeromq:at-least-once", "zeromq:at-least-once-history"
 // inapplicable are the scenarios that do not apply to each of them, and no
 // others: a list of what was skipped that grows by itself is a suite that shrinks.
 var inapplicable = map[string][]string{
-	"zeromq:at-least-once":         {"recover-from-timestamp", "recover-from-sequence"},
-	"zeromq:at-least-once-history": {"recover-from-timestamp", "recover-from-sequence"},
+	"zeromq:at-least-once":         {"recover-from-timestamp", "recover-from-sequence", "two-subscribers"},
+	"zeromq:at-least-once-history": {"recover-from-timestamp", "recover-from-sequence", "two-subscribers"},
 	"zeromq:at-most-once": {
 		"ack-lost", "ack-window-killed", "ack-window-delete-fails", "ack-window-consumer-exits", "disconnect-before-ack",
 		"disconnect-after-ack", "storage-down", "storage-reply-lost", "storage-full", "storage-slow", "fsync-error", "expiry",
 		"expiry-clock-jump", "competing-consumers", "poison-message", "consumer-crash", "storage-identity-changed",
 		"old-protocol-payload", "partition-consumer", "commit-held", "storage-down-crash", "publisher-retries",
 		"publish-window", "storage-repaired", "lookups", "repeat-in-flight",
-		"recover-from-timestamp", "recover-from-sequence",
+		"recover-from-timestamp", "recover-from-sequence", "steady-load", "two-subscribers", "shared-work", "backlog-restarted",
+		"backlog-killed", "kill-in-flight", "consumer-leaves", "consumer-paused", "redelivery-in-order", "dead-letters",
+		"expiry-over-restart", "group-commit", "restart-replay",
 	},
 	"nats": {
 		"ack-window-killed", "ack-window-delete-fails", "mode-mismatch", "storage-down", "storage-reply-lost", "storage-full",
 		"storage-slow", "fsync-error", "no-online-consumer", "expiry-clock-jump", "poison-message", "storage-identity-changed",
 		"old-protocol-payload", "commit-held", "storage-down-crash", "recover-from-timestamp", "recover-from-sequence",
 		"limits", "publish-window", "storage-repaired", "lookups", "repeat-in-flight",
+		"wildcards", "two-subscribers", "dead-letters", "group-commit",
 	},
 }
 

@@ -31,6 +31,7 @@ var needs = []struct {
 	{NeedAcks, nil},
 	{NeedRedelivery, nil},
 	{NeedCompeting, nil},
+	{NeedHeaders, nil},
 	{NeedFanOut, nil},
 	{NeedWildcards, nil},
 	{NeedWindow, nil},

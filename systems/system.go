@@ -85,6 +85,7 @@ const (
 	NeedAcks        Need = "acks"           // acknowledgements go over the wire
 	NeedRedelivery  Need = "redelivery"     // an unsettled message comes again
 	NeedCompeting   Need = "competing"      // the consumers of one logical subscriber share its messages
+	NeedHeaders     Need = "headers"        // a message carries a key and headers beside its payload
 	NeedFanOut      Need = "fan-out"        // each logical subscriber of a destination gets all of its messages
 	NeedWildcards   Need = "wildcards"      // a subscription may hold "+" and "#" for levels of a destination, as in MQTT
 	NeedWindow      Need = "window"         // a consumer is handed no more than its window at once

@@ -199,7 +199,7 @@ var all = []Defect{
 	},
 	{
 		Name: "redelivery-without-mark", Text: "a redelivery says that it is a first delivery",
-		Breaks: stableRedeliveryID,
+		Breaks: stableRedeliveryID, Follows: []string{settledByHolder}, // which goes by the attempt that it hides
 		SeenIn: "any redelivery", Machine: unmarkRedelivery,
 	},
 	{

@@ -23,7 +23,7 @@ var promises = systems.Description{
 		{Guarantee: evidence.NoAcceptedLoss}, {Guarantee: evidence.NoPhantom}, {Guarantee: evidence.Order}, {Guarantee: evidence.StableRedeliveryID},
 		{Guarantee: evidence.AckIsFinal}, {Guarantee: evidence.RecoveryBounded}, {Guarantee: evidence.Survives}},
 	Lacks: map[systems.Need]string{systems.NeedTTL: "nothing expires", systems.NeedModes: "one mode", systems.NeedDecline: "takes everything",
-		systems.NeedMessageID: "chooses the message ID itself", systems.NeedLookup: "has no look-up", systems.NeedFanOut: "all subscribers of a topic compete", systems.NeedWildcards: "topics are compared as they are"},
+		systems.NeedMessageID: "chooses the message ID itself", systems.NeedLookup: "has no look-up", systems.NeedHeaders: "a message is its body and nothing else", systems.NeedFanOut: "all subscribers of a topic compete", systems.NeedWildcards: "topics are compared as they are"},
 }
 
 func TestTinyBroker(t *testing.T) {
