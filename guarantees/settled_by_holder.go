@@ -30,7 +30,7 @@ func (c *fencing) observe(l *ledger, e *evidence.Event, m *message, r *receipt, 
 	}
 	mine := l.name(r.topSession) == e.Session
 	if e.Kind == evidence.AckCalled {
-		if !mine && r.deliveries > 1 && r.topAt.before(l.now) && !m.frozen && !m.struckBy("duplicate") && len(c.late) < maxDoubts {
+		if holder := l.sessions[r.topSession]; holder != nil && holder.ended.seq == 0 && !mine && r.deliveries > 1 && r.topAt.before(l.now) && !m.frozen && !m.struckBy("duplicate") && len(c.late) < maxDoubts {
 			c.late[tardy{holding{m.ref, r.sub}, l.symbol(e.Session)}] = l.now
 		}
 		return
