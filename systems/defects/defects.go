@@ -38,7 +38,7 @@ func All() []Defect { return append([]Defect(nil), all...) }
 var all = []Defect{
 	{
 		Name: "client-reads-declined-as-sent", Text: "a publish that was declined is reported as accepted",
-		Breaks: evidence.NoAcceptedLoss, Follows: []string{evidence.RowsMatchClients, evidence.RecoveryBounded},
+		Breaks: evidence.NoAcceptedLoss, Follows: []string{evidence.RowsMatchClients, evidence.RecoveryBounded, evidence.AnswerDelivered},
 		SeenIn: "no online consumer", Shown: "no-online-consumer", producer: receipts(declinedAsSent),
 	},
 	{
