@@ -58,7 +58,7 @@ var all = []Defect{
 	},
 	{
 		Name: "client-hides-a-retry", Text: "a publish whose answer does not come is sent a second time, as another message, within the one call",
-		Breaks: evidence.SingleEffect, Follows: []string{evidence.NoDuplicateDelivery, evidence.DeclinedMeansAbsent, evidence.AckIsFinal, evidence.RowsMatchClients, evidence.StableRedeliveryID, evidence.LookupsTrue},
+		Breaks: evidence.SingleEffect, Follows: []string{evidence.NoDuplicateDelivery, evidence.DeclinedMeansAbsent, evidence.AckIsFinal, evidence.RowsMatchClients, evidence.StableRedeliveryID, evidence.LookupsTrue, evidence.MessageIdentity},
 		// Without message IDs of the publisher's the consumption log goes by
 		// business ID, and absorbs the second message.
 		SeenIn: "the answer to a publish is lost", Shown: "publisher-retries", producer: retryInside,
