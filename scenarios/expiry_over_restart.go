@@ -26,12 +26,12 @@ var expiryOverRestart = script.Scenario{
 		script.Restart{Actor: "broker"},
 		script.Elapse{BusinessID: "order-2", Margin: 300 * time.Millisecond},
 		script.Start{Actor: "c1"},
-		script.Await{Condition: script.Effect("order-1")},
-		script.Await{Condition: script.Effect("order-3")},
+		script.Publish{BusinessID: "order-4", By: "p1", Until: "accepted"},
+		script.Await{Condition: script.Effect("order-4")},
 	},
 	Reached: []evidence.Condition{
 		script.Delivered("order-1", 0),
-		script.Effect("order-3"),
+		script.Effect("order-4"),
 	},
 	Expect: expect(evidence.NoAcceptedLoss, evidence.NoPhantom, evidence.SingleEffect, evidence.ExpiryHonoured, evidence.RowsMatchClients, evidence.Survives),
 }
