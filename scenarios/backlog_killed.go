@@ -34,5 +34,5 @@ var backlogKilled = script.Scenario{
 		script.Accepted("order-220"),
 		script.Fired("died"),
 	},
-	Expect: usual(evidence.StableRedeliveryID, evidence.Order, evidence.MessageIdentity, evidence.CreditKept),
+	Expect: usual(evidence.Order, evidence.MessageIdentity, evidence.CreditKept),
 }

@@ -33,5 +33,5 @@ var backlogRestarted = script.Scenario{
 		script.Connected("c1", 0),
 		script.Accepted("order-220"),
 	},
-	Expect: usual(evidence.StableRedeliveryID, evidence.Order, evidence.MessageIdentity, evidence.CreditKept, evidence.Routing),
+	Expect: usual(evidence.Order, evidence.MessageIdentity, evidence.CreditKept, evidence.Routing),
 }
