@@ -10,6 +10,7 @@ import (
 
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/systems"
+	"github.com/custodymq/custody/tasks"
 )
 
 var _ systems.Prober = (*instance)(nil)
@@ -72,7 +73,7 @@ func (p probe) make(ctx context.Context, address string) (systems.Probed, error)
 		return systems.Probed{}, fmt.Errorf("nats: probe: %w", err)
 	}
 	defer nc.Close()
-	stop := context.AfterFunc(ctx, func() { nc.Close() })
+	stop := context.AfterFunc(ctx, tasks.Guarded(func() { nc.Close() }))
 	defer stop()
 	br := bufio.NewReader(nc)
 	line, err := br.ReadString('\n')

@@ -149,7 +149,7 @@ func connect(ctx context.Context, address string) (*peer, error) {
 			return nil, fmt.Errorf("zeromq: probe: %w", err)
 		}
 	}
-	context.AfterFunc(ctx, func() { nc.Close() })
+	context.AfterFunc(ctx, tasks.Guarded(func() { nc.Close() }))
 	return &peer{nc: nc, br: bufio.NewReaderSize(nc, 64<<10)}, nil
 }
 

@@ -411,7 +411,7 @@ func librarySays(say []byte) func(*attempt) (systems.Probed, error) {
 		if err != nil {
 			return systems.Probed{}, fmt.Errorf("zeromq: probe: %w", err)
 		}
-		var relay sync.WaitGroup
+		var relay tasks.Group
 		defer relay.Wait()
 		defer ln.Close()
 		relay.Go(func() {
