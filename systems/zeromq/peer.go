@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+
+	"github.com/custodymq/custody/tasks"
 )
 
 // peer speaks ZMTP and the broker's protocol byte by byte, as PROTOCOL.md has

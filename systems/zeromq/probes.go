@@ -10,13 +10,13 @@ import (
 	"math"
 	"net"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/custodymq/custody/broker/client"
 	"github.com/custodymq/custody/broker/wire"
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/systems"
+	"github.com/custodymq/custody/tasks"
 )
 
 var _ systems.Prober = (*instance)(nil)
