@@ -100,14 +100,20 @@ func (c *ordered) conclude(l *ledger, out *ruling) {
 		out.notApplicable = "the profile names no scope of order"
 		return
 	}
-	for _, p := range c.tentative {
+	l.misordered(c.tentative, "overtaken", "%s was published before %s and delivered after it", out)
+}
+
+// misordered judges pairs out of order, when the acceptance of both is known.
+// The text has room for the two, the earlier published first.
+func (l *ledger) misordered(pairs []pair, kind, text string, out *ruling) {
+	for _, p := range pairs {
 		m, later := l.message(p.earlier), l.message(p.later)
 		if !eligible(m) || !eligible(later) {
 			continue
 		}
-		f := l.finding(m, nil, "overtaken", p.before, p.seq)
+		f := l.finding(m, nil, kind, p.before, p.seq)
 		f.Subscription, f.HandOver = l.name(p.sub), BrokerToConsumer
-		f.Text = fmt.Sprintf("%s was published before %s and delivered after it", l.label(m), l.label(later))
+		f.Text = fmt.Sprintf(text, l.label(m), l.label(later))
 		out.violate(byEvents, f)
 	}
 }

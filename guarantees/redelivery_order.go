@@ -1,10 +1,6 @@
 package guarantees
 
-import (
-	"fmt"
-
-	"github.com/custodymq/custody/evidence"
-)
+import "github.com/custodymq/custody/evidence"
 
 var redeliveryOrder = Guarantee{
 	Name: evidence.RedeliveryOrder, Usual: "strict FIFO, order across redelivery",
@@ -70,14 +66,5 @@ func (c *reordered) conclude(l *ledger, out *ruling) {
 		out.notApplicable = "the profile names no scope of order"
 		return
 	}
-	for _, p := range c.tentative {
-		m, later := l.message(p.earlier), l.message(p.later)
-		if !eligible(m) || !eligible(later) {
-			continue
-		}
-		f := l.finding(m, nil, "out-of-order", p.before, p.seq)
-		f.Subscription, f.HandOver = l.name(p.sub), BrokerToConsumer
-		f.Text = fmt.Sprintf("%s was published before %s, and came after it on one session", l.label(m), l.label(later))
-		out.violate(byEvents, f)
-	}
+	l.misordered(c.tentative, "out-of-order", "%s was published before %s, and came after it on one session", out)
 }

@@ -10,7 +10,6 @@ import (
 
 // backlogKilled is backlogRestarted without the order.
 var backlogKilled = script.Scenario{
-
 	Name:  "backlog-killed",
 	Why:   "Two hundred messages wait, some of them in the hands of a consumer, when the broker is killed: each that was accepted is served as it was sent, and IDs do not begin again.",
 	Needs: []string{string(systems.NeedAcks), string(systems.NeedRedelivery)},

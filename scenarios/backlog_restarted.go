@@ -11,7 +11,6 @@ import (
 // backlogRestarted: what waits when the broker is restarted is served in full
 // after it, and what is published then is told from it.
 var backlogRestarted = script.Scenario{
-
 	Name:  "backlog-restarted",
 	Why:   "Two hundred messages wait, some of them in the hands of a consumer, when the broker is restarted in order: each is served as it was sent, and IDs do not begin again.",
 	Needs: []string{string(systems.NeedAcks), string(systems.NeedRedelivery)}, // so that something waits

@@ -11,7 +11,6 @@ import (
 // consumerLeaves: what a consumer has in its hands when it says goodbye goes to
 // the others.
 var consumerLeaves = script.Scenario{
-
 	Name:  "consumer-leaves",
 	Why:   "One of two consumers closes its session with messages in its hands and more on their way to it, and another comes: those who are there get them all.",
 	Needs: []string{string(systems.NeedCompeting), string(systems.NeedRedelivery), string(systems.NeedAcks)},

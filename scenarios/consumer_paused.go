@@ -10,7 +10,6 @@ import (
 
 // consumerPaused: who has held a message for too long holds it no more.
 var consumerPaused = script.Scenario{
-
 	Name:  "consumer-paused",
 	Why:   "A consumer stands still with a message in its hands until another has been given it; its late acknowledgement settles nothing of the other's.",
 	Needs: []string{string(systems.NeedCompeting), string(systems.NeedTimeout), string(systems.NeedAcks)},

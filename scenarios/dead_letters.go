@@ -9,7 +9,6 @@ import (
 
 // deadLetters: one of several is taken up again, and it alone.
 var deadLetters = script.Scenario{
-
 	Name: "dead-letters",
 	Why:  "Three messages always fail and are dead-lettered; one is redriven and fails again, one is discarded, one stays, and the others go on.",
 	Steps: []script.Step{

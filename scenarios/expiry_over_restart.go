@@ -10,7 +10,6 @@ import (
 
 // expiryOverRestart: a deadline is a moment, and not a time that begins again.
 var expiryOverRestart = script.Scenario{
-
 	Name:  "expiry-over-restart",
 	Why:   "The broker is restarted in the middle of a message's time to live: it is not given more of it, and the others are not given less.",
 	Needs: []string{string(systems.NeedTTL), string(systems.NeedAcks)},

@@ -9,7 +9,6 @@ import (
 
 // groupCommit: a commit that holds many messages holds each of them.
 var groupCommit = script.Scenario{
-
 	Name: "group-commit",
 	Why:  "The store is slow, so that many messages gather in one commit, and the broker is killed while they do: what was accepted is there, whole.",
 	Steps: []script.Step{

@@ -9,7 +9,6 @@ import (
 // killInFlight: a message in a consumer's hands is the broker's until it is
 // acknowledged, also when both are gone.
 var killInFlight = script.Scenario{
-
 	Name:  "kill-in-flight",
 	Why:   "The broker is killed while a consumer holds a message that it has not acknowledged, and the consumer never comes back.",
 	Needs: []string{string(systems.NeedAcks), string(systems.NeedRedelivery)},

@@ -10,7 +10,6 @@ import (
 
 // redeliveryInOrder: what comes again comes in the order in which it was sent.
 var redeliveryInOrder = script.Scenario{
-
 	Name:  "redelivery-in-order",
 	Why:   "A consumer dies with ten messages in its hands: they come again, to another, in the order in which they were published.",
 	Needs: []string{string(systems.NeedRedelivery), string(systems.NeedAcks)},

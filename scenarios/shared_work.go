@@ -10,7 +10,6 @@ import (
 
 // sharedWork: who competes and is ready gets something to do.
 var sharedWork = script.Scenario{
-
 	Name:  "shared-work",
 	Why:   "Three consumers compete for two hundred messages, each free most of the time: each of them is served.",
 	Needs: []string{string(systems.NeedCompeting), string(systems.NeedAcks)},

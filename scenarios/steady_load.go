@@ -11,7 +11,6 @@ import (
 // steadyLoad is the work that a production system has all day: batches, windows,
 // keys, headers and sizes, from two publishers at once.
 var steadyLoad = script.Scenario{
-
 	Name:  "steady-load",
 	Why:   "Two publishers send hundreds of messages at once, with keys, headers and sizes of every kind, and nothing goes wrong.",
 	Needs: []string{string(systems.NeedAcks)}, // so that a full window holds back

@@ -7,7 +7,6 @@ import (
 
 // topics: what is sent to one destination reaches its subscribers and nobody else.
 var topics = script.Scenario{
-
 	Name: "topics",
 	Why:  "Three destinations are used at once, with the same keys and sizes: each subscriber gets what was sent to its own.",
 	Steps: []script.Step{

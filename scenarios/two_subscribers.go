@@ -9,7 +9,6 @@ import (
 // twoSubscribers: each logical subscriber is owed every message, also what came
 // while it was away.
 var twoSubscribers = script.Scenario{
-
 	Name:  "two-subscribers",
 	Why:   "Two subscribers get everything, each for itself; one is away for a while, and misses nothing of what the system keeps for it.",
 	Needs: []string{string(systems.NeedFanOut), string(systems.NeedAcks)},

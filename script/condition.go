@@ -75,6 +75,9 @@ func Gone(id string) evidence.Condition { return Condition(evidence.CondGone, id
 func Connected(actor string, times int) evidence.Condition {
 	return Condition(evidence.CondConnected, actor, "", times)
 }
+func Carried(frame, actor string, times int) evidence.Condition {
+	return Condition(evidence.CondCarried, actor, frame, times)
+}
 func HandlerFailed(id string, times int) evidence.Condition {
 	return Condition(evidence.CondFailed, id, "", times)
 }
@@ -149,8 +152,4 @@ func (p *parser) condition() evidence.Condition {
 	}
 	c.Line = printCondition(c)
 	return c
-}
-
-func Carried(frame, actor string, times int) evidence.Condition {
-	return Condition(evidence.CondCarried, actor, frame, times)
 }
