@@ -25,7 +25,7 @@ build:
 
 ## brokers: install the servers that are run as child processes (Debian, root)
 brokers: build
-	containers/brokers.sh
+	process/brokers.sh
 
 ## accept: run the checklist on SYSTEM, and leave report/report.html and report/junit.xml
 accept: build
@@ -114,8 +114,8 @@ soak: build
 
 ## images: the servers as Docker images, from packages and no image registry (as root, on Debian)
 images:
-	containers/images/dockerd.sh
-	containers/images/build.sh
+	process/images/dockerd.sh
+	process/images/build.sh
 
 clean:
 	rm -rf bin report

@@ -20,9 +20,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/custodymq/custody/bench"
-	"github.com/custodymq/custody/containers"
 	"github.com/custodymq/custody/guarantees"
+	"github.com/custodymq/custody/process"
+	"github.com/custodymq/custody/runner"
 	"github.com/custodymq/custody/scenarios"
 	"github.com/custodymq/custody/script"
 	"github.com/custodymq/custody/systems"
@@ -47,7 +47,7 @@ import (
 // It takes a *testing.T and no testing.TB: only that has subtests.
 func Accept(t *testing.T, s systems.System, opts ...Option) {
 	t.Helper()
-	o := options{seed: 1, parallel: 2 * runtime.NumCPU(), scale: bench.DefaultScale, out: os.Getenv("CUSTODY_OUT")}
+	o := options{seed: 1, parallel: 2 * runtime.NumCPU(), scale: runner.DefaultScale, out: os.Getenv("CUSTODY_OUT")}
 	for _, set := range opts {
 		set(&o)
 	}
@@ -59,7 +59,7 @@ func Accept(t *testing.T, s systems.System, opts ...Option) {
 		// Such a process would run these same tests instead, and start more of them.
 		t.Fatal("custodytest: this system can be consumed from a process of its own, which this test binary cannot become; let TestMain call custodytest.Main(m, system)")
 	}
-	o.servers = containers.NewPool()
+	o.servers = process.NewPool()
 	t.Cleanup(func() {
 		if err := o.servers.Close(t.Context()); err != nil {
 			t.Errorf("custodytest: end the servers that were kept between scenarios: %v", err)
@@ -107,7 +107,7 @@ func (o options) run(ctx context.Context, s systems.System, scenario script.Scen
 	within := time.Duration(float64(limit) * o.scale)
 	ctx, cancel := context.WithTimeoutCause(ctx, within, fmt.Errorf("custodytest: it did not end within %v; on a slow machine use custodytest.Scale", within))
 	defer cancel()
-	j, err := scenarios.Run(ctx, bench.Options{System: s, Spec: specOf(s), Scenario: scenario, Dir: dir, Seed: o.seed, Scale: o.scale, Servers: o.servers})
+	j, err := scenarios.Run(ctx, runner.Options{System: s, Spec: specOf(s), Scenario: scenario, Dir: dir, Seed: o.seed, Scale: o.scale, Servers: o.servers})
 	return scenarios.Outcome{Name: scenario.Name, Dir: dir, Judgement: j, Err: err}
 }
 
@@ -158,9 +158,9 @@ var hasRoles atomic.Bool
 // Systems without Connector, such as one in memory, need no Main: scenarios
 // that need such a process do not apply to them.
 func Main(m *testing.M, known ...systems.System) {
-	containers.RunRole(map[string]func() containers.Role{
-		bench.ConsumerRole: func() containers.Role {
-			return bench.NewConsumerRole(func(spec string, _ float64) (systems.System, error) {
+	process.RunRole(map[string]func() process.Role{
+		runner.ConsumerRole: func() process.Role {
+			return runner.NewConsumerRole(func(spec string, _ float64) (systems.System, error) {
 				for _, s := range known {
 					if specOf(s) == spec {
 						return s, nil

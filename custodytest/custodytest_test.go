@@ -13,23 +13,23 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/custodymq/custody/bench"
-	"github.com/custodymq/custody/containers"
 	"github.com/custodymq/custody/custodytest"
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/process"
+	"github.com/custodymq/custody/runner"
 	"github.com/custodymq/custody/systems"
 	"github.com/custodymq/custody/systems/zeromq"
 )
 
-var reference = zeromq.Profiles(bench.DefaultScale)[0]
+var reference = zeromq.Profiles(runner.DefaultScale)[0]
 
 // withoutMain makes TestMain forget to call Main, in a process of its own.
 const withoutMain = "CUSTODYTEST_WITHOUT_MAIN"
 
 func TestMain(m *testing.M) {
 	switch {
-	case os.Getenv(containers.RoleVariable) == zeromq.RoleName: // the reference broker has a role of its own
-		containers.RunRole(map[string]func() containers.Role{zeromq.RoleName: zeromq.Role})
+	case os.Getenv(process.RoleVariable) == zeromq.RoleName: // the reference broker has a role of its own
+		process.RunRole(map[string]func() process.Role{zeromq.RoleName: zeromq.Role})
 	case os.Getenv(withoutMain) != "":
 		os.Exit(m.Run())
 	}

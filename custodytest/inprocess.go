@@ -95,11 +95,11 @@ func (p producer) Send(ctx context.Context, m systems.Message) (systems.Pending,
 	id, err := p.broker.Publish(ctx, m)
 	switch {
 	case err == nil:
-		return answer{Acceptance: evidence.Accepted, HeldBy: p.heldBy, MessageID: id, Told: "ok"}, nil
+		return answer{Acceptance: evidence.Accepted, HeldBy: p.heldBy, MessageID: id, ClientResult: "ok"}, nil
 	case errors.Is(err, ErrDeclined):
-		return answer{Acceptance: evidence.Declined, Cause: evidence.CauseStated, Told: err.Error(), Reason: err.Error()}, nil
+		return answer{Acceptance: evidence.Declined, Cause: evidence.CauseStated, ClientResult: err.Error(), Reason: err.Error()}, nil
 	}
-	return answer{Acceptance: evidence.Unknown, Told: err.Error(), Reason: err.Error()}, nil
+	return answer{Acceptance: evidence.Unknown, ClientResult: err.Error(), Reason: err.Error()}, nil
 }
 
 // answer is there as soon as Send has returned.

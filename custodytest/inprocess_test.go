@@ -40,10 +40,10 @@ func TestInProcessReceipt(t *testing.T) {
 		by        evidence.HeldBy
 		want      systems.Receipt
 	}{
-		{"accepted", nil, 0, systems.Receipt{Acceptance: evidence.Accepted, HeldBy: evidence.HeldByBrokerMemory, MessageID: "m-1", Told: "ok"}},
-		{"accepted by a store", nil, evidence.HeldByStore, systems.Receipt{Acceptance: evidence.Accepted, HeldBy: evidence.HeldByStore, MessageID: "m-1", Told: "ok"}},
-		{"declined", fmt.Errorf("full: %w", ErrDeclined), 0, systems.Receipt{Acceptance: evidence.Declined, Cause: evidence.CauseStated, Told: "full: custodytest: declined", Reason: "full: custodytest: declined"}},
-		{"in doubt", down, 0, systems.Receipt{Acceptance: evidence.Unknown, Told: "down", Reason: "down"}},
+		{"accepted", nil, 0, systems.Receipt{Acceptance: evidence.Accepted, HeldBy: evidence.HeldByBrokerMemory, MessageID: "m-1", ClientResult: "ok"}},
+		{"accepted by a store", nil, evidence.HeldByStore, systems.Receipt{Acceptance: evidence.Accepted, HeldBy: evidence.HeldByStore, MessageID: "m-1", ClientResult: "ok"}},
+		{"declined", fmt.Errorf("full: %w", ErrDeclined), 0, systems.Receipt{Acceptance: evidence.Declined, Cause: evidence.CauseStated, ClientResult: "full: custodytest: declined", Reason: "full: custodytest: declined"}},
+		{"in doubt", down, 0, systems.Receipt{Acceptance: evidence.Unknown, ClientResult: "down", Reason: "down"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p, err := opened(t, fixed{published: c.published}, c.by).Producer(t.Context(), systems.ProducerOptions{})

@@ -3,7 +3,7 @@ package custodytest
 import (
 	"errors"
 
-	"github.com/custodymq/custody/containers"
+	"github.com/custodymq/custody/process"
 	"github.com/custodymq/custody/scenarios"
 	"github.com/custodymq/custody/script"
 )
@@ -17,7 +17,7 @@ type options struct {
 	seed     uint64
 	parallel int
 	scale    float64
-	servers  *containers.Pool
+	servers  *process.Pool
 }
 
 // Scenarios are those to run, by name, instead of the whole catalogue.

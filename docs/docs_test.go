@@ -19,7 +19,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/custodymq/custody/bench"
+	"github.com/custodymq/custody/runner"
 	"github.com/custodymq/custody/script"
 )
 
@@ -109,7 +109,7 @@ func TestScriptsParse(t *testing.T) {
 				t.Errorf("%s, block at line %d is not written as Custody prints it:\n%s", page, b.line, again)
 			}
 			if whole {
-				if err := bench.Check(s); err != nil {
+				if err := runner.Check(s); err != nil {
 					t.Errorf("%s, block at line %d: %v", page, b.line, err)
 				}
 			}

@@ -27,7 +27,7 @@ import (
 	"github.com/custodymq/custody/reports"
 	"github.com/custodymq/custody/scenarios"
 	"github.com/custodymq/custody/systems"
-	"github.com/custodymq/custody/systems/all"
+	"github.com/custodymq/custody/systems/registry"
 )
 
 // generated are the parts of pages that are told by the code. In a page each
@@ -139,7 +139,7 @@ func oldestTable() string {
 	var b strings.Builder
 	b.WriteString("| system | server | oldest |\n|---|---|---|\n")
 	seen := map[string]bool{}
-	for _, s := range all.Systems(1) {
+	for _, s := range registry.Systems(1) {
 		d := s.Describe()
 		for _, server := range slices.Sorted(maps.Keys(d.Oldest)) {
 			if row := fmt.Sprintf("| `%s` | %s | %s |\n", d.System, server, d.Oldest[server]); !seen[row] {
@@ -186,7 +186,7 @@ func gridTable(part func(reports.Grid) reports.Grid) string {
 
 func profiles() []systems.Description {
 	var found []systems.Description
-	for _, s := range all.Systems(1) {
+	for _, s := range registry.Systems(1) {
 		found = append(found, s.Describe())
 	}
 	return found

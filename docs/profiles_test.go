@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/custodymq/custody/systems/all"
+	"github.com/custodymq/custody/systems/registry"
 )
 
 // TestProfilesOpen reads each profile of a server of the reader's own.
@@ -21,7 +21,7 @@ func TestProfilesOpen(t *testing.T) {
 			if err := os.WriteFile(path, []byte(b.text), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := all.Find(path, 1); err != nil {
+			if _, err := registry.Find(path, 1); err != nil {
 				t.Errorf("%s, block at line %d: %v", page, b.line, err)
 			}
 			opened++

@@ -79,8 +79,8 @@ func (d *Decoder) eventField(key []byte, e *Event) error {
 		return name(d, markNames, "mark", &e.Mark)
 	case "attempt":
 		return integer(d, &e.Attempt)
-	case "told":
-		return d.text(&e.Told)
+	case "clientResult", "told": // told: format 1
+		return d.text(&e.ClientResult)
 	case "key":
 		return d.text(&e.Key)
 	case "digest":
@@ -542,7 +542,7 @@ func AppendJSON(dst []byte, e *Event) []byte {
 	dst = appendName(dst, `,"ack":`, ackOutcomeNames, e.Ack)
 	dst = appendName(dst, `,"mark":`, markNames, e.Mark)
 	dst = appendInteger(dst, `,"attempt":`, int64(e.Attempt))
-	dst = appendText(dst, `,"told":`, e.Told)
+	dst = appendText(dst, `,"clientResult":`, e.ClientResult)
 	dst = appendText(dst, `,"key":`, e.Key)
 	dst = appendText(dst, `,"digest":`, e.Digest)
 	dst = appendInteger(dst, `,"size":`, int64(e.Size))

@@ -18,7 +18,7 @@ func fullEvent() Event {
 		Actor: "c1", Session: "c1#2", Subscription: "orders", Destination: "orders",
 		BusinessID: "order-1", PublishID: "p1-1-1", MessageID: "m-ü-1",
 		Acceptance: Accepted, HeldBy: HeldByStore, Ack: AckConfirmed, Mark: MarkRedelivered, Attempt: 2,
-		Told: `ok "quoted" <&> \ back`, Key: "k", Digest: "00ff00ff00ff00ff", Size: 120, TTL: time.Second,
+		ClientResult: `ok "quoted" <&> \ back`, Key: "k", Digest: "00ff00ff00ff00ff", Size: 120, TTL: time.Second,
 		Link: "c1", Conn: 1, Frame: "ack", To: ToBroker,
 		Items: []FrameItem{{BusinessID: "order-1", PublishID: "p1-1-1"}, {}, {MessageID: "m2"}},
 		Fault: "lost", Struck: "drop", Incarnation: 3, Phase: Act,
@@ -288,7 +288,7 @@ func benchEvent(i int) Event {
 		e.Kind, e.Actor, e.Session, e.Subscription, e.Call = PublishCalled, "p1", "p1#1", "", uint64(i)
 	case 1:
 		e.Kind, e.Actor, e.Session, e.Subscription, e.Call = PublishReturned, "p1", "p1#1", "", uint64(i)
-		e.Acceptance, e.HeldBy, e.Told = Accepted, HeldByStore, "ok"
+		e.Acceptance, e.HeldBy, e.ClientResult = Accepted, HeldByStore, "ok"
 	case 2:
 		e.Kind, e.Mark, e.Attempt, e.MessageID = Delivered, MarkFirst, 1, "m-"+id
 	case 3:

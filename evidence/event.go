@@ -24,16 +24,16 @@ type Event struct {
 	PublishID    string `json:"publish,omitempty"`      // producer + counter + try: ours, carried in the payload, one for each call
 	MessageID    string `json:"message,omitempty"`      // what the system calls it; may be absent
 
-	Acceptance Acceptance    `json:"acceptance,omitzero"` // PublishReturned, LookupReturned
-	HeldBy     HeldBy        `json:"heldBy,omitzero"`
-	Ack        AckOutcome    `json:"ack,omitzero"`     // AckReturned, NackReturned
-	Mark       Mark          `json:"mark,omitzero"`    // Delivered
-	Attempt    int           `json:"attempt,omitzero"` // Delivered: as the system counts, from 1; 0 where it does not
-	Told       string        `json:"told,omitempty"`   // PublishReturned: what the call told the application, in words
-	Key        string        `json:"key,omitempty"`    // ordering key
-	Digest     string        `json:"digest,omitempty"` // of payload, key and headers: see Envelope
-	Size       int           `json:"size,omitzero"`    // payload bytes
-	TTL        time.Duration `json:"ttl,omitzero"`     // PublishCalled: asked for; 0 is none
+	Acceptance   Acceptance    `json:"acceptance,omitzero"` // PublishReturned, LookupReturned
+	HeldBy       HeldBy        `json:"heldBy,omitzero"`
+	Ack          AckOutcome    `json:"ack,omitzero"`           // AckReturned, NackReturned
+	Mark         Mark          `json:"mark,omitzero"`          // Delivered
+	Attempt      int           `json:"attempt,omitzero"`       // Delivered: as the system counts, from 1; 0 where it does not
+	ClientResult string        `json:"clientResult,omitempty"` // PublishReturned: what the call told the application, in words
+	Key          string        `json:"key,omitempty"`          // ordering key
+	Digest       string        `json:"digest,omitempty"`       // of payload, key and headers: see Envelope
+	Size         int           `json:"size,omitzero"`          // payload bytes
+	TTL          time.Duration `json:"ttl,omitzero"`           // PublishCalled: asked for; 0 is none
 
 	Link  string      `json:"link,omitempty"`  // Frame*, Fault*: the link's name, that is its actor's
 	Conn  int         `json:"conn,omitzero"`   // Frame*: connection number on that link, from 1

@@ -32,7 +32,7 @@ var lookupWords = map[string]Standing{"stored": Stored, "settled": Settled, "dea
 func (e *Event) fromFormat1() {
 	switch e.Kind {
 	case PublishReturned:
-		e.OK = e.Told == "ok"
+		e.OK = e.ClientResult == "ok"
 		e.Duplicate = strings.HasPrefix(e.Reason, "duplicate")
 	case LookupReturned:
 		e.Standing = lookupWords[e.Reason]

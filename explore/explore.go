@@ -16,9 +16,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/custodymq/custody/bench"
 	"github.com/custodymq/custody/broker/defects"
 	"github.com/custodymq/custody/guarantees"
+	"github.com/custodymq/custody/runner"
 	"github.com/custodymq/custody/scenarios"
 	"github.com/custodymq/custody/script"
 	"github.com/custodymq/custody/systems"
@@ -303,7 +303,7 @@ func (v *Violation) Keep(dir string) (string, error) {
 // onSystem makes one run of a system. Its evidence stays if it breaks a promise.
 func (e *explorer) onSystem(ctx context.Context, s script.Scenario, seed uint64) (guarantees.Judgement, []byte, error) {
 	dir := filepath.Join(e.o.Dir, fmt.Sprintf("%s-run-%d", s.Name, e.made.Add(1)))
-	j, err := scenarios.Run(ctx, bench.Options{System: e.o.System, Spec: e.o.Spec, Scenario: s, Dir: dir, Seed: seed, Scale: e.o.Scale, Defect: e.o.Defect})
+	j, err := scenarios.Run(ctx, runner.Options{System: e.o.System, Spec: e.o.Spec, Scenario: s, Dir: dir, Seed: seed, Scale: e.o.Scale, Defect: e.o.Defect})
 	if len(j.Broken) == 0 {
 		err = errors.Join(err, os.RemoveAll(dir))
 	}

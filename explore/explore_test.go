@@ -12,18 +12,18 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/custodymq/custody/bench"
-	"github.com/custodymq/custody/bench/child"
 	"github.com/custodymq/custody/broker/defects"
 	"github.com/custodymq/custody/guarantees"
+	"github.com/custodymq/custody/runner"
+	"github.com/custodymq/custody/runner/child"
 	"github.com/custodymq/custody/script"
-	"github.com/custodymq/custody/systems/all"
+	"github.com/custodymq/custody/systems/registry"
 	"github.com/custodymq/custody/systems/zeromq"
 	"github.com/custodymq/custody/systems/zeromq/simulated"
 )
 
 func TestMain(m *testing.M) {
-	child.Run(all.Find)
+	child.Run(registry.Find)
 	goleak.VerifyTestMain(m)
 }
 
@@ -86,8 +86,8 @@ func TestEveryDefectIsFound(t *testing.T) {
 				t.Errorf("%d steps are left:\n%s", v.Steps, v.Script)
 			}
 			parsed, err := script.Parse("", v.Script)
-			if err != nil || bench.Check(parsed) != nil {
-				t.Errorf("what is written cannot be run: %v, %v\n%s", err, bench.Check(parsed), v.Script)
+			if err != nil || runner.Check(parsed) != nil {
+				t.Errorf("what is written cannot be run: %v, %v\n%s", err, runner.Check(parsed), v.Script)
 			}
 		})
 	}
@@ -128,7 +128,7 @@ func TestSameSeedSameFinding(t *testing.T) {
 // Every drawn script is one that custody run takes.
 func TestDrawnScriptsCanBeRun(t *testing.T) {
 	for _, spec := range []string{"zeromq", "zeromq:at-most-once", "nats"} {
-		system, err := all.Find(spec, 1)
+		system, err := registry.Find(spec, 1)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -138,12 +138,12 @@ func TestDrawnScriptsCanBeRun(t *testing.T) {
 			text := script.Print(s)
 			parsed, err := script.Parse("", text)
 			if err == nil {
-				err = bench.Check(parsed)
+				err = runner.Check(parsed)
 			}
 			if err != nil || script.Print(parsed) != text {
 				t.Fatalf("%s, seed %d: %v\n%s", spec, seed, err, text)
 			}
-			for _, n := range bench.Needs(s) {
+			for _, n := range runner.Needs(s) {
 				if why, lacks := desc.Lacks[n]; lacks {
 					t.Fatalf("%s, seed %d needs %s: %s\n%s", spec, seed, n, why, text)
 				}
@@ -171,7 +171,7 @@ func TestRegressions(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := bench.Check(s); err != nil {
+		if err := runner.Check(s); err != nil {
 			t.Fatal(err)
 		}
 		for seed := range uint64(100) {
@@ -309,12 +309,12 @@ func TestExploreASystem(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it makes real runs")
 	}
-	system, err := all.Find("nats", bench.DefaultScale)
+	system, err := registry.Find("nats", runner.DefaultScale)
 	if err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	r, err := Explore(t.Context(), Options{System: system, Spec: "nats", Scale: bench.DefaultScale, Seed: 1, Runs: 2, Dir: dir})
+	r, err := Explore(t.Context(), Options{System: system, Spec: "nats", Scale: runner.DefaultScale, Seed: 1, Runs: 2, Dir: dir})
 	if err != nil || r.Simulated || r.Hash != "" || r.Schedules != 2 {
 		t.Errorf("%+v, %v", r, err)
 	}

@@ -6,9 +6,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/custodymq/custody/bench"
 	"github.com/custodymq/custody/faults"
 	"github.com/custodymq/custody/links"
+	"github.com/custodymq/custody/runner"
 	"github.com/custodymq/custody/script"
 	"github.com/custodymq/custody/systems"
 )
@@ -30,7 +30,7 @@ func Generate(desc systems.Description, seed uint64) script.Scenario {
 // every consumer keeps a consumption log.
 func expected(desc systems.Description, steps []script.Step) []string {
 	var names []string
-	for _, c := range bench.Claims(desc, script.Scenario{Steps: steps}) {
+	for _, c := range runner.Claims(desc, script.Scenario{Steps: steps}) {
 		names = append(names, c.Guarantee)
 	}
 	return names
@@ -59,7 +59,7 @@ func pick[T any](g *generator, list ...T) T { return list[g.r.IntN(len(list))] }
 
 // add a step, unless the system lacks what it needs.
 func (g *generator) add(s script.Step) bool {
-	for _, n := range bench.Needs(script.Scenario{Steps: []script.Step{s}}) {
+	for _, n := range runner.Needs(script.Scenario{Steps: []script.Step{s}}) {
 		if _, lacks := g.desc.Lacks[n]; lacks {
 			return false
 		}

@@ -4,13 +4,13 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/custodymq/custody/bench"
+	"github.com/custodymq/custody/runner"
 	"github.com/custodymq/custody/script"
 )
 
 // Shrink gives the smallest scenario that it finds for which fails still says
 // yes, s itself being one: first with fewer steps (delta debugging), then with
-// plainer ones, until neither helps. It asks about no script that bench.Check
+// plainer ones, until neither helps. It asks about no script that runner.Check
 // refuses. fails is asked at most bound times.
 func Shrink(s script.Scenario, bound int, fails func(script.Scenario) bool) script.Scenario {
 	k := &shrinker{best: s, left: bound, fails: fails}
@@ -34,7 +34,7 @@ type shrinker struct {
 func (k *shrinker) try(steps []script.Step) bool {
 	s := k.best
 	s.Steps = steps
-	if k.left <= 0 || !fair(s) || bench.Check(s) != nil {
+	if k.left <= 0 || !fair(s) || runner.Check(s) != nil {
 		return false
 	}
 	k.left--

@@ -9,9 +9,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/custodymq/custody/bench"
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/guarantees"
+	"github.com/custodymq/custody/runner"
 	"github.com/custodymq/custody/script"
 	"github.com/custodymq/custody/systems"
 )
@@ -35,8 +35,8 @@ type Simulator struct {
 // until its next Run. An error is a failure to measure; the history says so too.
 func (s *Simulator) Run(ctx context.Context, o Simulation) (*evidence.History, error) {
 	var kept *evidence.Memory
-	err := bench.Run(ctx, bench.Options{System: o.System, Spec: "zeromq", Scenario: o.Scenario, Seed: o.Seed, Scale: 1, Defect: o.Defect,
-		Record: func(m evidence.Manifest, now func() time.Duration) (bench.Recording, error) {
+	err := runner.Run(ctx, runner.Options{System: o.System, Spec: "zeromq", Scenario: o.Scenario, Seed: o.Seed, Scale: 1, Defect: o.Defect,
+		Record: func(m evidence.Manifest, now func() time.Duration) (runner.Recording, error) {
 			kept = evidence.NewMemory(m, now, s.room)
 			return kept, nil
 		}})

@@ -13,10 +13,10 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/custodymq/custody/bench"
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/faults"
 	"github.com/custodymq/custody/links"
+	"github.com/custodymq/custody/runner"
 	"github.com/custodymq/custody/script"
 	"github.com/custodymq/custody/systems"
 	"github.com/custodymq/custody/tasks"
@@ -101,7 +101,7 @@ func TestExamples(t *testing.T) {
 		seen[f.Verb] = true
 		s, err := script.Parse(f.Verb, "scenario x\nproducer p1 to orders\nconsumer c1 on orders\n"+f.Example)
 		if err == nil {
-			err = bench.Check(s)
+			err = runner.Check(s)
 		}
 		if err != nil {
 			t.Errorf("%s: %v", f.Verb, err)

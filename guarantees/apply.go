@@ -322,12 +322,12 @@ func (l *ledger) delivered(e *evidence.Event, tell observe) {
 	l.step(m, partyConsumer)
 	tell(e, m, r)
 	if l.automatic {
-		l.settle(m, r, sub)
+		l.markSettled(m, r, sub)
 	}
 }
 
-// settle notes that a subscriber is through with a message.
-func (l *ledger) settle(m *message, r *receipt, sub *subscriber) {
+// markSettled notes that a subscriber is through with a message.
+func (l *ledger) markSettled(m *message, r *receipt, sub *subscriber) {
 	if sub.inFlight > 0 {
 		sub.inFlight--
 	}
@@ -380,7 +380,7 @@ func (l *ledger) handling(e *evidence.Event, tell observe) {
 	}
 	tell(e, m, r)
 	if e.Kind == evidence.AckReturned || e.Kind == evidence.NackReturned {
-		l.settle(m, r, sub)
+		l.markSettled(m, r, sub)
 	}
 }
 

@@ -61,7 +61,7 @@ func synthetic(n int) iter.Seq2[*evidence.Event, error] {
 				c := evidence.Event{Kind: evidence.PublishCalled, Actor: names[0][lane], Session: names[1][lane], Destination: "orders",
 					PublishID: slot.publish, BusinessID: slot.business, Digest: "0123456789abcdef", Size: 256}
 				r := c
-				r.Kind, r.MessageID, r.Acceptance, r.HeldBy, r.Told = evidence.PublishReturned, slot.message, evidence.Accepted, evidence.HeldByStore, "ok"
+				r.Kind, r.MessageID, r.Acceptance, r.HeldBy, r.ClientResult = evidence.PublishReturned, slot.message, evidence.Accepted, evidence.HeldByStore, "ok"
 				if !send(c) || !send(r) {
 					return
 				}

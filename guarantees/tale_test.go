@@ -94,7 +94,7 @@ func (t *tale) answer(publish string, a evidence.Acceptance, change ...func(*evi
 	e := t.of(evidence.PublishReturned, actorOfPublish(publish)+"#1", publish)
 	e.Destination, e.Acceptance = "orders", a
 	if a == evidence.Accepted {
-		e.HeldBy, e.OK, e.Told = evidence.HeldByStore, true, "ok"
+		e.HeldBy, e.OK, e.ClientResult = evidence.HeldByStore, true, "ok"
 	} else {
 		e.MessageID = ""
 	}
@@ -117,7 +117,7 @@ func answeredWith(id string) func(*evidence.Event) {
 }
 func business(id string) func(*evidence.Event) { return func(e *evidence.Event) { e.BusinessID = id } }
 func digest(d string) func(*evidence.Event)    { return func(e *evidence.Event) { e.Digest = d } }
-func toldOK(e *evidence.Event)                 { e.OK, e.Told = true, "ok" }
+func toldOK(e *evidence.Event)                 { e.OK, e.ClientResult = true, "ok" }
 func because(s string) func(*evidence.Event)   { return func(e *evidence.Event) { e.Reason = s } }
 func called(id string) func(*evidence.Event)   { return func(e *evidence.Event) { e.MessageID = id } }
 func attempt(n int) func(*evidence.Event)      { return func(e *evidence.Event) { e.Attempt = n } }

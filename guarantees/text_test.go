@@ -23,7 +23,7 @@ var quotation = regexp.MustCompile(`⟦[^⟧]*⟧`)
 func reworded(t *tale, text func() string) {
 	for i := range t.events {
 		e := &t.events[i]
-		e.Reason, e.Told = text(), text()
+		e.Reason, e.ClientResult = text(), text()
 	}
 	for i := range t.history.Snapshots {
 		s := &t.history.Snapshots[i]

@@ -105,13 +105,13 @@ func NewAim(p Protocol, s Strike) (Aim, error) {
 	}
 	s.N = max(s.N, 1)
 	var err error
-	s.Action, err = Done(p, s.Kind, s.Action)
+	s.Action, err = EffectiveAction(p, s.Kind, s.Action)
 	return Aim{Strike: s, at: s.N}, err
 }
 
-// Done is the action that is done to a frame where a is asked for: a itself, or
+// EffectiveAction is the action that is done to a frame where a is asked for: a itself, or
 // Withhold where a drop would forge evidence. The error is an *ErrIllegal.
-func Done(p Protocol, kind string, a Action) (Action, error) {
+func EffectiveAction(p Protocol, kind string, a Action) (Action, error) {
 	if _, can := p.(Corrupter); a == Corrupt && !can {
 		return a, &ErrIllegal{Protocol: p.Name(), Kind: kind, Action: a, Why: "this protocol has no way to alter a frame and keep it well-formed"}
 	}
@@ -177,7 +177,7 @@ func (a *Aim) nextAfter() int {
 // Carried is the event of a frame that a link has carried or struck.
 func Carried(link string, conn int, to evidence.Direction, f Frame, struck string) evidence.Event {
 	return evidence.Event{Kind: evidence.FrameCarried, Actor: link, Link: link, Conn: conn, Frame: f.Kind, To: to, Items: f.Items,
-		Struck: struck, Negative: f.Negative(), Reason: f.Says}
+		Struck: struck, Negative: f.Negative(), Reason: f.Status}
 }
 
 // Struck is what such an event says of a frame that is hit. A duplicate is two

@@ -73,17 +73,17 @@ type Framer interface {
 // Frame is a whole logical unit of a protocol (an AMQP method with its header
 // and body; a ZMTP message with all its parts).
 type Frame struct {
-	Kind  string               // "" for handshakes, heartbeats and what a script cannot name
-	Items []evidence.FrameItem // the messages carried, 0 to n
-	Says  string               // of an answer: Yes, or in one word what else; "" where the protocol's frame can only mean yes
-	Raw   []byte
+	Kind   string               // "" for handshakes, heartbeats and what a script cannot name
+	Items  []evidence.FrameItem // the messages carried, 0 to n
+	Status string               // of an answer: Yes, or in one word what else; "" where the protocol's frame can only mean yes
+	Raw    []byte
 }
 
 // Yes is what a frame says that takes responsibility or confirms.
 const Yes = "accepted"
 
 // Negative says whether an answer takes no responsibility and confirms nothing.
-func (f Frame) Negative() bool { return f.Says != "" && f.Says != Yes }
+func (f Frame) Negative() bool { return f.Status != "" && f.Status != Yes }
 
 // Action on a frame.
 type Action string

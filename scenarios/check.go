@@ -3,15 +3,15 @@ package scenarios
 import (
 	"slices"
 
-	"github.com/custodymq/custody/bench"
 	"github.com/custodymq/custody/guarantees"
+	"github.com/custodymq/custody/runner"
 	"github.com/custodymq/custody/script"
 )
 
-// Check says what a script asks for that does not exist: bench.Check's, and a
-// guarantee that nobody judges. An error is a *bench.UsageError.
+// Check says what a script asks for that does not exist: runner.Check's, and a
+// guarantee that nobody judges. An error is a *runner.UsageError.
 func Check(s script.Scenario) error {
-	if err := bench.Check(s); err != nil {
+	if err := runner.Check(s); err != nil {
 		return err
 	}
 	var names []string
@@ -20,7 +20,7 @@ func Check(s script.Scenario) error {
 	}
 	for i, name := range s.Expect {
 		if !slices.Contains(names, name) {
-			return &bench.UsageError{At: s.ErrorAt(script.PartExpect, i, name, "%q is no guarantee%s", name, script.Suggest(name, names))}
+			return &runner.UsageError{At: s.ErrorAt(script.PartExpect, i, name, "%q is no guarantee%s", name, script.Suggest(name, names))}
 		}
 	}
 	return nil

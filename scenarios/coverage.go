@@ -1,7 +1,7 @@
 package scenarios
 
 import (
-	"github.com/custodymq/custody/bench"
+	"github.com/custodymq/custody/runner"
 	"github.com/custodymq/custody/script"
 )
 
@@ -40,7 +40,7 @@ type statement struct{ guarantee, class string }
 
 func statements(s script.Scenario) []statement {
 	classes := []string{""}
-	labels, _ := bench.Faults(s) // of a script that is no use there are none
+	labels, _ := runner.Faults(s) // of a script that is no use there are none
 	for _, f := range labels {
 		classes = append(classes, string(f.Class))
 	}

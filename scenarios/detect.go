@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/custodymq/custody/bench"
 	"github.com/custodymq/custody/guarantees"
+	"github.com/custodymq/custody/runner"
 	"github.com/custodymq/custody/script"
 )
 
@@ -41,7 +41,7 @@ type Detection struct {
 
 // Detect runs, for one defect, the scenarios that exercise the guarantee which it
 // breaks, until one of them shows it broken.
-func Detect(ctx context.Context, q SeededDefect, o bench.Options, dir string) (Detection, error) {
+func Detect(ctx context.Context, q SeededDefect, o runner.Options, dir string) (Detection, error) {
 	began := time.Now()
 	c := Detection{SeededDefect: q, Defect: q.Name, Breaks: q.Breaks}
 	o.Defect = q.Name

@@ -26,9 +26,9 @@ func BenchmarkJudgeFile(b *testing.B) {
 		e := evidence.Event{Kind: evidence.PublishCalled, Actor: "p1", Session: "p1#1", Destination: "orders", BusinessID: fmt.Sprintf("order-%d", i),
 			PublishID: evidence.PublishID("p1", i, 1), Digest: "0123456789abcdef"}
 		rec.Record(e)
-		e.Kind, e.MessageID, e.Acceptance, e.HeldBy, e.Told = evidence.PublishReturned, fmt.Sprintf("m-%d", i), evidence.Accepted, evidence.HeldByStore, "ok"
+		e.Kind, e.MessageID, e.Acceptance, e.HeldBy, e.ClientResult = evidence.PublishReturned, fmt.Sprintf("m-%d", i), evidence.Accepted, evidence.HeldByStore, "ok"
 		rec.Record(e)
-		e.Actor, e.Session, e.Subscription, e.Acceptance, e.HeldBy, e.Told = "c1", "c1#1", "orders", evidence.Unknown, evidence.HeldByNobody, ""
+		e.Actor, e.Session, e.Subscription, e.Acceptance, e.HeldBy, e.ClientResult = "c1", "c1#1", "orders", evidence.Unknown, evidence.HeldByNobody, ""
 		e.Kind, e.Mark, e.Attempt = evidence.Delivered, evidence.MarkFirst, 1
 		rec.Record(e)
 		e.Kind, e.Mark, e.Attempt = evidence.AckCalled, evidence.MarkNone, 0

@@ -9,12 +9,12 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
-	"github.com/custodymq/custody/bench"
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/guarantees"
+	"github.com/custodymq/custody/runner"
 	"github.com/custodymq/custody/scenarios"
 	"github.com/custodymq/custody/script"
-	"github.com/custodymq/custody/systems/all"
+	"github.com/custodymq/custody/systems/registry"
 )
 
 var _ = Describe("A step of the notation", func() {
@@ -26,10 +26,10 @@ var _ = Describe("A step of the notation", func() {
 		s, err := script.Parse("notation.scenario", text)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(scenarios.Check(s)).To(Succeed())
-		system, err := all.Find("zeromq", bench.DefaultScale)
+		system, err := registry.Find("zeromq", runner.DefaultScale)
 		Expect(err).NotTo(HaveOccurred())
 		dir := evidenceDir("notation-" + s.Name)
-		j, err := scenarios.Run(ctx, bench.Options{System: system, Spec: "zeromq", Scenario: s, Dir: dir, Seed: 1})
+		j, err := scenarios.Run(ctx, runner.Options{System: system, Spec: "zeromq", Scenario: s, Dir: dir, Seed: 1})
 		Expect(err).NotTo(HaveOccurred())
 		files, err := evidence.Open(dir)
 		Expect(err).NotTo(HaveOccurred())

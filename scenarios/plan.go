@@ -10,10 +10,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/custodymq/custody/bench"
-	"github.com/custodymq/custody/containers"
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/guarantees"
+	"github.com/custodymq/custody/process"
+	"github.com/custodymq/custody/runner"
 	"github.com/custodymq/custody/script"
 	"github.com/custodymq/custody/systems"
 	"github.com/custodymq/custody/tasks"
@@ -21,7 +21,7 @@ import (
 
 // Plan is several runs: scenarios, each repeated, a few at a time.
 type Plan struct {
-	Options   bench.Options // what they share; Scenario and Dir are set for each
+	Options   runner.Options // what they share; Scenario and Dir are set for each
 	Scenarios []script.Scenario
 	Dir       string
 	Repeat    int // 0 is 1
@@ -104,7 +104,7 @@ func (p Plan) Run(ctx context.Context) (done []Outcome, err error) {
 	}
 	runs := p.runs()
 	if p.Options.Servers == nil {
-		servers := containers.NewPool()
+		servers := process.NewPool()
 		defer func() { err = errors.Join(err, servers.Close(ctx)) }()
 		p.Options.Servers = servers
 	}
@@ -153,7 +153,7 @@ func (p Plan) Run(ctx context.Context) (done []Outcome, err error) {
 	group.Wait()
 	done = outcomes[:0]
 	for _, o := range outcomes {
-		var usage *bench.UsageError
+		var usage *runner.UsageError
 		if errors.As(o.Err, &usage) {
 			return nil, o.Err
 		}
@@ -187,7 +187,7 @@ func (b *budget) spent() bool {
 
 // resume judges a whole run of the same script, if o.Dir holds one; one that
 // was broken off is removed, to be made anew.
-func resume(o bench.Options) (j guarantees.Judgement, whole bool, err error) {
+func resume(o runner.Options) (j guarantees.Judgement, whole bool, err error) {
 	earlier, err := evidence.Open(o.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return j, false, nil

@@ -17,15 +17,15 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
-	"github.com/custodymq/custody/bench"
-	"github.com/custodymq/custody/containers"
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/guarantees"
+	"github.com/custodymq/custody/process"
+	"github.com/custodymq/custody/runner"
 	"github.com/custodymq/custody/scenarios"
 	"github.com/custodymq/custody/script"
 	"github.com/custodymq/custody/systems"
-	"github.com/custodymq/custody/systems/all"
 	"github.com/custodymq/custody/systems/defects"
+	"github.com/custodymq/custody/systems/registry"
 	"github.com/custodymq/custody/systems/systemtest"
 )
 
@@ -146,7 +146,7 @@ var _ = Describe("The track record", Ordered, ContinueOnFailure, Label("record")
 	BeforeAll(func() {
 		noLeaks()
 		ctx, cancel := context.WithCancel(context.Background())
-		servers, dir := containers.NewPool(), evidenceDir("record")
+		servers, dir := process.NewPool(), evidenceDir("record")
 		// The cases of one system are made one after the other, so that each has
 		// the server of the one before.
 		chains := map[string][]int{}
@@ -229,7 +229,7 @@ func (m making) text() string {
 
 func (m making) find() systems.System {
 	GinkgoHelper()
-	s, err := all.Find(m.system, bench.DefaultScale)
+	s, err := registry.Find(m.system, runner.DefaultScale)
 	Expect(err).NotTo(HaveOccurred())
 	return s
 }
@@ -239,12 +239,12 @@ func (m making) installed() bool {
 	return !ok || need.Installed() == nil
 }
 
-func (m making) make(ctx context.Context, servers *containers.Pool, dir string) scenarios.Outcome {
+func (m making) make(ctx context.Context, servers *process.Pool, dir string) scenarios.Outcome {
 	defer GinkgoRecover()
 	s, err := script.Parse(m.file(), m.text())
 	Expect(err).NotTo(HaveOccurred())
 	o := scenarios.Outcome{Name: s.Name, Dir: dir}
-	o.Judgement, o.Err = scenarios.Run(ctx, bench.Options{
+	o.Judgement, o.Err = scenarios.Run(ctx, runner.Options{
 		System: m.find(), Spec: m.system, Scenario: s, Dir: dir, Seed: 1, Defect: m.defect, Servers: servers,
 	})
 	return o

@@ -6,13 +6,13 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
-	"github.com/custodymq/custody/bench"
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/guarantees"
+	"github.com/custodymq/custody/runner"
 	"github.com/custodymq/custody/scenarios"
 	"github.com/custodymq/custody/script"
 	"github.com/custodymq/custody/systems"
-	"github.com/custodymq/custody/systems/all"
+	"github.com/custodymq/custody/systems/registry"
 )
 
 // unmoved says that it has put a subscriber back, and has not.
@@ -32,12 +32,12 @@ var _ = Describe("Recovery from a point in the log", func() {
 		GinkgoHelper()
 		s, err := scenarios.Find(name)
 		Expect(err).NotTo(HaveOccurred())
-		j, err := scenarios.Run(GinkgoT().Context(), bench.Options{System: system, Spec: "nats:replay", Scenario: s, Dir: evidenceDir(dir), Seed: 1})
+		j, err := scenarios.Run(GinkgoT().Context(), runner.Options{System: system, Spec: "nats:replay", Scenario: s, Dir: evidenceDir(dir), Seed: 1})
 		Expect(err).NotTo(HaveOccurred())
 		return j
 	}
 	It("is open to a consumer that is declared behind it", func() {
-		system, err := all.Find("nats:replay", bench.DefaultScale)
+		system, err := registry.Find("nats:replay", runner.DefaultScale)
 		Expect(err).NotTo(HaveOccurred())
 		later, err := script.Parse("later", `scenario declared-later
 producer p1 to orders
@@ -53,14 +53,14 @@ await absorbed order-2
 reached absorbed order-2
 expect no-accepted-loss, single-effect`)
 		Expect(err).NotTo(HaveOccurred())
-		j, err := scenarios.Run(GinkgoT().Context(), bench.Options{System: system, Spec: "nats:replay", Scenario: later, Dir: evidenceDir("declared-later"), Seed: 1})
+		j, err := scenarios.Run(GinkgoT().Context(), runner.Options{System: system, Spec: "nats:replay", Scenario: later, Dir: evidenceDir("declared-later"), Seed: 1})
 		Expect(err).NotTo(HaveOccurred())
 		Expect(j.Outcome).To(Equal(guarantees.Held), j.Why)
 	})
 
 	for _, name := range []string{"recover-from-timestamp", "recover-from-sequence"} {
 		It(name+" is a loss where nothing comes again", func() {
-			honest, err := all.Find("nats:replay", bench.DefaultScale)
+			honest, err := registry.Find("nats:replay", runner.DefaultScale)
 			Expect(err).NotTo(HaveOccurred())
 			Expect(judged(honest, name, name).Outcome).To(Equal(guarantees.Held))
 

@@ -7,8 +7,8 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/custodymq/custody/bench"
 	"github.com/custodymq/custody/guarantees"
+	"github.com/custodymq/custody/runner"
 	"github.com/custodymq/custody/script"
 	"github.com/custodymq/custody/tasks"
 )
@@ -16,11 +16,11 @@ import (
 // Run makes one run and judges it: the bench leaves evidence, the evidence is
 // closed and opened again from disk, and what is read there is judged. The
 // error, if any, is a failure to measure; the judgement says so too, as far as
-// there is evidence. A *bench.UsageError means that nothing was started.
-func Run(ctx context.Context, o bench.Options) (guarantees.Judgement, error) {
-	failed := bench.Run(ctx, o)
-	var usage *bench.UsageError
-	if errors.As(failed, &usage) || errors.Is(failed, bench.ErrNoEvidence) {
+// there is evidence. A *runner.UsageError means that nothing was started.
+func Run(ctx context.Context, o runner.Options) (guarantees.Judgement, error) {
+	failed := runner.Run(ctx, o)
+	var usage *runner.UsageError
+	if errors.As(failed, &usage) || errors.Is(failed, runner.ErrNoEvidence) {
 		return guarantees.Judgement{}, failed
 	}
 	j, err := Judge(o.Dir)

@@ -8,13 +8,13 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
-	"github.com/custodymq/custody/bench"
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/guarantees"
+	"github.com/custodymq/custody/runner"
 	"github.com/custodymq/custody/scenarios"
 	"github.com/custodymq/custody/script"
 	"github.com/custodymq/custody/systems"
-	"github.com/custodymq/custody/systems/all"
+	"github.com/custodymq/custody/systems/registry"
 )
 
 // An order to what is not there is no stroke, and says so; a part that ends or
@@ -27,14 +27,14 @@ var _ = Describe("A fault", func() {
 
 	run := func(ctx context.Context, change func(systems.System) systems.System, text string) guarantees.Judgement {
 		GinkgoHelper()
-		s, err := all.Find("zeromq", bench.DefaultScale)
+		s, err := registry.Find("zeromq", runner.DefaultScale)
 		Expect(err).NotTo(HaveOccurred())
 		if change != nil {
 			s = change(s)
 		}
 		parsed, err := script.Parse("struck.custody", text)
 		Expect(err).NotTo(HaveOccurred())
-		j, err := scenarios.Run(ctx, bench.Options{System: s, Spec: "zeromq", Scenario: parsed, Seed: 1, Dir: dir})
+		j, err := scenarios.Run(ctx, runner.Options{System: s, Spec: "zeromq", Scenario: parsed, Seed: 1, Dir: dir})
 		Expect(err).NotTo(HaveOccurred())
 		return j
 	}

@@ -14,17 +14,17 @@ import (
 	. "github.com/onsi/gomega"
 	"go.uber.org/goleak"
 
-	"github.com/custodymq/custody/bench"
-	"github.com/custodymq/custody/bench/child"
 	"github.com/custodymq/custody/guarantees"
+	"github.com/custodymq/custody/runner"
+	"github.com/custodymq/custody/runner/child"
 	"github.com/custodymq/custody/scenarios"
 	"github.com/custodymq/custody/script"
-	"github.com/custodymq/custody/systems/all"
+	"github.com/custodymq/custody/systems/registry"
 	"github.com/custodymq/custody/systems/systemtest"
 )
 
 func TestMain(m *testing.M) {
-	child.Run(all.Find)
+	child.Run(registry.Find)
 	os.Exit(m.Run())
 }
 
@@ -36,7 +36,7 @@ func TestScenarios(t *testing.T) {
 // limit of one run with those that it shares the machine with, before scaling.
 const limit = 2 * time.Minute
 
-func scaledLimit() time.Duration { return time.Duration(float64(limit) * bench.DefaultScale) }
+func scaledLimit() time.Duration { return time.Duration(float64(limit) * runner.DefaultScale) }
 
 // evidenceDir is where the suite leaves its evidence: CUSTODY_OUT, or a
 // temporary folder.
@@ -90,11 +90,11 @@ var _ = Describe("The checklist", func() {
 			outcomes := make(map[string]chan scenarios.Outcome)
 			BeforeAll(func() {
 				noLeaks()
-				system, err := all.Find(spec, bench.DefaultScale)
+				system, err := registry.Find(spec, runner.DefaultScale)
 				Expect(err).NotTo(HaveOccurred())
 				systemtest.Require(GinkgoTB(), system)
 				ctx, cancel := context.WithCancel(context.Background())
-				plan := scenarios.Plan{Options: bench.Options{System: system, Spec: spec, Seed: 1}, Dir: evidenceDir(spec), Parallel: 2 * runtime.NumCPU(),
+				plan := scenarios.Plan{Options: runner.Options{System: system, Spec: spec, Seed: 1}, Dir: evidenceDir(spec), Parallel: 2 * runtime.NumCPU(),
 					Done: func(o scenarios.Outcome) { outcomes[o.Name] <- o }}
 				for _, s := range scenarios.All() {
 					if Label(spec, s.Name).MatchesLabelFilter(GinkgoLabelFilter()) {
@@ -141,10 +141,10 @@ var _ = Describe("A run", func() {
 		GinkgoHelper()
 		s, err := script.Parse("test.custody", text)
 		Expect(err).NotTo(HaveOccurred())
-		system, err := all.Find("zeromq", bench.DefaultScale)
+		system, err := registry.Find("zeromq", runner.DefaultScale)
 		Expect(err).NotTo(HaveOccurred())
 		dir := evidenceDir(fmt.Sprintf("run-%s", s.Name))
-		j, err := scenarios.Run(ctx, bench.Options{System: system, Spec: "zeromq", Scenario: s, Dir: dir, Seed: 1})
+		j, err := scenarios.Run(ctx, runner.Options{System: system, Spec: "zeromq", Scenario: s, Dir: dir, Seed: 1})
 		Expect(err).NotTo(HaveOccurred())
 		return j, dir
 	}
@@ -194,12 +194,12 @@ expect no-accepted-loss, single-effect`)
 	It("that is cancelled leaves readable evidence and is never held", SpecTimeout(scaledLimit()), func(ctx SpecContext) {
 		s, err := scenarios.Find("ack-lost")
 		Expect(err).NotTo(HaveOccurred())
-		system, err := all.Find("zeromq", bench.DefaultScale)
+		system, err := registry.Find("zeromq", runner.DefaultScale)
 		Expect(err).NotTo(HaveOccurred())
 		dir := evidenceDir("cancelled")
 		cancelled, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
 		defer cancel()
-		j, err := scenarios.Run(cancelled, bench.Options{System: system, Spec: "zeromq", Scenario: s, Dir: dir, Seed: 1})
+		j, err := scenarios.Run(cancelled, runner.Options{System: system, Spec: "zeromq", Scenario: s, Dir: dir, Seed: 1})
 		Expect(err).To(HaveOccurred())
 		Expect(j.Outcome).NotTo(Equal(guarantees.Held))
 		Expect(j.Exit).To(Equal(guarantees.ExitUnmeasured))

@@ -4,12 +4,12 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/custodymq/custody/bench"
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/guarantees"
+	"github.com/custodymq/custody/runner"
 	"github.com/custodymq/custody/scenarios"
 	"github.com/custodymq/custody/script"
-	"github.com/custodymq/custody/systems/all"
+	"github.com/custodymq/custody/systems/registry"
 )
 
 func TestHandOversAreThoseOfTheStruckMessage(t *testing.T) {
@@ -47,7 +47,7 @@ func TestEveryStrokeIsAScript(t *testing.T) {
 				t.Errorf("two strokes are called %s", strike.Name)
 			}
 			names[strike.Name] = true
-			if err := bench.Check(strike); err != nil {
+			if err := runner.Check(strike); err != nil {
 				t.Errorf("%s at %s: %v", s, h, err)
 			}
 			text := script.Print(strike)
@@ -67,7 +67,7 @@ func TestEveryStrokeIsAScript(t *testing.T) {
 // What a sweep finds with a seeded defect is what the defect explains, and
 // without it nothing.
 func TestSweepFindsWhatADefectExplains(t *testing.T) {
-	system, err := all.Find("zeromq", bench.DefaultScale)
+	system, err := registry.Find("zeromq", runner.DefaultScale)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func TestSweepFindsWhatADefectExplains(t *testing.T) {
 		{"", nil},
 		{"redelivery-without-mark", []string{"sweep-c1-ack-cut-before", "sweep-c1-ack-drop"}},
 	} {
-		plan := scenarios.Plan{Options: bench.Options{System: system, Spec: "zeromq", Seed: 1, Defect: c.defect}, Scenarios: strikes, Dir: t.TempDir(), Parallel: 4}
+		plan := scenarios.Plan{Options: runner.Options{System: system, Spec: "zeromq", Seed: 1, Defect: c.defect}, Scenarios: strikes, Dir: t.TempDir(), Parallel: 4}
 		outcomes, err := plan.Run(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -113,12 +113,12 @@ func TestSweepFindsWhatADefectExplains(t *testing.T) {
 }
 
 func TestPlanResumes(t *testing.T) {
-	system, err := all.Find("zeromq", bench.DefaultScale)
+	system, err := registry.Find("zeromq", runner.DefaultScale)
 	if err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	plan := scenarios.Plan{Options: bench.Options{System: system, Spec: "zeromq", Seed: 1}, Scenarios: []script.Scenario{scenarios.SweepBase}, Dir: dir}
+	plan := scenarios.Plan{Options: runner.Options{System: system, Spec: "zeromq", Seed: 1}, Scenarios: []script.Scenario{scenarios.SweepBase}, Dir: dir}
 	run := func() scenarios.Outcome {
 		t.Helper()
 		outcomes, err := plan.Run(t.Context())

@@ -14,13 +14,13 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
-	"github.com/custodymq/custody/bench"
 	"github.com/custodymq/custody/guarantees"
 	"github.com/custodymq/custody/links"
+	"github.com/custodymq/custody/runner"
 	"github.com/custodymq/custody/scenarios"
 	"github.com/custodymq/custody/script"
 	"github.com/custodymq/custody/systems"
-	"github.com/custodymq/custody/systems/all"
+	"github.com/custodymq/custody/systems/registry"
 )
 
 // troubled is a system with something wrong that is no fault of a scenario.
@@ -83,7 +83,7 @@ var _ = Describe("A run in trouble", func() {
 
 	honest := func() systems.System {
 		GinkgoHelper()
-		s, err := all.Find("zeromq", bench.DefaultScale)
+		s, err := registry.Find("zeromq", runner.DefaultScale)
 		Expect(err).NotTo(HaveOccurred())
 		return s
 	}
@@ -98,7 +98,7 @@ expect no-accepted-loss, single-effect, survives`
 		parsed, err := script.Parse("trouble.custody", text)
 		Expect(err).NotTo(HaveOccurred())
 		dir := filepath.Join(evidenceDir("trouble"), strconv.FormatInt(time.Now().UnixNano(), 36))
-		j, err := scenarios.Run(ctx, bench.Options{System: s, Spec: "zeromq", Scenario: parsed, Dir: dir, Seed: 1, Scale: scale})
+		j, err := scenarios.Run(ctx, runner.Options{System: s, Spec: "zeromq", Scenario: parsed, Dir: dir, Seed: 1, Scale: scale})
 		return j, dir, err
 	}
 
@@ -106,7 +106,7 @@ expect no-accepted-loss, single-effect, survives`
 		s := troubled{honest(), func(context.Context, systems.Env) (systems.Instance, error) {
 			return nil, errors.New("no licence")
 		}}
-		j, _, err := run(ctx, s, plain, bench.DefaultScale)
+		j, _, err := run(ctx, s, plain, runner.DefaultScale)
 		Expect(err).To(MatchError(ContainSubstring("no licence")))
 		Expect(j.Exit).To(Equal(guarantees.ExitUnmeasured))
 		Expect(j.Error).To(ContainSubstring("no licence"))
@@ -146,7 +146,7 @@ expect no-accepted-loss, single-effect, survives`)
 		Expect(err).NotTo(HaveOccurred())
 		at := filepath.Join(evidenceDir("trouble"), "killed")
 		dir <- at
-		j, _ := scenarios.Run(ctx, bench.Options{System: s, Spec: "zeromq", Scenario: parsed, Dir: at, Seed: 1})
+		j, _ := scenarios.Run(ctx, runner.Options{System: s, Spec: "zeromq", Scenario: parsed, Dir: at, Seed: 1})
 		Expect(<-killed).To(Succeed())
 		Expect(j.Exit).To(Equal(guarantees.ExitUnmeasured), "%s: %s", j.Outcome, j.Why)
 		Expect(j.Error).To(ContainSubstring("killed"))
@@ -167,7 +167,7 @@ expect no-accepted-loss, single-effect, survives`)
 			}
 			return s.System.Start(ctx, env)
 		}
-		j, dir, err := run(ctx, s, plain, bench.DefaultScale)
+		j, dir, err := run(ctx, s, plain, runner.DefaultScale)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(j.Outcome).To(Equal(guarantees.Held))
 		info, err := os.Stat(filepath.Join(dir, "logs", "flood.log"))
@@ -186,7 +186,7 @@ expect no-accepted-loss, single-effect, survives`)
 				stall := s.System.Describe().Profile.Limits.InFlightBound * 3 / 2
 				return stalling{in, in.(systems.Networked), in.(systems.Inspector), frame, stall}, nil
 			}
-			j, dir, err := run(ctx, s, plain, bench.DefaultScale)
+			j, dir, err := run(ctx, s, plain, runner.DefaultScale)
 			Expect(err).To(MatchError(ContainSubstring("kept a frame for")))
 			Expect(j.Exit).To(Equal(guarantees.ExitUnmeasured), "%s: %s (%s)", j.Outcome, j.Why, dir)
 		}
@@ -200,7 +200,7 @@ fault late: latency on p1 by 5s
 publish order-1 by p1
 await acceptance accepted of order-1 within 2s
 reached acceptance accepted of order-1
-expect no-accepted-loss, single-effect`, bench.DefaultScale)
+expect no-accepted-loss, single-effect`, runner.DefaultScale)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(j.Outcome).NotTo(Equal(guarantees.Held), j.Why)
 		Expect(j.Outcome).NotTo(Equal(guarantees.Violated), j.Why)

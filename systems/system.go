@@ -14,9 +14,9 @@ import (
 	"io"
 	"time"
 
-	"github.com/custodymq/custody/containers"
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/links"
+	"github.com/custodymq/custody/process"
 	"github.com/custodymq/custody/tasks"
 )
 
@@ -110,7 +110,7 @@ type Env struct {
 	Defect  string // a seeded defect to switch on; refused by systems that have none of this name
 	// Servers that earlier runs have left as they were; nil keeps none. A system
 	// whose server is slow to start takes one from here and puts it back.
-	Servers *containers.Pool
+	Servers *process.Pool
 }
 
 // Simulated is an optional ability of a System that runs in virtual time and in
@@ -293,13 +293,13 @@ type Pending interface {
 
 // Receipt is what one publish came to.
 type Receipt struct {
-	Acceptance evidence.Acceptance
-	HeldBy     evidence.HeldBy
-	MessageID  string
-	Duplicate  bool           // the system calls it an earlier publish, come again
-	Cause      evidence.Cause // of a refusal, as far as the system says it
-	Told       string         // what the client library told the application: OK or the error's text
-	Reason     string         // in words, for people
+	Acceptance   evidence.Acceptance
+	HeldBy       evidence.HeldBy
+	MessageID    string
+	Duplicate    bool           // the system calls it an earlier publish, come again
+	Cause        evidence.Cause // of a refusal, as far as the system says it
+	ClientResult string         // what the client library told the application: OK or the error's text
+	Reason       string         // in words, for people
 }
 
 // OK is what Receipt.Told says of a call that reported no error.
@@ -353,7 +353,7 @@ type Networked interface {
 
 // Process instances can be struck as a process. Each call returns when the
 // effect is certain: the exit status reaped, the server ready again. An order to
-// one that has ended, by itself too, wraps containers.ErrNotRunning.
+// one that has ended, by itself too, wraps process.ErrNotRunning.
 type Process interface {
 	Running() bool                      // not while it is dead; a paused one is running
 	Kill(ctx context.Context) error     // SIGKILL

@@ -80,7 +80,7 @@ func (s *Simulated) Run(main func()) error {
 		}
 		s.tasks = nil
 	}()
-	for s.settle(); !t.over && s.failed == nil; s.settle() {
+	for s.runReady(); !t.over && s.failed == nil; s.runReady() {
 		if len(s.due) == 0 {
 			return errStuck
 		}
@@ -97,8 +97,8 @@ func (s *Simulated) Run(main func()) error {
 	return s.failed
 }
 
-// settle resumes every task whose wait is over, until none is.
-func (s *Simulated) settle() {
+// runReady resumes every task whose wait is over, until none is.
+func (s *Simulated) runReady() {
 	for went := true; went; {
 		went = false
 		for i := 0; i < len(s.tasks); i++ { // a task may start others

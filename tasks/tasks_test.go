@@ -53,7 +53,7 @@ func TestPanicOfNobody(t *testing.T) {
 // Everything of the harness is started here: a goroutine that is not would end
 // the process with an exit code that means something else.
 func TestOneWayToStart(t *testing.T) {
-	for _, room := range []string{"bench", "business", "cmd", "containers", "custodytest", "explore", "faults", "links", "scenarios", "systems"} {
+	for _, room := range []string{"business", "cmd", "custodytest", "explore", "faults", "links", "process", "runner", "scenarios", "systems"} {
 		err := filepath.WalkDir(filepath.Join("..", room), func(path string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || strings.Contains(path, "systemtest") {
 				return err

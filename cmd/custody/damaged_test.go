@@ -14,11 +14,11 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
-	"github.com/custodymq/custody/bench"
 	"github.com/custodymq/custody/guarantees"
 	"github.com/custodymq/custody/reports"
+	"github.com/custodymq/custody/runner"
 	"github.com/custodymq/custody/scenarios"
-	"github.com/custodymq/custody/systems/all"
+	"github.com/custodymq/custody/systems/registry"
 )
 
 // execute runs a command in this process, as main does.
@@ -53,12 +53,12 @@ func made(t *testing.T, scenario, defect string, want guarantees.Outcome) string
 	if err != nil {
 		t.Fatal(err)
 	}
-	system, err := all.Find("zeromq", bench.DefaultScale)
+	system, err := registry.Find("zeromq", runner.DefaultScale)
 	if err != nil {
 		t.Fatal(err)
 	}
 	dir := filepath.Join(t.TempDir(), scenario)
-	j, err := scenarios.Run(t.Context(), bench.Options{System: system, Spec: "zeromq", Scenario: s, Dir: dir, Seed: 1, Scale: bench.DefaultScale, Defect: defect})
+	j, err := scenarios.Run(t.Context(), runner.Options{System: system, Spec: "zeromq", Scenario: s, Dir: dir, Seed: 1, Scale: runner.DefaultScale, Defect: defect})
 	if err != nil || j.Outcome != want {
 		t.Fatalf("%s: %v: %s, %v", scenario, j.Outcome, j.Why, err)
 	}

@@ -13,13 +13,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/custodymq/custody/bench"
 	broker "github.com/custodymq/custody/broker/defects"
 	"github.com/custodymq/custody/guarantees"
+	"github.com/custodymq/custody/runner"
 	"github.com/custodymq/custody/scenarios"
 	"github.com/custodymq/custody/script"
-	"github.com/custodymq/custody/systems/all"
 	clients "github.com/custodymq/custody/systems/defects"
+	"github.com/custodymq/custody/systems/registry"
 	"github.com/custodymq/custody/systems/zeromq"
 	"github.com/custodymq/custody/tasks"
 )
@@ -53,7 +53,7 @@ caught by the right guarantee.`,
 	flags.StringVar(&f.system, "system", "zeromq", "SYSTEM[:PROFILE][@IMAGE]; one without defects of its own gets those of clients")
 	flags.IntVar(&f.parallel, "parallel", 2*runtime.NumCPU(), "defects at once")
 	flags.BoolVar(&f.list, "list", false, "only list them")
-	flags.Float64Var(&f.scale, "scale", bench.DefaultScale, "factor on deadlines, bounds and periods")
+	flags.Float64Var(&f.scale, "scale", runner.DefaultScale, "factor on deadlines, bounds and periods")
 	return cmd
 }
 
@@ -90,7 +90,7 @@ func detectDefects(cmd *cobra.Command, args []string, f defectFlags) error {
 	if f.parallel < 1 || f.scale <= 0 {
 		return errors.New("--parallel and --scale must be positive")
 	}
-	system, err := all.Find(f.system, f.scale)
+	system, err := registry.Find(f.system, f.scale)
 	if err != nil {
 		return err
 	}
@@ -117,7 +117,7 @@ func detectDefects(cmd *cobra.Command, args []string, f defectFlags) error {
 				}
 				<-slots
 			}()
-			detections[i], errs[i] = scenarios.Detect(cmd.Context(), d.defect(), bench.Options{System: system, Spec: f.system, Seed: 1, Scale: f.scale}, dir)
+			detections[i], errs[i] = scenarios.Detect(cmd.Context(), d.defect(), runner.Options{System: system, Spec: f.system, Seed: 1, Scale: f.scale}, dir)
 			fmt.Fprintf(cmd.ErrOrStderr(), "%-36s %s\n", d.Name, verdictOf(detections[i]))
 		})
 	}

@@ -17,10 +17,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/custodymq/custody/containers"
 	"github.com/custodymq/custody/guarantees"
+	"github.com/custodymq/custody/process"
 	"github.com/custodymq/custody/systems"
-	"github.com/custodymq/custody/systems/all"
+	"github.com/custodymq/custody/systems/registry"
 )
 
 // check is one thing that a run depends on. Its error says how to mend it.
@@ -101,7 +101,7 @@ func checks(ctx context.Context) []check {
 			return fmt.Sprintf("%d MiB", free>>20), nil
 		}},
 		{"loopback", false, func() (string, error) {
-			port, err := containers.FreePort()
+			port, err := process.FreePort()
 			if err != nil {
 				return "", fmt.Errorf("no port can be taken on 127.0.0.1; allow it in the sandbox or container: %w", err)
 			}
@@ -110,7 +110,7 @@ func checks(ctx context.Context) []check {
 		{"docker", true, func() (string, error) {
 			ctx, cancel := context.WithTimeout(ctx, engineTime)
 			defer cancel()
-			engine, err := containers.Engine(ctx)
+			engine, err := process.Engine(ctx)
 			if err != nil {
 				return "", fmt.Errorf("none; only to test servers that run from images: %w", err)
 			}
@@ -132,7 +132,7 @@ func checks(ctx context.Context) []check {
 func systemChecks() []check {
 	var list []check
 	var last string
-	for _, s := range all.Systems(1) {
+	for _, s := range registry.Systems(1) {
 		d := s.Describe()
 		if d.System == last {
 			continue
@@ -207,12 +207,12 @@ func examine(cmd *cobra.Command, clean bool) error {
 func examineContainers(cmd *cobra.Command, clean bool) error {
 	ctx, cancel := context.WithTimeout(cmd.Context(), engineTime)
 	defer cancel()
-	if _, err := containers.Engine(ctx); err != nil {
+	if _, err := process.Engine(ctx); err != nil {
 		return nil // the check has told it
 	}
-	look, state, mend := containers.Leftovers, "note", " of a dead run; custody doctor --clean removes it"
+	look, state, mend := process.Leftovers, "note", " of a dead run; custody doctor --clean removes it"
 	if clean {
-		look, state, mend = containers.RemoveLeftovers, "removed", ""
+		look, state, mend = process.RemoveLeftovers, "removed", ""
 	}
 	left, err := look(ctx)
 	for _, name := range left {

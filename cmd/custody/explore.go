@@ -12,10 +12,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/custodymq/custody/bench"
 	"github.com/custodymq/custody/explore"
 	"github.com/custodymq/custody/guarantees"
-	"github.com/custodymq/custody/systems/all"
+	"github.com/custodymq/custody/runner"
+	"github.com/custodymq/custody/systems/registry"
 	"github.com/custodymq/custody/systems/zeromq/simulated"
 )
 
@@ -62,7 +62,7 @@ Exit codes: 0 nothing found · 1 a claim is broken · 3 could not measure.`,
 	flags.IntVar(&f.parallel, "parallel", 0, "schedules at once (default one for each core)")
 	flags.StringVar(&f.out, "out", "custody-explored", "folder for the script that is found, and for the evidence of a system")
 	flags.StringVar(&f.format, "format", "text", "text, or json: one object")
-	flags.Float64Var(&f.scale, "scale", bench.DefaultScale, "factor on deadlines, bounds and periods of a system")
+	flags.Float64Var(&f.scale, "scale", runner.DefaultScale, "factor on deadlines, bounds and periods of a system")
 	return cmd
 }
 
@@ -80,7 +80,7 @@ func exploreSystem(cmd *cobra.Command, f exploreFlags) error {
 	if err := knownOutput(f.format); err != nil {
 		return err
 	}
-	system, err := all.Find(f.system, f.scale)
+	system, err := registry.Find(f.system, f.scale)
 	if err != nil {
 		return err
 	}

@@ -13,9 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/custodymq/custody/bench"
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/guarantees"
+	"github.com/custodymq/custody/runner"
 )
 
 // A harness that is killed, in whichever phase, leaves evidence that can be
@@ -103,7 +103,7 @@ func TestHarnessThatStoodStill(t *testing.T) {
 	if err := harness.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	<-time.After(time.Duration(2 * bench.DefaultScale * float64(time.Second))) // the trouble itself: twice what a frame may be under way
+	<-time.After(time.Duration(2 * runner.DefaultScale * float64(time.Second))) // the trouble itself: twice what a frame may be under way
 	if err := harness.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}

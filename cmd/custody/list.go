@@ -7,14 +7,14 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/custodymq/custody/bench"
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/faults"
 	"github.com/custodymq/custody/guarantees"
+	"github.com/custodymq/custody/runner"
 	"github.com/custodymq/custody/scenarios"
 	"github.com/custodymq/custody/script"
 	"github.com/custodymq/custody/systems"
-	"github.com/custodymq/custody/systems/all"
+	"github.com/custodymq/custody/systems/registry"
 )
 
 // entry is one thing that can be listed and explained.
@@ -97,7 +97,7 @@ type scenarioView struct {
 func scenarioEntries() []entry {
 	var entries []entry
 	for _, s := range scenarios.All() {
-		view := scenarioView{s.Name, s.Why, bench.Needs(s), s.Expect, script.Print(s)}
+		view := scenarioView{s.Name, s.Why, runner.Needs(s), s.Expect, script.Print(s)}
 		entries = append(entries, entry{s.Name, s.Why, view, func(w io.Writer) { explainScenario(w, view) }})
 	}
 	return entries
@@ -177,7 +177,7 @@ func guaranteeEntries() []entry {
 // descriptions of every profile, with the numbers that an unscaled run has.
 func descriptions() []systems.Description {
 	var ds []systems.Description
-	for _, s := range all.Systems(bench.DefaultScale) {
+	for _, s := range registry.Systems(runner.DefaultScale) {
 		ds = append(ds, s.Describe())
 	}
 	return ds

@@ -12,15 +12,15 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/custodymq/custody/bench/child"
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/guarantees"
-	"github.com/custodymq/custody/systems/all"
+	"github.com/custodymq/custody/runner/child"
+	"github.com/custodymq/custody/systems/registry"
 	"github.com/custodymq/custody/tasks"
 )
 
 func main() {
-	child.Run(all.Find)
+	child.Run(registry.Find)
 	os.Exit(run(os.Args[1:]))
 }
 

@@ -21,16 +21,16 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/spf13/cobra"
 
-	"github.com/custodymq/custody/bench/child"
 	"github.com/custodymq/custody/broker"
 	"github.com/custodymq/custody/broker/client"
 	"github.com/custodymq/custody/broker/wire"
+	"github.com/custodymq/custody/runner/child"
 	"github.com/custodymq/custody/script"
-	"github.com/custodymq/custody/systems/all"
+	"github.com/custodymq/custody/systems/registry"
 )
 
 func TestMain(m *testing.M) {
-	child.Run(all.Find)
+	child.Run(registry.Find)
 	testscript.Main(m, map[string]func(){"custody": main})
 }
 

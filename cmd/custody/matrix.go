@@ -11,14 +11,14 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/custodymq/custody/bench"
-	"github.com/custodymq/custody/containers"
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/process"
 	"github.com/custodymq/custody/reports"
+	"github.com/custodymq/custody/runner"
 	"github.com/custodymq/custody/scenarios"
 	"github.com/custodymq/custody/systems"
-	"github.com/custodymq/custody/systems/all"
-	"github.com/custodymq/custody/systems/own"
+	"github.com/custodymq/custody/systems/external"
+	"github.com/custodymq/custody/systems/registry"
 )
 
 type matrixFlags struct {
@@ -56,7 +56,7 @@ An interrupted matrix goes on where it was with --resume and the same --out.`,
 	flags.IntVar(&f.parallel, "parallel", 2*runtime.NumCPU(), "runs at once")
 	flags.IntVar(&f.repeat, "repeat", 1, "run each scenario so often; the worst decides a cell")
 	flags.Uint64Var(&f.seed, "seed", 1, "of everything that is drawn by chance")
-	flags.Float64Var(&f.scale, "scale", bench.DefaultScale, "factor on deadlines, bounds and periods, for a slow machine")
+	flags.Float64Var(&f.scale, "scale", runner.DefaultScale, "factor on deadlines, bounds and periods, for a slow machine")
 	flags.BoolVar(&f.allowRemote, "allow-remote", false, remoteUsage)
 	flags.BoolVar(&f.resume, "resume", false, "take the whole runs that the folder already holds")
 	flags.BoolVar(&f.require, "require", false, "a system that is not on this machine is a failure (exit 3)")
@@ -108,7 +108,7 @@ func makeMatrix(cmd *cobra.Command, args []string, f matrixFlags) error {
 	total := len(chosen) * len(checklist) * f.repeat
 	fmt.Fprintf(say, "%d profiles, %d scenarios: up to %d runs, about %s with %d at once\n",
 		len(chosen), len(checklist), total, (time.Duration(total) * usualRun / time.Duration(f.parallel)).Round(time.Minute), f.parallel)
-	servers := containers.NewPool()
+	servers := process.NewPool()
 	defer func() {
 		if err := servers.Close(cmd.Context()); err != nil {
 			fmt.Fprintln(say, "custody:", err)
@@ -129,7 +129,7 @@ func makeMatrix(cmd *cobra.Command, args []string, f matrixFlags) error {
 		}
 		fmt.Fprintf(say, "%s (%d of %d)\n", spec, i+1, len(chosen))
 		report, made, err := measure(cmd, s, f, scenarios.Plan{Scenarios: checklist, Dir: filepath.Join(dir, fileName.Replace(spec)),
-			Repeat: f.repeat, Parallel: f.parallel, Resume: f.resume, Options: bench.Options{Seed: f.seed, Scale: f.scale, Servers: servers}})
+			Repeat: f.repeat, Parallel: f.parallel, Resume: f.resume, Options: runner.Options{Seed: f.seed, Scale: f.scale, Servers: servers}})
 		if err != nil {
 			return err
 		}
@@ -156,11 +156,11 @@ func makeMatrix(cmd *cobra.Command, args []string, f matrixFlags) error {
 // measure carries a plan out on one profile, and leaves a page of its runs.
 func measure(cmd *cobra.Command, s systems.System, f matrixFlags, plan scenarios.Plan) (reports.Report, []scenarios.Outcome, error) {
 	plan.Options.Spec = specOf(s) // by which child processes find it
-	if mine, ok := s.(own.System); ok {
+	if mine, ok := s.(external.System); ok {
 		plan.Options.Spec = mine.Path()
 	}
 	if f.allowRemote {
-		s = own.AllowRemote(s)
+		s = external.AllowRemote(s)
 	}
 	plan.Options.System = s
 	progress := newProgress(cmd.ErrOrStderr(), len(plan.Scenarios)*plan.Repeat)
@@ -181,11 +181,11 @@ func specOf(s systems.System) string { return profileName(s.Describe()) }
 // matrixSystems are the profiles that args name: one, or all of a system.
 func matrixSystems(args []string, scale float64) ([]systems.System, error) {
 	if len(args) == 0 {
-		return all.Systems(scale), nil
+		return registry.Systems(scale), nil
 	}
 	var chosen []systems.System
 	for _, arg := range args {
-		found, err := all.Named(arg, scale)
+		found, err := registry.Named(arg, scale)
 		if err != nil {
 			return nil, err
 		}

@@ -10,14 +10,14 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/custodymq/custody/bench"
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/guarantees"
 	"github.com/custodymq/custody/reports"
+	"github.com/custodymq/custody/runner"
 	"github.com/custodymq/custody/scenarios"
 	"github.com/custodymq/custody/script"
-	"github.com/custodymq/custody/systems/all"
-	"github.com/custodymq/custody/systems/own"
+	"github.com/custodymq/custody/systems/external"
+	"github.com/custodymq/custody/systems/registry"
 )
 
 func replayCommand() *cobra.Command {
@@ -57,7 +57,7 @@ has no end, otherwise that of the new run.`,
 }
 
 func replay(cmd *cobra.Command, dir, out, profile string, allowRemote bool) error {
-	if profile != "" && !own.IsFile(profile) {
+	if profile != "" && !external.IsFile(profile) {
 		return errors.New("--profile takes a file that ends in .yaml or .yml; the profile of an adapter is taken from the run")
 	}
 	options, err := saved(dir, profile)
@@ -74,11 +74,11 @@ func replay(cmd *cobra.Command, dir, out, profile string, allowRemote bool) erro
 	}
 	options.Dir = out
 	if allowRemote {
-		options.System = own.AllowRemote(options.System)
+		options.System = external.AllowRemote(options.System)
 	}
 	fmt.Fprintf(cmd.ErrOrStderr(), "replaying %s on %s, seed %d, into %s\n", options.Scenario.Name, options.Spec, options.Seed, out)
 	judgement, err := scenarios.Run(cmd.Context(), options)
-	var usage *bench.UsageError
+	var usage *runner.UsageError
 	if errors.As(err, &usage) || errors.Is(err, context.Canceled) {
 		return unmeasured{fmt.Errorf("replay: %w", err)}
 	}
@@ -104,32 +104,32 @@ func replay(cmd *cobra.Command, dir, out, profile string, allowRemote bool) erro
 }
 
 // saved gives the options of the run in dir.
-func saved(dir, profile string) (bench.Options, error) {
+func saved(dir, profile string) (runner.Options, error) {
 	run, h, err := script.OpenRun(dir)
 	if err != nil {
-		return bench.Options{}, err
+		return runner.Options{}, err
 	}
 	if h.Damage != "" {
-		return bench.Options{}, fmt.Errorf("%s: %s", dir, h.Damage)
+		return runner.Options{}, fmt.Errorf("%s: %s", dir, h.Damage)
 	}
 	text, err := run.Script()
 	if err != nil {
-		return bench.Options{}, err
+		return runner.Options{}, err
 	}
 	scenario, err := script.Parse(filepath.Join(dir, "script"), string(text))
 	if err != nil {
-		return bench.Options{}, err
+		return runner.Options{}, err
 	}
 	m := run.Manifest()
 	spec, err := specToReplay(dir, m, profile)
 	if err != nil {
-		return bench.Options{}, err
+		return runner.Options{}, err
 	}
-	system, err := all.Find(spec, m.Scale)
+	system, err := registry.Find(spec, m.Scale)
 	if err != nil {
-		return bench.Options{}, err
+		return runner.Options{}, err
 	}
-	return bench.Options{System: system, Spec: spec, Scenario: scenario, Seed: m.Seed, Scale: m.Scale, Defect: m.Defect}, nil
+	return runner.Options{System: system, Spec: spec, Scenario: scenario, Seed: m.Seed, Scale: m.Scale, Defect: m.Defect}, nil
 }
 
 // specToReplay is how the system is found again. Of what the manifest says only
@@ -143,10 +143,10 @@ func specToReplay(dir string, m evidence.Manifest, profile string) (string, erro
 		}
 		return profile, err
 	}
-	if own.IsFile(m.Spec) {
+	if external.IsFile(m.Spec) {
 		return "", fmt.Errorf("it was made on a server that %q describes, and a run's own word for it starts nothing: name the file with --profile FILE.yaml", m.Spec)
 	}
-	for _, s := range all.Systems(m.Scale) {
+	for _, s := range registry.Systems(m.Scale) {
 		if d := s.Describe(); d.System == m.System && d.Profile.Name == m.Profile.Name {
 			return profileName(d), nil
 		}

@@ -18,15 +18,15 @@ import (
 	"github.com/mattn/go-runewidth"
 	"github.com/spf13/cobra"
 
-	"github.com/custodymq/custody/bench"
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/guarantees"
 	"github.com/custodymq/custody/reports"
+	"github.com/custodymq/custody/runner"
 	"github.com/custodymq/custody/scenarios"
 	"github.com/custodymq/custody/script"
 	"github.com/custodymq/custody/systems"
-	"github.com/custodymq/custody/systems/all"
-	"github.com/custodymq/custody/systems/own"
+	"github.com/custodymq/custody/systems/external"
+	"github.com/custodymq/custody/systems/registry"
 	"github.com/custodymq/custody/systems/zeromq/simulated"
 )
 
@@ -67,7 +67,7 @@ which it is judged, and from which it can be judged again.`,
 	flags.Uint64Var(&f.seed, "seed", 1, "of everything that is drawn by chance")
 	flags.IntVar(&f.parallel, "parallel", 2*runtime.NumCPU(), "runs at once")
 	flags.IntVar(&f.repeat, "repeat", 1, "run each scenario so often; every verdict is shown")
-	flags.Float64Var(&f.scale, "scale", bench.DefaultScale, "factor on deadlines, bounds and periods, for a slow machine")
+	flags.Float64Var(&f.scale, "scale", runner.DefaultScale, "factor on deadlines, bounds and periods, for a slow machine")
 	flags.DurationVar(&f.budget, "budget", 0, "run what fits into this time, what covers most first, and say what was left out")
 	flags.StringVar(&f.sign, "sign", "", signUsage)
 	flags.BoolVar(&f.resume, "resume", false, "take the whole runs that the folder given with --out already holds, and make the others")
@@ -83,7 +83,7 @@ func runScenarios(cmd *cobra.Command, args []string, f runFlags) error {
 		return errors.New("--parallel, --repeat, --scale and --budget must be positive")
 	}
 	if f.profile != "" {
-		if cmd.Flags().Changed("system") || !own.IsFile(f.profile) {
+		if cmd.Flags().Changed("system") || !external.IsFile(f.profile) {
 			return errors.New("--profile takes a file that ends in .yaml or .yml, and no --system beside it; profiles of an adapter are named by --system SYSTEM:PROFILE")
 		}
 		f.system = f.profile
@@ -109,7 +109,7 @@ func runScenarios(cmd *cobra.Command, args []string, f runFlags) error {
 		return err
 	}
 	plan := scenarios.Plan{Scenarios: chosen, Dir: f.out, Repeat: f.repeat, Parallel: f.parallel, Resume: f.resume, Budget: f.budget,
-		Options: bench.Options{System: system, Spec: f.system, Seed: f.seed, Scale: f.scale, Defect: f.defect}}
+		Options: runner.Options{System: system, Spec: f.system, Seed: f.seed, Scale: f.scale, Defect: f.defect}}
 	if f.budget > 0 {
 		plan.Scenarios = scenarios.OrderByCoverage(chosen)
 	}
@@ -127,7 +127,7 @@ func runScenarios(cmd *cobra.Command, args []string, f runFlags) error {
 	}
 	if left := len(chosen)*f.repeat - len(outcomes); err != nil && left > 0 {
 		outcomes = append(outcomes, scenarios.Outcome{Name: fmt.Sprintf("%d more of %d runs", left, len(chosen)*f.repeat),
-			Err: fmt.Errorf("%w: interrupted before they were begun", bench.ErrNoEvidence)})
+			Err: fmt.Errorf("%w: interrupted before they were begun", runner.ErrNoEvidence)})
 	}
 	sayLeftOut(cmd.ErrOrStderr(), f.budget, plan.Scenarios, outcomes)
 	sign(outcomes)
@@ -183,7 +183,7 @@ const remoteUsage = "a server of your own may be on another machine; it is flood
 
 // findInstalled finds a system that is on this machine, or that may be on another.
 func findInstalled(spec string, scale float64, remote bool) (systems.System, error) {
-	s, err := all.Find(spec, scale)
+	s, err := registry.Find(spec, scale)
 	if err != nil {
 		return nil, err
 	}
@@ -193,14 +193,14 @@ func findInstalled(spec string, scale float64, remote bool) (systems.System, err
 		}
 	}
 	if remote {
-		s = own.AllowRemote(s)
+		s = external.AllowRemote(s)
 	}
 	return s, nil
 }
 
 // simulate finds a system in virtual time, which needs no slack: its scale is 1.
 func simulate(spec string) (systems.System, float64, error) {
-	found, err := all.Find(spec, 1)
+	found, err := registry.Find(spec, 1)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -232,7 +232,7 @@ func loadOutcomes(say io.Writer, outcomes []scenarios.Outcome) (reports.Report, 
 		if o.Err != nil {
 			fmt.Fprintf(say, "custody: %s: could not measure: %v\n", o.Name, firstLine(o.Err))
 		}
-		if errors.Is(o.Err, bench.ErrNoEvidence) { // what lies there, if anything, is another run's
+		if errors.Is(o.Err, runner.ErrNoEvidence) { // what lies there, if anything, is another run's
 			report.Failed = append(report.Failed, reports.Failure{Name: o.Name, Why: firstLine(o.Err)})
 			continue
 		}

@@ -7,10 +7,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/custodymq/custody/bench"
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/guarantees"
 	"github.com/custodymq/custody/reports"
+	"github.com/custodymq/custody/runner"
 	"github.com/custodymq/custody/scenarios"
 )
 
@@ -33,7 +33,7 @@ func TestDefaultFoldersNeverCollide(t *testing.T) {
 // What is printed agrees with the exit code, also where a run left nothing.
 func TestARunWithoutEvidenceIsNotHeld(t *testing.T) {
 	held := scenarios.Outcome{Name: "held", Dir: foreign(t, func(*evidence.Manifest) {})}
-	none := scenarios.Outcome{Name: "refused", Dir: t.TempDir(), Err: fmt.Errorf("%w: the folder is taken", bench.ErrNoEvidence)}
+	none := scenarios.Outcome{Name: "refused", Dir: t.TempDir(), Err: fmt.Errorf("%w: the folder is taken", runner.ErrNoEvidence)}
 	gone := scenarios.Outcome{Name: "gone", Dir: t.TempDir(), Err: errors.New("the machine stopped")}
 	for _, outcomes := range [][]scenarios.Outcome{{none}, {gone}, {none, gone}, {held, none}} {
 		var say, out bytes.Buffer

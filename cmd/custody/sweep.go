@@ -9,10 +9,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/custodymq/custody/bench"
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/guarantees"
 	"github.com/custodymq/custody/reports"
+	"github.com/custodymq/custody/runner"
 	"github.com/custodymq/custody/scenarios"
 	"github.com/custodymq/custody/script"
 )
@@ -51,7 +51,7 @@ An interrupted sweep goes on where it was with --resume and the same --out.`,
 	flags.StringVar(&f.defect, "defect", "", "switch on a seeded defect; see custody defects --list")
 	flags.IntVar(&f.parallel, "parallel", 2*runtime.NumCPU(), "runs at once")
 	flags.Uint64Var(&f.seed, "seed", 1, "of everything that is drawn by chance")
-	flags.Float64Var(&f.scale, "scale", bench.DefaultScale, "factor on deadlines, bounds and periods, for a slow machine")
+	flags.Float64Var(&f.scale, "scale", runner.DefaultScale, "factor on deadlines, bounds and periods, for a slow machine")
 	flags.BoolVar(&f.allowRemote, "allow-remote", false, remoteUsage)
 	flags.BoolVar(&f.resume, "resume", false, "take the whole runs that the folder already holds")
 	return cmd
@@ -88,7 +88,7 @@ func sweep(cmd *cobra.Command, f sweepFlags) error {
 	}
 	say := cmd.ErrOrStderr()
 	plan := scenarios.Plan{Dir: filepath.Join(dir, "runs"), Parallel: f.parallel, Resume: f.resume,
-		Options: bench.Options{System: system, Spec: f.system, Seed: f.seed, Scale: f.scale}}
+		Options: runner.Options{System: system, Spec: f.system, Seed: f.seed, Scale: f.scale}}
 	handOvers, err := baseOf(cmd, plan)
 	if err != nil {
 		return err

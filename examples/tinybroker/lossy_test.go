@@ -8,10 +8,10 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/custodymq/custody/bench"
 	"github.com/custodymq/custody/custodytest"
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/guarantees"
+	"github.com/custodymq/custody/runner"
 	"github.com/custodymq/custody/scenarios"
 	"github.com/custodymq/custody/systems"
 )
@@ -49,8 +49,8 @@ func TestLossyIsCaught(t *testing.T) {
 		b, err := open()
 		return lossy{b}, err
 	}}
-	const fast = bench.DefaultScale / 5 // what it waits for in vain need not take long
-	j, err := scenarios.Run(t.Context(), bench.Options{System: broken, Scenario: late, Seed: 1, Scale: fast,
+	const fast = runner.DefaultScale / 5 // what it waits for in vain need not take long
+	j, err := scenarios.Run(t.Context(), runner.Options{System: broken, Scenario: late, Seed: 1, Scale: fast,
 		Dir: filepath.Join(t.ArtifactDir(), late.Name)})
 	if err != nil {
 		t.Fatal(err)

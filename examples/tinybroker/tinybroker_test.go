@@ -5,14 +5,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/custodymq/custody/bench"
 	"github.com/custodymq/custody/custodytest"
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/examples/tinybroker"
+	"github.com/custodymq/custody/runner"
 	"github.com/custodymq/custody/systems"
 )
 
-const visibility, maxAttempts = 300 * time.Millisecond * bench.DefaultScale, 5
+const visibility, maxAttempts = 300 * time.Millisecond * runner.DefaultScale, 5
 
 var promises = systems.Description{
 	System: "tinybroker",

@@ -45,8 +45,8 @@ func check(t *testing.T, list []links.Frame) {
 		count[f.Kind]++
 		got[f.Kind] = append(got[f.Kind], f.Items...)
 		for _, i := range f.Items {
-			if f.Says != "" {
-				says[f.Says] = append(says[f.Says], i.BusinessID)
+			if f.Status != "" {
+				says[f.Status] = append(says[f.Status], i.BusinessID)
 			}
 		}
 	}

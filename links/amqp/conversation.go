@@ -78,9 +78,9 @@ func (c *conversation) fromBroker(u *unit) links.Frame {
 	defer c.mu.Unlock()
 	switch u.method {
 	case basicAck:
-		return links.Frame{Kind: links.FrameAccept, Says: links.Yes, Items: c.on(u.channel).published.settle(u.settles())}
+		return links.Frame{Kind: links.FrameAccept, Status: links.Yes, Items: c.on(u.channel).published.settle(u.settles())}
 	case basicNack:
-		return links.Frame{Kind: links.FrameAccept, Says: "nack", Items: c.on(u.channel).published.settle(u.settles())}
+		return links.Frame{Kind: links.FrameAccept, Status: "nack", Items: c.on(u.channel).published.settle(u.settles())}
 	case basicReturn:
 		return links.Frame{Kind: FrameReturn, Items: itemsOf(itemOf(u))}
 	case basicDeliver, basicGetOK:

@@ -21,7 +21,7 @@ import (
 type conn struct {
 	shared *shared
 	index  *links.Index
-	asked  *links.Recent[int32, question]
+	asked  *links.Pending[int32, question]
 	from   positions // of the fetch session, as the last Fetch left it
 }
 
@@ -64,7 +64,7 @@ func (c *conn) request(frame []byte) (links.Frame, error) {
 	request.SetVersion(version)
 	q := question{request: request, session: client}
 	if !understood(request) {
-		c.asked.Ask(correlation, q)
+		c.asked.Add(correlation, q)
 		return links.Frame{}, nil
 	}
 	if version > request.MaxVersion() {
@@ -86,7 +86,7 @@ func (c *conn) request(frame []byte) (links.Frame, error) {
 		// The body would keep the relay's buffer alive, which is used again.
 		q.request = kmsg.RequestForKey(key)
 		q.request.SetVersion(version)
-		c.asked.Ask(correlation, q)
+		c.asked.Add(correlation, q)
 	}
 	return links.Frame{Kind: kind, Items: q.items}, nil
 }
@@ -303,7 +303,7 @@ func (c *conn) response(frame []byte) (links.Frame, error) {
 		return links.Frame{}, errShort
 	}
 	correlation, body := int32(binary.BigEndian.Uint32(frame)), frame[4:]
-	q, known := c.asked.Asked(correlation)
+	q, known := c.asked.Lookup(correlation)
 	if !known {
 		return links.Frame{}, fmt.Errorf("kafka: an answer to request %d, which nobody sent", correlation)
 	}
@@ -329,8 +329,8 @@ func (c *conn) answers(q question, response kmsg.Response) links.Frame {
 	case *kmsg.MetadataResponse:
 		c.shared.learn(r)
 	case *kmsg.ProduceResponse:
-		f.Items, f.Says = c.stored(q, r)
-		if q.txn != nil && f.Says == links.Yes {
+		f.Items, f.Status = c.stored(q, r)
+		if q.txn != nil && f.Status == links.Yes {
 			q.txn.stored(f.Items)
 		}
 	case *kmsg.InitProducerIDResponse:
@@ -338,7 +338,7 @@ func (c *conn) answers(q question, response kmsg.Response) links.Frame {
 			q.txn.ended() // the broker aborts what an earlier session has left open
 		}
 	case *kmsg.EndTxnResponse:
-		if f.Says = worst("", r.ErrorCode); f.Says == links.Yes {
+		if f.Status = worst("", r.ErrorCode); f.Status == links.Yes {
 			q.txn.ended()
 		}
 	case *kmsg.FetchResponse:
@@ -346,24 +346,24 @@ func (c *conn) answers(q question, response kmsg.Response) links.Frame {
 	case *kmsg.OffsetCommitResponse:
 		for i := range r.Topics {
 			for j := range r.Topics[i].Partitions {
-				f.Says = worst(f.Says, r.Topics[i].Partitions[j].ErrorCode)
+				f.Status = worst(f.Status, r.Topics[i].Partitions[j].ErrorCode)
 			}
 		}
 	case *kmsg.JoinGroupResponse:
-		f.Says = worst("", r.ErrorCode)
+		f.Status = worst("", r.ErrorCode)
 	case *kmsg.LeaveGroupResponse:
-		f.Says = worst("", r.ErrorCode)
+		f.Status = worst("", r.ErrorCode)
 	case *kmsg.ConsumerGroupHeartbeatResponse:
-		f.Says = worst("", r.ErrorCode)
+		f.Status = worst("", r.ErrorCode)
 	case *kmsg.ShareGroupHeartbeatResponse:
-		f.Says = worst("", r.ErrorCode)
+		f.Status = worst("", r.ErrorCode)
 	case *kmsg.ShareFetchResponse:
 		return c.shareFetched(q, r)
 	case *kmsg.ShareAcknowledgeResponse:
-		f.Says = worst("", r.ErrorCode)
+		f.Status = worst("", r.ErrorCode)
 		for i := range r.Topics {
 			for j := range r.Topics[i].Partitions {
-				f.Says = worst(f.Says, r.Topics[i].Partitions[j].ErrorCode)
+				f.Status = worst(f.Status, r.Topics[i].Partitions[j].ErrorCode)
 			}
 		}
 	}
@@ -470,7 +470,7 @@ func (c *conn) shareFetched(q question, r *kmsg.ShareFetchResponse) links.Frame 
 		}
 	}
 	if len(items) == 0 && len(q.items) > 0 {
-		return links.Frame{Kind: q.kind, Items: q.items, Says: says}
+		return links.Frame{Kind: q.kind, Items: q.items, Status: says}
 	}
 	return delivery(items)
 }

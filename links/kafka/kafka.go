@@ -109,7 +109,7 @@ func (Protocol) Corrupt(f links.Frame) ([]byte, error) {
 
 // NewConn starts the framing of one connection.
 func (p Protocol) NewConn(ix *links.Index) (toBroker, toClient links.Framer) {
-	c := &conn{shared: p.shared, index: ix, asked: links.NewRecent[int32, question](maxAsked)}
+	c := &conn{shared: p.shared, index: ix, asked: links.NewPending[int32, question](maxAsked)}
 	return framer{c.request}, framer{c.response}
 }
 

@@ -15,11 +15,11 @@ import (
 // its messages on one connection, commits on another, and learns the names of
 // topics on a third.
 type shared struct {
-	topics *links.Recent[[16]byte, string] // newer requests name a topic by its ID
+	topics *links.Pending[[16]byte, string] // newer requests name a topic by its ID
 
 	mu       sync.Mutex
-	sessions *links.Recent[string, *received]    // by client ID
-	txns     *links.Recent[string, *transaction] // by transactional ID
+	sessions *links.Pending[string, *received]    // by client ID
+	txns     *links.Pending[string, *transaction] // by transactional ID
 }
 
 const (
@@ -33,17 +33,17 @@ const (
 
 func newShared() *shared {
 	return &shared{
-		topics:   links.NewRecent[[16]byte, string](maxTopics),
-		sessions: links.NewRecent[string, *received](maxSessions),
-		txns:     links.NewRecent[string, *transaction](maxSessions),
+		topics:   links.NewPending[[16]byte, string](maxTopics),
+		sessions: links.NewPending[string, *received](maxSessions),
+		txns:     links.NewPending[string, *transaction](maxSessions),
 	}
 }
 
 func (s *shared) learn(m *kmsg.MetadataResponse) {
 	for i := range m.Topics {
 		t := &m.Topics[i]
-		if _, known := s.topics.Asked(t.TopicID); !known && t.Topic != nil && t.TopicID != [16]byte{} {
-			s.topics.Ask(t.TopicID, *t.Topic)
+		if _, known := s.topics.Lookup(t.TopicID); !known && t.Topic != nil && t.TopicID != [16]byte{} {
+			s.topics.Add(t.TopicID, *t.Topic)
 		}
 	}
 }
@@ -54,7 +54,7 @@ func (s *shared) topic(name string, id [16]byte) string {
 	if name != "" {
 		return name
 	}
-	if known, ok := s.topics.Asked(id); ok {
+	if known, ok := s.topics.Lookup(id); ok {
 		return known
 	}
 	return hex.EncodeToString(id[:])
@@ -75,10 +75,10 @@ type spot struct {
 func (s *shared) session(client string) *received {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r, known := s.sessions.Asked(client)
+	r, known := s.sessions.Lookup(client)
 	if !known {
 		r = &received{open: make(map[spot]evidence.FrameItem)}
-		s.sessions.Ask(client, r)
+		s.sessions.Add(client, r)
 	}
 	return r
 }
@@ -93,10 +93,10 @@ type transaction struct {
 func (s *shared) transaction(id string) *transaction {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t, known := s.txns.Asked(id)
+	t, known := s.txns.Lookup(id)
 	if !known {
 		t = &transaction{}
-		s.txns.Ask(id, t)
+		s.txns.Add(id, t)
 	}
 	return t
 }

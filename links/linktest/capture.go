@@ -152,8 +152,8 @@ func Told(f links.Frame) string {
 	for _, i := range f.Items {
 		words = append(words, strings.Join([]string{i.BusinessID, i.PublishID, i.MessageID}, "/"))
 	}
-	if f.Says != "" {
-		words = append(words, "says "+f.Says)
+	if f.Status != "" {
+		words = append(words, "says "+f.Status)
 	}
 	return strings.Join(words, " ")
 }

@@ -75,7 +75,7 @@ func Fuzz(f *testing.F, open func() links.Protocol, seeds ...Capture) {
 
 func sameFrames(a, b []links.Frame) bool {
 	return slices.EqualFunc(a, b, func(x, y links.Frame) bool {
-		return x.Kind == y.Kind && x.Says == y.Says && slices.Equal(x.Items, y.Items) && bytes.Equal(x.Raw, y.Raw)
+		return x.Kind == y.Kind && x.Status == y.Status && slices.Equal(x.Items, y.Items) && bytes.Equal(x.Raw, y.Raw)
 	})
 }
 

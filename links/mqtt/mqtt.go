@@ -253,7 +253,7 @@ func (c *conn) answers(p packet, s *sent, f *links.Frame) error {
 
 // replies reads what the server says to a PUBLISH.
 func (c *conn) replies(p packet, f *links.Frame) error {
-	f.Says = said(p.reason())
+	f.Status = said(p.reason())
 	return c.answers(p, &c.published, f)
 }
 
@@ -269,10 +269,10 @@ func (c *conn) subscribed(p packet, f *links.Frame) error {
 	if !ok {
 		return errors.New("mqtt: SUBACK ends before its codes")
 	}
-	f.Says = links.Yes
+	f.Status = links.Yes
 	for _, code := range codes {
 		if code >= failure {
-			f.Says = said(code)
+			f.Status = said(code)
 		}
 	}
 	return nil

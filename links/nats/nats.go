@@ -85,7 +85,7 @@ type request struct {
 
 // NewConn starts the framing of one connection.
 func (Protocol) NewConn(ix *links.Index) (toBroker, toClient links.Framer) {
-	asked := links.NewRecent[string, request](maxAsked)
+	asked := links.NewPending[string, request](maxAsked)
 	return framer{understand: (&client{ix, asked}).understand}, framer{understand: (&server{ix, asked}).understand}
 }
 
@@ -107,7 +107,7 @@ func (f framer) Next(buf []byte) (links.Frame, int, error) {
 // client understands what a client sends.
 type client struct {
 	index *links.Index
-	asked *links.Recent[string, request]
+	asked *links.Pending[string, request]
 }
 
 func (c *client) understand(op *operation) (string, []evidence.FrameItem) {
@@ -148,7 +148,7 @@ func (c *client) publication(op *operation) (string, []evidence.FrameItem) {
 
 func (c *client) ask(inbox string, r request) {
 	if inbox != "" && r.answer != "" {
-		c.asked.Ask(inbox, r)
+		c.asked.Add(inbox, r)
 	}
 }
 
@@ -177,7 +177,7 @@ func acknowledgement(payload []byte) (kind, answer string) {
 // server understands what a server sends.
 type server struct {
 	index *links.Index
-	asked *links.Recent[string, request]
+	asked *links.Pending[string, request]
 }
 
 func (s *server) understand(op *operation) (string, []evidence.FrameItem) {
@@ -198,7 +198,7 @@ func (s *server) message(op *operation) (string, []evidence.FrameItem) {
 		s.index.Learn(item)
 		return links.FrameDeliver, []evidence.FrameItem{item}
 	}
-	if r, ok := s.asked.Asked(op.subject); ok {
+	if r, ok := s.asked.Lookup(op.subject); ok {
 		if r.answer == links.FrameAccept {
 			r.item.MessageID = storedAs(op.payload)
 			// A known ID names an earlier try, whose payload is stored: a duplicate.

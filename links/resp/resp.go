@@ -284,11 +284,11 @@ func (s *server) Next(buf []byte) (links.Frame, int, error) {
 	case links.FrameAccept:
 		frame.Items = s.stored(r, v)
 		// An entry's ID, or a number of receivers; inside MULTI it is +QUEUED.
-		frame.Says = says(v, v.kind == '$' && !v.null || v.kind == ':' && string(v.text) != "0")
+		frame.Status = says(v, v.kind == '$' && !v.null || v.kind == ':' && string(v.text) != "0")
 	case links.FrameAckConfirm:
-		frame.Says = says(v, v.kind == ':' && string(v.text) == strconv.Itoa(len(r.items)))
+		frame.Status = says(v, v.kind == ':' && string(v.text) == strconv.Itoa(len(r.items)))
 	case links.FrameSubscribed:
-		frame.Says = says(v, v.kind == '+' && string(v.text) == "OK")
+		frame.Status = says(v, v.kind == '+' && string(v.text) == "OK")
 	case links.FrameDeliver:
 		if frame.Items = s.entries(r.key, v); frame.Items == nil {
 			frame.Kind = "" // nothing to read, an error, or IDs alone

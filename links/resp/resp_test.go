@@ -228,7 +228,7 @@ func TestAnAttributeStandsBeforeItsReply(t *testing.T) {
 	}
 	raw := "|1\r\n+ttl\r\n:3\r\n:2\r\n"
 	f, n, err := s.Next([]byte(raw))
-	if err != nil || n != len(raw) || f.Kind != links.FrameAccept || f.Says != links.Yes {
+	if err != nil || n != len(raw) || f.Kind != links.FrameAccept || f.Status != links.Yes {
 		t.Errorf("%+v %d %v", f, n, err)
 	}
 }

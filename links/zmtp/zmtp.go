@@ -34,7 +34,7 @@ func (Protocol) Name() string { return "zmtp" }
 
 // NewConn starts the framing of one connection.
 func (Protocol) NewConn(ix *links.Index) (toBroker, toClient links.Framer) {
-	asked := links.NewRecent[uint64, evidence.FrameItem](maxAsked)
+	asked := links.NewPending[uint64, evidence.FrameItem](maxAsked)
 	return &framer{to: evidence.ToBroker, index: ix, asked: asked}, &framer{to: evidence.ToClient, index: ix, asked: asked}
 }
 
@@ -91,7 +91,7 @@ func (Protocol) Corrupt(f links.Frame) ([]byte, error) {
 type framer struct {
 	to      evidence.Direction
 	index   *links.Index
-	asked   *links.Recent[uint64, evidence.FrameItem]
+	asked   *links.Pending[uint64, evidence.FrameItem]
 	greeted bool
 }
 
@@ -115,7 +115,7 @@ func (f *framer) Next(buf []byte) (links.Frame, int, error) {
 		if msg, err := wire.Decode(m.parts); err == nil && kinds[msg.Kind].To == f.to {
 			frame.Kind = kinds[msg.Kind].Name
 			frame.Items = f.items(&msg)
-			frame.Says = answers[msg.Answer]
+			frame.Status = answers[msg.Answer]
 		}
 	}
 	return frame, m.size, nil
@@ -153,7 +153,7 @@ func (f *framer) items(m *wire.Message) []evidence.FrameItem {
 	case wire.Ack, wire.Nack:
 		item = f.index.Find(m.MessageID)
 	case wire.PublishReply, wire.AckReply, wire.NackReply, wire.LookupReply:
-		if asked, ok := f.asked.Asked(m.Request); ok {
+		if asked, ok := f.asked.Lookup(m.Request); ok {
 			if m.MessageID != "" {
 				asked.MessageID = m.MessageID
 			}
@@ -165,7 +165,7 @@ func (f *framer) items(m *wire.Message) []evidence.FrameItem {
 		}
 	}
 	if f.to == evidence.ToBroker && m.Request != 0 {
-		f.asked.Ask(m.Request, item)
+		f.asked.Add(m.Request, item)
 	}
 	if item == (evidence.FrameItem{}) {
 		return nil

@@ -52,7 +52,7 @@ func unknownAsAccepted(r systems.Receipt) systems.Receipt {
 }
 
 func accepted(r systems.Receipt) systems.Receipt {
-	r.Acceptance, r.HeldBy, r.Told, r.Reason = evidence.Accepted, evidence.HeldByStore, "ok", ""
+	r.Acceptance, r.HeldBy, r.ClientResult, r.Reason = evidence.Accepted, evidence.HeldByStore, "ok", ""
 	return r
 }
 
@@ -75,7 +75,7 @@ func swallowAnswers(honest systems.Producer) systems.Producer {
 		return pending(func(ctx context.Context) systems.Receipt {
 			sent.Receipt(ctx)
 			<-ctx.Done()
-			return systems.Receipt{Acceptance: evidence.Unknown, Told: "no answer in time"}
+			return systems.Receipt{Acceptance: evidence.Unknown, ClientResult: "no answer in time"}
 		}), nil
 	}}
 }

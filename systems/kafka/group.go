@@ -208,7 +208,7 @@ func (d *groupDelivery) Ack(ctx context.Context) (evidence.AckOutcome, error) {
 	case commitEach:
 		return g.commit(ctx, d.record, d.record.Offset+1)
 	}
-	offset, news, ours := g.settle(d)
+	offset, news, ours := g.markSettled(d)
 	defer g.rebalance() // not before the commit
 	switch {
 	case !ours:
@@ -255,10 +255,10 @@ func (g *groupConsumer) commit(ctx context.Context, r *kgo.Record, offset int64)
 	return evidence.AckUnknown, fmt.Errorf("kafka: commit of %s: %w", messageID(r), err)
 }
 
-// settle takes a delivery out of the application's hands. It tells up to which
+// markSettled takes a delivery out of the application's hands. It tells up to which
 // offset everything that was given is settled, whether that is news, and
 // whether the partition is still this member's.
-func (g *groupConsumer) settle(d *groupDelivery) (offset int64, news, ours bool) {
+func (g *groupConsumer) markSettled(d *groupDelivery) (offset int64, news, ours bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	p := g.partitions[d.record.Partition]

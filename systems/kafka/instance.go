@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/custodymq/custody/containers"
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/process"
 	"github.com/custodymq/custody/systems"
 )
 
@@ -14,7 +14,7 @@ import (
 type instance struct {
 	*run
 	*broker
-	servers *containers.Pool
+	servers *process.Pool
 }
 
 var (
@@ -43,7 +43,7 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	if err != nil {
 		return nil, err
 	}
-	b, kept := containers.Take[*broker](ctx, env.Servers, p.serverKey())
+	b, kept := process.Take[*broker](ctx, env.Servers, p.serverKey())
 	if kept {
 		b.Attach(env.Sink, log)
 	} else if b, err = p.newBroker(env.Sink, log); err != nil {

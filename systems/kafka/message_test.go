@@ -86,7 +86,7 @@ func TestReceipts(t *testing.T) {
 	} {
 		p := &producer{session: newSession(c.profile, "", false)}
 		got := p.receipt(&kgo.Record{Topic: "t"}, c.err, c.written)
-		if got.Acceptance != c.want || got.Told == "" || (c.err == nil) != (got.Told == "ok") || (got.Cause != evidence.NoCause) != (c.want == evidence.Declined) {
+		if got.Acceptance != c.want || got.ClientResult == "" || (c.err == nil) != (got.ClientResult == "ok") || (got.Cause != evidence.NoCause) != (c.want == evidence.Declined) {
 			t.Errorf("%v after %d writes: %+v, want %v", c.err, c.written, got, c.want)
 		}
 	}
@@ -110,12 +110,12 @@ func TestReceiptsOfTransactions(t *testing.T) {
 	} {
 		txns := &transactions{producer: &producer{session: newSession(Profile{}, "", false)}}
 		got := txns.committed(&kgo.Record{Topic: "t"}, c.err, c.written)
-		if got.Acceptance != c.want || got.Told == "" || (c.err == nil) != (got.Told == "ok") {
+		if got.Acceptance != c.want || got.ClientResult == "" || (c.err == nil) != (got.ClientResult == "ok") {
 			t.Errorf("%v after %d writes: %+v, want %v", c.err, c.written, got, c.want)
 		}
 	}
 	for err, want := range map[error]evidence.Acceptance{broken: evidence.Rejected, kerr.MessageTooLarge: evidence.Declined, kerr.ConcurrentTransactions: evidence.Rejected} {
-		if got := unstored(err); got.Acceptance != want || got.Told == "" {
+		if got := unstored(err); got.Acceptance != want || got.ClientResult == "" {
 			t.Errorf("not stored for %v: %+v, want %v", err, got, want)
 		}
 	}

@@ -169,7 +169,7 @@ func (p *pending) Receipt(ctx context.Context) systems.Receipt {
 }
 
 func refusal(a evidence.Acceptance, err error, reason string) systems.Receipt {
-	return systems.Receipt{Acceptance: a, Told: err.Error(), Reason: reason}
+	return systems.Receipt{Acceptance: a, ClientResult: err.Error(), Reason: reason}
 }
 
 // refusals are the answers that a broker gives before it appends anything. Any
@@ -195,9 +195,9 @@ var refusals = map[*kerr.Error]struct {
 func (p *producer) receipt(r *kgo.Record, err error, written int64) systems.Receipt {
 	switch {
 	case err == nil && p.profile.acks == acksNone:
-		return systems.Receipt{Acceptance: evidence.Unknown, Told: "ok", Reason: "acks=0: the broker does not answer"}
+		return systems.Receipt{Acceptance: evidence.Unknown, ClientResult: "ok", Reason: "acks=0: the broker does not answer"}
 	case err == nil:
-		return systems.Receipt{Acceptance: evidence.Accepted, HeldBy: p.profile.heldBy, MessageID: messageID(r), Told: "ok"}
+		return systems.Receipt{Acceptance: evidence.Accepted, HeldBy: p.profile.heldBy, MessageID: messageID(r), ClientResult: "ok"}
 	case errors.Is(err, kerr.MessageTooLarge):
 		r := refusal(evidence.Declined, err, "over the largest message that is allowed")
 		r.Cause = evidence.CauseInvalid

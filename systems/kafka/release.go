@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/custodymq/custody/containers"
+	"github.com/custodymq/custody/process"
 	"github.com/custodymq/custody/systems"
 )
 
@@ -89,7 +89,7 @@ func (p Profile) release() (string, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), imageWithin)
 	defer cancel()
-	jar, err := containers.ImageVersion(ctx, p.image, "sh", "-c", "cd "+imageHome+"/libs && ls "+jarForm)
+	jar, err := process.ImageVersion(ctx, p.image, "sh", "-c", "cd "+imageHome+"/libs && ls "+jarForm)
 	if err != nil {
 		return "", fmt.Errorf("kafka: no server in %s of image %s: %w", imageHome, p.image, err)
 	}

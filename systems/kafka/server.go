@@ -15,14 +15,14 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/custodymq/custody/containers"
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/process"
 )
 
 // broker is one server with its folder. It may serve several runs, one after
 // another.
 type broker struct {
-	*containers.Server
+	*process.Server
 	address string
 	dir     string
 }
@@ -82,15 +82,15 @@ logger.server.level=info
 
 // newBroker makes a server in a private folder; it is not started yet.
 func (p Profile) newBroker(sink evidence.Sink, log io.WriteCloser) (*broker, error) {
-	port, err := containers.FreePort()
+	port, err := process.FreePort()
 	if err != nil {
 		return nil, err
 	}
-	controller, err := containers.FreePort()
+	controller, err := process.FreePort()
 	if err != nil {
 		return nil, err
 	}
-	dir, err := containers.Folder()
+	dir, err := process.Folder()
 	if err != nil {
 		return nil, err
 	}
@@ -105,8 +105,8 @@ func (p Profile) newBroker(sink evidence.Sink, log io.WriteCloser) (*broker, err
 		return nil, errors.Join(fmt.Errorf("kafka: folder of the server: %w", err), os.RemoveAll(dir))
 	}
 	b := &broker{address: port.Address, dir: dir}
-	b.Server = containers.NewServer(serverName, sink, log, func(ctx context.Context, log io.Writer, exited func(containers.Exit)) (containers.Process, []string, error) {
-		started, err := containers.StartProgram(ctx, containers.ProgramOptions{
+	b.Server = process.NewServer(serverName, sink, log, func(ctx context.Context, log io.Writer, exited func(process.Exit)) (process.Process, []string, error) {
+		started, err := process.StartProgram(ctx, process.ProgramOptions{
 			Image: p.image, Path: path, Args: args, Dir: dir, Log: log, Exited: exited,
 			Ready: func(ctx context.Context) error { return p.ready(ctx, port.Address) },
 		})

@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/custodymq/custody/containers"
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/links"
 	kafkalink "github.com/custodymq/custody/links/kafka"
+	"github.com/custodymq/custody/process"
 	"github.com/custodymq/custody/systems"
 	"github.com/custodymq/custody/systems/systemtest"
 )
@@ -38,7 +38,7 @@ func profile(t *testing.T, name string) Profile {
 
 func TestServer(t *testing.T) {
 	systemtest.Require(t, Profiles(1)[0])
-	pool := containers.NewPool()
+	pool := process.NewPool()
 	t.Cleanup(func() {
 		if err := pool.Close(context.Background()); err != nil {
 			t.Error(err)

@@ -238,7 +238,7 @@ func (d *shareDelivery) Nack(ctx context.Context, _ string) (evidence.AckOutcome
 	return d.answer(ctx, kgo.AckRelease)
 }
 
-func (s *shareConsumer) settle(m *shareMember) {
+func (s *shareConsumer) acknowledge(m *shareMember) {
 	s.mu.Lock()
 	m.busy = false
 	s.mu.Unlock()
@@ -254,7 +254,7 @@ func (d *shareDelivery) answer(ctx context.Context, status kgo.AckStatus) (evide
 	if !d.answered.CompareAndSwap(false, true) {
 		return evidence.AckRefused, fmt.Errorf("kafka: answer to %s: it has been answered already", d.message.MessageID)
 	}
-	defer m.consumer.settle(m)
+	defer m.consumer.acknowledge(m)
 	select {
 	case <-m.results: // of an earlier one, whose caller has gone
 	default:

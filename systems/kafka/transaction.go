@@ -137,7 +137,7 @@ func (t *transactions) committed(r *kgo.Record, err error, written int64) system
 	var refused *kerr.Error
 	switch {
 	case err == nil:
-		return systems.Receipt{Acceptance: evidence.Accepted, HeldBy: t.profile.heldBy, MessageID: messageID(r), Told: "ok"}
+		return systems.Receipt{Acceptance: evidence.Accepted, HeldBy: t.profile.heldBy, MessageID: messageID(r), ClientResult: "ok"}
 	case written == 0:
 		return refusal(evidence.Rejected, err, "the commit was never written")
 	case written == 1 && errors.As(err, &refused) && notCommitted[refused]:

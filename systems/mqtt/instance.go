@@ -9,15 +9,15 @@ import (
 
 	"github.com/eclipse/paho.golang/packets"
 
-	"github.com/custodymq/custody/containers"
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/process"
 	"github.com/custodymq/custody/systems"
 )
 
 // instance is one server in a process of its own. Safe for concurrent use.
 type instance struct {
 	clients
-	*containers.Server
+	*process.Server
 }
 
 var (
@@ -41,7 +41,7 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	if p.at.Address != "" {
 		return p.reach(ctx, env)
 	}
-	port, err := containers.FreePort()
+	port, err := process.FreePort()
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +64,7 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	}
 	in := &instance{
 		clients: clients{profile: p, address: port.Address, seats: seats},
-		Server:  containers.NewServer(serverName, env.Sink, log, start, port),
+		Server:  process.NewServer(serverName, env.Sink, log, start, port),
 	}
 	if err := in.Restart(ctx); err != nil {
 		return nil, errors.Join(err, log.Close())
@@ -91,7 +91,7 @@ type server interface {
 	hides() string
 	// prepare writes what the server at this address needs into its folder. It
 	// gives what starts the server, and what lists the messages that it keeps.
-	prepare(p Profile, address, dir string) (containers.StartFunc, func(context.Context) ([]kept, error), error)
+	prepare(p Profile, address, dir string) (process.StartFunc, func(context.Context) ([]kept, error), error)
 }
 
 // drives says why a server that says this version cannot be driven.

@@ -77,7 +77,7 @@ func TestAnswers(t *testing.T) {
 		0x97: evidence.Declined,
 	} {
 		r := Profile{}.receipt(code)
-		if r.Acceptance != want || (r.Told == "ok") != (want == evidence.Accepted) || (r.HeldBy == evidence.HeldByNobody) == (want == evidence.Accepted) || (r.Cause != evidence.NoCause) != (want == evidence.Declined) {
+		if r.Acceptance != want || (r.ClientResult == "ok") != (want == evidence.Accepted) || (r.HeldBy == evidence.HeldByNobody) == (want == evidence.Accepted) || (r.Cause != evidence.NoCause) != (want == evidence.Declined) {
 			t.Errorf("0x%02x: %+v, want %v", code, r, want)
 		}
 	}

@@ -17,8 +17,8 @@ import (
 	"github.com/mochi-mqtt/server/v2/hooks/storage/badger"
 	"github.com/mochi-mqtt/server/v2/listeners"
 
-	"github.com/custodymq/custody/containers"
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/process"
 )
 
 // mochi is the mochi-mqtt server, run by this binary in a process of its own
@@ -50,7 +50,7 @@ func (mochi) versions() map[string]string {
 
 func (mochi) hides() string { return "" }
 
-// RoleName is the name under which Role is given to containers.RunRole.
+// RoleName is the name under which Role is given to process.RunRole.
 const RoleName = "mochi-mqtt"
 
 // mochiConfig is what the parent hands to the role.
@@ -59,16 +59,16 @@ type mochiConfig struct {
 	Database string `json:"database,omitempty"` // a folder; empty keeps everything in memory
 }
 
-func (m mochi) prepare(p Profile, address, dir string) (containers.StartFunc, func(context.Context) ([]kept, error), error) {
+func (m mochi) prepare(p Profile, address, dir string) (process.StartFunc, func(context.Context) ([]kept, error), error) {
 	config := mochiConfig{Address: address}
 	if m.persistent {
 		config.Database = filepath.Join(dir, "badger")
 	}
-	var last atomic.Pointer[containers.Child] // that was started
-	start := func(ctx context.Context, log io.Writer, exited func(containers.Exit)) (containers.Process, []string, error) {
-		child, err := containers.StartChild(ctx, containers.ChildOptions{Role: RoleName, Config: config, Log: log, Exited: exited}, nil)
+	var last atomic.Pointer[process.Child] // that was started
+	start := func(ctx context.Context, log io.Writer, exited func(process.Exit)) (process.Process, []string, error) {
+		child, err := process.StartChild(ctx, process.ChildOptions{Role: RoleName, Config: config, Log: log, Exited: exited}, nil)
 		if err != nil {
-			return nil, nil, fmt.Errorf("mqtt: start the server on %s (main must give mqtt.Role to containers.RunRole): %w", address, err)
+			return nil, nil, fmt.Errorf("mqtt: start the server on %s (main must give mqtt.Role to process.RunRole): %w", address, err)
 		}
 		last.Store(child)
 		return child, nil, nil
@@ -90,11 +90,11 @@ const keptWithin = 2 * time.Second
 
 // Role runs a mochi-mqtt server in this process, until it is stopped. It is
 // ready when its sessions are restored and it accepts connections.
-func Role() containers.Role {
+func Role() process.Role {
 	var running *mochimqtt.Server
 	publishes := &handling{open: make(map[*mochimqtt.Client]chan struct{})}
-	return containers.Role{
-		Start: func(_ context.Context, config json.RawMessage, _ *containers.Parent) error {
+	return process.Role{
+		Start: func(_ context.Context, config json.RawMessage, _ *process.Parent) error {
 			var c mochiConfig
 			if err := json.Unmarshal(config, &c); err != nil {
 				return fmt.Errorf("mqtt: configuration of the server's process: %w", err)

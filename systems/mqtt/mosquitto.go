@@ -12,8 +12,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/custodymq/custody/containers"
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/process"
 )
 
 // mosquitto is Eclipse Mosquitto.
@@ -82,7 +82,7 @@ func (m mosquitto) usage() (string, error) {
 	if m.image != "" {
 		ctx, cancel := context.WithTimeout(context.Background(), imageWithin)
 		defer cancel()
-		return containers.ImageVersion(ctx, m.image, "sh", "-c", "command -v mosquitto && { mosquitto -h || true; }")
+		return process.ImageVersion(ctx, m.image, "sh", "-c", "command -v mosquitto && { mosquitto -h || true; }")
 	}
 	path, err := m.path()
 	if err != nil {
@@ -107,7 +107,7 @@ persistence_location %s/
 log_dest stderr
 `
 
-func (m mosquitto) prepare(p Profile, address, dir string) (containers.StartFunc, func(context.Context) ([]kept, error), error) {
+func (m mosquitto) prepare(p Profile, address, dir string) (process.StartFunc, func(context.Context) ([]kept, error), error) {
 	path, err := m.path()
 	if err != nil {
 		return nil, nil, m.installed()
@@ -125,8 +125,8 @@ func (m mosquitto) prepare(p Profile, address, dir string) (containers.StartFunc
 	if err := os.WriteFile(file, []byte(text.String()), 0o600); err != nil {
 		return nil, nil, fmt.Errorf("mqtt: configuration of the server: %w", err)
 	}
-	return func(ctx context.Context, log io.Writer, exited func(containers.Exit)) (containers.Process, []string, error) {
-		process, err := containers.StartProgram(ctx, containers.ProgramOptions{
+	return func(ctx context.Context, log io.Writer, exited func(process.Exit)) (process.Process, []string, error) {
+		process, err := process.StartProgram(ctx, process.ProgramOptions{
 			Image:  m.image,
 			Path:   path,
 			Args:   []string{"-c", file},

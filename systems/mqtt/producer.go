@@ -75,7 +75,7 @@ func (p *producer) Send(ctx context.Context, m systems.Message) (systems.Pending
 	case err != nil:
 		return settled(refusal(evidence.Unknown, err.Error(), "the connection broke while writing")), nil
 	case publish.QoS == 0:
-		return settled(systems.Receipt{Told: "ok", Reason: "QoS 0 has no answer"}), nil
+		return settled(systems.Receipt{ClientResult: "ok", Reason: "QoS 0 has no answer"}), nil
 	}
 	return pend, nil
 }
@@ -180,7 +180,7 @@ func (p *pending) Receipt(ctx context.Context) systems.Receipt {
 }
 
 func refusal(a evidence.Acceptance, told, reason string) systems.Receipt {
-	return systems.Receipt{Acceptance: a, Told: told, Reason: reason}
+	return systems.Receipt{Acceptance: a, ClientResult: told, Reason: reason}
 }
 
 // The reason codes of answers (MQTT 5, section 2.4).
@@ -214,5 +214,5 @@ func (p Profile) receipt(code byte) systems.Receipt {
 	if code >= failure {
 		return refusal(evidence.Unknown, told, "the server failed")
 	}
-	return systems.Receipt{Acceptance: evidence.Accepted, HeldBy: evidence.HeldByBrokerMemory, Told: "ok"}
+	return systems.Receipt{Acceptance: evidence.Accepted, HeldBy: evidence.HeldByBrokerMemory, ClientResult: "ok"}
 }

@@ -21,7 +21,7 @@ import (
 )
 
 // Profile is one configuration of one server. Start the instances of mochi-mqtt
-// from a binary whose main (or TestMain) gives Role to containers.RunRole.
+// from a binary whose main (or TestMain) gives Role to process.RunRole.
 type Profile struct {
 	server        server
 	at            systems.Endpoint // of a server that somebody else has started; the zero value starts one

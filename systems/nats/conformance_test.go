@@ -5,12 +5,12 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/custodymq/custody/containers"
+	"github.com/custodymq/custody/process"
 	"github.com/custodymq/custody/systems/systemtest"
 )
 
 func TestMain(m *testing.M) {
-	containers.RunRole(map[string]func() containers.Role{RoleName: Role})
+	process.RunRole(map[string]func() process.Role{RoleName: Role})
 	goleak.VerifyTestMain(m)
 }
 

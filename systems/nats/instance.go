@@ -11,16 +11,16 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/custodymq/custody/containers"
 	"github.com/custodymq/custody/links"
 	natslink "github.com/custodymq/custody/links/nats"
+	"github.com/custodymq/custody/process"
 	"github.com/custodymq/custody/systems"
 )
 
 // instance is one nats-server in a process of its own. Safe for concurrent use.
 type instance struct {
 	clients
-	*containers.Server
+	*process.Server
 }
 
 var (
@@ -59,7 +59,7 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	if p.at.Address != "" {
 		return p.reach(ctx, env)
 	}
-	port, err := containers.FreePort()
+	port, err := process.FreePort()
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +85,7 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	if p.image != "" {
 		start = in.startContainer
 	}
-	in.Server = containers.NewServer(serverName, env.Sink, log, func(ctx context.Context, log io.Writer, exited func(containers.Exit)) (containers.Process, []string, error) {
+	in.Server = process.NewServer(serverName, env.Sink, log, func(ctx context.Context, log io.Writer, exited func(process.Exit)) (process.Process, []string, error) {
 		process, err := start(ctx, file, log, exited)
 		return process, nil, err
 	}, port)
@@ -98,16 +98,16 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	return in, nil
 }
 
-func (in *instance) startChild(ctx context.Context, file string, log io.Writer, exited func(containers.Exit)) (containers.Process, error) {
-	child, err := containers.StartChild(ctx, containers.ChildOptions{Role: RoleName, Config: serverConfig{File: file}, Log: log, Exited: exited}, nil)
+func (in *instance) startChild(ctx context.Context, file string, log io.Writer, exited func(process.Exit)) (process.Process, error) {
+	child, err := process.StartChild(ctx, process.ChildOptions{Role: RoleName, Config: serverConfig{File: file}, Log: log, Exited: exited}, nil)
 	if err != nil {
-		return nil, fmt.Errorf("nats: start the server on %s (main must give nats.Role to containers.RunRole): %w", in.address, err)
+		return nil, fmt.Errorf("nats: start the server on %s (main must give nats.Role to process.RunRole): %w", in.address, err)
 	}
 	return child, nil
 }
 
-func (in *instance) startContainer(ctx context.Context, file string, log io.Writer, exited func(containers.Exit)) (containers.Process, error) {
-	process, err := containers.StartProgram(ctx, containers.ProgramOptions{
+func (in *instance) startContainer(ctx context.Context, file string, log io.Writer, exited func(process.Exit)) (process.Process, error) {
+	process, err := process.StartProgram(ctx, process.ProgramOptions{
 		Image: in.profile.image, Path: program, Args: []string{"--config", file}, Dir: filepath.Dir(file), Log: log, Exited: exited,
 		Ready: func(ctx context.Context) error {
 			return in.administer(ctx, func(js jetstream.JetStream) error { _, err := js.AccountInfo(ctx); return err })

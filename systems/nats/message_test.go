@@ -96,8 +96,8 @@ func TestAnswersToAPublish(t *testing.T) {
 			if r.Acceptance != c.want || r.MessageID != c.id || r.HeldBy != c.held {
 				t.Errorf("got %+v", r)
 			}
-			if (r.Told == "ok") != (c.want == evidence.Accepted) || r.Told == "" {
-				t.Errorf("the application is told %q", r.Told)
+			if (r.ClientResult == "ok") != (c.want == evidence.Accepted) || r.ClientResult == "" {
+				t.Errorf("the application is told %q", r.ClientResult)
 			}
 			if (r.Cause != evidence.NoCause) != (r.Acceptance == evidence.Declined) {
 				t.Errorf("%v for the cause %q", r.Acceptance, r.Cause)
@@ -114,7 +114,7 @@ func TestPublishesThatTheClientDidNotTake(t *testing.T) {
 		client.ErrMaxPayload:                      evidence.Declined,
 		errors.New("write tcp: connection reset"): evidence.Unknown,
 	} {
-		if r := notPublished(err); r.Acceptance != want || r.Told != err.Error() || (r.Cause != evidence.NoCause) != (want == evidence.Declined) {
+		if r := notPublished(err); r.Acceptance != want || r.ClientResult != err.Error() || (r.Cause != evidence.NoCause) != (want == evidence.Declined) {
 			t.Errorf("%v: got %+v, want %v", err, r, want)
 		}
 	}

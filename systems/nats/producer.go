@@ -70,7 +70,7 @@ func (p *producer) Send(ctx context.Context, m systems.Message) (systems.Pending
 		if err := p.conn.PublishMsg(msg); err != nil {
 			return settled(notPublished(err)), nil
 		}
-		return settled(systems.Receipt{Acceptance: evidence.Unknown, Told: "ok", Reason: "core NATS confirms no publish"}), nil
+		return settled(systems.Receipt{Acceptance: evidence.Unknown, ClientResult: "ok", Reason: "core NATS confirms no publish"}), nil
 	}
 	if len(p.waiting) >= maxWaiting {
 		return nil, fmt.Errorf("nats: %d publishes of one session have no answer: wait for their receipts first", maxWaiting)
@@ -141,7 +141,7 @@ func (p *pending) Receipt(ctx context.Context) systems.Receipt {
 }
 
 func refusal(a evidence.Acceptance, err error, reason string) systems.Receipt {
-	return systems.Receipt{Acceptance: a, Told: err.Error(), Reason: reason}
+	return systems.Receipt{Acceptance: a, ClientResult: err.Error(), Reason: reason}
 }
 
 // declined is a refusal by policy, with its cause.
@@ -191,7 +191,7 @@ func receiptOf(msg *client.Msg, by evidence.HeldBy) systems.Receipt {
 	}
 	r := systems.Receipt{
 		Acceptance: evidence.Accepted, HeldBy: by,
-		MessageID: messageID(ack.Stream, ack.Sequence), Told: "ok",
+		MessageID: messageID(ack.Stream, ack.Sequence), ClientResult: "ok",
 	}
 	r.Duplicate = ack.Duplicate
 	return r

@@ -17,7 +17,7 @@ import (
 )
 
 // Profile is one configuration of NATS. Start its instances from a binary
-// whose main (or TestMain) gives Role to containers.RunRole.
+// whose main (or TestMain) gives Role to process.RunRole.
 type Profile struct {
 	settings
 	scale float64 // factor on every period and bound

@@ -256,7 +256,7 @@ func TestCoreNATSDeliversToOneListenerAndKeepsNothing(t *testing.T) {
 	send := func(id string) {
 		t.Helper()
 		r := publish(t, ctx, p, systems.Message{Payload: evidence.Envelope{PublishID: "p1-1-1", BusinessID: id}.Encode()})
-		if r.Acceptance != evidence.Unknown || r.HeldBy != evidence.HeldByNobody || r.Told != "ok" {
+		if r.Acceptance != evidence.Unknown || r.HeldBy != evidence.HeldByNobody || r.ClientResult != "ok" {
 			t.Errorf("publish %s: %+v, want unknown, with ok told", id, r)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/custodymq/custody/containers"
+	"github.com/custodymq/custody/process"
 	"github.com/custodymq/custody/systems"
 )
 
@@ -79,7 +79,7 @@ func (p Profile) release() (string, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), imageWithin)
 	defer cancel()
-	printed, err := containers.ImageVersion(ctx, p.image, program, "--version")
+	printed, err := process.ImageVersion(ctx, p.image, program, "--version")
 	if err != nil {
 		return "", fmt.Errorf("nats: a server from image %s: %w", p.image, err)
 	}

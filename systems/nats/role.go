@@ -9,10 +9,10 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 
-	"github.com/custodymq/custody/containers"
+	"github.com/custodymq/custody/process"
 )
 
-// RoleName is the name under which Role is given to containers.RunRole.
+// RoleName is the name under which Role is given to process.RunRole.
 const RoleName = "nats-server"
 
 // serverConfig is what the parent hands to the role.
@@ -25,10 +25,10 @@ const readyWithin = 60 * time.Second
 
 // Role runs nats-server in this process, until it is stopped. It is ready when
 // its streams are recovered and it accepts connections.
-func Role() containers.Role {
+func Role() process.Role {
 	var running *server.Server
-	return containers.Role{
-		Start: func(_ context.Context, config json.RawMessage, _ *containers.Parent) error {
+	return process.Role{
+		Start: func(_ context.Context, config json.RawMessage, _ *process.Parent) error {
 			var c serverConfig
 			if err := json.Unmarshal(config, &c); err != nil {
 				return fmt.Errorf("nats: configuration of the server's process: %w", err)

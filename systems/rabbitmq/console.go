@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/custodymq/custody/containers"
+	"github.com/custodymq/custody/process"
 	"github.com/custodymq/custody/tasks"
 )
 
@@ -28,8 +28,8 @@ type console struct {
 	dir   string // the node's; it holds the socket over which questions go
 	env   []string
 
-	mu      sync.Mutex         // one question at a time
-	process containers.Process // nil until the first question
+	mu      sync.Mutex      // one question at a time
+	process process.Process // nil until the first question
 	conn    net.Conn
 	answers chan string
 	ended   chan struct{} // closed when no more answers come
@@ -158,7 +158,7 @@ func (c *console) start(ctx context.Context) error {
 	}
 	defer l.Close()
 	name := "console-" + c.node // a name of its own, as the name mapper knows it
-	process, err := containers.StartProgram(ctx, containers.ProgramOptions{
+	process, err := process.StartProgram(ctx, process.ProgramOptions{
 		Image: c.image, Path: "erl", Env: c.env, Dir: c.dir,
 		Args: []string{
 			"-noinput", "-hidden", "-sname", name, "-kernel", "inet_dist_use_interface", "{127,0,0,1}", "+sbwt", "none",

@@ -11,10 +11,10 @@ import (
 
 	client "github.com/rabbitmq/amqp091-go"
 
-	"github.com/custodymq/custody/containers"
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/links"
 	"github.com/custodymq/custody/links/amqp"
+	"github.com/custodymq/custody/process"
 	"github.com/custodymq/custody/systems"
 )
 
@@ -23,7 +23,7 @@ import (
 type instance struct {
 	*clients
 	*server
-	pool *containers.Pool
+	pool *process.Pool
 }
 
 var (
@@ -37,7 +37,7 @@ var (
 	_ systems.Inspector     = (*instance)(nil)
 	_ systems.Administrator = (*instance)(nil)
 	_ systems.Rejecter      = (*delivery)(nil)
-	_ containers.Kept       = (*server)(nil)
+	_ process.Kept          = (*server)(nil)
 )
 
 // Start takes a server that an earlier run has left as it was, or runs one.
@@ -52,7 +52,7 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	if err != nil {
 		return nil, err
 	}
-	s, found := containers.Take[*server](ctx, env.Servers, p.kind())
+	s, found := process.Take[*server](ctx, env.Servers, p.kind())
 	if found {
 		s.Attach(env.Sink, log)
 	} else if s, err = startServer(ctx, p.image, env.Sink, log); err != nil {

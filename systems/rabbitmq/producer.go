@@ -125,7 +125,7 @@ func (p *producer) Send(ctx context.Context, m systems.Message) (systems.Pending
 		return settled(refusal(evidence.Unknown, err, "the connection broke while writing")), nil
 	}
 	if confirm == nil {
-		return settled(systems.Receipt{Told: "ok", Reason: "without confirms nothing is answered"}), nil
+		return settled(systems.Receipt{ClientResult: "ok", Reason: "without confirms nothing is answered"}), nil
 	}
 	p.waiting.Add(1)
 	return &pending{producer: p, confirm: confirm, messageID: m.MessageID, queue: queue}, nil
@@ -173,7 +173,7 @@ func (p *pending) answered() systems.Receipt {
 		case p.confirm.Acked():
 			// Without a message ID: a confirm names none, and one that comes
 			// again is another message to RabbitMQ.
-			p.receipt = systems.Receipt{Acceptance: evidence.Accepted, HeldBy: profile.heldBy(), Told: "ok"}
+			p.receipt = systems.Receipt{Acceptance: evidence.Accepted, HeldBy: profile.heldBy(), ClientResult: "ok"}
 		case p.producer.ended():
 			// The client resolves what is open as refused when its connection ends.
 			p.receipt = refusal(evidence.Unknown, client.ErrClosed, "the connection ended before the answer")
@@ -190,5 +190,5 @@ var (
 )
 
 func refusal(a evidence.Acceptance, err error, reason string) systems.Receipt {
-	return systems.Receipt{Acceptance: a, Told: err.Error(), Reason: reason}
+	return systems.Receipt{Acceptance: a, ClientResult: err.Error(), Reason: reason}
 }

@@ -12,7 +12,7 @@ import (
 
 	client "github.com/rabbitmq/amqp091-go"
 
-	"github.com/custodymq/custody/containers"
+	"github.com/custodymq/custody/process"
 	"github.com/custodymq/custody/systems"
 )
 
@@ -62,7 +62,7 @@ func (p Profile) release() (string, error) {
 	if p.image != "" {
 		ctx, cancel := context.WithTimeout(context.Background(), imageWithin)
 		defer cancel()
-		folders, err := containers.ImageVersion(ctx, p.image, "sh", "-c", "ls -d "+releaseFolders)
+		folders, err := process.ImageVersion(ctx, p.image, "sh", "-c", "ls -d "+releaseFolders)
 		if err != nil {
 			return "", fmt.Errorf("rabbitmq: no server as Debian installs it in image %s: %w", p.image, err)
 		}

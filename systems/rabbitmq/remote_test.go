@@ -15,10 +15,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/custodymq/custody/containers"
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/process"
 	"github.com/custodymq/custody/systems"
-	"github.com/custodymq/custody/systems/own"
+	"github.com/custodymq/custody/systems/external"
 	"github.com/custodymq/custody/systems/systemtest"
 )
 
@@ -43,7 +43,7 @@ func somebodys(t *testing.T) (s *server, plain, over systems.Endpoint) {
 			t.Error(err)
 		}
 	})
-	secure, err := containers.FreePort()
+	secure, err := process.FreePort()
 	must(err)
 	t.Cleanup(func() { secure.Close() })
 	config := filepath.Join(s.dir, "rabbitmq.conf")
@@ -138,7 +138,7 @@ func owned(t *testing.T, at systems.Endpoint) systems.System {
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s, err := own.Open(path, 1, func(string, float64) (systems.System, error) { return profile(t, "quorum"), nil })
+	s, err := external.Open(path, 1, func(string, float64) (systems.System, error) { return profile(t, "quorum"), nil })
 	if err != nil {
 		t.Fatal(err)
 	}

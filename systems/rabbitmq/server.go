@@ -12,18 +12,18 @@ import (
 
 	client "github.com/rabbitmq/amqp091-go"
 
-	"github.com/custodymq/custody/containers"
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/process"
 	"github.com/custodymq/custody/systems"
 )
 
 // server is one RabbitMQ node with all that belongs to it. It may outlive the
-// run that started it: see containers.Pool.
+// run that started it: see process.Pool.
 type server struct {
-	*containers.Server
+	*process.Server
 	address string
 	dir     string // private: configuration, cookie, database
-	epmd    containers.Process
+	epmd    process.Process
 	console *console
 }
 
@@ -44,15 +44,15 @@ disk_free_limit.absolute = 50MB
 // startServer runs a node on free ports of 127.0.0.1, with a name mapper of its
 // own: the one that Erlang starts by itself stays behind and is everybody's.
 func startServer(ctx context.Context, image string, sink evidence.Sink, log io.WriteCloser) (*server, error) {
-	var ports [3]*containers.Port
+	var ports [3]*process.Port
 	for i := range ports {
 		var err error
-		if ports[i], err = containers.FreePort(); err != nil {
+		if ports[i], err = process.FreePort(); err != nil {
 			return nil, err
 		}
 	}
 	clients, mapper, peers := ports[0], ports[1], ports[2]
-	dir, err := containers.Folder()
+	dir, err := process.Folder()
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +61,7 @@ func startServer(ctx context.Context, image string, sink evidence.Sink, log io.W
 	if err != nil {
 		return nil, errors.Join(err, s.discard(ctx))
 	}
-	s.epmd, err = containers.StartProgram(ctx, containers.ProgramOptions{
+	s.epmd, err = process.StartProgram(ctx, process.ProgramOptions{
 		Image: image, Path: "epmd", Args: []string{"-port", mapper.Number(), "-address", "127.0.0.1"}, Env: env, Dir: s.dir,
 		Ready: func(ctx context.Context) error { return reachable(ctx, mapper.Address) },
 	})
@@ -69,8 +69,8 @@ func startServer(ctx context.Context, image string, sink evidence.Sink, log io.W
 		return nil, errors.Join(fmt.Errorf("rabbitmq: Erlang's name mapper: %w", err), s.discard(ctx))
 	}
 	s.console = &console{node: nodeName(s.address), image: image, dir: s.dir, env: env}
-	s.Server = containers.NewServer(serverName, sink, log, func(ctx context.Context, log io.Writer, exited func(containers.Exit)) (containers.Process, []string, error) {
-		p, err := containers.StartProgram(ctx, containers.ProgramOptions{
+	s.Server = process.NewServer(serverName, sink, log, func(ctx context.Context, log io.Writer, exited func(process.Exit)) (process.Process, []string, error) {
+		p, err := process.StartProgram(ctx, process.ProgramOptions{
 			Image: image, Path: serverProgram, Env: env, Dir: s.dir, Log: log, Exited: exited,
 			Ready: func(ctx context.Context) error { return ready(ctx, s.address) },
 		})

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/custodymq/custody/containers"
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/process"
 	"github.com/custodymq/custody/systems"
 	"github.com/custodymq/custody/systems/systemtest"
 )
@@ -18,7 +18,7 @@ import (
 type rig struct {
 	t    *testing.T
 	ctx  context.Context
-	pool *containers.Pool
+	pool *process.Pool
 	in   *instance
 }
 
@@ -35,7 +35,7 @@ func profile(t *testing.T, name string) Profile {
 
 func TestServer(t *testing.T) {
 	systemtest.Require(t, Profiles(1)[0])
-	pool := containers.NewPool()
+	pool := process.NewPool()
 	t.Cleanup(func() {
 		if err := pool.Close(context.Background()); err != nil {
 			t.Error(err)
@@ -147,7 +147,7 @@ func (r *rig) eventually(what string, holds func() bool) {
 func mandatoryIsDeclined(r *rig) {
 	p := r.producer()
 	for range 3 {
-		if got := r.publish(p, "1", 0); got.Acceptance != evidence.Declined || got.Told == "ok" {
+		if got := r.publish(p, "1", 0); got.Acceptance != evidence.Declined || got.ClientResult == "ok" {
 			r.t.Errorf("%+v, want declined", got)
 		}
 	}

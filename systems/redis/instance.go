@@ -12,9 +12,9 @@ import (
 
 	client "github.com/redis/go-redis/v9"
 
-	"github.com/custodymq/custody/containers"
 	"github.com/custodymq/custody/links"
 	"github.com/custodymq/custody/links/resp"
+	"github.com/custodymq/custody/process"
 	"github.com/custodymq/custody/systems"
 	"github.com/custodymq/custody/tasks"
 )
@@ -23,13 +23,13 @@ import (
 type instance struct {
 	clients
 	*server
-	pool *containers.Pool
+	pool *process.Pool
 }
 
 // server is one redis-server in a process of its own, which may serve one run
 // after another.
 type server struct {
-	*containers.Server
+	*process.Server
 	endpoint string // address and port
 	dir      string
 }
@@ -73,7 +73,7 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	if err != nil {
 		return nil, err
 	}
-	s, kept := containers.Take[*server](ctx, env.Servers, p.kind())
+	s, kept := process.Take[*server](ctx, env.Servers, p.kind())
 	if kept {
 		s.Attach(env.Sink, log)
 	} else if s, err = p.startServer(ctx, env, log); err != nil {
@@ -88,11 +88,11 @@ func newPrefix() string { return "custody-" + strings.ToLower(rand.Text()[:8]) +
 func (p Profile) kind() string { return "redis-server " + p.image + " " + p.persistence }
 
 func (p Profile) startServer(ctx context.Context, env systems.Env, log io.WriteCloser) (*server, error) {
-	port, err := containers.FreePort()
+	port, err := process.FreePort()
 	if err != nil {
 		return nil, err
 	}
-	dir, err := containers.Folder()
+	dir, err := process.Folder()
 	if err != nil {
 		return nil, err
 	}
@@ -101,8 +101,8 @@ func (p Profile) startServer(ctx context.Context, env systems.Env, log io.WriteC
 		return nil, errors.Join(fmt.Errorf("redis: configuration of the server: %w", err), os.RemoveAll(dir))
 	}
 	s := &server{endpoint: port.Address, dir: dir}
-	s.Server = containers.NewServer(serverName, env.Sink, log, func(ctx context.Context, log io.Writer, exited func(containers.Exit)) (containers.Process, []string, error) {
-		process, err := containers.StartProgram(ctx, containers.ProgramOptions{
+	s.Server = process.NewServer(serverName, env.Sink, log, func(ctx context.Context, log io.Writer, exited func(process.Exit)) (process.Process, []string, error) {
+		process, err := process.StartProgram(ctx, process.ProgramOptions{
 			Image: p.image, Path: p.release().program, Args: []string{file}, Dir: dir, Log: log, Exited: exited,
 			Ready: func(ctx context.Context) error { return p.administer(ctx, port.Address, ping) },
 		})

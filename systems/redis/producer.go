@@ -57,9 +57,9 @@ func (p *producer) Send(ctx context.Context, m systems.Message) (systems.Pending
 	defer p.mu.Unlock()
 	switch {
 	case ctx.Err() != nil:
-		return pend.settle(refusal(evidence.Rejected, context.Cause(ctx), "cancelled before anything was written")), nil
+		return pend.resolve(refusal(evidence.Rejected, context.Cause(ctx), "cancelled before anything was written")), nil
 	case p.ended():
-		return pend.settle(neverSent()), nil
+		return pend.resolve(neverSent()), nil
 	case len(p.queue) >= maxWaiting:
 		return nil, fmt.Errorf("redis: %d publishes of one session wait to be sent: wait for their receipts first", maxWaiting)
 	}
@@ -94,7 +94,7 @@ func (p *producer) run() {
 		case <-p.queued:
 		case <-p.gone:
 			for _, pend := range p.take(maxWaiting) {
-				pend.settle(neverSent())
+				pend.resolve(neverSent())
 			}
 			return
 		}
@@ -134,7 +134,7 @@ func (p *producer) exchange(batch []*pending) {
 		if r.Acceptance == evidence.Accepted {
 			r.HeldBy = p.profile.heldBy
 		}
-		pend.settle(r)
+		pend.resolve(r)
 	}
 }
 
@@ -160,7 +160,7 @@ func (p *pending) outcome(written bool) systems.Receipt {
 	switch {
 	case err == nil:
 	case r.Acceptance == evidence.Accepted:
-		r.Told, r.Reason = err.Error(), "the reply came, and the connection ended before the pipeline's last"
+		r.ClientResult, r.Reason = err.Error(), "the reply came, and the connection ended before the pipeline's last"
 	default:
 		r = refusal(evidence.Unknown, err, "the connection ended before the answer")
 	}
@@ -172,7 +172,7 @@ func stored(key, id string) systems.Receipt {
 	if id == "" {
 		return refusal(evidence.Unknown, errors.New("an answer without an ID"), "an answer that is no entry's ID")
 	}
-	return systems.Receipt{Acceptance: evidence.Accepted, MessageID: resp.MessageID(key, id), Told: "ok"}
+	return systems.Receipt{Acceptance: evidence.Accepted, MessageID: resp.MessageID(key, id), ClientResult: "ok"}
 }
 
 // sentTo is the receipt of a PUBLISH. The number proves that the server had
@@ -181,14 +181,14 @@ func stored(key, id string) systems.Receipt {
 func sentTo(receivers int64, err error) systems.Receipt {
 	switch {
 	case receivers > 0:
-		return systems.Receipt{Acceptance: evidence.Accepted, Told: "ok", Reason: "sent to " + strconv.FormatInt(receivers, 10) + " subscribers"}
+		return systems.Receipt{Acceptance: evidence.Accepted, ClientResult: "ok", Reason: "sent to " + strconv.FormatInt(receivers, 10) + " subscribers"}
 	case err != nil:
 		return refusal(evidence.Unknown, err, "the connection ended before the answer")
 	}
-	return systems.Receipt{Acceptance: evidence.Declined, Cause: evidence.CauseNoConsumer, Told: "sent to 0 clients", Reason: "nobody is subscribed"}
+	return systems.Receipt{Acceptance: evidence.Declined, Cause: evidence.CauseNoConsumer, ClientResult: "sent to 0 clients", Reason: "nobody is subscribed"}
 }
 
-func (p *pending) settle(r systems.Receipt) *pending {
+func (p *pending) resolve(r systems.Receipt) *pending {
 	p.receipt = r
 	close(p.answered)
 	return p
@@ -209,7 +209,7 @@ func (p *pending) Receipt(ctx context.Context) systems.Receipt {
 }
 
 func refusal(a evidence.Acceptance, err error, reason string) systems.Receipt {
-	return systems.Receipt{Acceptance: a, Told: err.Error(), Reason: reason}
+	return systems.Receipt{Acceptance: a, ClientResult: err.Error(), Reason: reason}
 }
 
 func neverSent() systems.Receipt {

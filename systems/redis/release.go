@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/custodymq/custody/containers"
+	"github.com/custodymq/custody/process"
 	"github.com/custodymq/custody/systems"
 )
 
@@ -75,7 +75,7 @@ func installedRelease() release {
 func imageRelease(image string) (release, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), imageWithin)
 	defer cancel()
-	printed, err := containers.ImageVersion(ctx, image, "sh", "-c", "redis-server --version || valkey-server --version")
+	printed, err := process.ImageVersion(ctx, image, "sh", "-c", "redis-server --version || valkey-server --version")
 	if err != nil {
 		return release{}, fmt.Errorf("redis: a server from image %s: %w", image, err)
 	}

@@ -10,8 +10,8 @@ import (
 
 	client "github.com/redis/go-redis/v9"
 
-	"github.com/custodymq/custody/containers"
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/process"
 	"github.com/custodymq/custody/systems"
 	"github.com/custodymq/custody/systems/systemtest"
 )
@@ -20,7 +20,7 @@ import (
 // system must do.
 
 // start gives a running instance and the context of the test.
-func start(t *testing.T, name string, servers *containers.Pool) (context.Context, *instance) {
+func start(t *testing.T, name string, servers *process.Pool) (context.Context, *instance) {
 	t.Helper()
 	s := profile(t, name)
 	systemtest.Require(t, s)
@@ -175,7 +175,7 @@ func TestAServerThatStandsStillEndsTheSession(t *testing.T) {
 }
 
 func TestAServerServesOneRunAfterAnother(t *testing.T) {
-	servers := containers.NewPool()
+	servers := process.NewPool()
 	defer func() {
 		if err := servers.Close(t.Context()); err != nil {
 			t.Error(err)

@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/custodymq/custody/containers"
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/links"
+	"github.com/custodymq/custody/process"
 	"github.com/custodymq/custody/systems"
 )
 
@@ -43,7 +43,7 @@ const (
 	subscription = "billing"
 )
 
-func start(t *testing.T, s systems.System, servers *containers.Pool) *bench {
+func start(t *testing.T, s systems.System, servers *process.Pool) *bench {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	b := &bench{t: t, ctx: ctx, system: s, sink: &sink{}, settled: make(map[string]bool)}
@@ -80,7 +80,7 @@ func (Discard) Record(evidence.Event) uint64 { return 0 }
 
 // Env of one instance, in a folder of its own. servers may be nil: then no
 // server is handed on.
-func Env(t *testing.T, s evidence.Sink, servers *containers.Pool) systems.Env {
+func Env(t *testing.T, s evidence.Sink, servers *process.Pool) systems.Env {
 	t.Helper()
 	dir := t.TempDir()
 	return systems.Env{
@@ -286,7 +286,7 @@ func (b *bench) accepted(p systems.Pending) systems.Receipt {
 	b.t.Helper()
 	r := p.Receipt(b.ctx)
 	switch {
-	case r.Told != "ok":
+	case r.ClientResult != "ok":
 		b.t.Fatalf("a healthy system answered %+v, want told ok", r)
 	case r.Acceptance == evidence.Unknown && b.forgets():
 	case r.Acceptance != evidence.Accepted || r.HeldBy == evidence.HeldByNobody:

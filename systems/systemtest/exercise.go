@@ -16,9 +16,9 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/custodymq/custody/containers"
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/links"
+	"github.com/custodymq/custody/process"
 	"github.com/custodymq/custody/systems"
 )
 
@@ -26,11 +26,11 @@ import (
 // an instance of its own; what the system lacks is skipped with the reason it
 // gives. A system that is not Installed is skipped, with how to get it; where
 // the environment variable CUSTODY_REQUIRE is set, that is a failure. Call
-// containers.RunRole in TestMain first if the system needs it.
+// process.RunRole in TestMain first if the system needs it.
 func Exercise(t *testing.T, s systems.System) {
 	Require(t, s)
 	before := goleak.IgnoreCurrent()
-	servers := containers.NewPool()
+	servers := process.NewPool()
 	for _, o := range obligations {
 		t.Run(o.name, func(t *testing.T) {
 			ignore := goleak.IgnoreCurrent()
@@ -214,7 +214,7 @@ func declined(b *bench) {
 		b.accepted(pending)
 		return
 	}
-	if r := pending.Receipt(b.ctx); r.Acceptance != evidence.Declined || r.Told == "ok" || r.Told == "" {
+	if r := pending.Receipt(b.ctx); r.Acceptance != evidence.Declined || r.ClientResult == "ok" || r.ClientResult == "" {
 		b.t.Errorf("publish with no consumer online: %+v, want declined, with what the application is told", r)
 	} else if r.Cause != evidence.CauseNoConsumer {
 		b.t.Errorf("publish with no consumer online was declined for %q, want %q", r.Cause, evidence.CauseNoConsumer)
@@ -439,7 +439,7 @@ func cancelledAfter(b *bench) {
 	pending := b.send(producer, b.message("order-2", "on its way"))
 	over, cancel := context.WithCancel(b.ctx)
 	cancel()
-	if r := pending.Receipt(over); r.Acceptance != evidence.Unknown || r.Told == "ok" || r.Told == "" {
+	if r := pending.Receipt(over); r.Acceptance != evidence.Unknown || r.ClientResult == "ok" || r.ClientResult == "" {
 		b.t.Errorf("cancelled while the system was stopped: %+v, want unknown, with what the application is told", r)
 	}
 	b.must("continue", process.Continue(b.ctx))
@@ -447,7 +447,7 @@ func cancelledAfter(b *bench) {
 
 func refused(b *bench) {
 	ability[systems.Networked](b, b.instance, systems.NeedLinks)
-	nobody, err := containers.FreePort()
+	nobody, err := process.FreePort()
 	b.must("find a port where nobody listens", err)
 	defer nobody.Close()
 	b.unreachable("a port where nobody listens", nobody.Address)

@@ -83,16 +83,16 @@ type pending struct {
 
 func (p *pending) Receipt(ctx context.Context) systems.Receipt {
 	if p.err != nil { // it never came to a frame
-		return systems.Receipt{Acceptance: evidence.Rejected, Told: p.err.Error(), Reason: p.err.Error()}
+		return systems.Receipt{Acceptance: evidence.Rejected, ClientResult: p.err.Error(), Reason: p.err.Error()}
 	}
 	m, err := p.call.Wait(ctx)
 	switch {
 	case err == nil:
 		return ReceiptOf(p.mode, m)
 	case errors.Is(err, client.ErrRefused), errors.Is(err, client.ErrDisconnected) && !p.call.Written():
-		return systems.Receipt{Acceptance: evidence.Rejected, Told: err.Error(), Reason: err.Error()}
+		return systems.Receipt{Acceptance: evidence.Rejected, ClientResult: err.Error(), Reason: err.Error()}
 	}
-	return systems.Receipt{Acceptance: evidence.Unknown, Told: err.Error(), Reason: err.Error()}
+	return systems.Receipt{Acceptance: evidence.Unknown, ClientResult: err.Error(), Reason: err.Error()}
 }
 
 // Consumer opens a session and subscribes.

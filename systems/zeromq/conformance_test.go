@@ -5,13 +5,13 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/custodymq/custody/containers"
+	"github.com/custodymq/custody/process"
 	"github.com/custodymq/custody/systems/systemtest"
 	"github.com/custodymq/custody/systems/zeromq"
 )
 
 func TestMain(m *testing.M) {
-	containers.RunRole(map[string]func() containers.Role{zeromq.RoleName: zeromq.Role})
+	process.RunRole(map[string]func() process.Role{zeromq.RoleName: zeromq.Role})
 	goleak.VerifyTestMain(m)
 }
 

@@ -14,24 +14,24 @@ import (
 	"github.com/custodymq/custody/broker/client"
 	"github.com/custodymq/custody/broker/store"
 	"github.com/custodymq/custody/broker/wire"
-	"github.com/custodymq/custody/containers"
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/links"
 	"github.com/custodymq/custody/links/zmtp"
+	"github.com/custodymq/custody/process"
 	"github.com/custodymq/custody/systems"
 )
 
 // instance is one broker in a process of its own. Safe for concurrent use.
 type instance struct {
 	clients
-	*containers.Server
+	*process.Server
 	adopt func(io.Reader, string)
 	path  string // of the database
 
 	mu       sync.Mutex
 	config   brokerConfig
-	identity string            // the environment variable; empty is unset
-	child    *containers.Child // of the last start
+	identity string         // the environment variable; empty is unset
+	child    *process.Child // of the last start
 	fired    map[string]func(systems.StoreFired)
 }
 
@@ -54,7 +54,7 @@ const actor = "broker"
 
 // Start runs a broker on a free port with its database in env.Dir.
 func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, error) {
-	port, err := containers.FreePort()
+	port, err := process.FreePort()
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +66,7 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	in := &instance{clients: clients{profile: p, token: token, address: port.Address}, adopt: env.Adopt,
 		path: filepath.Join(env.Dir, "broker.db"), identity: "identity-1", fired: map[string]func(systems.StoreFired){}}
 	in.config = brokerConfig{Name: "custody", Listen: port.Address, Token: token, Hostname: "host-1", History: p.history, Scale: p.scale, Defect: env.Defect, Base: env.Base}
-	in.Server = containers.NewServer(actor, env.Sink, log, in.start, port)
+	in.Server = process.NewServer(actor, env.Sink, log, in.start, port)
 	if err := in.Restart(ctx); err != nil {
 		return nil, errors.Join(err, log.Close())
 	}
@@ -80,7 +80,7 @@ func (in *instance) Address() string          { return in.address }
 func (in *instance) Protocol() links.Protocol { return zmtp.Protocol{} }
 
 // start the broker's process, which is not running.
-func (in *instance) start(ctx context.Context, log io.Writer, exited func(containers.Exit)) (containers.Process, []string, error) {
+func (in *instance) start(ctx context.Context, log io.Writer, exited func(process.Exit)) (process.Process, []string, error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.config.Connections = store.Connections{First: store.ConnectionList{Title: "run", Entries: []store.Connection{
@@ -89,7 +89,7 @@ func (in *instance) start(ctx context.Context, log io.Writer, exited func(contai
 	if in.identity != "" {
 		env = []string{store.IdentityVariable + "=" + in.identity}
 	}
-	child, err := containers.StartChild(ctx, containers.ChildOptions{Role: RoleName, Config: in.config, Env: env, Log: log,
+	child, err := process.StartChild(ctx, process.ChildOptions{Role: RoleName, Config: in.config, Env: env, Log: log,
 		Events: func(r io.Reader) { in.adopt(r, actor) }, Exited: exited,
 	}, in.notified)
 	if err != nil {
@@ -131,7 +131,7 @@ func (in *instance) ArmStore(ctx context.Context, f systems.StoreFault, fired fu
 	}
 	return func(ctx context.Context) error {
 		err := child.Call(ctx, "heal", f.Label, nil)
-		if errors.Is(err, containers.ErrExited) {
+		if errors.Is(err, process.ErrExited) {
 			return nil // a fault dies with the process that it was armed in
 		}
 		return err
@@ -144,7 +144,7 @@ func (in *instance) SetClock(ctx context.Context, offset time.Duration) error {
 	in.config.Clock = offset
 	child := in.child
 	in.mu.Unlock()
-	if err := child.Call(ctx, "clock", offset, nil); !errors.Is(err, containers.ErrExited) {
+	if err := child.Call(ctx, "clock", offset, nil); !errors.Is(err, process.ErrExited) {
 		return err
 	}
 	return nil // the next start has it

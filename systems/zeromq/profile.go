@@ -165,7 +165,7 @@ func (p Profile) Describe() systems.Description {
 		systems.NeedRewind: "what is settled is served to nobody again, even where the broker keeps it as history",
 		systems.NeedFanOut: "in at-least-once all matching subscriptions compete for each message, whatever their group",
 	}
-	d.StoreFaults = storeFaults()
+	d.StoreFaults = storeVerbs()
 	if p.mode == systems.AtMostOnce {
 		d.Profile.Redelivers, d.Profile.AckCounting = evidence.RedeliverNever, "automatic"
 		d.Profile.Limits.MaxAttempts = 1

@@ -14,8 +14,8 @@ import (
 	"github.com/custodymq/custody/broker/store"
 	"github.com/custodymq/custody/broker/store/faulty"
 	"github.com/custodymq/custody/broker/store/open"
-	"github.com/custodymq/custody/containers"
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/process"
 	"github.com/custodymq/custody/systems"
 )
 
@@ -45,14 +45,14 @@ type roleState struct {
 	store     store.Store
 	neighbour store.Store
 	files     *faulty.VFS
-	armed     *armory
+	armed     *storeFaults
 }
 
 // Role is the broker in a process of its own, its store armed below and above
 // the database.
-func Role() containers.Role {
+func Role() process.Role {
 	r := &roleState{}
-	return containers.Role{
+	return process.Role{
 		Start: r.start,
 		Stop: func(ctx context.Context) error {
 			if r.server == nil {
@@ -94,7 +94,7 @@ func method[T any](do func(T) error) func(context.Context, json.RawMessage) (any
 	}
 }
 
-func (r *roleState) start(ctx context.Context, config json.RawMessage, p *containers.Parent) error {
+func (r *roleState) start(ctx context.Context, config json.RawMessage, p *process.Parent) error {
 	var c brokerConfig
 	if err := json.Unmarshal(config, &c); err != nil {
 		return fmt.Errorf("zeromq: the broker's configuration: %w", err)

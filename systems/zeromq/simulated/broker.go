@@ -85,8 +85,8 @@ var rowStates = map[store.State]evidence.RowState{store.Pending: evidence.RowPen
 // actor of the broker's events.
 const actor = "broker"
 
-// process is one life of the broker: its engine, driven in virtual time.
-type process struct {
+// brokerProcess is one life of the broker: its engine, driven in virtual time.
+type brokerProcess struct {
 	in       *instance
 	engine   *broker.Engine
 	input    core.Input // the latest: here, so that none is allocated for each
@@ -104,7 +104,7 @@ type process struct {
 	dead     bool
 }
 
-var _ broker.Outlet = (*process)(nil)
+var _ broker.Outlet = (*brokerProcess)(nil)
 
 // neighbours are the storage identities of which a defect reaches from one into
 // the other.
@@ -112,7 +112,7 @@ var neighbours = map[string]string{"identity-1": "identity-2", "identity-2": "id
 
 // boot starts the broker.
 func (in *instance) boot() error {
-	p := &process{in: in, began: in.Now(), peers: map[core.Session]*conn{}}
+	p := &brokerProcess{in: in, began: in.Now(), peers: map[core.Session]*conn{}}
 	p.hook = &hook{p: p, loading: true}
 	held := in.database.open(in.partition())
 	armed := faulty.Wrap(held)
@@ -151,7 +151,7 @@ func (in *instance) boot() error {
 
 // guard runs the broker's own code. A panic there is the end of its process and
 // nothing else: a finding of the system.
-func (p *process) guard(code func()) {
+func (p *brokerProcess) guard(code func()) {
 	defer func() {
 		v := recover()
 		if v == nil {
@@ -171,12 +171,12 @@ func (p *process) guard(code func()) {
 	code()
 }
 
-func (p *process) instant() core.Instant {
+func (p *brokerProcess) instant() core.Instant {
 	return core.Instant{Wall: p.in.wall(), Elapsed: p.in.Now() - p.began}
 }
 
 // do what comes to the process, now or when it goes on.
-func (p *process) do(what func()) {
+func (p *brokerProcess) do(what func()) {
 	switch {
 	case p.dead:
 	case p.paused:
@@ -186,14 +186,14 @@ func (p *process) do(what func()) {
 	}
 }
 
-func (p *process) step(in core.Input) {
+func (p *brokerProcess) step(in core.Input) {
 	p.input = in
 	p.guard(func() { p.engine.Step(&p.input, p.instant()) })
 	p.turn()
 }
 
 // turn carries out the effects, and sends what has gathered to the store.
-func (p *process) turn() {
+func (p *brokerProcess) turn() {
 	var t *broker.Turn
 	p.guard(func() {
 		p.engine.Execute(p)
@@ -216,16 +216,16 @@ func (p *process) turn() {
 }
 
 // ready is when the store gets to a piece of work.
-func (p *process) ready() {
+func (p *brokerProcess) ready() {
 	p.hop()
 	_ = p.in.Wait(background, func() bool { return !p.paused })
 }
 
 // hop is what a step inside the process takes.
-func (p *process) hop() { _ = p.in.Sleep(background, p.in.Jitter()) }
+func (p *brokerProcess) hop() { _ = p.in.Sleep(background, p.in.Jitter()) }
 
 // goes runs a defect's write beside its caller.
-func (p *process) goes(write func()) {
+func (p *brokerProcess) goes(write func()) {
 	p.beside++
 	p.work = append(p.work, p.in.Spawn(func() {
 		p.ready()
@@ -237,19 +237,19 @@ func (p *process) goes(write func()) {
 
 // Send, CloseSession and Arm are the effects that are not the store's.
 
-func (p *process) Send(to core.Session, m *wire.Message) {
+func (p *brokerProcess) Send(to core.Session, m *wire.Message) {
 	if n := p.peers[to]; n != nil {
 		_ = n.send(evidence.ToClient, m) // as the server does, one that cannot be encoded is left out
 	}
 }
 
-func (p *process) CloseSession(s core.Session, _ string) {
+func (p *brokerProcess) CloseSession(s core.Session, _ string) {
 	if n := p.peers[s]; n != nil {
 		n.hangUp(evidence.ToBroker)
 	}
 }
 
-func (p *process) Arm(at time.Duration) {
+func (p *brokerProcess) Arm(at time.Duration) {
 	p.armed++
 	number := p.armed
 	p.in.At(max(p.began+at, p.in.Now()), func() {
@@ -262,7 +262,7 @@ func (p *process) Arm(at time.Duration) {
 }
 
 // receive takes what came on a connection.
-func (p *process) receive(n *conn, x packet) {
+func (p *brokerProcess) receive(n *conn, x packet) {
 	p.do(func() {
 		switch {
 		case p.stopping:
@@ -274,7 +274,7 @@ func (p *process) receive(n *conn, x packet) {
 	})
 }
 
-func (p *process) take(n *conn, x packet) {
+func (p *brokerProcess) take(n *conn, x packet) {
 	m, err := wire.DecodeParts(x.parts[0], x.parts[1])
 	session := core.Session(n.session)
 	switch {
@@ -293,7 +293,7 @@ func (p *process) take(n *conn, x packet) {
 }
 
 // lose ends a session whose connection is over.
-func (p *process) lose(n *conn) {
+func (p *brokerProcess) lose(n *conn) {
 	p.do(func() {
 		n.hangUp(evidence.ToBroker)
 		s := core.Session(n.session)
@@ -306,7 +306,7 @@ func (p *process) lose(n *conn) {
 }
 
 // kill ends the process at once.
-func (p *process) kill() {
+func (p *brokerProcess) kill() {
 	if p.dead {
 		return
 	}
@@ -316,7 +316,7 @@ func (p *process) kill() {
 	}
 }
 
-func (p *process) exit(how evidence.ExitInfo, why string) {
+func (p *brokerProcess) exit(how evidence.ExitInfo, why string) {
 	p.dead, p.stopping = true, true
 	for _, t := range p.work {
 		t.Kill()
@@ -327,7 +327,7 @@ func (p *process) exit(how evidence.ExitInfo, why string) {
 
 // shutdown ends it in order, as Server.Close does: what has been taken is
 // finished and answered.
-func (p *process) shutdown() {
+func (p *brokerProcess) shutdown() {
 	p.stopping = true
 	p.resume() // a stopped process cannot end in order
 	p.hook.healAll()
@@ -346,14 +346,14 @@ func (p *process) shutdown() {
 	p.exit(evidence.ExitInfo{Ordered: true}, "")
 }
 
-func (p *process) pause() {
+func (p *brokerProcess) pause() {
 	p.paused = true
 	for _, n := range p.conns {
 		n.silent(evidence.ToClient, func() bool { return p.paused && !p.dead })
 	}
 }
 
-func (p *process) resume() {
+func (p *brokerProcess) resume() {
 	p.paused = false
 	waiting := p.deferred
 	p.deferred = nil
@@ -365,7 +365,7 @@ func (p *process) resume() {
 // hook is that of the broker's store: it reports what the store is asked for and
 // answers, and lets the armed faults strike.
 type hook struct {
-	p       *process
+	p       *brokerProcess
 	faults  []*storeFault
 	loading bool // at the start: nobody waits, and nothing is told
 }

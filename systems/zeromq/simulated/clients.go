@@ -197,7 +197,7 @@ func (p *pending) Receipt(ctx context.Context) systems.Receipt {
 			a = evidence.Unknown
 		}
 	}
-	return systems.Receipt{Acceptance: a, Told: err.Error(), Reason: err.Error()}
+	return systems.Receipt{Acceptance: a, ClientResult: err.Error(), Reason: err.Error()}
 }
 
 // Lookup asks the broker what became of a business ID.

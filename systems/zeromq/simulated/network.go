@@ -41,7 +41,7 @@ type conn struct {
 	gate    *hold    // both directions wait
 	cut     bool
 	client  *client
-	process *process
+	process *brokerProcess
 	session uint64 // the broker's number of it; 0 until Hello
 }
 

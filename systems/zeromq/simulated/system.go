@@ -13,10 +13,10 @@ import (
 
 	"github.com/custodymq/custody/broker"
 	"github.com/custodymq/custody/broker/store"
-	"github.com/custodymq/custody/containers"
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/links"
 	"github.com/custodymq/custody/links/zmtp"
+	"github.com/custodymq/custody/process"
 	"github.com/custodymq/custody/systems"
 	"github.com/custodymq/custody/systems/zeromq"
 	"github.com/custodymq/custody/tasks"
@@ -94,7 +94,7 @@ type instance struct {
 	heartbeat time.Duration
 
 	database                 *database
-	broker                   *process // nil while it is down
+	broker                   *brokerProcess // nil while it is down
 	boots                    int
 	offset                   time.Duration // of the broker's clock
 	name, identity, hostname string
@@ -148,18 +148,18 @@ func (in *instance) Link(o links.Options) (links.Interruptible, error) {
 func (in *instance) Running() bool { return in.broker != nil }
 
 // order gives an order to the process that there is now.
-func (in *instance) order(do func(*process)) error {
+func (in *instance) order(do func(*brokerProcess)) error {
 	if in.broker == nil {
-		return containers.ErrNotRunning
+		return process.ErrNotRunning
 	}
 	do(in.broker)
 	return nil
 }
 
-func (in *instance) Kill(context.Context) error     { return in.order((*process).kill) }
-func (in *instance) Shutdown(context.Context) error { return in.order((*process).shutdown) }
-func (in *instance) Pause(context.Context) error    { return in.order((*process).pause) }
-func (in *instance) Continue(context.Context) error { return in.order((*process).resume) }
+func (in *instance) Kill(context.Context) error     { return in.order((*brokerProcess).kill) }
+func (in *instance) Shutdown(context.Context) error { return in.order((*brokerProcess).shutdown) }
+func (in *instance) Pause(context.Context) error    { return in.order((*brokerProcess).pause) }
+func (in *instance) Continue(context.Context) error { return in.order((*brokerProcess).resume) }
 
 func (in *instance) Restart(ctx context.Context) error {
 	if err := in.Sleep(ctx, time.Millisecond+in.Jitter()); err != nil {
@@ -199,7 +199,7 @@ func (in *instance) Configure(_ context.Context, setting, value string) error {
 // ArmStore strikes the store of the broker that runs now.
 func (in *instance) ArmStore(_ context.Context, f systems.StoreFault, fired func(systems.StoreFired)) (func(context.Context) error, error) {
 	if in.broker == nil {
-		return nil, containers.ErrExited
+		return nil, process.ErrExited
 	}
 	hook := in.broker.hook
 	armed, err := hook.arm(f, fired)

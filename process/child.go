@@ -1,0 +1,286 @@
+// Package process starts, kills, pauses and stops the parts of a run: child
+// processes of this binary, installed servers, containers.
+package process
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"sync"
+	"time"
+
+	"github.com/custodymq/custody/tasks"
+)
+
+// Child is this binary, executed again in another role: a process that can be
+// killed for real. Three inherited pipes join it to its parent: commands in
+// (descriptor 3), replies out (4), events out (5). What is in the pipes
+// survives the child's SIGKILL.
+//
+// Its methods are safe for concurrent use.
+type Child struct {
+	*process
+	commands *os.File
+
+	mu      sync.Mutex
+	next    uint64
+	waiting map[uint64]chan reply
+	broken  error
+	asked   tasks.Group
+}
+
+// ChildOptions of one child.
+type ChildOptions struct {
+	Executable string    // empty: this binary
+	Role       string    // what it becomes: see Role
+	Config     any       // JSON, handed over on the command pipe (never in the environment: it may hold a token)
+	Env        []string  // added to the parent's
+	Log        io.Writer // its standard output and error
+	// Events is given the event pipe in a goroutine of its own, which ends
+	// when the pipe does.
+	Events func(io.Reader)
+	// Asked answers what the child asks for (see Parent.Ask), in a goroutine of
+	// its own. What a killed child has asked for is still answered before Exited.
+	Asked func(ctx context.Context, question string, params json.RawMessage) (any, error)
+	// Exited is called once, after the last event was read.
+	Exited func(Exit)
+}
+
+// RoleVariable names the environment variable that tells a re-executed binary
+// its role.
+const RoleVariable = "CUSTODY_CHILD_ROLE"
+
+// maxLine bounds one line of a command or reply.
+const maxLine = 16 << 20
+
+// ErrExited: the child is gone, so the call may or may not have happened.
+var ErrExited = errors.New("process: the child process has exited")
+
+type call struct {
+	ID     uint64          `json:"id"`
+	Method string          `json:"method"`
+	Params json.RawMessage `json:"params,omitempty"`
+}
+
+type reply struct {
+	ID     uint64          `json:"id"`
+	Result json.RawMessage `json:"result,omitempty"`
+	Error  string          `json:"error,omitempty"`
+	Note   string          `json:"note,omitempty"` // unasked: a notification's name, Result its value
+	Ask    string          `json:"ask,omitempty"`  // a question to the parent, Result its parameters; answered under ID
+}
+
+// panicNote tells that the harness's part of a child has panicked; answerMethod
+// answers a question.
+const (
+	panicNote    = "panic"
+	answerMethod = "answer"
+)
+
+// StartChild starts the child and returns when it has said that it is ready.
+func StartChild(ctx context.Context, o ChildOptions, notify func(note string, value json.RawMessage)) (*Child, error) {
+	exe := o.Executable
+	if exe == "" {
+		self, err := os.Executable()
+		if err != nil {
+			return nil, fmt.Errorf("process: find this binary to run it as %s: %w", o.Role, err)
+		}
+		exe = self
+	}
+	var ends [6]*os.File // read, write of commands, replies, events
+	closeAll := func() {
+		for _, f := range ends {
+			if f != nil {
+				f.Close()
+			}
+		}
+	}
+	for i := 0; i < len(ends); i += 2 {
+		r, w, err := os.Pipe()
+		if err != nil {
+			closeAll()
+			return nil, fmt.Errorf("process: pipe for %s: %w", o.Role, err)
+		}
+		ends[i], ends[i+1] = r, w
+	}
+	cmd := exec.Command(exe)
+	cmd.Env = append(append(os.Environ(), o.Env...), RoleVariable+"="+o.Role)
+	cmd.ExtraFiles = []*os.File{ends[0], ends[3], ends[5]}
+	cmd.Stdout, cmd.Stderr = o.Log, o.Log
+	c := &Child{commands: ends[1], waiting: make(map[uint64]chan reply)}
+	eventsDone, repliesDone := make(chan struct{}), make(chan struct{})
+	started, err := startProcess(cmd, func(e Exit) {
+		<-eventsDone
+		<-repliesDone
+		c.asked.Wait()
+		c.commands.Close()
+		if o.Exited != nil {
+			o.Exited(e)
+		}
+	})
+	if err != nil {
+		closeAll()
+		return nil, fmt.Errorf("process: start %s as %s: %w", exe, o.Role, err)
+	}
+	c.process = started
+	for _, i := range []int{0, 3, 5} {
+		ends[i].Close()
+	}
+	tasks.Go(func() {
+		defer close(eventsDone)
+		defer ends[4].Close()
+		if o.Events != nil {
+			o.Events(ends[4])
+		}
+		_, _ = io.Copy(io.Discard, ends[4]) // a child never blocks because nobody reads
+	})
+	tasks.Go(func() {
+		defer close(repliesDone)
+		c.readReplies(ends[2], notify, o.Asked)
+	})
+	if err := c.Call(ctx, "start", o.Config, nil); err != nil {
+		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		_ = c.Kill(stop)
+		return nil, fmt.Errorf("process: %s did not become ready: %w", o.Role, err)
+	}
+	return c, nil
+}
+
+func (c *Child) readReplies(r *os.File, notify func(string, json.RawMessage), asked func(context.Context, string, json.RawMessage) (any, error)) {
+	defer r.Close()
+	lines := bufio.NewScanner(r)
+	lines.Buffer(make([]byte, 0, 64<<10), maxLine)
+	var err error
+	for lines.Scan() {
+		var rep reply
+		if err = json.Unmarshal(lines.Bytes(), &rep); err != nil {
+			err = fmt.Errorf("process: a reply that is no JSON: %w", err)
+			break
+		}
+		if rep.Ask != "" {
+			c.asked.Go(func() { c.answer(rep, asked) })
+			continue
+		}
+		if rep.Note == panicNote {
+			tasks.Report(fmt.Errorf("process: in %s: %s", c.name, rep.Error))
+			continue
+		}
+		if rep.Note != "" {
+			if notify != nil {
+				notify(rep.Note, rep.Result)
+			}
+			continue
+		}
+		c.mu.Lock()
+		ch := c.waiting[rep.ID]
+		delete(c.waiting, rep.ID)
+		c.mu.Unlock()
+		if ch != nil {
+			ch <- rep
+		}
+	}
+	if err == nil {
+		err = ErrExited
+	}
+	c.mu.Lock()
+	c.broken = err
+	for id, ch := range c.waiting {
+		delete(c.waiting, id)
+		close(ch)
+	}
+	c.mu.Unlock()
+	_, _ = io.Copy(io.Discard, r)
+}
+
+// askBound bounds the answer to what a child asks.
+const askBound = 30 * time.Second
+
+func (c *Child) answer(q reply, asked func(context.Context, string, json.RawMessage) (any, error)) {
+	ctx, cancel := context.WithTimeout(context.Background(), askBound)
+	defer cancel()
+	a := reply{ID: q.ID}
+	if asked == nil {
+		a.Error = fmt.Sprintf("process: nobody answers %q", q.Ask)
+	} else if result, err := asked(ctx, q.Ask, q.Result); err != nil {
+		a.Error = err.Error()
+	} else if a.Result, err = json.Marshal(result); err != nil {
+		a.Error = err.Error()
+	}
+	params, err := json.Marshal(a)
+	if err != nil {
+		params = nil // of strings and JSON: it cannot fail
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_ = c.write(ctx, call{Method: answerMethod, Params: params}) // a child that is gone needs no answer
+}
+
+// write a command; c.mu is held.
+func (c *Child) write(ctx context.Context, what call) error {
+	line, err := json.Marshal(what)
+	if err != nil {
+		return err
+	}
+	// A command is far below the pipe's capacity unless the child is stopped;
+	// the deadline keeps even that bounded.
+	deadline, _ := ctx.Deadline() // none is the zero time, which means the same to the pipe
+	_ = c.commands.SetWriteDeadline(deadline)
+	_, err = c.commands.Write(append(line, '\n'))
+	return err
+}
+
+// Call asks the child to do something and waits for its answer. ErrExited when
+// it died first: then it may or may not have been done.
+func (c *Child) Call(ctx context.Context, method string, params, result any) error {
+	raw, err := json.Marshal(params)
+	if err != nil {
+		return fmt.Errorf("process: parameters of %s: %w", method, err)
+	}
+	ch := make(chan reply, 1)
+	c.mu.Lock()
+	if c.broken != nil {
+		defer c.mu.Unlock()
+		return fmt.Errorf("process: %s: %w", method, c.broken)
+	}
+	c.next++
+	id := c.next
+	c.waiting[id] = ch
+	if err = c.write(ctx, call{ID: id, Method: method, Params: raw}); err != nil {
+		delete(c.waiting, id)
+	}
+	c.mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("process: %s: %w", method, errors.Join(ErrExited, err))
+	}
+	select {
+	case rep, ok := <-ch:
+		switch {
+		case !ok:
+			return fmt.Errorf("process: %s: %w", method, ErrExited)
+		case rep.Error != "":
+			return &RemoteError{Method: method, Text: rep.Error}
+		case result == nil:
+			return nil
+		}
+		if err := json.Unmarshal(rep.Result, result); err != nil {
+			return fmt.Errorf("process: result of %s: %w", method, err)
+		}
+		return nil
+	case <-ctx.Done():
+		c.mu.Lock()
+		delete(c.waiting, id)
+		c.mu.Unlock()
+		return fmt.Errorf("process: %s: %w", method, context.Cause(ctx))
+	}
+}
+
+// RemoteError is the child's own answer that it could not do what was asked.
+type RemoteError struct{ Method, Text string }
+
+func (e *RemoteError) Error() string { return e.Text }

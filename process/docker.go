@@ -1,0 +1,135 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/client"
+	"github.com/testcontainers/testcontainers-go"
+	"github.com/testcontainers/testcontainers-go/log"
+
+	"github.com/custodymq/custody/tasks"
+)
+
+const ryukVariable = "TESTCONTAINERS_RYUK_DISABLED"
+
+// connect looks for the engine once, as testcontainers does: it keeps what it
+// has found, and also that it has found none.
+var connect = sync.OnceValues(func() (*testcontainers.DockerProvider, error) {
+	// Ryuk, the container in which testcontainers cleans up after others, would
+	// be fetched from the internet. Its configuration is read once, so the
+	// variable is not left for the children of this process.
+	if _, set := os.LookupEnv(ryukVariable); !set {
+		if err := os.Setenv(ryukVariable, "true"); err != nil {
+			return nil, err
+		}
+		defer func() { _ = os.Unsetenv(ryukVariable) }()
+	}
+	switch config := testcontainers.ReadConfig().Config; {
+	case !config.RyukDisabled:
+		return nil, fmt.Errorf("testcontainers would fetch images of its own: set %s=true", ryukVariable)
+	case config.HubImageNamePrefix != "":
+		return nil, errors.New("testcontainers would rename images: unset TESTCONTAINERS_HUB_IMAGE_NAME_PREFIX")
+	}
+	// The first connection is told to its default logger, whatever is given here.
+	defer log.SetDefault(log.Default())
+	log.SetDefault(log.NewNoopLogger())
+	return testcontainers.NewDockerProvider(testcontainers.WithLogger(log.NewNoopLogger()))
+})
+
+// docker gives the engine. Whoever has used it closes it, which only ends the
+// connections that it keeps open for later.
+func docker(ctx context.Context) (*testcontainers.DockerProvider, error) {
+	type found struct {
+		engine *testcontainers.DockerProvider
+		err    error
+	}
+	looked := make(chan found, 1)
+	tasks.Go(func() { // the search takes no context
+		engine, err := connect()
+		looked <- found{engine, err}
+	})
+	select {
+	case f := <-looked:
+		if f.err != nil {
+			return nil, fmt.Errorf("process: no Docker engine can be used; start one, or choose servers that are installed: %w", f.err)
+		}
+		return f.engine, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("process: the Docker engine does not answer: %w", context.Cause(ctx))
+	}
+}
+
+// Engine names the Docker engine that runs containers here. The error says why
+// there is none.
+func Engine(ctx context.Context) (string, error) {
+	engine, err := docker(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer engine.Close()
+	v, err := engine.Client().ServerVersion(ctx, client.ServerVersionOptions{})
+	if err != nil {
+		return "", fmt.Errorf("process: version of the Docker engine: %w", err)
+	}
+	return "Docker " + v.Version, nil
+}
+
+// Each container carries who started it, so that those whose harness was killed
+// are found.
+const (
+	runLabel     = "org.custodymq.custody"
+	harnessLabel = "org.custodymq.harness" // "pid@host name"
+)
+
+func labels() map[string]string {
+	host, _ := os.Hostname() // without a name, those of this machine's nameless processes are told apart by pid
+	return map[string]string{runLabel: "1", harnessLabel: strconv.Itoa(os.Getpid()) + "@" + host}
+}
+
+// Leftovers are the containers whose harness no longer lives.
+func Leftovers(ctx context.Context) ([]string, error) {
+	return leftovers(ctx, func(client.APIClient, container.Summary) error { return nil })
+}
+
+// RemoveLeftovers removes them, and gives those that it has removed.
+func RemoveLeftovers(ctx context.Context) ([]string, error) {
+	return leftovers(ctx, func(docker client.APIClient, s container.Summary) error { return remove(ctx, docker, s.ID) })
+}
+
+func leftovers(ctx context.Context, each func(client.APIClient, container.Summary) error) (names []string, err error) {
+	engine, err := docker(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer engine.Close()
+	all, err := engine.Client().ContainerList(ctx, client.ContainerListOptions{All: true, Filters: make(client.Filters).Add("label", runLabel+"=1")})
+	if err != nil {
+		return nil, fmt.Errorf("process: look for leftovers: %w", err)
+	}
+	for _, s := range all.Items {
+		if !orphan(s.Labels[harnessLabel]) {
+			continue
+		}
+		if err := each(engine.Client(), s); err != nil {
+			return names, err
+		}
+		names = append(names, fmt.Sprintf("%s (%s)", s.ID[:12], s.Image))
+	}
+	return names, nil
+}
+
+// orphan reports whether the harness was a process of this machine that is gone.
+func orphan(harness string) bool {
+	host, _ := os.Hostname()
+	id, at, _ := strings.Cut(harness, "@")
+	pid, err := strconv.Atoi(id)
+	return err == nil && at == host && errors.Is(syscall.Kill(pid, 0), syscall.ESRCH)
+}

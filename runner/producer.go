@@ -1,0 +1,312 @@
+package runner
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/script"
+	"github.com/custodymq/custody/systems"
+	"github.com/custodymq/custody/tasks"
+)
+
+// producer is one publishing actor. It opens a new session when the one it has
+// is no longer to be trusted, with a bounded back-off, and records every call.
+// Its methods are used by one goroutine at a time, but for close.
+type producer struct {
+	spec    script.Producer
+	clients systems.Clients
+	address string
+	sink    evidence.Sink
+	rt      tasks.Runtime
+	bounds  bounds
+	payload *rand.Rand
+	names   bool // the system takes message IDs of the publisher's
+
+	sessions int
+	session  systems.Producer
+	suspect  atomic.Int64 // the session that gave an answer which is no acceptance: its connection may be gone
+	calls    uint64
+	count    int
+	tries    map[string]*tries // by business ID
+}
+
+// tries of one business ID.
+type tries struct {
+	count, try int
+	messageID  string // chosen by the publisher; empty if it was not
+	step       script.Publish
+	body       []byte
+	headers    map[string]string
+}
+
+// bounds are the bench's own deadlines, scaled.
+type bounds struct {
+	call    time.Duration // one publish, acknowledgement, look-up or opening of a session
+	publish time.Duration // a publish that is tried until it is accepted
+}
+
+func newProducer(spec script.Producer, clients systems.Clients, address string, sink evidence.Sink, rt tasks.Runtime, b bounds, seed uint64, names bool) *producer {
+	return &producer{spec: spec, clients: clients, address: address, sink: sink, rt: rt, bounds: b,
+		payload: rand.New(rand.NewPCG(seed, seedOf(spec.Name))), names: names, tries: make(map[string]*tries)}
+}
+
+func (p *producer) sessionName() string { return fmt.Sprintf("%s#%d", p.spec.Name, p.sessions) }
+
+// open makes sure that there is a session; an error says why there is none now.
+func (p *producer) open(ctx context.Context) error {
+	if p.doubtful() {
+		p.endSession(ctx, "an answer was not an acceptance: a new session")
+	}
+	if p.session != nil {
+		return nil
+	}
+	ctx, cancel := p.rt.Timeout(ctx, p.bounds.call)
+	defer cancel()
+	p.sessions++
+	s, err := p.clients.Producer(ctx, systems.ProducerOptions{Name: p.spec.Name, Session: p.sessionName(), Address: p.address, Mode: systems.Mode(p.spec.Mode)})
+	if err != nil {
+		return err
+	}
+	p.session = s
+	p.sink.Record(evidence.Event{Kind: evidence.SessionOpened, Actor: p.spec.Name, Session: p.sessionName()})
+	return nil
+}
+
+// doubtful says whether the session that there is now should be replaced.
+func (p *producer) doubtful() bool {
+	return p.session != nil && p.suspect.Load() == int64(p.sessions)
+}
+
+func (p *producer) endSession(ctx context.Context, why string) {
+	if p.session == nil {
+		return
+	}
+	ctx, cancel := p.rt.Timeout(context.WithoutCancel(ctx), p.bounds.call)
+	defer cancel()
+	if err := p.session.Close(ctx); err != nil {
+		why += ": " + err.Error()
+	}
+	p.session = nil
+	p.sink.Record(evidence.Event{Kind: evidence.SessionEnded, Actor: p.spec.Name, Session: p.sessionName(), Reason: why})
+}
+
+// publish sends the messages of one step, at most Window of them unanswered.
+// left is called when a message of a cancelled publish may be cancelled.
+func (p *producer) publish(ctx context.Context, step script.Publish, left func(ctx context.Context, publishID string) error) error {
+	window, n := int32(max(step.Window, 1)), step.Count()
+	var unanswered atomic.Int32
+	again := make([]atomic.Bool, n) // refused, and to be tried again
+	below := func(n int32) func() bool { return func() bool { return unanswered.Load() < n } }
+	last := context.WithoutCancel(ctx) // each answer is bounded by its call's deadline
+	tried := make([]*tries, n)
+	for i := range n {
+		one := step.Message(i)
+		id := one.BusinessID
+		tried[i] = p.firstTry(one)
+		if p.doubtful() { // one bad answer puts the session's others in doubt: hear them out first
+			_ = p.rt.Wait(last, below(1))
+		}
+		err := p.rt.Wait(ctx, below(window))
+		var receipt func() systems.Receipt
+		if err == nil {
+			receipt, err = p.call(ctx, id, tried[i], left)
+		}
+		if err != nil {
+			_ = p.rt.Wait(last, below(1))
+			return err
+		}
+		unanswered.Add(1)
+		p.rt.Go(func() {
+			defer p.rt.Wake()
+			defer unanswered.Add(-1)
+			again[i].Store(refused(receipt()))
+		})
+		if window == 1 {
+			_ = p.rt.Wait(last, below(1))
+		}
+	}
+	_ = p.rt.Wait(last, below(1))
+	if step.Until == "" {
+		return nil
+	}
+	for i := range n {
+		if again[i].Load() {
+			if err := p.untilAccepted(ctx, step.Message(i).BusinessID, tried[i]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func refused(r systems.Receipt) bool { return r.Acceptance != evidence.Accepted }
+
+// untilAccepted tries again, with the same message ID where the system takes
+// one and can so recognise what it has, until it is accepted or the bound is
+// reached; what is not accepted then stays so, and the evidence says it.
+func (p *producer) untilAccepted(ctx context.Context, id string, t *tries) error {
+	bounded, cancel := p.rt.Timeout(ctx, p.bounds.publish)
+	defer cancel()
+	var b backoff
+	for b.wait(bounded, p.rt) == nil {
+		t.try++
+		receipt, err := p.call(bounded, id, t, nil)
+		if err != nil {
+			return err
+		}
+		if !refused(receipt()) {
+			return nil
+		}
+	}
+	return context.Cause(ctx)
+}
+
+func (p *producer) firstTry(step script.Publish) *tries {
+	id := step.BusinessID
+	if t, ok := p.tries[id]; ok {
+		t.try++
+		return t
+	}
+	p.count++
+	t := &tries{count: p.count, try: 1, messageID: step.MessageID, step: step, body: make([]byte, step.Size)}
+	if step.Until != "" && t.messageID == "" {
+		t.messageID = "m-" + id
+	}
+	if !p.names {
+		t.messageID = ""
+	}
+	p.fill(t.body)
+	t.headers = headers(p.payload, step.Headers)
+	p.tries[id] = t
+	return t
+}
+
+// fill a body so that every 256 bytes hold every byte value, in an order that
+// differs between messages and between producers.
+func (p *producer) fill(body []byte) {
+	for len(body) > 0 {
+		var block [256]byte
+		for i, v := range p.payload.Perm(len(block)) {
+			block[i] = byte(v)
+		}
+		body = body[copy(body, block[:]):]
+	}
+}
+
+func seedOf(name string) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(name)) // never fails
+	return h.Sum64()
+}
+
+// retry publishes a business ID again, as another try.
+func (p *producer) retry(ctx context.Context, step script.Retry) error {
+	t, ok := p.tries[step.BusinessID]
+	if !ok {
+		return fmt.Errorf("runner: retry %s: it was never published by %s", step.BusinessID, p.spec.Name)
+	}
+	again := *t
+	again.try++
+	t.try = again.try
+	if !step.SameID {
+		again.messageID = ""
+	}
+	again.step.Cancel = false
+	receipt, err := p.call(ctx, step.BusinessID, &again, nil)
+	if err != nil {
+		return err
+	}
+	receipt()
+	return nil
+}
+
+// call makes one publish and records it. The function that it gives waits for
+// the receipt. An error is a failure to measure.
+func (p *producer) call(ctx context.Context, id string, t *tries, left func(context.Context, string) error) (func() systems.Receipt, error) {
+	p.calls++
+	publishID := evidence.PublishID(p.spec.Name, t.count, t.try)
+	m := systems.Message{Destination: p.spec.Destination, MessageID: t.messageID, Key: t.step.Key, Headers: t.headers,
+		Payload: evidence.Envelope{PublishID: publishID, BusinessID: id, Body: t.body}.Encode(), TTL: t.step.TTL}
+	if m.TTL == 0 {
+		m.TTL = p.spec.TTL
+	}
+	opening := p.open(ctx)
+	session := int64(p.sessions)
+	e := evidence.Event{Kind: evidence.PublishCalled, Actor: p.spec.Name, Session: p.sessionName(), Destination: m.Destination,
+		BusinessID: id, PublishID: publishID, MessageID: m.MessageID, Key: m.Key, TTL: m.TTL, Size: len(m.Payload), Call: p.calls,
+		Digest: evidence.Digest(m.Payload, m.Key, m.Headers)}
+	p.sink.Record(e)
+	returned := func(r systems.Receipt) systems.Receipt {
+		if refused(r) {
+			p.suspect.Store(session)
+		}
+		e.Kind, e.MessageID, e.Acceptance, e.HeldBy, e.ClientResult, e.Reason = evidence.PublishReturned, r.MessageID, r.Acceptance, r.HeldBy, r.ClientResult, r.Reason
+		e.OK, e.Duplicate, e.Cause = r.ClientResult == systems.OK, r.Duplicate, r.Cause
+		e.At = 0
+		p.sink.Record(e)
+		return r
+	}
+	if opening != nil {
+		// No session, so no byte of this publish was ever written.
+		r := systems.Receipt{Acceptance: evidence.Rejected, ClientResult: opening.Error(), Reason: "no connection: " + opening.Error()}
+		return func() systems.Receipt { return returned(r) }, nil
+	}
+	calling, cancel := p.rt.Timeout(ctx, p.bounds.call)
+	pending, err := p.session.Send(calling, m)
+	if err != nil {
+		cancel()
+		return nil, fmt.Errorf("runner: publish %s by %s: %w", id, p.spec.Name, err)
+	}
+	if t.step.Cancel && left != nil {
+		p.rt.Go(func() {
+			defer cancel()
+			_ = left(calling, publishID) // when it never leaves, the deadline cancels
+		})
+	}
+	return func() systems.Receipt {
+		defer cancel()
+		return returned(pending.Receipt(calling))
+	}, nil
+}
+
+// resolve asks what became of a publish whose answer is Unknown. A look-up
+// changes nothing: one whose session is gone is made once more, on a new one.
+func (p *producer) resolve(ctx context.Context, step script.Resolve) error {
+	answered, err := p.lookUp(ctx, step.BusinessID)
+	if err == nil && !answered {
+		p.suspect.Store(int64(p.sessions))
+		_, err = p.lookUp(ctx, step.BusinessID)
+	}
+	return err
+}
+
+// lookUp reports whether the system answered.
+func (p *producer) lookUp(ctx context.Context, businessID string) (answered bool, err error) {
+	if err := p.open(ctx); err != nil {
+		return false, fmt.Errorf("runner: resolve %s: %w", businessID, err)
+	}
+	resolver, ok := p.session.(systems.Resolver)
+	if !ok {
+		p.sink.Record(evidence.Event{Kind: evidence.Noted, Actor: p.spec.Name, BusinessID: businessID,
+			Reason: "this system has no look-up; rows and deliveries must settle it"})
+		return true, nil
+	}
+	ctx, cancel := p.rt.Timeout(ctx, p.bounds.call)
+	defer cancel()
+	p.calls++
+	e := evidence.Event{Kind: evidence.LookupCalled, Actor: p.spec.Name, Session: p.sessionName(), BusinessID: businessID, Call: p.calls}
+	p.sink.Record(e)
+	r, err := resolver.Lookup(ctx, businessID)
+	e.Kind, e.Acceptance, e.MessageID, e.Reason = evidence.LookupReturned, r.Acceptance, r.MessageID, r.Reason
+	e.Standing, e.Cause = r.Standing, r.Cause
+	if err != nil {
+		e.Acceptance, e.Reason = evidence.Unknown, err.Error()
+	}
+	p.sink.Record(e)
+	return err == nil, nil
+}

@@ -1,0 +1,480 @@
+package runner
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"unicode"
+
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/faults"
+	"github.com/custodymq/custody/links"
+	"github.com/custodymq/custody/script"
+	"github.com/custodymq/custody/systems"
+)
+
+// UsageError is a script that asks for what does not exist: nothing was
+// started. It names file, line and word.
+type UsageError struct{ At *script.Error }
+
+func (e *UsageError) Error() string { return e.At.Error() }
+
+func (e *UsageError) Unwrap() error { return e.At }
+
+// Check says what a script asks for that does not exist, on whatever system.
+func Check(s script.Scenario) error {
+	if _, err := resolve(s); err != nil {
+		return err
+	}
+	return frames(s)
+}
+
+// Faults of a script, as a run's manifest lists them.
+func Faults(s script.Scenario) ([]evidence.FaultLabel, error) { return resolve(s) }
+
+// The kinds of actors, as errors call them.
+const (
+	aProducer = "producer"
+	aConsumer = "consumer"
+)
+
+// resolver looks up every name that a script uses, in order, before anything
+// starts.
+type resolver struct {
+	s           script.Scenario
+	actors      map[string]string // name → kind
+	labels      map[string]bool   // of the faults above
+	checkpoints map[string]int    // snapshots of each name, in the whole script
+	above       map[string]bool   // checkpoints taken above
+	faults      []evidence.FaultLabel
+}
+
+// resolve gives the faults of a script as data. An error is a *UsageError.
+func resolve(s script.Scenario) ([]evidence.FaultLabel, error) {
+	if !isFolderName(s.Name) {
+		return nil, &UsageError{&script.Error{File: fmt.Sprintf("scenario %q", s.Name), Line: 1,
+			Text: fmt.Sprintf("its name is that of its run's folder: leave out slashes and a leading dot, and use at most %d bytes", maxFolderName)}}
+	}
+	r := &resolver{s: s, actors: map[string]string{faults.Broker: faults.Broker, "store": "store"},
+		labels: map[string]bool{}, checkpoints: map[string]int{}, above: map[string]bool{}}
+	for _, step := range s.Steps {
+		if snapshot, ok := bare(step).(script.Snapshot); ok {
+			r.checkpoints[snapshot.Checkpoint]++
+		}
+	}
+	for i, n := range s.Needs {
+		if !slices.Contains(systems.Needs(), systems.Need(n)) {
+			return nil, r.wrong(script.PartNeeds, i, n, "%q is nothing that a system may lack%s", n, script.Suggest(n, needNames()))
+		}
+	}
+	for i, step := range s.Steps {
+		if err := r.step(i, bare(step)); err != nil {
+			return nil, err
+		}
+	}
+	for i, c := range s.Reached {
+		if err := r.condition(script.PartReached, i, c); err != nil {
+			return nil, err
+		}
+	}
+	return r.faults, nil
+}
+
+func (r *resolver) wrong(part script.Part, i int, word, format string, args ...any) error {
+	return &UsageError{r.s.ErrorAt(part, i, word, format, args...)}
+}
+
+// step looks up what the i-th step names.
+func (r *resolver) step(i int, step script.Step) error {
+	need := func(name, kind string) error { return r.actor(script.PartStep, i, name, kind) }
+	switch step := step.(type) {
+	case script.Producer:
+		return r.declare(i, step.Name, aProducer)
+	case script.Consumer:
+		return r.declare(i, step.Name, aConsumer)
+	case script.Publish:
+		return need(step.By, aProducer)
+	case script.Retry:
+		return need(step.By, aProducer)
+	case script.Resolve:
+		return need(step.By, aProducer)
+	case script.Settle:
+		if step.By != "" {
+			return need(step.By, aProducer)
+		}
+	case script.Start:
+		if step.Actor != faults.Broker {
+			return need(step.Actor, aConsumer)
+		}
+	case script.Stop:
+		return need(step.Actor, aConsumer)
+	case script.Restart:
+		return need(step.Actor, faults.Broker)
+	case script.Snapshot:
+		r.above[step.Checkpoint] = true
+	case script.Restore:
+		return r.taken(i, step.Checkpoint)
+	case script.Rewind:
+		if err := need(step.Consumer, aConsumer); err != nil {
+			return err
+		}
+		return r.taken(i, step.Checkpoint)
+	case script.Await:
+		return r.condition(script.PartStep, i, step.Condition)
+	case script.Heal:
+		return r.label(script.PartStep, i, step.Label)
+	case script.Fault:
+		return r.fault(i, step)
+	}
+	return nil
+}
+
+func (r *resolver) declare(i int, name, kind string) error {
+	if r.actors[name] != "" {
+		return r.wrong(script.PartStep, i, name, "the name %s is taken", name)
+	}
+	r.actors[name] = kind
+	return nil
+}
+
+// actor is an error unless one of this kind is declared above; of any kind, if
+// it is empty.
+func (r *resolver) actor(part script.Part, i int, name, kind string) error {
+	found := r.actors[name]
+	if found != "" && (kind == "" || found == kind) {
+		return nil
+	}
+	var names []string
+	for _, other := range slices.Sorted(maps.Keys(r.actors)) {
+		if kind == "" || r.actors[other] == kind {
+			names = append(names, other)
+		}
+	}
+	return r.wrong(part, i, name, "%s is no %s declared above this line%s", name, cmp.Or(kind, "actor"), script.Suggest(name, names))
+}
+
+func (r *resolver) label(part script.Part, i int, label string) error {
+	if r.labels[label] {
+		return nil
+	}
+	if len(r.labels) == 0 {
+		return r.wrong(part, i, label, "there is no fault %s: no fault stands above this line", label)
+	}
+	return r.wrong(part, i, label, "there is no fault %s above this line%s", label, script.Suggest(label, slices.Sorted(maps.Keys(r.labels))))
+}
+
+// taken is an error unless one snapshot alone has the name of the checkpoint.
+func (r *resolver) taken(i int, checkpoint string) error {
+	switch {
+	case !r.above[checkpoint]:
+		return r.wrong(script.PartStep, i, checkpoint, "no \"snapshot %s\" stands above this line", checkpoint)
+	case r.checkpoints[checkpoint] > 1, checkpoint == awaitedRows:
+		return r.wrong(script.PartStep, i, checkpoint, "several snapshots are called %s; give the one that is meant a name of its own", checkpoint)
+	}
+	return nil
+}
+
+// condition looks up what a condition names: messages may come or not, all else
+// must be there.
+func (r *resolver) condition(part script.Part, i int, c evidence.Condition) error {
+	switch c.Verb {
+	case evidence.CondFired, evidence.CondInFlight:
+		return r.label(part, i, c.Subject)
+	case evidence.CondConnected, evidence.CondCarried:
+		return r.actor(part, i, c.Subject, "")
+	case evidence.CondAcceptance:
+		if answers := acceptances(); !slices.Contains(answers, c.Word) {
+			return r.wrong(part, i, c.Word, "%q is no answer to a publish%s", c.Word, script.Suggest(c.Word, answers))
+		}
+	case evidence.CondStored:
+		if c.Word != "" && r.checkpoints[c.Word] == 0 && c.Word != endOfRun {
+			names := append(slices.Sorted(maps.Keys(r.checkpoints)), endOfRun)
+			return r.wrong(part, i, c.Word, "no snapshot is called %s%s", c.Word, script.Suggest(c.Word, names))
+		}
+	}
+	return nil
+}
+
+func acceptances() []string {
+	var all []string
+	for _, a := range []evidence.Acceptance{evidence.Accepted, evidence.Declined, evidence.Rejected, evidence.Unknown} {
+		all = append(all, a.String())
+	}
+	return all
+}
+
+func (r *resolver) fault(i int, step script.Fault) error {
+	f, ok := faults.Find(step.Verb)
+	if !ok {
+		return r.wrong(script.PartStep, i, step.Verb, "%q is no fault%s", step.Verb, script.Suggest(step.Verb, verbs()))
+	}
+	spec := specOf(step)
+	if err := f.Check(spec); err != nil {
+		return r.wrong(script.PartStep, i, step.Verb, "%v", err)
+	}
+	for _, name := range []string{step.On, step.Target} {
+		if name != "" {
+			if err := r.actor(script.PartStep, i, name, ""); err != nil {
+				return err
+			}
+		}
+	}
+	r.labels[step.Label] = true
+	r.faults = append(r.faults, evidence.FaultLabel{Label: step.Label, Class: f.ClassOf(spec), Verb: step.Verb, Line: script.Line(step)})
+	return nil
+}
+
+// frames looks up the kinds of frames that a script names. A kind that another
+// protocol has is no mistake: there the scenario does not apply.
+func frames(s script.Scenario) error {
+	check := func(part script.Part, i int, kind string) error {
+		if known := links.FrameKinds(); kind != "" && !slices.Contains(known, kind) {
+			return &UsageError{s.ErrorAt(part, i, kind, "no protocol has a frame %q%s", kind, script.Suggest(kind, known))}
+		}
+		return nil
+	}
+	carried := func(part script.Part, i int, c evidence.Condition) error {
+		if c.Verb != evidence.CondCarried {
+			return nil
+		}
+		return check(part, i, c.Word)
+	}
+	for i, step := range s.Steps {
+		var err error
+		switch step := bare(step).(type) {
+		case script.Fault:
+			err = check(script.PartStep, i, specOf(step).Frame)
+		case script.Await:
+			err = carried(script.PartStep, i, step.Condition)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	for i, c := range s.Reached {
+		if err := carried(script.PartReached, i, c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func needNames() []string {
+	var names []string
+	for _, n := range systems.Needs() {
+		names = append(names, string(n))
+	}
+	return names
+}
+
+// maxFolderName leaves room for what is appended to a scenario's name.
+const maxFolderName = 200
+
+// isFolderName keeps a script that somebody else has written from choosing
+// where files are made.
+func isFolderName(name string) bool {
+	return name != "" && len(name) <= maxFolderName && name[0] != '.' && !strings.ContainsFunc(name, func(r rune) bool {
+		return r == '/' || r == '\\' || unicode.IsControl(r)
+	})
+}
+
+func verbs() []string {
+	var names []string
+	for _, f := range faults.All() {
+		names = append(names, f.Verb)
+	}
+	return names
+}
+
+func specOf(f script.Fault) faults.Spec {
+	s := faults.Spec{Label: f.Label, Target: f.Target, Repeat: links.Repeat(f.Repeat), After: f.When == script.After,
+		N: f.N, Of: f.Of, On: f.On, By: f.By, Rate: f.Rate}
+	if kind, ok := strings.CutPrefix(f.Event, "frame "); ok {
+		s.Frame = kind
+	}
+	if op, ok := strings.CutPrefix(f.Event, "operation "); ok {
+		s.Operation = op
+	}
+	return s
+}
+
+// Needs of a scenario: what it says, and what its steps imply.
+func Needs(s script.Scenario) []systems.Need {
+	var all []systems.Need
+	seen := map[systems.Need]bool{}
+	add := func(n systems.Need) {
+		if !seen[n] {
+			seen[n] = true
+			all = append(all, n)
+		}
+	}
+	for _, n := range s.Needs {
+		add(systems.Need(n))
+	}
+	subscribers := map[string]string{} // one of each destination
+	for _, step := range s.Steps {
+		switch step := bare(step).(type) {
+		case script.Consumer:
+			if step.Child {
+				add(systems.NeedConnector)
+			}
+			if other, had := subscribers[step.Destination]; had && other != subscription(step) {
+				add(systems.NeedFanOut)
+			}
+			subscribers[step.Destination] = subscription(step)
+			if strings.ContainsAny(step.Destination, "+#") {
+				add(systems.NeedWildcards)
+			}
+		case script.Publish:
+			if step.Cancel {
+				add(systems.NeedFrames)
+			}
+			if step.Until != "" {
+				add(systems.NeedAnswer)
+			}
+			if step.TTL > 0 {
+				add(systems.NeedTTL)
+			}
+			if step.Headers > 0 || step.Key != "" || step.Keys > 0 {
+				add(systems.NeedHeaders)
+			}
+		case script.Restart:
+			add(systems.NeedProcess)
+		case script.Set:
+			add(systems.NeedIdentity)
+		case script.Plant:
+			add(systems.NeedPlanting)
+		case script.Redrive, script.Discard:
+			add(systems.NeedDeadLetters)
+		case script.Probe:
+			add(systems.NeedProbes)
+		case script.Rewind:
+			add(systems.NeedRewind)
+		case script.Provoke:
+			add(systems.NeedRedelivery)
+		case script.Fault:
+			f, _ := faults.Find(step.Verb)
+			spec := specOf(step)
+			if spec.Frame != "" {
+				add(systems.NeedFrames)
+			}
+			switch spec.Frame {
+			case links.FrameAck, links.FrameAckConfirm:
+				add(systems.NeedAcks)
+			case links.FrameAccept:
+				add(systems.NeedAnswer)
+			}
+			if spec.Operation != "" {
+				add(systems.NeedStoreFaults)
+			}
+			switch f.Strikes {
+			case faults.StrikesLink:
+				add(systems.NeedLinks)
+				if f.Bytes {
+					add(systems.NeedBytes)
+				}
+			case faults.StrikesStore:
+				add(systems.NeedStoreFaults)
+			case faults.StrikesClock:
+				add(systems.NeedClock)
+			case faults.StrikesProcess:
+				if spec.Target == faults.Broker {
+					add(systems.NeedProcess)
+					if f.Class == evidence.BrokerPause {
+						add(systems.NeedPause)
+					}
+				}
+			}
+		}
+	}
+	return all
+}
+
+// needed gives why a scenario does not apply, as far as a description tells.
+func needed(s script.Scenario, desc systems.Description) string {
+	for _, n := range Needs(s) {
+		if why, lacks := desc.Lacks[n]; lacks {
+			return why
+		}
+		if n == systems.NeedTimeout && !givesUp[desc.Profile.Redelivers] {
+			return "what a consumer holds is given to nobody else while its session lives"
+		}
+	}
+	for _, step := range s.Steps {
+		if f, ok := bare(step).(script.Fault); ok {
+			if why := unstruck(f, desc); why != "" {
+				return why
+			}
+		}
+	}
+	return ""
+}
+
+// givesUp are the ways of redelivery that do not wait for the end of a session.
+var givesUp = map[evidence.Redelivery]bool{evidence.RedeliverTimeout: true, evidence.RedeliverClaim: true, evidence.RedeliverRebalance: true}
+
+// unstruck gives why a fault of the store does not apply, if it is one and the
+// system says what it can strike.
+func unstruck(f script.Fault, desc systems.Description) string {
+	spec := specOf(f)
+	verb := f.Verb
+	if fault, _ := faults.Find(verb); fault.Strikes != faults.StrikesStore {
+		if spec.Operation == "" {
+			return ""
+		}
+		verb = "block" // it strikes while the operation is held
+	}
+	operations, can := desc.StoreFaults[verb]
+	switch {
+	case desc.StoreFaults == nil:
+	case !can:
+		return fmt.Sprintf("the store of %s has no fault %q", desc.System, verb)
+	case spec.Operation != "" && len(operations) > 0 && !slices.Contains(operations, spec.Operation):
+		return fmt.Sprintf("the store of %s has no operation %q that %q could strike", desc.System, spec.Operation, verb)
+	}
+	return ""
+}
+
+// lacking gives why the scenario does not apply to the instance that was
+// started: an ability that is not there, a frame that its protocol has not.
+func (b *run) lacking() string {
+	for _, n := range Needs(b.o.Scenario) {
+		if !systems.Meets(n, b.o.System, b.instance) {
+			return fmt.Sprintf("%s has no %s", b.desc.System, n)
+		}
+	}
+	for _, step := range b.o.Scenario.Steps {
+		if p, ok := bare(step).(script.Probe); ok && len(b.probes(p.Kind)) == 0 {
+			return fmt.Sprintf("%s has no probes of the kind %q", b.desc.System, p.Kind)
+		}
+	}
+	network, ok := b.instance.(systems.Networked)
+	if !ok || network.Protocol() == nil {
+		return ""
+	}
+	protocol := network.Protocol()
+	kinds := map[string]bool{}
+	for _, k := range protocol.Kinds() {
+		kinds[k.Name] = true
+	}
+	for _, step := range b.o.Scenario.Steps {
+		if f, ok := bare(step).(script.Fault); ok {
+			spec := specOf(f)
+			if spec.Frame == "" {
+				continue
+			}
+			if !kinds[spec.Frame] {
+				return fmt.Sprintf("%s has no %q frame", protocol.Name(), spec.Frame)
+			}
+			fault, _ := faults.Find(f.Verb)
+			var illegal *links.ErrIllegal
+			if _, err := links.EffectiveAction(protocol, spec.Frame, fault.Action(spec)); errors.As(err, &illegal) {
+				return fmt.Sprintf("%s does not apply to %q frames of %s: %s", f.Verb, spec.Frame, protocol.Name(), illegal.Why)
+			}
+		}
+	}
+	return ""
+}

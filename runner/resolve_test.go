@@ -1,0 +1,112 @@
+package runner
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/custodymq/custody/script"
+	"github.com/custodymq/custody/systems"
+)
+
+func TestARewindKnowsItsCheckpoint(t *testing.T) {
+	const head = "scenario x\nproducer p1 to orders\nconsumer c1 on orders\n"
+	for _, c := range []struct{ name, steps, says string }{
+		{"known", "snapshot a\nsnapshot b\nrestore business to a\nrewind c1 to b by time", ""},
+		{"below", "rewind c1 to a by time\nsnapshot a", `no "snapshot a" stands above`},
+		{"another", "snapshot a\nrestore business to b", `no "snapshot b" stands above`},
+		{"no consumer", "snapshot a\nrewind p1 to a by position", "p1 is no consumer"},
+		{"twice above", "snapshot a\nsnapshot a\nrestore business to a", "several snapshots are called a"},
+		{"once more below", "snapshot a\nrewind c1 to a by time\nsnapshot a", "several snapshots are called a"},
+		{"the harness's own name", "snapshot await\nrestore business to await", "several snapshots are called await"},
+		{"twice, and nobody goes back", "snapshot a\nsnapshot a", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s, err := script.Parse("x", head+c.steps)
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = Check(s)
+			var usage *UsageError
+			if c.says == "" && err != nil || c.says != "" && (!errors.As(err, &usage) || !strings.Contains(err.Error(), c.says)) {
+				t.Errorf("says %v, want %q", err, c.says)
+			}
+		})
+	}
+}
+
+// Every name that a script gives is looked up before anything starts, and the
+// error says where it stands and what was meant.
+func TestNamesThatDoNotExist(t *testing.T) {
+	const head = "scenario x\nproducer p1 to orders\nconsumer c1 on orders\n"
+	for _, c := range []struct{ name, steps, says string }{
+		{"producer", "publish a by p2", `f.scenario: line 4, word 4: p2 is no producer declared above this line; did you mean p1?`},
+		{"producer that is a consumer", "publish a by c1", "line 4, word 4: c1 is no producer"},
+		{"consumer", "stop c3", "line 4, word 2: c3 is no consumer declared above this line; did you mean c1?"},
+		{"name taken", "consumer p1 on orders", "line 4, word 2: the name p1 is taken"},
+		{"verb", "fault f: dorp frame ack on c1", `line 4, word 3: "dorp" is no fault; did you mean drop?`},
+		{"frame", "fault f: drop frame akc on c1", `line 4, word 5: no protocol has a frame "akc"; did you mean ack?`},
+		{"frame of another protocol", "fault f: drop frame in-progress on c1", ""},
+		{"link of nobody", "fault f: drop frame ack on c7", "line 4, word 7: c7 is no actor declared above this line; did you mean c1?"},
+		{"heal", "fault lost: drop frame ack on c1\nheal lots", "line 5, word 2: there is no fault lots above this line; did you mean lost?"},
+		{"awaited fault", "await fired lost", "line 4, word 3: there is no fault lost: no fault stands above"},
+		{"awaited actor", "await connected c9", "line 4, word 3: c9 is no actor"},
+		{"awaited answer", "await acceptance acepted of a", `line 4, word 3: "acepted" is no answer to a publish; did you mean accepted?`},
+		{"awaited frame", "await carried publsh on p1", `line 4, word 3: no protocol has a frame "publsh"; did you mean publish?`},
+		{"awaited checkpoint", "snapshot before\nawait stored a at befor", "line 5, word 5: no snapshot is called befor; did you mean before?"},
+		{"rows at the end", "reached stored a at end", ""},
+		{"reached fault", "reached fired f", "line 4, word 3: there is no fault f"},
+		{"reached frame", "reached carried akc on c1", `line 4, word 3: no protocol has a frame "akc"`},
+		{"need", "needs rows, rws", `line 4, word 4: "rws" is nothing that a system may lack; did you mean rows?`},
+		{"a message may never come", "await effect of order-99", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s, err := script.Parse("f.scenario", head+c.steps)
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = Check(s)
+			var usage *UsageError
+			if c.says == "" && err != nil || c.says != "" && (!errors.As(err, &usage) || !strings.Contains(err.Error(), c.says)) {
+				t.Errorf("says %v, want %q", err, c.says)
+			}
+		})
+	}
+}
+
+// What a script needs is read from its steps, down to the operation of a store.
+func TestWhatIsNeeded(t *testing.T) {
+	const head = "scenario x\nproducer p1 to orders\nconsumer c1 on orders, as billing\n"
+	some := systems.Description{System: "s", StoreFaults: map[string][]string{"full": nil, "block": {"insert"}},
+		Lacks: map[systems.Need]string{systems.NeedFanOut: "they all compete"}}
+	for _, c := range []struct{ name, steps, why string }{
+		{"one logical subscriber", "consumer c2 on orders, as billing", ""},
+		{"another destination", "consumer c2 on mails, as stock", ""},
+		{"two logical subscribers", "consumer c2 on orders, as stock", "they all compete"},
+		{"a third", "consumer c2 on orders, as billing\nconsumer c3 on orders", "they all compete"},
+		{"a verb with every operation", "fault f: full store before operation write", ""},
+		{"a verb that is not there", "fault f: lose-reply store after operation insert", `the store of s has no fault "lose-reply"`},
+		{"an operation that is there", "fault f: block store before operation insert", ""},
+		{"an operation that is not", "fault f: block store before operation delete", `the store of s has no operation "delete" that "block" could strike`},
+		{"a kill at an operation", "fault f: kill broker before operation insert", ""},
+		{"a kill at none", "fault f: kill broker before operation delete", `no operation "delete"`},
+		{"a kill", "fault f: kill broker", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s, err := script.Parse("f.scenario", head+c.steps)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if why := needed(s, some); (why == "") != (c.why == "") || !strings.Contains(why, c.why) {
+				t.Errorf("does not apply because %q, want %q", why, c.why)
+			}
+			if why := needed(s, systems.Description{}); why != "" {
+				t.Errorf("a system that says nothing lacks: %s", why)
+			}
+			if (c.why == "they all compete") != slices.Contains(Needs(s), systems.NeedFanOut) {
+				t.Errorf("needs %v", Needs(s))
+			}
+		})
+	}
+}

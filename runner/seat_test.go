@@ -1,0 +1,32 @@
+package runner
+
+import (
+	"testing"
+
+	"github.com/custodymq/custody/script"
+)
+
+// A consumer keeps its seat while it runs, and whoever comes next takes that of
+// one that has gone.
+func TestSeats(t *testing.T) {
+	b := &run{}
+	add := func(name, as string) *consumerActor {
+		a := &consumerActor{spec: script.Consumer{Name: name, Destination: "orders", As: as}, b: b}
+		b.actors = append(b.actors, a)
+		return a
+	}
+	sit := func(a *consumerActor, want int) {
+		t.Helper()
+		if a.seat = b.freeSeat(a); a.seat != want {
+			t.Errorf("%s has seat %d, want %d", a.spec.Name, a.seat, want)
+		}
+		a.running = true
+	}
+	c1, c2, c3, other := add("c1", "billing"), add("c2", "billing"), add("c3", "billing"), add("c4", "stock")
+	sit(c1, 0)
+	sit(c2, 1)
+	sit(other, 0)
+	c1.running = false
+	sit(c3, 0)
+	sit(c1, 2)
+}

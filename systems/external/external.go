@@ -1,0 +1,229 @@
+package external
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync/atomic"
+
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/systems"
+)
+
+// System is a profile of an adapter on a server of the user's own.
+type System struct {
+	connected // the adapter's, where the server is
+	path      string
+	file      file
+	scale     float64
+	remote    bool         // an address that is not this machine's is allowed
+	taken     *atomic.Bool // by a run that may strike the server
+}
+
+// connected is what an adapter gives for a server that it has not started.
+type connected interface {
+	systems.System
+	systems.Connector
+}
+
+var (
+	_ systems.System    = System{}
+	_ systems.Connector = System{}
+	_ systems.Exclusive = System{}
+)
+
+// Open reads a file. find gives the adapter's profile that it names.
+func Open(path string, scale float64, find func(spec string, scale float64) (systems.System, error)) (systems.System, error) {
+	f, err := read(path)
+	if err != nil {
+		return nil, err
+	}
+	base, err := find(f.System, scale)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", f.place("system"), err)
+	}
+	adapter, ok := base.(systems.Remote)
+	if !ok {
+		return nil, fmt.Errorf("%s: the adapter of %s tests only servers that it starts itself", f.place("system"), base.Describe().System)
+	}
+	if err := f.checkLimits(f.Limits.over(base.Describe().Profile.Limits, scale)); err != nil {
+		return nil, err
+	}
+	if err := f.checkClaims(f.Behaviour.over(base.Describe().Profile)); err != nil {
+		return nil, err
+	}
+	endpoint, err := f.endpoint()
+	if err != nil {
+		return nil, err
+	}
+	there, ok := adapter.At(endpoint).(connected)
+	if !ok {
+		return nil, fmt.Errorf("%s: the adapter of %s has no clients for another process", f.place("system"), base.Describe().System)
+	}
+	return System{connected: there, path: path, file: f, scale: scale, taken: new(atomic.Bool)}, nil
+}
+
+// endpoint takes the secrets from the environment.
+func (f file) endpoint() (systems.Endpoint, error) {
+	e := systems.Endpoint{Address: f.Address}
+	for _, s := range []struct {
+		field, variable string
+		to              *string
+	}{{"user-from", f.UserFrom, &e.User}, {"password-from", f.PasswordFrom, &e.Password}} {
+		if s.variable == "" {
+			continue
+		}
+		value, ok := os.LookupEnv(s.variable)
+		if !ok {
+			return systems.Endpoint{}, fmt.Errorf("%s: the environment variable %s is not set; export it", f.place(s.field), s.variable)
+		}
+		*s.to = value
+	}
+	if f.TLS == nil {
+		return e, nil
+	}
+	host, _, _ := net.SplitHostPort(f.Address) // checked before
+	e.TLS = &tls.Config{MinVersion: tls.VersionTLS12, ServerName: host}
+	if f.TLS.ServerName != "" {
+		e.TLS.ServerName = f.TLS.ServerName
+	}
+	if f.TLS.CA != "" {
+		authority, err := evidence.ReadRegular(f.TLS.CA, maxFile)
+		if err != nil {
+			return systems.Endpoint{}, fmt.Errorf("%s: %w", f.place("tls.ca"), err)
+		}
+		e.TLS.RootCAs = x509.NewCertPool()
+		if !e.TLS.RootCAs.AppendCertsFromPEM(authority) {
+			return systems.Endpoint{}, fmt.Errorf("%s: %s holds no certificate in PEM", f.place("tls.ca"), f.TLS.CA)
+		}
+	}
+	return e, nil
+}
+
+// AllowRemote lets the server of a file stand on another machine. Any other
+// system is given back as it is.
+func AllowRemote(s systems.System) systems.System {
+	if s, ok := s.(System); ok {
+		s.remote = true
+		return s
+	}
+	return s
+}
+
+// Path of the file.
+func (s System) Path() string { return s.path }
+
+// Exclusive: the runs strike one server.
+func (s System) Exclusive() bool { return s.struck() }
+
+func (s System) struck() bool { return len(s.file.Kill) > 0 }
+
+// Describe is the adapter's description with what the file says instead.
+func (s System) Describe() systems.Description {
+	d := s.connected.Describe()
+	d.Profile.Summary = "a server of your own, with the settings of " + s.file.System + ": " + d.Profile.Summary
+	d.Profile.Name = s.file.Name
+	d.Profile = s.file.Behaviour.over(d.Profile)
+	d.Profile.Limits = s.file.Limits.over(d.Profile.Limits, s.scale)
+	if s.file.Claims != nil {
+		d.Claims = nil
+		for _, c := range s.file.Claims {
+			d.Claims = append(d.Claims, evidence.Claim{Guarantee: c.Guarantee, Under: c.Under, Owner: evidence.OwnerSystem, Source: "the profile " + s.file.Name})
+		}
+	}
+	for _, k := range s.file.Known {
+		d.Known = append(d.Known, evidence.Known(k))
+	}
+	if s.struck() {
+		d.Lacks[systems.NeedPause] = "the server's owner gives commands that start, stop and kill it, and none that pauses it"
+	} else {
+		d.Lacks[systems.NeedProcess] = "the server is somebody else's, and no commands are given that start, stop and kill it"
+	}
+	if s.file.TLS != nil {
+		d.Lacks[systems.NeedFrames] = "TLS ends at the server, so the link sees no frames"
+	}
+	return d
+}
+
+// Start begins one run's part in the server. It starts no process.
+func (s System) Start(ctx context.Context, env systems.Env) (systems.Instance, error) {
+	if host, _, _ := net.SplitHostPort(s.file.Address); !s.remote && !loopback(host) {
+		return nil, fmt.Errorf("%s: %s is not on this machine, and a test floods and may strike it; give --allow-remote if it is meant to", s.file.place("address"), s.file.Address)
+	}
+	if !s.struck() {
+		return s.connected.Start(ctx, env)
+	}
+	if !s.taken.CompareAndSwap(false, true) {
+		return nil, errors.New("external: another run may strike this server: make one run at a time (--parallel 1)")
+	}
+	in, err := s.start(ctx, env)
+	if err != nil {
+		s.taken.Store(false)
+		return nil, err
+	}
+	return in, nil
+}
+
+func (s System) start(ctx context.Context, env systems.Env) (systems.Instance, error) {
+	log, err := env.Log(commandsLog)
+	if err != nil {
+		return nil, fmt.Errorf("external: log of the commands: %w", err)
+	}
+	began, err := s.connected.Start(ctx, env)
+	if err != nil {
+		return nil, errors.Join(err, log.Close())
+	}
+	in, ok := began.(reached)
+	if !ok {
+		return nil, errors.Join(fmt.Errorf("external: %s has no address at which a server that it has not started could be struck", s.file.System), began.Stop(ctx), log.Close())
+	}
+	env.Sink.Record(evidence.Event{Kind: evidence.ProcessStarted, Actor: serverName, Reason: "it ran already: it is somebody else's"})
+	struck := &instance{reached: in, file: s.file, sink: env.Sink, log: log, dir: env.Dir, release: func() { s.taken.Store(false) }}
+	switch began := began.(type) { // the abilities that adapters have there
+	case interface {
+		systems.Inspector
+		systems.Rewinder
+	}:
+		return struct {
+			*instance
+			systems.Inspector
+			systems.Rewinder
+		}{struck, began, began}, nil
+	case interface {
+		systems.Inspector
+		systems.Administrator
+	}:
+		return struct {
+			*instance
+			systems.Inspector
+			systems.Administrator
+		}{struck, began, began}, nil
+	case systems.Inspector:
+		return struct {
+			*instance
+			systems.Inspector
+		}{struck, began}, nil
+	case systems.Administrator:
+		return struct {
+			*instance
+			systems.Administrator
+		}{struck, began}, nil
+	}
+	return struck, nil
+}
+
+func loopback(host string) bool {
+	return host == "localhost" || net.ParseIP(host).IsLoopback()
+}
+
+// Credentials of an instance, for the adapter's clients in another process.
+func (s System) Credentials(in systems.Instance) string {
+	if struck, ok := in.(interface{ adapters() systems.Instance }); ok {
+		in = struck.adapters()
+	}
+	return s.connected.Credentials(in)
+}

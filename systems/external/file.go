@@ -1,0 +1,332 @@
+// Package external puts a server of the user's own under test, one that somebody
+// else has started: a file says where it is, which profile it has the settings
+// of, and what is promised of it.
+package external
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/guarantees"
+	"github.com/custodymq/custody/script"
+)
+
+// IsFile says whether a spec names a file and not a system.
+func IsFile(spec string) bool {
+	return strings.HasSuffix(spec, ".yaml") || strings.HasSuffix(spec, ".yml")
+}
+
+// file is what such a file says. Of secrets it has only the names of the
+// environment variables that hold them.
+type file struct {
+	System       string                    `yaml:"system"` // SYSTEM:PROFILE, the adapter and the settings
+	Name         string                    `yaml:"name"`
+	Address      string                    `yaml:"address"`
+	UserFrom     string                    `yaml:"user-from"`
+	PasswordFrom string                    `yaml:"password-from"`
+	TLS          *transport                `yaml:"tls"`
+	Claims       []claim                   `yaml:"claims"`
+	Behaviour    behaviour                 `yaml:"behaviour"`
+	Limits       limits                    `yaml:"limits"`
+	Known        []known                   `yaml:"known"`
+	Start        []string                  `yaml:"start"`
+	Stop         []string                  `yaml:"stop"`
+	Kill         []string                  `yaml:"kill"`
+	place        func(field string) string // "FILE:LINE: FIELD", for errors
+}
+
+type transport struct {
+	CA         string `yaml:"ca"` // a file beside this one; empty trusts the machine's authorities
+	ServerName string `yaml:"server-name"`
+}
+
+type claim struct {
+	Guarantee string           `yaml:"guarantee"`
+	Under     []evidence.Class `yaml:"under"`
+}
+
+type known struct {
+	Guarantee string `yaml:"guarantee"`
+	Reason    string `yaml:"reason"`
+	Until     string `yaml:"until"`
+}
+
+// behaviour is what judging must know of the server, as evidence.Profile has it;
+// what is left out is the adapter's.
+type behaviour struct {
+	AckConfirms      *bool `yaml:"ack-confirms"`
+	ConfirmIsDurable *bool `yaml:"confirm-is-durable"`
+	KeepsRows        *bool `yaml:"keeps-rows"`
+	KeepsSubscribers *bool `yaml:"keeps-subscribers"`
+	MarksAgain       *bool `yaml:"marks-again"`
+}
+
+// over gives the adapter's profile with what the file says in its place.
+func (b behaviour) over(p evidence.Profile) evidence.Profile {
+	for to, said := range map[*bool]*bool{
+		&p.AckConfirms: b.AckConfirms, &p.ConfirmIsDurable: b.ConfirmIsDurable, &p.KeepsRows: b.KeepsRows,
+		&p.KeepsSubscribers: b.KeepsSubscribers, &p.MarksAgain: b.MarksAgain,
+	} {
+		if said != nil {
+			*to = *said
+		}
+	}
+	return p
+}
+
+// limits are those of evidence.Limits; what is zero is the adapter's.
+type limits struct {
+	MaxAttempts      int           `yaml:"max-attempts"`
+	DropsAfter       int           `yaml:"drops-after"`
+	RedeliveryPeriod time.Duration `yaml:"redelivery-period"`
+	RecoveryBound    time.Duration `yaml:"recovery-bound"`
+	InFlightBound    time.Duration `yaml:"in-flight-bound"`
+	ExpiryTolerance  time.Duration `yaml:"expiry-tolerance"`
+	DeleteBound      time.Duration `yaml:"delete-bound"`
+	NackDelay        time.Duration `yaml:"nack-delay"`
+	Remembers        time.Duration `yaml:"remembers"`
+	DrainDeadline    time.Duration `yaml:"drain-deadline"`
+	OrderScope       string        `yaml:"order-scope"`
+}
+
+// fields that a file may have, and those within each of them.
+var fields = map[string][]string{
+	"":          {"system", "name", "address", "user-from", "password-from", "tls", "claims", "behaviour", "limits", "known", "start", "stop", "kill"},
+	"tls":       {"ca", "server-name"},
+	"claims":    {"guarantee", "under"},
+	"behaviour": {"ack-confirms", "confirm-is-durable", "keeps-rows", "keeps-subscribers", "marks-again"},
+	"limits":    {"max-attempts", "drops-after", "redelivery-period", "recovery-bound", "in-flight-bound", "expiry-tolerance", "delete-bound", "nack-delay", "remembers", "drain-deadline", "order-scope"},
+	"known":     {"guarantee", "reason", "until"},
+}
+
+// maxFile bounds what is read, in bytes.
+const maxFile = 1 << 20
+
+func read(path string) (file, error) {
+	text, err := evidence.ReadRegular(path, maxFile)
+	if err != nil {
+		return file{}, fmt.Errorf("read a profile: %w", err)
+	}
+	return parse(path, text)
+}
+
+// parse reads and checks a file. Errors name file, line and field.
+func parse(path string, text []byte) (file, error) {
+	var document yaml.Node
+	if err := yaml.Unmarshal(text, &document); err != nil {
+		return file{}, fmt.Errorf("%s: %s", path, strings.TrimPrefix(err.Error(), "yaml: "))
+	}
+	if len(document.Content) == 0 || document.Content[0].Kind != yaml.MappingNode {
+		return file{}, fmt.Errorf("%s:1: a profile is a list of FIELD: VALUE; begin with system: SYSTEM:PROFILE", path)
+	}
+	root := document.Content[0]
+	lines := make(map[string]int)
+	if err := checkFields(path, "", "", root, lines); err != nil {
+		return file{}, err
+	}
+	var f file
+	if err := root.Decode(&f); err != nil {
+		return file{}, fmt.Errorf("%s: %s", path, strings.Join(strings.Fields(strings.TrimPrefix(err.Error(), "yaml: ")), " "))
+	}
+	f.place = func(field string) string {
+		line := lines[field]
+		if line == 0 {
+			line = 1 // it is missing
+		}
+		return fmt.Sprintf("%s:%d: %s", path, line, field)
+	}
+	if f.Name == "" {
+		f.Name = strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))
+	}
+	if f.TLS != nil && f.TLS.CA != "" && !filepath.IsAbs(f.TLS.CA) {
+		f.TLS.CA = filepath.Join(filepath.Dir(path), f.TLS.CA)
+	}
+	return f, f.check()
+}
+
+// checkFields finds names that mean nothing, and notes the line of each field.
+// kind is the list of fields that the node may have, and name is its own.
+func checkFields(path, kind, name string, n *yaml.Node, lines map[string]int) error {
+	switch n.Kind {
+	case yaml.SequenceNode:
+		for i, item := range n.Content {
+			if err := checkFields(path, kind, fmt.Sprintf("%s[%d]", name, i), item, lines); err != nil {
+				return err
+			}
+		}
+	case yaml.MappingNode:
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			key, value := n.Content[i], n.Content[i+1]
+			if !slices.Contains(fields[kind], key.Value) {
+				return fmt.Errorf("%s:%d: %s: %s has no such field%s", path, key.Line, key.Value, cmp.Or(kind, "a profile"), script.Suggest(key.Value, fields[kind]))
+			}
+			field := key.Value
+			if name != "" {
+				field = name + "." + field
+			}
+			lines[field] = key.Line
+			if kind == "" && fields[key.Value] != nil {
+				if err := checkFields(path, key.Value, field, value, lines); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func (f file) check() error {
+	wrong := func(field, format string, args ...any) error {
+		return fmt.Errorf("%s: %s", f.place(field), fmt.Sprintf(format, args...))
+	}
+	if f.System == "" || IsFile(f.System) || strings.Contains(f.System, "@") {
+		return wrong("system", "name the adapter and the profile whose settings the server has, such as redis:aof-always-claim")
+	}
+	if _, port, err := net.SplitHostPort(f.Address); err != nil || port == "" {
+		return wrong("address", "%q is none; write HOST:PORT, such as 127.0.0.1:6379", f.Address)
+	}
+	if strings.ContainsAny(f.Name, " /:@\n") {
+		return wrong("name", "%q is shown as SYSTEM:NAME; leave out blanks, slashes, colons and @", f.Name)
+	}
+	if f.PasswordFrom == "" && f.UserFrom != "" {
+		return wrong("password-from", "a user without a password; name the environment variable that holds it")
+	}
+	given := 0
+	for _, command := range [][]string{f.Start, f.Stop, f.Kill} {
+		if len(command) > 0 {
+			given++
+		}
+	}
+	if given != 0 && given != 3 {
+		return wrong("start", "start, stop and kill are given together, or none of them: a server that is struck must come back")
+	}
+	var names []string
+	for _, g := range guarantees.Guarantees() {
+		names = append(names, g.Name)
+	}
+	for i, c := range f.Claims {
+		if !slices.Contains(names, c.Guarantee) {
+			return wrong(fmt.Sprintf("claims[%d].guarantee", i), "no guarantee %q%s", c.Guarantee, script.Suggest(c.Guarantee, names))
+		}
+		for _, class := range c.Under {
+			if !slices.Contains(evidence.Classes(), class) {
+				return wrong(fmt.Sprintf("claims[%d].under", i), "no class of fault %q%s", class, script.Suggest(string(class), classNames()))
+			}
+		}
+	}
+	for i, k := range f.Known {
+		if !slices.Contains(names, k.Guarantee) {
+			return wrong(fmt.Sprintf("known[%d].guarantee", i), "no guarantee %q%s", k.Guarantee, script.Suggest(k.Guarantee, names))
+		}
+		if _, err := time.Parse(evidence.Day, k.Until); err != nil {
+			return wrong(fmt.Sprintf("known[%d].until", i), "%q is no day; write 2027-01-31", k.Until)
+		}
+		if k.Reason == "" {
+			return wrong(fmt.Sprintf("known[%d].reason", i), "say why it is known, such as the number of a ticket")
+		}
+	}
+	return f.Limits.check(wrong)
+}
+
+func classNames() []string {
+	var names []string
+	for _, c := range evidence.Classes() {
+		names = append(names, string(c))
+	}
+	return names
+}
+
+// maxPeriod bounds what a file may promise.
+const maxPeriod = 24 * time.Hour
+
+func (l limits) check(wrong func(field, format string, args ...any) error) error {
+	periods := map[string]time.Duration{
+		"redelivery-period": l.RedeliveryPeriod, "recovery-bound": l.RecoveryBound, "in-flight-bound": l.InFlightBound,
+		"expiry-tolerance": l.ExpiryTolerance, "delete-bound": l.DeleteBound, "drain-deadline": l.DrainDeadline,
+		"nack-delay": l.NackDelay, "remembers": l.Remembers,
+	}
+	for _, name := range slices.Sorted(maps.Keys(periods)) {
+		if periods[name] < 0 {
+			return wrong("limits."+name, "%s is negative", periods[name])
+		}
+		if periods[name] > maxPeriod {
+			return wrong("limits."+name, "%s is more than %s, and what may come that late is never missed", periods[name], maxPeriod)
+		}
+	}
+	if l.MaxAttempts < 0 {
+		return wrong("limits.max-attempts", "%d is negative; leave it out for no limit", l.MaxAttempts)
+	}
+	if l.DropsAfter < 0 {
+		return wrong("limits.drops-after", "%d is negative; leave it out for never", l.DropsAfter)
+	}
+	if l.MaxAttempts > 0 && l.DropsAfter > 0 {
+		return wrong("limits.drops-after", "with max-attempts a message is dead-lettered, with drops-after it is dropped; give one of the two")
+	}
+	if scopes := []string{"connection", "key", "partition"}; l.OrderScope != "" && !slices.Contains(scopes, l.OrderScope) {
+		return wrong("limits.order-scope", "no scope %q%s", l.OrderScope, script.Suggest(l.OrderScope, scopes))
+	}
+	return nil
+}
+
+// over gives the adapter's limits with those of the file in their place.
+func (l limits) over(base evidence.Limits, scale float64) evidence.Limits {
+	period := func(to *time.Duration, d time.Duration) {
+		if d > 0 {
+			*to = time.Duration(float64(d) * scale)
+		}
+	}
+	period(&base.RedeliveryPeriod, l.RedeliveryPeriod)
+	period(&base.RecoveryBound, l.RecoveryBound)
+	period(&base.InFlightBound, l.InFlightBound)
+	period(&base.ExpiryTolerance, l.ExpiryTolerance)
+	period(&base.DeleteBound, l.DeleteBound)
+	period(&base.NackDelay, l.NackDelay)
+	period(&base.Remembers, l.Remembers)
+	period(&base.DrainDeadline, l.DrainDeadline)
+	if l.MaxAttempts > 0 {
+		base.MaxAttempts, base.DropsAfter = l.MaxAttempts, 0
+	}
+	if l.DropsAfter > 0 {
+		base.MaxAttempts, base.DropsAfter = 0, l.DropsAfter
+	}
+	if l.OrderScope != "" {
+		base.OrderScope = l.OrderScope
+	}
+	return base
+}
+
+// checkClaims says what of the claims contradicts the behaviour: the judge lets
+// a crash undo an acknowledgement that was confirmed before it was durable.
+func (f file) checkClaims(p evidence.Profile) error {
+	for i, c := range f.Claims {
+		if c.Guarantee != evidence.AckIsFinal || p.ConfirmIsDurable {
+			continue
+		}
+		for _, class := range []evidence.Class{evidence.BrokerCrash, evidence.PowerLoss} {
+			if slices.Contains(c.Under, class) {
+				return fmt.Errorf("%s: %s under %s promises that a confirmed acknowledgement is durable; say so with behaviour: {confirm-is-durable: true}, or leave %[3]s out", f.place(fmt.Sprintf("claims[%d].under", i)), c.Guarantee, class)
+			}
+		}
+	}
+	return nil
+}
+
+// checkLimits says what of the limits contradicts the rest of them.
+func (f file) checkLimits(l evidence.Limits) error {
+	if l.RecoveryBound <= l.RedeliveryPeriod {
+		return fmt.Errorf("%s: recovery-bound (%s) must be longer than redelivery-period (%s); set both", f.place("limits"), l.RecoveryBound, l.RedeliveryPeriod)
+	}
+	if longest := max(l.RecoveryBound, l.RedeliveryPeriod, l.DeleteBound, l.InFlightBound); l.DrainDeadline <= longest {
+		return fmt.Errorf("%s: drain-deadline (%s) must be longer than every bound (%s); set it too", f.place("limits"), l.DrainDeadline, longest)
+	}
+	return nil
+}
