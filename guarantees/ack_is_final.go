@@ -2,7 +2,6 @@ package guarantees
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/custodymq/custody/evidence"
 )
@@ -40,7 +39,7 @@ func (c *final) frame(l *ledger, e *evidence.Event, m *message, r *receipt, out 
 	switch {
 	case r.confirmFrame != 0 && r.confirmLink == link && r.confirmConn == e.Conn:
 		c.again(l, e, m, r, out, "frame-after-confirm", "was sent again behind the frame that confirmed its acknowledgement")
-	case r.confirm.seq != 0 && l.late(r) && !l.delayedByUs(link, r.confirm.at+l.limits.InFlightBound):
+	case r.confirm.seq != 0 && l.late(r) && !l.delayed(link, r.confirm.at+l.limits.InFlightBound, l.now.at):
 		c.again(l, e, m, r, out, "after-bound", "was sent again, later than a frame can be under way")
 	}
 }
@@ -55,7 +54,7 @@ func (c *final) delivered(l *ledger, e *evidence.Event, m *message, r *receipt, 
 	switch {
 	case r.confirm.before(s.openCalled):
 		c.again(l, e, m, r, out, "new-session", "was delivered again on a session opened after its acknowledgement was confirmed")
-	case !l.deliverFrames && l.late(r) && !l.delayedByUs(s.actor.name, r.confirm.at+l.limits.InFlightBound):
+	case !l.deliverFrames && l.late(r) && !l.delayed(s.actor.name, r.confirm.at+l.limits.InFlightBound, l.now.at):
 		c.again(l, e, m, r, out, "after-bound", "was delivered again, later than a frame can be under way")
 	}
 }
@@ -68,15 +67,7 @@ func (l *ledger) late(r *receipt) bool {
 // undone: the broker ended by itself after the acknowledgement was made, and
 // before what it does for it had to be done.
 func (l *ledger) undone(r *receipt) bool {
-	return !l.manifest.Profile.ConfirmIsDurable && l.failedAfter(r, l.falls)
-}
-
-// failedAfter reports whether a failure came between the call of an
-// acknowledgement and the bound for what the system does for it.
-func (l *ledger) failedAfter(r *receipt, failures []stamp) bool {
-	return slices.ContainsFunc(failures, func(f stamp) bool {
-		return f.seq > r.ackCalled.seq && (r.confirm.seq == 0 || f.at <= r.confirm.at+l.limits.DeleteBound)
-	})
+	return !l.manifest.Profile.ConfirmIsDurable && l.failedAround(r, true)
 }
 
 func (c *final) again(l *ledger, e *evidence.Event, m *message, r *receipt, out *ruling, kind, what string) {
@@ -98,7 +89,7 @@ func (c *final) close(l *ledger, m *message, out *ruling) {
 		return
 	}
 	for _, s := range m.rows {
-		snapshot := &l.snapshots[s.snapshot]
+		snapshot := s.snapshot
 		legal := s.row.State != evidence.RowPending &&
 			(s.row.State != evidence.RowProcessed || l.manifest.Profile.KeepsRows)
 		if legal || !s.certain || snapshot.Trust != evidence.Exact {

@@ -105,12 +105,7 @@ func (c *relayed) passed(l *ledger, m *message, until stamp) bool {
 	if until.at <= deadline || s != nil && s.ended.seq != 0 && s.ended.at <= deadline {
 		return false
 	}
-	for _, w := range l.held[m.actor] {
-		if w.from <= until.at && (w.to < 0 || w.to+l.limits.InFlightBound >= at) {
-			return false
-		}
-	}
-	return true
+	return !l.delayed(m.actor, at, until.at)
 }
 
 func (c *relayed) conclude(*ledger, *ruling) {}

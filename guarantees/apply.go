@@ -1,6 +1,7 @@
 package guarantees
 
 import (
+	"container/heap"
 	"slices"
 	"strings"
 	"time"
@@ -52,7 +53,7 @@ var handlers = [...]func(*ledger, *evidence.Event, observe){
 func (l *ledger) apply(e *evidence.Event, tell observe) {
 	l.now = stampOf(e)
 	for len(l.deadlines) > 0 && l.deadlines[0].at <= l.now.at {
-		l.pastDeadline(l.popDeadline())
+		l.pastDeadline(heap.Pop(&l.deadlines).(due))
 	}
 	if int(e.Kind) < len(handlers) && handlers[e.Kind] != nil {
 		handlers[e.Kind](l, e, tell)
@@ -112,7 +113,7 @@ func (l *ledger) publishReturned(e *evidence.Event, tell observe) {
 		}
 		l.step(m, holder(e.HeldBy))
 		if m.ttl > 0 {
-			l.pushDeadline(due{m.deadline(), m.ref})
+			heap.Push(&l.deadlines, due{m.deadline(), m.ref})
 		}
 	}
 	tell(e, m, nil)
@@ -136,7 +137,7 @@ func (l *ledger) matchingOf(destination uint32) []*subscriber {
 	if !known {
 		for _, s := range l.subscribers {
 			if slices.ContainsFunc(s.destinations, func(d uint32) bool {
-				return topicMatches(l.name(d), l.name(destination))
+				return evidence.Filter(l.name(d)).Matches(l.name(destination))
 			}) {
 				subs = append(subs, s)
 			}
@@ -144,30 +145,6 @@ func (l *ledger) matchingOf(destination uint32) []*subscriber {
 		l.matching[destination] = subs
 	}
 	return subs
-}
-
-// topicMatches follows MQTT: "+" is one level, "#" all that follow.
-func topicMatches(filter, topic string) bool {
-	if filter == topic {
-		return true
-	}
-	if !strings.ContainsAny(filter, "+#") {
-		return false
-	}
-	for {
-		f, restF, moreF := strings.Cut(filter, "/")
-		if f == "#" {
-			return true
-		}
-		t, restT, moreT := strings.Cut(topic, "/")
-		if f != "+" && f != t {
-			return false
-		}
-		if !moreF || !moreT {
-			return moreF == moreT || moreF && restF == "#" // "a/#" matches "a"
-		}
-		filter, topic = restF, restT
-	}
 }
 
 func (l *ledger) actorOf(name string) *actor {
@@ -484,16 +461,6 @@ func (l *ledger) strike(m *message, e *evidence.Event, link uint32) {
 // frame is on its way, or has arrived.
 var withholding = map[string]bool{"drop": true, "hold": true, "withhold": true, "black-hole": true}
 
-// maxFailures of the broker are remembered; in a run that has more, the rest
-// excuses nothing.
-const maxFailures = 1 << 16
-
-func (l *ledger) fails() {
-	if len(l.failures) < maxFailures {
-		l.failures = append(l.failures, l.now)
-	}
-}
-
 // failing are the classes that can undo what a broker had not made durable.
 var failing = map[evidence.Class]bool{
 	evidence.BrokerCrash: true, evidence.BrokerRestart: true, evidence.PowerLoss: true,
@@ -508,14 +475,16 @@ func (l *ledger) faultFired(e *evidence.Event, tell observe) {
 	l.fired = l.now
 	l.trouble(e.Fault)
 	if failing[l.class[e.Fault]] {
-		l.fails()
+		l.fails(false)
 	}
 	link := l.symbol(e.Link)
 	if l.class[e.Fault] == evidence.BrokerPause {
-		l.pauses = append(l.pauses, window{e.Fault, e.At, -1})
+		l.pauses.open(e.Fault, e.At)
 	}
 	if delaying[e.Struck] {
-		l.held[link] = append(l.held[link], window{e.Fault, e.At, -1})
+		held := l.held[link]
+		held.open(e.Fault, e.At)
+		l.held[link] = held
 	}
 	for i := range e.Items {
 		it := &e.Items[i]
@@ -537,33 +506,12 @@ func (l *ledger) faultArmed(e *evidence.Event, tell observe) {
 
 func (l *ledger) faultHealed(e *evidence.Event, tell observe) {
 	delete(l.active, e.Fault)
-	closeWindows(l.troubles, e)
-	for _, windows := range l.held {
-		closeWindows(windows, e)
+	l.troubles.close(e.Fault, e.At)
+	l.pauses.close(e.Fault, e.At)
+	for _, held := range l.held {
+		held.close(e.Fault, e.At)
 	}
-	closeWindows(l.pauses, e)
 	l.recovered(e, tell)
-}
-
-func closeWindows(windows []window, healed *evidence.Event) {
-	for i := range windows {
-		if windows[i].label == healed.Fault && windows[i].to < 0 {
-			windows[i].to = healed.At
-		}
-	}
-}
-
-// paused reports whether the broker stood still at some time between the two.
-func (l *ledger) paused(from, to time.Duration) bool {
-	return slices.ContainsFunc(l.pauses, func(w window) bool { return w.from <= to && (w.to < 0 || w.to >= from) })
-}
-
-// delayedByUs reports whether a fault of ours may be why a frame that passed a
-// link now could not pass it by its deadline.
-func (l *ledger) delayedByUs(link uint32, deadline time.Duration) bool {
-	return slices.ContainsFunc(l.held[link], func(w window) bool {
-		return w.from <= l.now.at && (w.to < 0 || w.to+l.limits.InFlightBound >= deadline)
-	})
 }
 
 // stilled: a process stands still, for which its peers may end its sessions.
@@ -604,11 +552,8 @@ func (l *ledger) processExited(e *evidence.Event, tell observe) {
 	l.trouble("")
 	if e.Actor == actorBroker {
 		l.brokerEnded = l.now
-		if !l.over { // the bench stops it when all has been seen
-			l.fails()
-		}
-		if e.Exit != nil && !e.Exit.Ordered {
-			l.falls = append(l.falls, l.now)
+		if crashed := e.Exit != nil && !e.Exit.Ordered; crashed || !l.over { // the runner stops it when all has been seen
+			l.fails(crashed)
 		}
 	} else {
 		for _, s := range l.actorOf(e.Actor).sessions {
@@ -721,43 +666,6 @@ func (l *ledger) rewind(sub uint32, checkpoint string) {
 			k.frame = 0
 		}
 	}
-}
-
-// pushDeadline and popDeadline keep a heap: the earliest deadline first.
-func (l *ledger) pushDeadline(d due) {
-	h := append(l.deadlines, d)
-	for i := len(h) - 1; i > 0; {
-		up := (i - 1) / 2
-		if h[up].at <= h[i].at {
-			break
-		}
-		h[up], h[i] = h[i], h[up]
-		i = up
-	}
-	l.deadlines = h
-}
-
-func (l *ledger) popDeadline() due {
-	h := l.deadlines
-	top, last := h[0], len(h)-1
-	h[0] = h[last]
-	h = h[:last]
-	for i := 0; ; {
-		c := 2*i + 1
-		if c >= last {
-			break
-		}
-		if c+1 < last && h[c+1].at < h[c].at {
-			c++
-		}
-		if h[i].at <= h[c].at {
-			break
-		}
-		h[i], h[c] = h[c], h[i]
-		i = c
-	}
-	l.deadlines = h
-	return top
 }
 
 // pastDeadline looks whether an unserved message was deliverable, to a free and

@@ -1,6 +1,6 @@
 package guarantees
 
-import "math/bits"
+import "github.com/cespare/xxhash/v2"
 
 // ref names one publish in the ledger; 0 is none.
 type ref uint32
@@ -83,35 +83,11 @@ func (x *index) place(c cell) {
 	x.cells[i] = c
 }
 
-// hash is a 64-bit hash of s, the same on every machine (a judgement must be).
-// Two of ten million IDs agree by accident once in 370,000 runs. 0 is kept for
-// "no ID".
+// hash of s, the same on every machine; 0 is kept for "no ID". Two of ten
+// million IDs agree by accident once in 370,000 runs.
 func hash(s string) uint64 {
 	if s == "" {
 		return 0
 	}
-	const k0, k1 = 0xa0761d6478bd642f, 0xe7037ed1a0b428db
-	h := uint64(len(s)) * k0
-	for len(s) > 8 {
-		h = fold(h^word(s), k1)
-		s = s[8:]
-	}
-	return max(1, fold(fold(h^word(s), k1), k0))
-}
-
-// word reads up to eight bytes of s, little-endian.
-func word(s string) (w uint64) {
-	if len(s) >= 8 {
-		return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 |
-			uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56
-	}
-	for i := len(s) - 1; i >= 0; i-- {
-		w = w<<8 | uint64(s[i])
-	}
-	return w
-}
-
-func fold(a, b uint64) uint64 {
-	hi, lo := bits.Mul64(a^0x8ebc6af09c88c6e3, b)
-	return hi ^ lo
+	return max(1, xxhash.Sum64String(s))
 }

@@ -80,7 +80,7 @@ func (c *burial) first(l *ledger, e *evidence.Event, m *message, r *receipt, out
 // again notes a delivery of what was seen dead.
 func (c *burial) again(l *ledger, e *evidence.Event, m *message, dead stamp) {
 	s := l.sessionOf(e)
-	late := l.limits.InFlightBound > 0 && l.now.at > dead.at+l.limits.InFlightBound && !l.delayedByUs(s.actor.name, dead.at+l.limits.InFlightBound)
+	late := l.limits.InFlightBound > 0 && l.now.at > dead.at+l.limits.InFlightBound && !l.delayed(s.actor.name, dead.at+l.limits.InFlightBound, l.now.at)
 	if len(m.receipts) == 1 && (dead.before(s.openCalled) || dead.before(l.now) && late) && len(c.served) < maxDoubts {
 		c.served = append(c.served, resurrection{m.ref, dead.seq, e.Seq})
 	}
@@ -96,7 +96,7 @@ func (c *burial) close(l *ledger, m *message, out *ruling) {
 	} else {
 		r = &receipt{}
 	}
-	row, at := c.deadRow(l, m)
+	row, snapshot := c.deadRow(m)
 	if row == nil && m.deadLettered.seq == 0 {
 		return
 	}
@@ -109,9 +109,8 @@ func (c *burial) close(l *ledger, m *message, out *ruling) {
 	if row == nil || m.struck != nil {
 		return
 	}
-	snapshot := &l.snapshots[at]
 	bound := snapshot.At + l.limits.InFlightBound
-	if r.last.at > bound && r.last.seq > snapshot.Seq && len(l.held) == 0 {
+	if r.last.at > bound && r.last.seq > snapshot.Seq && !l.delayedSince(0) {
 		c.served = append(c.served, resurrection{m.ref, snapshot.Seq, r.last.seq})
 	}
 	if row.Attempts == 0 && r.attempt > 0 && (cause == evidence.CauseAttempts || cause == evidence.CauseStated) {
@@ -123,13 +122,13 @@ func (c *burial) close(l *ledger, m *message, out *ruling) {
 }
 
 // deadRow is the first dead letter of a message that a snapshot shows.
-func (c *burial) deadRow(l *ledger, m *message) (*evidence.StoredRow, int) {
+func (c *burial) deadRow(m *message) (*evidence.StoredRow, *evidence.Snapshot) {
 	for _, s := range m.rows {
 		if s.certain && s.row.State == evidence.RowDead {
 			return s.row, s.snapshot
 		}
 	}
-	return nil, -1
+	return nil, nil
 }
 
 // early judges whether a message became a dead letter too soon.

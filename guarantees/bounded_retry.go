@@ -65,7 +65,7 @@ func (c retry) buried(l *ledger, m *message, r *receipt, dead *evidence.StoredRo
 		out.undecided(l.label(m) + " used up its attempts, and no exact look shows where it is")
 	case r.nacked.seq < r.last.seq && l.now.at-r.last.at <= l.limits.RedeliveryPeriod:
 		out.undecided(l.label(m) + ": its last attempt had not ended when the run did")
-	case pending != nil && l.foreign(l.brokerEnd, pending):
+	case pending != nil && foreign(l.brokerEnd, pending):
 		out.undecided(l.label(m) + " used up its attempts, and the broker left its partition")
 	case pending == nil && m.ttl > 0 && (m.called.at+m.ttl <= l.now.at || l.clockSet): // it expired before it could be a dead letter
 	case pending != nil:

@@ -137,7 +137,7 @@ func (l *ledger) tableRow(m *message) Message {
 		t.Effects += l.effectsOf(m, r.sub)
 	}
 	for _, s := range m.rows {
-		t.Rows = append(t.Rows, fmt.Sprintf("%s: %s", l.snapshots[s.snapshot].Checkpoint, s.row.State))
+		t.Rows = append(t.Rows, fmt.Sprintf("%s: %s", s.snapshot.Checkpoint, s.row.State))
 	}
 	steps := m.steps
 	if steps == nil && m.called.seq > 1 {

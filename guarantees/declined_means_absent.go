@@ -30,7 +30,7 @@ func (refusal) close(l *ledger, m *message, out *ruling) {
 		}
 	}
 	for _, s := range m.rows {
-		at := l.snapshots[s.snapshot]
+		at := s.snapshot
 		// A row read while the call was under way may have been rolled back.
 		if at.Seq < m.returned.seq || !s.certain && !allRefused(l, m) {
 			continue
@@ -41,7 +41,7 @@ func (refusal) close(l *ledger, m *message, out *ruling) {
 		out.violate(byEvents, f)
 		return
 	}
-	if l.brokerEnd >= 0 && l.snapshots[l.brokerEnd].Trust == evidence.Lagging {
+	if l.brokerEnd != nil && l.brokerEnd.Trust == evidence.Lagging {
 		out.undecided(l.label(m) + ": the rows may lag behind")
 	}
 }

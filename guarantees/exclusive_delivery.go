@@ -85,12 +85,7 @@ func (l *ledger) stirred() bool {
 			return true
 		}
 	}
-	for _, windows := range l.held {
-		if slices.ContainsFunc(windows, func(w window) bool { return w.to < 0 }) {
-			return true
-		}
-	}
-	return false
+	return l.delayedSince(l.now.at)
 }
 
 // holdsUntil is the earliest time at which the hold before the last delivery

@@ -28,7 +28,7 @@ func (expiry) observe(l *ledger, e *evidence.Event, m *message, r *receipt, out 
 			return // the frame has told
 		}
 		tolerance += l.limits.InFlightBound
-	} else if e.Frame != frameDeliver || e.Struck != "" || l.delayedByUs(l.symbol(e.Link), m.deadline()+tolerance) {
+	} else if e.Frame != frameDeliver || e.Struck != "" || l.delayed(l.symbol(e.Link), m.deadline()+tolerance, l.now.at) {
 		return
 	}
 	elapsed := e.At - m.returned.at + l.clockRecently() - m.clock
@@ -60,11 +60,11 @@ func (c expiry) close(l *ledger, m *message, out *ruling) {
 	}
 	for i := range l.snapshots {
 		s := &l.snapshots[i]
-		at := stamp{s.Seq, s.At}
+		at := stampOfSnapshot(s)
 		switch {
 		case s.Source != evidence.SourceBroker || s.Trust != evidence.Exact || at.at >= earliest || !m.returned.before(at),
 			m.heldBy != evidence.HeldByStore && m.heldBy != evidence.HeldByReplicas,
-			served.seq != 0 && served.seq < at.seq, l.disposedOf(m), l.inSnapshot(m, i):
+			served.seq != 0 && served.seq < at.seq, l.disposedOf(m), l.inSnapshot(m, s):
 			continue
 		}
 		c.early(l, m, out, byAbsence, at, fmt.Sprintf("its row was gone at %q", s.Checkpoint))
@@ -100,10 +100,10 @@ func (l *ledger) disposedOf(m *message) bool {
 	return slices.ContainsFunc(l.aliases(m), func(o *message) bool { return o.purged.seq != 0 || o.deadLettered.seq != 0 })
 }
 
-func (l *ledger) inSnapshot(m *message, i int) bool {
+func (l *ledger) inSnapshot(m *message, snapshot *evidence.Snapshot) bool {
 	for _, o := range l.aliases(m) {
 		for _, s := range o.rows {
-			if s.snapshot == i {
+			if s.snapshot == snapshot {
 				return true
 			}
 		}

@@ -15,20 +15,20 @@ func (l *ledger) readRows() {
 	for i := range l.snapshots {
 		s := &l.snapshots[i]
 		if s.Source == evidence.SourceBusiness {
-			l.businessEnd = i // the newest decides
+			l.businessEnd = s // the newest decides
 			continue
 		}
 		if s.Checkpoint == checkpointEnd {
-			l.brokerEnd = i
+			l.brokerEnd = s
 		}
 		for k := range s.Rows {
-			l.placeRow(i, &s.Rows[k])
+			l.placeRow(s, &s.Rows[k])
 		}
 	}
-	if l.businessEnd < 0 {
+	if l.businessEnd == nil {
 		return
 	}
-	rows := l.snapshots[l.businessEnd].Rows
+	rows := l.businessEnd.Rows
 	for i := range rows {
 		r := &rows[i]
 		if r.State == evidence.RowEffect {
@@ -38,7 +38,7 @@ func (l *ledger) readRows() {
 	}
 }
 
-func (l *ledger) placeRow(snapshot int, row *evidence.StoredRow) {
+func (l *ledger) placeRow(snapshot *evidence.Snapshot, row *evidence.StoredRow) {
 	var m *message
 	if row.PublishID == "" || l.lookUp(row.PublishID) != 0 {
 		m = l.resolve(row.PublishID, row.MessageID, row.BusinessID)
@@ -81,12 +81,12 @@ func (l *ledger) endRow(m *message, sub uint32, state evidence.RowState) *eviden
 
 // exactEnd reports whether the broker's last snapshot shows every row.
 func (l *ledger) exactEnd() bool {
-	return l.brokerEnd >= 0 && l.snapshots[l.brokerEnd].Trust == evidence.Exact
+	return l.brokerEnd != nil && l.brokerEnd.Trust == evidence.Exact
 }
 
 // emptyEnd reports whether the broker counts no row at all at the end.
 func (l *ledger) emptyEnd() bool {
-	return l.brokerEnd >= 0 && l.snapshots[l.brokerEnd].Trust == evidence.CountsOnly && l.snapshots[l.brokerEnd].Count == 0
+	return l.brokerEnd != nil && l.brokerEnd.Trust == evidence.CountsOnly && l.brokerEnd.Count == 0
 }
 
 // quiet reports whether the drain ended with a proof that nothing more comes.
@@ -167,7 +167,7 @@ func (l *ledger) reached(m *message, r *receipt) bool {
 
 // fateOf judges one obligation. It is called when all events and rows are read.
 func (l *ledger) fateOf(m *message, r *receipt) outcomeOf {
-	if l.hasEffects && l.businessEnd < 0 {
+	if l.hasEffects && l.businessEnd == nil {
 		return outcomeOf{unproven, "effects were reported, and no business rows were read to judge them by", ""}
 	}
 	acked := l.acknowledged(r)
@@ -254,7 +254,7 @@ func (l *ledger) absent(m *message, r *receipt) bool {
 // heldSomewhere reports whether a message may be in the hands of a consumer that settles
 // nothing, or among rows that are only counted.
 func (l *ledger) heldSomewhere(sub uint32) bool {
-	if l.brokerEnd >= 0 && l.snapshots[l.brokerEnd].Trust == evidence.CountsOnly && l.snapshots[l.brokerEnd].Count > 0 {
+	if l.brokerEnd != nil && l.brokerEnd.Trust == evidence.CountsOnly && l.brokerEnd.Count > 0 {
 		return true
 	}
 	for _, s := range l.subscribers {
@@ -317,10 +317,10 @@ func (l *ledger) lastSeen(m *message, r *receipt) HandOver {
 
 // rowText names a row in a sentence.
 func (l *ledger) rowText(s rowSeen) string {
-	return fmt.Sprintf("a %s row at %q", s.row.State, l.snapshots[s.snapshot].Checkpoint)
+	return fmt.Sprintf("a %s row at %q", s.row.State, s.snapshot.Checkpoint)
 }
 
 // foreign reports whether a row belongs to another partition than its snapshot.
-func (l *ledger) foreign(s int, row *evidence.StoredRow) bool {
-	return row.Partition != "" && row.Partition != l.snapshots[s].Partition
+func foreign(s *evidence.Snapshot, row *evidence.StoredRow) bool {
+	return row.Partition != "" && row.Partition != s.Partition
 }

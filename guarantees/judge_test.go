@@ -272,18 +272,3 @@ func TestTableIsBoundedAndShowsFindingsFirst(t *testing.T) {
 		t.Errorf("the named one is missing: %+v", m)
 	}
 }
-
-func TestTopicMatches(t *testing.T) {
-	for _, c := range []struct {
-		filter, topic string
-		want          bool
-	}{
-		{"a/b", "a/b", true}, {"a/b", "a/c", false}, {"a/+", "a/b", true}, {"a/+", "a/b/c", false},
-		{"a/+/c", "a/b/c", true}, {"#", "a/b", true}, {"a/#", "a/b/c", true}, {"a/#", "a", true}, {"a/#", "b", false},
-		{"+", "a", true}, {"+", "a/b", false}, {"a/b/#", "a", false},
-	} {
-		if got := topicMatches(c.filter, c.topic); got != c.want {
-			t.Errorf("%q on %q: %v", c.filter, c.topic, got)
-		}
-	}
-}

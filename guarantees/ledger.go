@@ -52,17 +52,16 @@ type ledger struct {
 	clockWas      time.Duration // before it was last set
 	clockSetAt    time.Duration
 	healed        stamp
-	over          bool    // the run's last phase has begun
-	brokerEnded   stamp   // its process
-	restarted     bool    // by a step of the script
-	failures      []stamp // its crashes, restarts and store failures
-	falls         []stamp // when it ended by itself
-	fired         stamp   // the latest fault
+	over          bool  // the run's last phase has begun
+	brokerEnded   stamp // its process
+	restarted     bool  // by a step of the script
+	failures      []failure
+	fired         stamp // the latest fault
 	active        map[string]bool
-	held          map[uint32][]window // by link: when we held or delayed what passes
-	pauses        []window
-	troubles      []window // when faults were at work, orders given, processes begun and ended
-	deadlines     []due
+	held          map[uint32]windows // by link: when we held or delayed what passes
+	pauses        windows            // of the broker
+	troubles      windows            // when faults were at work, orders given, processes begun and ended
+	deadlines     deadlines
 	partitions    []partitionStart
 	checkpoints   map[string]stamp // the first snapshot of each name
 	drain         stamp
@@ -76,8 +75,8 @@ type ledger struct {
 	absorbed      int
 	retried       int
 
-	brokerEnd   int // index of the newest broker snapshot at "end"; -1
-	businessEnd int
+	brokerEnd   *evidence.Snapshot // the broker's newest at "end"; nil if there is none
+	businessEnd *evidence.Snapshot // the newest of the business database
 	effects     map[effectKey][]*evidence.StoredRow
 	strayRows   []stray
 }
@@ -153,14 +152,23 @@ type subscriber struct {
 	position     int
 }
 
-type window struct {
-	label    string
-	from, to time.Duration // to -1: not healed
-}
+// deadlines of unserved messages: a heap, the earliest first.
+type deadlines []due
 
 type due struct {
 	at  time.Duration
 	ref ref
+}
+
+func (d deadlines) Len() int           { return len(d) }
+func (d deadlines) Less(i, j int) bool { return d[i].at < d[j].at }
+func (d deadlines) Swap(i, j int)      { d[i], d[j] = d[j], d[i] }
+func (d *deadlines) Push(x any)        { *d = append(*d, x.(due)) }
+
+func (d *deadlines) Pop() any {
+	last := (*d)[len(*d)-1]
+	*d = (*d)[:len(*d)-1]
+	return last
 }
 
 type partitionStart struct {
@@ -174,7 +182,7 @@ type effectKey struct {
 }
 
 type stray struct {
-	snapshot int
+	snapshot *evidence.Snapshot
 	row      *evidence.StoredRow
 }
 
@@ -200,8 +208,7 @@ func newLedger(h *evidence.History) *ledger {
 		producer: make(map[string]*producer), odd: make(map[string]ref),
 		sessions: make(map[uint32]*session), actors: make(map[uint32]*actor),
 		bySymbol: make(map[uint32]*subscriber), matching: make(map[uint32][]*subscriber),
-		observes: make(map[uint32]bool), active: make(map[string]bool), checkpoints: make(map[string]stamp), held: make(map[uint32][]window),
-		brokerEnd: -1, businessEnd: -1,
+		observes: make(map[uint32]bool), active: make(map[string]bool), checkpoints: make(map[string]stamp), held: make(map[uint32]windows),
 	}
 	slices.SortStableFunc(l.snapshots, func(a, b evidence.Snapshot) int { return cmp.Compare(a.Seq, b.Seq) })
 	for _, f := range h.Manifest.Faults {

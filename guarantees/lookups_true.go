@@ -92,7 +92,7 @@ func (c *lookups) standings(l *ledger, m *message, k *lookup) standings {
 	switch {
 	case m.called.seq == 0, since(m.called), repeats(l, m):
 		return 0 // not there yet, or another one's message
-	case l.automatic, l.clockSet, l.migrated(), m.frozen, len(m.receipts) > 1:
+	case l.automatic, l.clockSet, l.moved(), m.frozen, len(m.receipts) > 1:
 		return mayBeAny
 	case m.refused() && asked(m.returned):
 		return 0
@@ -127,8 +127,7 @@ func (c *lookups) standings(l *ledger, m *message, k *lookup) standings {
 		if remembers := l.limits.Remembers; remembers == 0 || k.returned.at-r.confirm.at >= remembers {
 			may |= mayBeForgotten
 		}
-		failedSince := func(f stamp) bool { return f.seq > r.ackCalled.seq && f.seq < k.returned.seq }
-		if slices.ContainsFunc(l.failures, failedSince) { // the row may have outlived the confirmation
+		if l.failedBetween(r.ackCalled, k.returned) { // the row may have outlived the confirmation
 			may |= mayBeStored | mayBeDead
 		}
 		return may
@@ -148,18 +147,7 @@ func repeats(l *ledger, m *message) bool {
 // seenDead: a look at the rows before has shown it dead, and nobody has moved it since.
 func (c *lookups) seenDead(l *ledger, m *message, k *lookup) bool {
 	for _, s := range m.rows {
-		at := l.snapshots[s.snapshot]
-		if s.certain && s.row.State == evidence.RowDead && (stamp{at.Seq, at.At}).before(k.called) {
-			return true
-		}
-	}
-	return false
-}
-
-// migrated reports whether the broker ran under more than one partition.
-func (l *ledger) migrated() bool {
-	for i := 1; i < len(l.partitions); i++ {
-		if l.partitions[i].names[0] != l.partitions[0].names[0] {
+		if s.certain && s.row.State == evidence.RowDead && stampOfSnapshot(s.snapshot).before(k.called) {
 			return true
 		}
 	}

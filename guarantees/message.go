@@ -20,6 +20,8 @@ func (s stamp) before(t stamp) bool { return s.seq != 0 && s.seq < t.seq && s.at
 
 func stampOf(e *evidence.Event) stamp { return stamp{e.Seq, e.At} }
 
+func stampOfSnapshot(s *evidence.Snapshot) stamp { return stamp{s.Seq, s.At} }
+
 // message is one publish as long as something of it is open. A settled one
 // shrinks to its slot and kept receipts (see ledger.freeze) and is thawed when
 // a late event names it: a settled ID is never forgotten.
@@ -109,7 +111,7 @@ type lookup struct {
 // rowSeen is a stored row of a message. It is certain unless the row carries
 // no publish ID and others share the IDs that it carries.
 type rowSeen struct {
-	snapshot int
+	snapshot *evidence.Snapshot
 	row      *evidence.StoredRow
 	certain  bool
 }

@@ -77,7 +77,7 @@ func (c *identity) close(l *ledger, m *message, out *ruling) {
 	}
 	for _, s := range m.rows {
 		if s.certain && s.row.PublishID != "" && s.row.MessageID != "" && hash(s.row.MessageID) != id && !m.struckBy("corrupt", "duplicate") {
-			f := l.finding(m, nil, "stored-under-another", m.returned.seq, l.snapshots[s.snapshot].Seq)
+			f := l.finding(m, nil, "stored-under-another", m.returned.seq, s.snapshot.Seq)
 			f.HandOver = BrokerToStore
 			f.Text = fmt.Sprintf("%s has message ID %s, and %s has %s", l.label(m), m.messageID, l.rowText(s), s.row.MessageID)
 			out.violate(byEvents, f)

@@ -91,10 +91,10 @@ func (c *phantom) conclude(l *ledger, out *ruling) {
 		f.Text = fmt.Sprintf("%s was delivered, and nobody published it", m.publishID)
 		out.violate(byEvents, f)
 	}
-	if l.businessEnd < 0 {
+	if l.businessEnd == nil {
 		return
 	}
-	for _, row := range l.snapshots[l.businessEnd].Rows {
+	for _, row := range l.businessEnd.Rows {
 		if row.State == evidence.RowEffect && row.BusinessID != "" && l.ofBusiness(hash(row.BusinessID)) == 0 {
 			out.violate(byAbsence, Finding{Kind: "effect-of-nothing", BusinessID: row.BusinessID, PublishID: row.PublishID,
 				Subscription: row.Subscription, HandOver: ConsumerToBusiness,

@@ -60,12 +60,8 @@ func (c *movement) judge(l *ledger, m *message, r *receipt, last *moved, until s
 		return false
 	}
 	from := max(m.returned.at, s.liveSince.at, last.at, r.rewound.at)
-	for _, windows := range l.held { // by us, whoever's link it is
-		for _, w := range windows {
-			if w.to < 0 || w.to > from {
-				return false
-			}
-		}
+	if l.delayedSince(from) { // whoever's link it is
+		return false
 	}
 	took := until.at - from
 	c.longest = max(c.longest, took)

@@ -115,7 +115,7 @@ func (c *recovery) close(l *ledger, m *message, out *ruling) {
 		case fulfilled:
 			// Its acknowledgement had no answer. That it was heard is what the
 			// rows say; where its row still waits, it was not.
-			if row := l.anyEndRow(m, r.sub, evidence.RowPending); row == nil || row.Expired || l.foreign(l.brokerEnd, row) {
+			if row := l.anyEndRow(m, r.sub, evidence.RowPending); row == nil || row.Expired || foreign(l.brokerEnd, row) {
 				out.instances++
 				continue
 			}

@@ -86,7 +86,7 @@ func (c *router) matching(l *ledger, session, destination uint32) bool {
 	if !known {
 		filters := c.filters[session]
 		ok = len(filters) == 0 || slices.ContainsFunc(filters, func(f string) bool {
-			return topicMatches(f, l.name(destination)) || strings.ContainsAny(f, "*>")
+			return evidence.Filter(f).Foreign() || evidence.Filter(f).Matches(l.name(destination))
 		})
 		c.matches[k] = ok
 	}
@@ -103,7 +103,7 @@ func (c *router) close(l *ledger, m *message, out *ruling) {
 		}
 		out.instances++
 		if s.row.Destination != l.name(m.destination) {
-			f := l.finding(m, nil, "row-elsewhere", l.snapshots[s.snapshot].Seq)
+			f := l.finding(m, nil, "row-elsewhere", s.snapshot.Seq)
 			f.HandOver = BrokerToStore
 			f.Text = fmt.Sprintf("%s was published to %s, and %s stands under %s", l.label(m), l.name(m.destination), l.rowText(s), s.row.Destination)
 			out.violate(byEvents, f)

@@ -21,11 +21,11 @@ type reconciliation struct {
 }
 
 func (c *reconciliation) close(l *ledger, m *message, out *ruling) {
-	if l.brokerEnd < 0 {
+	if l.brokerEnd == nil {
 		return
 	}
 	c.count(l, m)
-	if l.snapshots[l.brokerEnd].Trust == evidence.CountsOnly {
+	if l.brokerEnd.Trust == evidence.CountsOnly {
 		return
 	}
 	if len(m.rows) > 0 {
@@ -104,14 +104,14 @@ func (c *reconciliation) rows(l *ledger, m *message, out *ruling) {
 
 // acknowledged judges a pending row of what every client acknowledged.
 func (c *reconciliation) acknowledged(l *ledger, m *message, row *evidence.StoredRow, out *ruling) {
-	at := l.snapshots[l.brokerEnd].At
+	at := l.brokerEnd.At
 	var last *receipt
 	for i := range m.receipts {
 		r := &m.receipts[i]
 		if row.Subscription != "" && l.name(r.sub) != row.Subscription || !r.must && r.deliveries == 0 {
 			continue
 		}
-		if r.confirm.seq == 0 || at <= r.confirm.at+l.limits.DeleteBound || l.paused(r.confirm.at, at) || !l.manifest.Profile.ConfirmIsDurable && l.failedAfter(r, l.failures) {
+		if r.confirm.seq == 0 || at <= r.confirm.at+l.limits.DeleteBound || l.paused(r.confirm.at, at) || !l.manifest.Profile.ConfirmIsDurable && l.failedAround(r, false) {
 			return
 		}
 		last = r
@@ -147,7 +147,7 @@ func (c *reconciliation) missing(l *ledger, m *message, out *ruling) {
 }
 
 func (c *reconciliation) differ(l *ledger, m *message, r *receipt, out *ruling, kind, text string) {
-	s := &l.snapshots[l.brokerEnd]
+	s := l.brokerEnd
 	if s.Trust != evidence.Exact {
 		out.undecided(text + ", but the rows may lag behind")
 		return
@@ -158,10 +158,10 @@ func (c *reconciliation) differ(l *ledger, m *message, r *receipt, out *ruling, 
 }
 
 func (c *reconciliation) conclude(l *ledger, out *ruling) {
-	if l.brokerEnd < 0 {
+	if l.brokerEnd == nil {
 		return
 	}
-	s := &l.snapshots[l.brokerEnd]
+	s := l.brokerEnd
 	if s.Trust == evidence.CountsOnly {
 		c.compareCounts(l, s, out)
 		return
@@ -177,7 +177,7 @@ func (c *reconciliation) conclude(l *ledger, out *ruling) {
 	}
 	for _, x := range l.strayRows {
 		row := x.row
-		if x.snapshot != l.brokerEnd || l.foreign(x.snapshot, row) || row.State == evidence.RowRefused ||
+		if x.snapshot != l.brokerEnd || foreign(x.snapshot, row) || row.State == evidence.RowRefused ||
 			row.PublishID == "" && row.BusinessID == "" || before[row.MessageID+" "+row.BusinessID+" "+row.PublishID] {
 			continue
 		}

@@ -58,14 +58,13 @@ func (c *single) conclude(l *ledger, out *ruling) {
 		{"consumption log", "absorbed", l.absorbed},
 		{"client", "retried", l.retried},
 	}
-	if l.businessEnd < 0 {
+	if l.businessEnd == nil {
 		if l.hasEffects {
 			out.undecided("effects were reported, and no business rows were read to judge them by")
 		}
 		return
 	}
-	snapshot := &l.snapshots[l.businessEnd]
-	if snapshot.Trust != evidence.Exact {
+	if l.businessEnd.Trust != evidence.Exact {
 		out.undecided("the business database was not read exactly")
 	}
 	type doubled struct {

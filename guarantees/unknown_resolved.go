@@ -27,7 +27,7 @@ func (c resolution) close(l *ledger, m *message, out *ruling) {
 		return
 	}
 	dead := l.connectionEnded(m)
-	if l.exactEnd() && dead.seq != 0 && dead.seq < l.snapshots[l.brokerEnd].Seq {
+	if l.exactEnd() && dead.seq != 0 && dead.seq < l.brokerEnd.Seq {
 		return // an exact look after its connection's end shows nothing: not stored
 	}
 	out.undecided(l.label(m) + " is still in doubt")
@@ -137,7 +137,7 @@ func (l *ledger) storedWhenAsked(m *message, k *lookup) stamp {
 		return first
 	}
 	for _, s := range m.rows {
-		at := stamp{l.snapshots[s.snapshot].Seq, l.snapshots[s.snapshot].At}
+		at := stampOfSnapshot(s.snapshot)
 		if s.certain && (over || at.before(k.called)) {
 			return at
 		}
