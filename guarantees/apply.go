@@ -69,13 +69,12 @@ func (l *ledger) publishCalled(e *evidence.Event, tell observe) {
 	m := l.publish(e.PublishID, e.BusinessID)
 	m.called = l.now
 	m.actor, m.session, m.destination = l.symbol(e.Actor), l.symbol(e.Session), l.symbol(e.Destination)
-	m.slot.destination = m.destination
 	m.key, m.ttl = hash(e.Key), e.TTL
-	if m.slot.digest == 0 {
-		m.slot.digest = hash(e.Digest)
+	if m.digestKey == 0 {
+		m.digestKey = hash(e.Digest)
 	}
 	l.setMessageID(m, e.MessageID) // where the publisher chooses it
-	if m.slot.try > 1 {
+	if m.try > 1 {
 		l.retried++
 	}
 	if l.tableSize < MaxMessages {
@@ -95,9 +94,9 @@ func (l *ledger) publishReturned(e *evidence.Event, tell observe) {
 	m.toldOK, m.clock = e.OK, l.clock
 	if e.Duplicate {
 		m.alias = true
-	} else if h := hash(e.MessageID); h != 0 && m.slot.nextOfBusiness != 0 {
+	} else if h := hash(e.MessageID); h != 0 && !m.sole() {
 		for _, o := range l.group(m) {
-			m.alias = m.alias || o != m && o.slot.messageID == h
+			m.alias = m.alias || o != m && o.messageKey == h
 		}
 	}
 	m.named = false // the answer's word counts more than a delivery's

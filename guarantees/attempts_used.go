@@ -46,7 +46,7 @@ func (c *burial) observe(l *ledger, e *evidence.Event, m *message, r *receipt, o
 		c.first(l, e, m, r, out)
 	case m.deadLettered.seq != 0:
 		c.again(l, e, m, m.deadLettered)
-	case m.lookups != nil && m.slot.nextOfBusiness == 0:
+	case m.lookups != nil && m.sole():
 		for i := range m.lookups {
 			if k := &m.lookups[i]; k.standing == evidence.Dead {
 				c.again(l, e, m, k.returned)

@@ -48,8 +48,8 @@ func (l *ledger) placeRow(snapshot *evidence.Snapshot, row *evidence.StoredRow) 
 		return
 	}
 	// Publishes of one chosen message ID share it: then it names none of them.
-	named := row.PublishID != "" || row.MessageID != "" && m.slot.messageID == hash(row.MessageID) && len(l.aliases(m)) == 1
-	if named || m.slot.nextOfBusiness == 0 {
+	named := row.PublishID != "" || row.MessageID != "" && m.messageKey == hash(row.MessageID) && len(l.aliases(m)) == 1
+	if named || m.sole() {
 		m.rows = append(m.rows, rowSeen{snapshot, row, true})
 		return
 	}
@@ -61,9 +61,9 @@ func (l *ledger) placeRow(snapshot *evidence.Snapshot, row *evidence.StoredRow) 
 // effectsOf counts the business rows of a message's business ID for one logical
 // subscriber; a row that names none counts for each.
 func (l *ledger) effectsOf(m *message, sub uint32) int {
-	n := len(l.effects[effectKey{m.slot.business, sub}])
+	n := len(l.effects[effectKey{m.businessKey, sub}])
 	if sub != 0 {
-		n += len(l.effects[effectKey{m.slot.business, 0}])
+		n += len(l.effects[effectKey{m.businessKey, 0}])
 	}
 	return n
 }

@@ -178,7 +178,7 @@ func (l *ledger) finding(m *message, r *receipt, kind string, seqs ...uint64) Fi
 // publishID of a record; one thawed for a moment only has none until asked.
 func (l *ledger) publishID(m *message) string {
 	if m.publishID == "" {
-		m.publishID = l.publishIDOf(m.slot)
+		m.publishID = l.publishIDOf(m)
 	}
 	return m.publishID
 }

@@ -89,16 +89,16 @@ type symbol struct {
 
 // slot is the identity of a publish: 56 bytes, kept for ever.
 type slot struct {
-	business, messageID, digest uint64 // hashes
-	hot                         uint32 // index in ledger.hot + 1; 0 is frozen
-	kept                        uint32 // its receipts in ledger.receipts
-	nextOfBusiness              ref    // a ring; 0 is alone
-	nextTry                     ref    // of the same producer and count
-	count                       uint32
-	producer, try               uint16
-	keptN                       uint8
-	heldBy                      evidence.HeldBy
-	destination                 uint32
+	businessKey, messageKey, digestKey uint64 // hashes
+	hot                                uint32 // index in ledger.hot + 1; 0 is frozen
+	kept                               uint32 // its receipts in ledger.receipts
+	nextOfBusiness                     ref    // a ring; 0 is alone
+	nextTry                            ref    // of the same producer and count
+	count                              uint32
+	producer, try                      uint16
+	keptN                              uint8
+	heldBy                             evidence.HeldBy
+	destination                        uint32
 }
 
 // keptReceipt is a settled receipt: 32 bytes.
@@ -280,7 +280,7 @@ func (l *ledger) publish(id, business string) *message {
 	m := l.message(r)
 	if m.businessID == "" && business != "" {
 		m.businessID = business
-		if m.slot.business == 0 {
+		if m.businessKey == 0 {
 			l.joinBusiness(m, hash(business))
 		}
 	}
@@ -315,16 +315,16 @@ func (l *ledger) add(id string) ref {
 
 // joinBusiness puts a publish into the ring of its business ID.
 func (l *ledger) joinBusiness(m *message, h uint64) {
-	m.slot.business = h
-	head := l.business.find(h, func(r ref) bool { return l.slots.at(uint32(r)).business == h })
+	m.businessKey = h
+	head := l.business.find(h, func(r ref) bool { return l.slots.at(uint32(r)).businessKey == h })
 	if head == 0 {
 		l.business.put(h, m.ref)
 		return
 	}
 	s := l.slots.at(uint32(head))
-	m.slot.nextOfBusiness = s.nextOfBusiness
-	if m.slot.nextOfBusiness == 0 {
-		m.slot.nextOfBusiness = head
+	m.nextOfBusiness = s.nextOfBusiness
+	if m.sole() {
+		m.nextOfBusiness = head
 	}
 	s.nextOfBusiness = m.ref
 }
@@ -333,7 +333,7 @@ func (l *ledger) setMessageID(m *message, id string) {
 	if id == "" || m.messageID != "" {
 		return
 	}
-	m.messageID, m.slot.messageID = id, hash(id)
+	m.messageID, m.messageKey = id, hash(id)
 	if l.byMessage {
 		l.indexMessage(m.ref)
 	}
@@ -349,14 +349,14 @@ func (l *ledger) systemNames(m *message, id string) {
 }
 
 func (l *ledger) indexMessage(r ref) {
-	h := l.slots.at(uint32(r)).messageID
+	h := l.slots.at(uint32(r)).messageKey
 	if h != 0 && l.findMessage(h) == 0 {
 		l.messageID.put(h, r)
 	}
 }
 
 func (l *ledger) findMessage(h uint64) ref {
-	return l.messageID.find(h, func(r ref) bool { return l.slots.at(uint32(r)).messageID == h })
+	return l.messageID.find(h, func(r ref) bool { return l.slots.at(uint32(r)).messageKey == h })
 }
 
 // resolve finds what an event or row is about by the best ID that it has.
@@ -385,7 +385,7 @@ func (l *ledger) ofBusiness(h uint64) ref {
 	if h == 0 {
 		return 0
 	}
-	return l.business.find(h, func(r ref) bool { return l.slots.at(uint32(r)).business == h })
+	return l.business.find(h, func(r ref) bool { return l.slots.at(uint32(r)).businessKey == h })
 }
 
 // message gives the open record of a publish, thawing it if it was frozen.
@@ -396,7 +396,7 @@ func (l *ledger) message(r ref) *message {
 	}
 	m := l.heat(r, s)
 	l.thaw(m)
-	m.publishID = l.publishIDOf(s)
+	m.publishID = l.publishIDOf(m)
 	l.settled = append(l.settled, r)
 	return m
 }
@@ -423,11 +423,11 @@ func (l *ledger) heat(r ref, s *slot) *message {
 func (l *ledger) thaw(m *message) {
 	s := m.slot
 	m.frozen = true
-	m.acceptance, m.heldBy, m.destination = evidence.Accepted, s.heldBy, s.destination
+	m.acceptance = evidence.Accepted
 	m.called, m.returned = stamp{seq: 1}, stamp{seq: 1}
 	for i := range uint32(s.keptN) {
 		k := l.receipts.at(s.kept + i)
-		r := receipt{sub: uint32(k.sub), must: k.flags&keptMust != 0, deliveries: int(k.deliveries), messageHash: s.messageID,
+		r := receipt{sub: uint32(k.sub), must: k.flags&keptMust != 0, deliveries: int(k.deliveries), messageHash: s.messageKey,
 			first: k.acked, last: k.acked, ackCalled: k.acked, acked: k.acked,
 			confirmFrame: k.frame, confirmLink: uint32(k.link), confirmConn: int(k.conn)}
 		if k.flags&keptConfirmed != 0 {
@@ -440,11 +440,11 @@ func (l *ledger) thaw(m *message) {
 	}
 }
 
-func (l *ledger) publishIDOf(s *slot) string {
-	if s.producer == 0 {
+func (l *ledger) publishIDOf(m *message) string {
+	if m.producer == 0 {
 		return ""
 	}
-	return evidence.PublishID(l.producers[s.producer-1].name, int(s.count), int(s.try))
+	return evidence.PublishID(l.producers[m.producer-1].name, int(m.count), int(m.try))
 }
 
 // done notes that a publish may have come to rest.
@@ -470,7 +470,7 @@ func (l *ledger) done(m *message) {
 // so that a few bytes can say all of it.
 func (l *ledger) plain(m *message) bool {
 	if m.called.seq == 0 || m.acceptance != evidence.Accepted || m.returned.seq == 0 || m.ttl != 0 || m.alias ||
-		m.slot.producer == 0 || len(m.receipts) == 0 || len(m.receipts) > 8 || m.steps != nil ||
+		m.producer == 0 || len(m.receipts) == 0 || len(m.receipts) > 8 || m.steps != nil ||
 		m.struck != nil || m.lookups != nil || m.deadLettered.seq != 0 || m.purged.seq != 0 || m.expiredSaid.seq != 0 {
 		return false
 	}
@@ -490,7 +490,7 @@ func (l *ledger) freeze(m *message) {
 	if n > uint32(s.keptN) {
 		s.kept = l.receipts.grow(n)
 	}
-	s.keptN, s.heldBy = uint8(n), m.heldBy
+	s.keptN = uint8(n)
 	for i := range m.receipts {
 		r := &m.receipts[i]
 		k := l.receipts.at(s.kept + uint32(i))
@@ -520,11 +520,11 @@ func (l *ledger) acknowledged(r *receipt) bool {
 
 // group is every publish of a message's business ID, itself included, oldest first.
 func (l *ledger) group(m *message) []*message {
-	if m.slot.nextOfBusiness == 0 {
+	if m.sole() {
 		return []*message{m}
 	}
 	all := []*message{m}
-	for r := m.slot.nextOfBusiness; r != m.ref; r = l.slots.at(uint32(r)).nextOfBusiness {
+	for r := m.nextOfBusiness; r != m.ref; r = l.slots.at(uint32(r)).nextOfBusiness {
 		all = append(all, l.message(r))
 	}
 	slices.SortFunc(all, func(a, b *message) int { return cmp.Compare(a.ref, b.ref) })
@@ -534,13 +534,13 @@ func (l *ledger) group(m *message) []*message {
 // aliases is the part of the group that one stored message answers for: a
 // delivery or a row of any meets the obligations of all.
 func (l *ledger) aliases(m *message) []*message {
-	if m.slot.nextOfBusiness == 0 {
+	if m.sole() {
 		return []*message{m}
 	}
 	var same []*message
 	for _, o := range l.group(m) {
-		if o == m || o.slot.messageID != 0 && o.slot.messageID == m.slot.messageID ||
-			m.alias && m.slot.messageID == 0 || o.alias && o.slot.messageID == 0 {
+		if o == m || o.messageKey != 0 && o.messageKey == m.messageKey ||
+			m.alias && m.messageKey == 0 || o.alias && o.messageKey == 0 {
 			same = append(same, o)
 		}
 	}
@@ -563,3 +563,6 @@ func (l *ledger) each(f func(*message)) {
 }
 
 func (l *ledger) name(symbol uint32) string { return l.names[symbol] }
+
+// publishes counts them.
+func (l *ledger) publishes() int { return int(l.slots.n) }

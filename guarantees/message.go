@@ -26,16 +26,15 @@ func stampOfSnapshot(s *evidence.Snapshot) stamp { return stamp{s.Seq, s.At} }
 // shrinks to its slot and kept receipts (see ledger.freeze) and is thawed when
 // a late event names it: a settled ID is never forgotten.
 type message struct {
-	ref  ref
-	slot *slot // identity: hashes of business ID, message ID and digest
+	*slot // its identity, which outlives the record
+	ref   ref
 
 	publishID, businessID, messageID string
-	actor, session, destination      uint32 // symbols
+	actor, session                   uint32 // symbols
 	key                              uint64 // hash of the ordering key
 	ttl                              time.Duration
 	called, returned                 stamp
 	acceptance                       evidence.Acceptance
-	heldBy                           evidence.HeldBy
 	toldOK, alias, frozen            bool
 	named                            bool          // the system has said what it calls it; until then the ID is the one asked for
 	clock                            time.Duration // the broker's offset when it answered
@@ -133,6 +132,9 @@ func (m *message) find(sub uint32) *receipt {
 	}
 	return nil
 }
+
+// sole: no other publish has its business ID.
+func (m *message) sole() bool { return m.nextOfBusiness == 0 }
 
 func (m *message) refused() bool {
 	return m.returned.seq != 0 && !m.alias &&

@@ -12,20 +12,25 @@ var messageIdentity = Guarantee{
 	Name: evidence.MessageIdentity, Usual: "unique message ID",
 	Text: "A message ID names one message for ever: it is the same in the answer, in deliveries, in look-ups and in stored rows, and no other message of its destination gets it, also after a restart.",
 	Rule: "Compared wherever the system gives one. Publishes of one business ID may share an ID, and so may one that was answered as a duplicate. Between two storage identities nothing is compared, and what our own faults corrupted is left out.",
-	new:  func() checker { return &identity{} },
+	new:  func() checker { return &naming{twins: make(map[uint64]twin)} },
 }
 
-type identity struct {
-	seen  sieve // of IDs in their destinations
-	twins []ref // publishes whose ID may have been seen before
-	moved bool  // the broker ran under more than one storage identity
+type naming struct {
+	seen  sieve           // of IDs in their destinations
+	twins map[uint64]twin // the first publishes whose ID may have been seen before
+	moved bool            // the broker ran under more than one storage identity
 }
 
-func (c *identity) on() []evidence.Kind {
+type twin struct {
+	ref      ref
+	business uint64
+}
+
+func (c *naming) on() []evidence.Kind {
 	return []evidence.Kind{evidence.PublishReturned, evidence.Delivered, evidence.LookupReturned}
 }
 
-func (c *identity) observe(l *ledger, e *evidence.Event, m *message, r *receipt, out *ruling) {
+func (c *naming) observe(l *ledger, e *evidence.Event, m *message, r *receipt, out *ruling) {
 	if m == nil || e.MessageID == "" {
 		return
 	}
@@ -42,7 +47,7 @@ func (c *identity) observe(l *ledger, e *evidence.Event, m *message, r *receipt,
 		}
 	case evidence.Delivered:
 		out.instances++
-		known := m.slot.messageID
+		known := m.messageKey
 		if m.frozen {
 			known = r.messageHash
 		}
@@ -50,13 +55,13 @@ func (c *identity) observe(l *ledger, e *evidence.Event, m *message, r *receipt,
 			c.differ(l, e, m, r, out, "delivered-under-another", BrokerToConsumer, "and was delivered as")
 		}
 	case evidence.LookupReturned:
-		if m.named && e.Acceptance == evidence.Accepted && m.slot.nextOfBusiness == 0 && m.slot.messageID != id {
+		if m.named && e.Acceptance == evidence.Accepted && m.sole() && m.messageKey != id {
 			c.differ(l, e, m, nil, out, "found-under-another", BrokerToClient, "and a look-up found it as")
 		}
 	}
 }
 
-func (c *identity) differ(l *ledger, e *evidence.Event, m *message, r *receipt, out *ruling, kind string, at HandOver, what string) {
+func (c *naming) differ(l *ledger, e *evidence.Event, m *message, r *receipt, out *ruling, kind string, at HandOver, what string) {
 	if m.struckBy("corrupt") {
 		return
 	}
@@ -66,12 +71,12 @@ func (c *identity) differ(l *ledger, e *evidence.Event, m *message, r *receipt, 
 	out.violate(byEvents, f)
 }
 
-func (c *identity) close(l *ledger, m *message, out *ruling) {
+func (c *naming) close(l *ledger, m *message, out *ruling) {
 	if c.seen == nil {
-		c.seen = newSieve(l.slots.n)
+		c.seen = newSieve(l.publishes())
 		c.moved = l.moved()
 	}
-	id := m.slot.messageID
+	id := m.messageKey
 	if !c.names(m) {
 		return
 	}
@@ -84,8 +89,8 @@ func (c *identity) close(l *ledger, m *message, out *ruling) {
 			break
 		}
 	}
-	if !c.moved && c.seen.add(scatter(id, m.slot.destination)) {
-		c.twins = append(c.twins, m.ref)
+	if k := placed(m); !c.moved && c.seen.add(k) && c.twins[k].ref == 0 {
+		c.twins[k] = twin{m.ref, m.businessKey}
 	}
 }
 
@@ -94,16 +99,14 @@ func (l *ledger) moved() bool {
 	return slices.ContainsFunc(l.partitions, func(p partitionStart) bool { return p.names[0] != l.partitions[0].names[0] })
 }
 
-// scatter tells one ID in two destinations apart.
-func scatter(id uint64, destination uint32) uint64 {
-	return id ^ uint64(destination)*0x9e3779b97f4a7c15
-}
+// placed is the key of a message ID in its destination.
+func placed(m *message) uint64 { return m.messageKey ^ uint64(m.destination)*0x9e3779b97f4a7c15 }
 
 // sieve says of a few keys that they were there before though they were not,
 // and never the reverse: what passes it need not be remembered.
 type sieve []uint64
 
-func newSieve(n uint32) sieve { return make(sieve, 1<<bits.Len32(n/4)) } // 16 bits a key, at least
+func newSieve(n int) sieve { return make(sieve, 1<<bits.Len(uint(n/4))) } // 16 bits a key, at least
 
 func (s sieve) add(key uint64) (there bool) {
 	key *= 0x9e3779b97f4a7c15
@@ -114,40 +117,28 @@ func (s sieve) add(key uint64) (there bool) {
 }
 
 // conclude looks for the first publish of each ID that may be there twice.
-func (c *identity) conclude(l *ledger, out *ruling) {
+func (c *naming) conclude(l *ledger, out *ruling) {
 	if len(c.twins) == 0 {
 		return
 	}
-	var twins index
-	key := func(r ref) uint64 { s := l.slots.at(uint32(r)); return scatter(s.messageID, s.destination) }
-	find := func(k uint64) ref { return twins.find(k, func(r ref) bool { return key(r) == k }) }
-	for _, r := range c.twins {
-		if k := key(r); find(k) == 0 {
-			twins.put(k, r)
+	l.each(func(x *message) {
+		first := c.twins[placed(x)]
+		if x.messageKey == 0 || first.ref == 0 || first.ref == x.ref || first.business == x.businessKey {
+			return
 		}
-	}
-	for r := ref(1); r <= ref(l.slots.n); r++ {
-		s := l.slots.at(uint32(r))
-		if s.messageID == 0 {
-			continue
-		}
-		twin := find(key(r))
-		if twin == 0 || twin == r || s.business == l.slots.at(uint32(twin)).business {
-			continue
-		}
-		o, m := l.message(min(r, twin)), l.message(max(r, twin))
+		o, m := l.message(min(x.ref, first.ref)), l.message(max(x.ref, first.ref))
 		if !c.names(o) || !c.names(m) || m.struckBy("corrupt") {
-			continue
+			return
 		}
 		f := l.finding(m, nil, "shared", o.returned.seq, m.returned.seq)
 		f.HandOver = BrokerToClient
 		f.Text = fmt.Sprintf("%s and %s are two messages, and have one message ID", l.label(o), l.label(m))
 		f.Follows = []string{evidence.NoAcceptedLoss}
 		out.violate(byEvents, f)
-	}
+	})
 }
 
 // names reports whether the system gave an accepted message the ID that it has.
-func (c *identity) names(m *message) bool {
-	return m.slot.messageID != 0 && !m.alias && m.accepted() && (m.frozen || m.named)
+func (c *naming) names(m *message) bool {
+	return m.messageKey != 0 && !m.alias && m.accepted() && (m.frozen || m.named)
 }

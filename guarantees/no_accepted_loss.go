@@ -63,15 +63,15 @@ func (c *loss) close(l *ledger, m *message, out *ruling) {
 				continue
 			}
 			isLost = true
-			c.lost = append(c.lost, lostOne{m.slot.producer, m.slot.count, f})
+			c.lost = append(c.lost, lostOne{m.producer, m.count, f})
 		}
 	}
-	if s := c.kept[m.slot.producer]; isLost {
+	if s := c.kept[m.producer]; isLost {
 		return
 	} else if s == nil {
-		c.kept[m.slot.producer] = &sequence{m.slot.count, m.slot.count}
+		c.kept[m.producer] = &sequence{m.count, m.count}
 	} else {
-		s.first, s.last = min(s.first, m.slot.count), max(s.last, m.slot.count)
+		s.first, s.last = min(s.first, m.count), max(s.last, m.count)
 	}
 }
 

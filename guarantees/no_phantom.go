@@ -65,9 +65,9 @@ func (c *phantom) observe(l *ledger, e *evidence.Event, m *message, r *receipt, 
 func (c *phantom) compare(l *ledger, m *message, s sighting, out *ruling) {
 	kind, what := "", ""
 	switch {
-	case s.digest != 0 && m.slot.digest != 0 && s.digest != m.slot.digest:
+	case s.digest != 0 && m.digestKey != 0 && s.digest != m.digestKey:
 		kind, what = "altered", "its payload, key or headers are not what was sent"
-	case s.business != 0 && m.slot.business != 0 && s.business != m.slot.business:
+	case s.business != 0 && m.businessKey != 0 && s.business != m.businessKey:
 		kind, what = "mixed-up", "it came with business ID "+s.businessID
 	}
 	if kind == "" || m.struckBy("corrupt") {

@@ -92,7 +92,7 @@ func (l *ledger) lingers(s *subscriber) bool {
 
 // eligible: accepted at its only try.
 func eligible(m *message) bool {
-	return m.accepted() && m.slot.nextOfBusiness == 0 && m.slot.try <= 1 && !m.struckAt(frameDeliver)
+	return m.accepted() && m.sole() && m.try <= 1 && !m.struckAt(frameDeliver)
 }
 
 func (c *ordered) conclude(l *ledger, out *ruling) {

@@ -57,7 +57,7 @@ func (c *ahead) observe(l *ledger, e *evidence.Event, m *message, _ *receipt, ou
 					// The store has not answered yet, so whoever was told
 					// Accepted by now was told too early. Of several tries
 					// another may have been stored before.
-					if m.accepted() && m.slot.nextOfBusiness == 0 {
+					if m.accepted() && m.sole() {
 						c.answer(m, m.returned)
 					}
 				}
@@ -65,7 +65,7 @@ func (c *ahead) observe(l *ledger, e *evidence.Event, m *message, _ *receipt, ou
 		}
 		if failingWrites[e.Struck] && e.Frame == "insert" {
 			for _, it := range e.Items {
-				if m := l.resolve(it.PublishID, it.MessageID, it.BusinessID); m != nil && m.slot.nextOfBusiness == 0 && c.failed[m.ref] == 0 {
+				if m := l.resolve(it.PublishID, it.MessageID, it.BusinessID); m != nil && m.sole() && c.failed[m.ref] == 0 {
 					c.failed[m.ref] = e.Seq
 					out.instances++
 				}
@@ -146,7 +146,7 @@ func (c *ahead) repeats(l *ledger, m *message, a answer) bool {
 // answer. A hold ends before its end is recorded, and what the broker's process
 // tells of its store may be recorded after what its links have carried.
 func (c *ahead) persisted(m *message, a answer) bool {
-	at, done := c.done[m.slot.messageID]
+	at, done := c.done[m.messageKey]
 	return done && at <= a.at
 }
 

@@ -86,7 +86,7 @@ func (c *reconciliation) rows(l *ledger, m *message, out *ruling) {
 			c.lingering++
 		}
 		switch {
-		case row.Digest != "" && m.slot.digest != 0 && hash(row.Digest) != m.slot.digest && s.certain && !m.struckBy("corrupt"):
+		case row.Digest != "" && m.digestKey != 0 && hash(row.Digest) != m.digestKey && s.certain && !m.struckBy("corrupt"):
 			c.differ(l, m, nil, out, "row-altered", fmt.Sprintf("%s is stored with another payload than was sent", l.label(m)))
 		case row.State == evidence.RowPending:
 			if !s.certain {

@@ -32,7 +32,7 @@ func (c *single) close(l *ledger, m *message, out *ruling) {
 		}
 	}
 	for _, sub := range append([]uint32{0}, subscribersOf(l)...) {
-		if n := len(l.effects[effectKey{m.slot.business, sub}]); n > 0 {
+		if n := len(l.effects[effectKey{m.businessKey, sub}]); n > 0 {
 			f := l.finding(m, nil, "effect-of-refused", m.returned.seq)
 			f.Subscription = l.name(sub)
 			f.HandOver = ClientToBroker
