@@ -22,12 +22,12 @@ func (c *readiness) on() []evidence.Kind {
 	return []evidence.Kind{evidence.PublishReturned, evidence.FaultArmed}
 }
 
-func (c *readiness) observe(l *ledger, e *evidence.Event, m *message, _ *receipt, out *ruling) {
+func (c *readiness) observe(v view, e *evidence.Event, m *message, _ *receipt, out *ruling) {
 	c.armed = c.armed || e.Kind == evidence.FaultArmed
-	if m == nil || m.called.seq == 0 || e.Acceptance == evidence.Unknown || m.alias {
+	if m == nil || m.Called.Seq == 0 || e.Acceptance == evidence.Unknown || m.Alias {
 		return
 	}
-	s := l.readySince(m)
+	s := v.readySince(m)
 	if s == nil {
 		return
 	}
@@ -40,30 +40,30 @@ func (c *readiness) observe(l *ledger, e *evidence.Event, m *message, _ *receipt
 	default:
 		return
 	}
-	if m.struck != nil || e.Acceptance == evidence.Rejected && c.armed || l.manifest.Profile.Limits.MaxPending > 0 && e.Cause == evidence.NoCause {
+	if m.Struck != nil || e.Acceptance == evidence.Rejected && c.armed || v.Limits.MaxPending > 0 && e.Cause == evidence.NoCause {
 		return
 	}
 	out.instances++
-	f := l.finding(m, nil, "false-decline", s.liveSince.seq, e.Seq)
-	since := m.called.at - l.limits.RecoveryBound
+	f := v.finding(m, nil, "false-decline", s.LiveSince.Seq, e.Seq)
+	since := m.Called.At - v.Limits.RecoveryBound
 	if e.Acceptance == evidence.Rejected {
 		// A session that broke long ago is noticed by the first publish on it.
 		f.Kind, since = "false-rejection", 0
 	}
-	f.Subscription, f.HandOver = l.name(s.name), ClientToBroker
-	f.Text = fmt.Sprintf("%s was %s while %s was ready for it%s", l.label(m), e.Acceptance, l.name(s.name), quote(e))
-	c.refused.add(since, l.now.at+l.limits.InFlightBound, f)
+	f.Subscription, f.HandOver = v.Name(s.Name), ClientToBroker
+	f.Text = fmt.Sprintf("%s was %s while %s was ready for it%s", v.Label(m), e.Acceptance, v.Name(s.Name), quote(e))
+	c.refused.add(since, v.Now.At+v.Limits.InFlightBound, f)
 }
 
 // readySince gives a logical subscriber of a publish that has had a session
 // since before its call.
-func (l *ledger) readySince(m *message) *subscriber {
-	for _, s := range l.matchingOf(m.destination) {
-		if s.live > 0 && s.liveSince.before(m.called) {
+func (v view) readySince(m *message) *subscriber {
+	for _, s := range v.Matching(m.Destination) {
+		if s.Live > 0 && s.LiveSince.Before(m.Called) {
 			return s
 		}
 	}
 	return nil
 }
 
-func (c *readiness) conclude(l *ledger, out *ruling) { c.refused.conclude(l, out) }
+func (c *readiness) conclude(v view, out *ruling) { c.refused.conclude(v, out) }

@@ -2,8 +2,11 @@ package guarantees
 
 import (
 	"fmt"
+	"slices"
+	"time"
 
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/guarantees/internal/ledger"
 )
 
 // Guarantee is one promise and how it is judged.
@@ -16,11 +19,25 @@ type Guarantee struct {
 	new func() checker
 }
 
+// view is all that a checker may ask: see ledger.View.
+type view struct{ *ledger.View }
+
+// What a checker is shown.
+type (
+	message    = ledger.Message
+	receipt    = ledger.Receipt
+	ref        = ledger.Ref
+	session    = ledger.Session
+	stamp      = ledger.Stamp
+	subscriber = ledger.Subscriber
+	symbol     = ledger.Symbol
+)
+
 // checker judges one guarantee over one history. It may also be an observer (of
 // events, in order) and a closer (of publishes, when all events are read).
 type checker interface {
 	// conclude is called once, last.
-	conclude(*ledger, *ruling)
+	conclude(view, *ruling)
 }
 
 // observer sees an event after the ledger does. m and r are nil where the event
@@ -28,12 +45,12 @@ type checker interface {
 // message in it. Deliveries that our own faults forged are never shown.
 type observer interface {
 	on() []evidence.Kind
-	observe(l *ledger, e *evidence.Event, m *message, r *receipt, out *ruling)
+	observe(v view, e *evidence.Event, m *message, r *receipt, out *ruling)
 }
 
 // closer sees every publish once, when rows are known too. It must not keep m.
 type closer interface {
-	close(l *ledger, m *message, out *ruling)
+	close(v view, m *message, out *ruling)
 }
 
 // Guarantees is the list, in the order of reports.
@@ -163,29 +180,24 @@ func (o *ruling) verdict() Verdict {
 }
 
 // finding of one publish at one logical subscriber (r may be nil).
-func (l *ledger) finding(m *message, r *receipt, kind string, seqs ...uint64) Finding {
-	f := Finding{Kind: kind, BusinessID: m.businessID, PublishID: l.publishID(m), MessageID: m.messageID}
-	if m.called.seq > 1 || !m.frozen {
-		seqs = append(seqs, m.called.seq)
+func (v view) finding(m *message, r *receipt, kind string, seqs ...uint64) Finding {
+	f := Finding{Kind: kind, BusinessID: m.BusinessID, PublishID: v.PublishID(m), MessageID: m.MessageID}
+	if m.Called.Seq > 1 || !m.Frozen {
+		seqs = append(seqs, m.Called.Seq)
 	}
 	if r != nil {
-		f.Subscription = l.name(r.sub)
+		f.Subscription = v.Name(r.Sub)
 	}
 	f.Events = events(seqs...)
 	return f
 }
 
-// publishID of a record; one thawed for a moment only has none until asked.
-func (l *ledger) publishID(m *message) string {
-	if m.publishID == "" {
-		m.publishID = l.publishIDOf(m)
-	}
-	return m.publishID
+// events lists the numbers that are not 0, in order, each once.
+func events(seqs ...uint64) []uint64 {
+	seqs = slices.DeleteFunc(seqs, func(s uint64) bool { return s == 0 })
+	slices.Sort(seqs)
+	return slices.Compact(seqs)
 }
 
-func (l *ledger) label(m *message) string {
-	if m.businessID != "" {
-		return fmt.Sprintf("%s (%s)", m.businessID, l.publishID(m))
-	}
-	return l.publishID(m)
-}
+// milliseconds for a measure.
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

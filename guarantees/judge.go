@@ -7,13 +7,14 @@ import (
 	"strings"
 
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/guarantees/internal/ledger"
 )
 
 // JudgeVersion changes whenever the same evidence may be judged otherwise.
 const JudgeVersion = "2"
 
 // MaxMessages is how many publishes the table of a judgement shows.
-const MaxMessages = 1000
+const MaxMessages = ledger.MaxTimelines
 
 // maxAnomalies bounds the two lists of findings of a run.
 const maxAnomalies = 200
@@ -56,7 +57,8 @@ func Judge(h *evidence.History) (Judgement, error) {
 // judge is one judging of one run.
 type judge struct {
 	history    *evidence.History
-	ledger     *ledger
+	ledger     *ledger.Ledger
+	view       view
 	guarantees []Guarantee
 	checkers   []checker
 	rulings    []ruling
@@ -79,8 +81,9 @@ type watching struct {
 }
 
 func newJudge(h *evidence.History, all []Guarantee) *judge {
+	l := ledger.New(h)
 	j := &judge{
-		history: h, ledger: newLedger(h), guarantees: all,
+		history: h, ledger: l, view: view{&l.View}, guarantees: all,
 		checkers: make([]checker, len(all)), rulings: make([]ruling, len(all)),
 		conditions: evidence.NewConditions(h.Manifest.Reached),
 		byLabel:    make(map[string]int),
@@ -112,7 +115,7 @@ func (j *judge) judge(out *Judgement) {
 	if j.damage != "" {
 		j.failure = j.damage
 	}
-	if who := j.ledger.escaped; who != "" && j.failure == "" {
+	if who := j.view.Escaped; who != "" && j.failure == "" {
 		j.failure = fmt.Sprintf("%s was accepted, and no frame of it passed the link of its producer: it escaped observation", who)
 	}
 	for i := range j.rulings {
@@ -151,7 +154,7 @@ func (j *judge) readEvents() error {
 	var observed []watching
 	tell := func(e *evidence.Event, m *message, r *receipt) {
 		for _, o := range observed {
-			o.observe(j.ledger, e, m, r, o.ruling)
+			o.observe(j.view, e, m, r, o.ruling)
 		}
 	}
 	watchConditions := j.conditions.Len() > 0
@@ -177,7 +180,7 @@ func (j *judge) readEvents() error {
 			j.fired(e)
 		case evidence.FaultMissed:
 			if i, ok := j.byLabel[e.Fault]; ok {
-				j.faults[i].Missed = wordsIn(e)
+				j.faults[i].Missed = ledger.Words(e)
 			}
 		case evidence.AwaitEnded:
 			if !e.OK && j.cutShort == "" {
@@ -185,11 +188,11 @@ func (j *judge) readEvents() error {
 			}
 		case evidence.ProcessExited:
 			// Somebody outside killed it: that says nothing about the system.
-			if e.Actor == actorBroker && e.Exit != nil && !e.Exit.Ordered && e.Exit.Signal == "killed" && j.failure == "" {
+			if e.Actor == ledger.Broker && e.Exit != nil && !e.Exit.Ordered && e.Exit.Signal == "killed" && j.failure == "" {
 				j.failure = fmt.Sprintf("the broker was killed by something outside the run (event %d)", e.Seq)
 			}
 		}
-		j.ledger.apply(e, tell)
+		j.ledger.Apply(e, tell)
 	}
 	j.showSnapshots(^uint64(0))
 	return nil
@@ -197,8 +200,8 @@ func (j *judge) readEvents() error {
 
 // showSnapshots lets the conditions see the snapshots up to an event, in order.
 func (j *judge) showSnapshots(seq uint64) {
-	for ; j.seen < len(j.ledger.snapshots) && j.ledger.snapshots[j.seen].Seq <= seq; j.seen++ {
-		j.conditions.ObserveSnapshot(j.ledger.snapshots[j.seen])
+	for ; j.seen < len(j.view.Snapshots) && j.view.Snapshots[j.seen].Seq <= seq; j.seen++ {
+		j.conditions.ObserveSnapshot(j.view.Snapshots[j.seen])
 	}
 }
 
@@ -234,7 +237,7 @@ func (j *judge) fired(e *evidence.Event) {
 }
 
 func (j *judge) close() {
-	j.ledger.readRows()
+	j.ledger.ReadRows()
 	type closing struct {
 		closer
 		*ruling
@@ -245,13 +248,13 @@ func (j *judge) close() {
 			closers = append(closers, closing{c, &j.rulings[i]})
 		}
 	}
-	j.ledger.each(func(m *message) {
+	j.view.Each(func(m *message) {
 		for _, c := range closers {
-			c.close(j.ledger, m, c.ruling)
+			c.close(j.view, m, c.ruling)
 		}
 	})
 	for i, c := range j.checkers {
-		c.conclude(j.ledger, &j.rulings[i])
+		c.conclude(j.view, &j.rulings[i])
 	}
 }
 
@@ -281,7 +284,7 @@ func (j *judge) conclude(out *Judgement) {
 	if j.cutShort != "" { // the cause of what else is missing
 		out.Reached, out.CutShort, missing = false, j.cutShort, j.cutShort
 	}
-	if j.ledger.restarted && !slices.Contains(classes, evidence.BrokerRestart) {
+	if j.view.Restarted && !slices.Contains(classes, evidence.BrokerRestart) {
 		classes = append(classes, evidence.BrokerRestart) // a step of the script, and no less a restart
 	}
 	if j.unlisted {
@@ -325,7 +328,7 @@ func (j *judge) conclude(out *Judgement) {
 	}
 	out.Why = j.why(out, missing)
 	out.Exit = ExitCode(*out)
-	out.Messages, out.MessagesLeftOut = j.ledger.table(out.Anomalies)
+	out.Messages, out.MessagesLeftOut = j.view.table(out.Anomalies)
 }
 
 // known says why a violation breaks nothing on the day of the run; empty if it does.

@@ -3,9 +3,9 @@ package guarantees
 import (
 	"fmt"
 	"math/bits"
-	"slices"
 
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/guarantees/internal/ledger"
 )
 
 var messageIdentity = Guarantee{
@@ -30,77 +30,72 @@ func (c *naming) on() []evidence.Kind {
 	return []evidence.Kind{evidence.PublishReturned, evidence.Delivered, evidence.LookupReturned}
 }
 
-func (c *naming) observe(l *ledger, e *evidence.Event, m *message, r *receipt, out *ruling) {
+func (c *naming) observe(v view, e *evidence.Event, m *message, r *receipt, out *ruling) {
 	if m == nil || e.MessageID == "" {
 		return
 	}
-	id := hash(e.MessageID)
+	id := ledger.Hash(e.MessageID)
 	switch e.Kind {
 	case evidence.PublishReturned:
-		if m.alias {
+		if m.Alias {
 			return
 		}
-		for i := range m.receipts {
-			if r := &m.receipts[i]; r.messageHash != 0 && r.messageHash != id {
-				c.differ(l, e, m, r, out, "answered-under-another", BrokerToClient, "and its answer names it")
+		for i := range m.Receipts {
+			if r := &m.Receipts[i]; r.MessageHash != 0 && r.MessageHash != id {
+				c.differ(v, e, m, r, out, "answered-under-another", BrokerToClient, "and its answer names it")
 			}
 		}
 	case evidence.Delivered:
 		out.instances++
-		known := m.messageKey
-		if m.frozen {
-			known = r.messageHash
+		known := m.MessageKey
+		if m.Frozen {
+			known = r.MessageHash
 		}
-		if known != 0 && known != id && !m.alias {
-			c.differ(l, e, m, r, out, "delivered-under-another", BrokerToConsumer, "and was delivered as")
+		if known != 0 && known != id && !m.Alias {
+			c.differ(v, e, m, r, out, "delivered-under-another", BrokerToConsumer, "and was delivered as")
 		}
 	case evidence.LookupReturned:
-		if m.named && e.Acceptance == evidence.Accepted && m.sole() && m.messageKey != id {
-			c.differ(l, e, m, nil, out, "found-under-another", BrokerToClient, "and a look-up found it as")
+		if m.Named && e.Acceptance == evidence.Accepted && m.Sole() && m.MessageKey != id {
+			c.differ(v, e, m, nil, out, "found-under-another", BrokerToClient, "and a look-up found it as")
 		}
 	}
 }
 
-func (c *naming) differ(l *ledger, e *evidence.Event, m *message, r *receipt, out *ruling, kind string, at HandOver, what string) {
-	if m.struckBy("corrupt") {
+func (c *naming) differ(v view, e *evidence.Event, m *message, r *receipt, out *ruling, kind string, at HandOver, what string) {
+	if m.StruckBy("corrupt") {
 		return
 	}
-	f := l.finding(m, r, kind, m.returned.seq, e.Seq)
+	f := v.finding(m, r, kind, m.Returned.Seq, e.Seq)
 	f.HandOver = at
-	f.Text = fmt.Sprintf("%s had another message ID, %s %s", l.label(m), what, e.MessageID)
+	f.Text = fmt.Sprintf("%s had another message ID, %s %s", v.Label(m), what, e.MessageID)
 	out.violate(byEvents, f)
 }
 
-func (c *naming) close(l *ledger, m *message, out *ruling) {
+func (c *naming) close(v view, m *message, out *ruling) {
 	if c.seen == nil {
-		c.seen = newSieve(l.publishes())
-		c.moved = l.moved()
+		c.seen = newSieve(v.Publishes())
+		c.moved = v.Moved()
 	}
-	id := m.messageKey
+	id := m.MessageKey
 	if !c.names(m) {
 		return
 	}
-	for _, s := range m.rows {
-		if s.certain && s.row.PublishID != "" && s.row.MessageID != "" && hash(s.row.MessageID) != id && !m.struckBy("corrupt", "duplicate") {
-			f := l.finding(m, nil, "stored-under-another", m.returned.seq, s.snapshot.Seq)
+	for _, s := range m.Rows {
+		if s.Certain && s.Row.PublishID != "" && s.Row.MessageID != "" && ledger.Hash(s.Row.MessageID) != id && !m.StruckBy("corrupt", "duplicate") {
+			f := v.finding(m, nil, "stored-under-another", m.Returned.Seq, s.Snapshot.Seq)
 			f.HandOver = BrokerToStore
-			f.Text = fmt.Sprintf("%s has message ID %s, and %s has %s", l.label(m), m.messageID, l.rowText(s), s.row.MessageID)
+			f.Text = fmt.Sprintf("%s has message ID %s, and %s has %s", v.Label(m), m.MessageID, v.rowText(s), s.Row.MessageID)
 			out.violate(byEvents, f)
 			break
 		}
 	}
 	if k := placed(m); !c.moved && c.seen.add(k) && c.twins[k].ref == 0 {
-		c.twins[k] = twin{m.ref, m.businessKey}
+		c.twins[k] = twin{m.Ref, m.BusinessKey}
 	}
 }
 
-// moved reports whether the broker ran under more than one storage identity.
-func (l *ledger) moved() bool {
-	return slices.ContainsFunc(l.partitions, func(p partitionStart) bool { return p.names[0] != l.partitions[0].names[0] })
-}
-
 // placed is the key of a message ID in its destination.
-func placed(m *message) uint64 { return m.messageKey ^ uint64(m.destination)*0x9e3779b97f4a7c15 }
+func placed(m *message) uint64 { return m.MessageKey ^ uint64(m.Destination)*0x9e3779b97f4a7c15 }
 
 // sieve says of a few keys that they were there before though they were not,
 // and never the reverse: what passes it need not be remembered.
@@ -117,22 +112,22 @@ func (s sieve) add(key uint64) (there bool) {
 }
 
 // conclude looks for the first publish of each ID that may be there twice.
-func (c *naming) conclude(l *ledger, out *ruling) {
+func (c *naming) conclude(v view, out *ruling) {
 	if len(c.twins) == 0 {
 		return
 	}
-	l.each(func(x *message) {
+	v.Each(func(x *message) {
 		first := c.twins[placed(x)]
-		if x.messageKey == 0 || first.ref == 0 || first.ref == x.ref || first.business == x.businessKey {
+		if x.MessageKey == 0 || first.ref == 0 || first.ref == x.Ref || first.business == x.BusinessKey {
 			return
 		}
-		o, m := l.message(min(x.ref, first.ref)), l.message(max(x.ref, first.ref))
-		if !c.names(o) || !c.names(m) || m.struckBy("corrupt") {
+		o, m := v.Message(min(x.Ref, first.ref)), v.Message(max(x.Ref, first.ref))
+		if !c.names(o) || !c.names(m) || m.StruckBy("corrupt") {
 			return
 		}
-		f := l.finding(m, nil, "shared", o.returned.seq, m.returned.seq)
+		f := v.finding(m, nil, "shared", o.Returned.Seq, m.Returned.Seq)
 		f.HandOver = BrokerToClient
-		f.Text = fmt.Sprintf("%s and %s are two messages, and have one message ID", l.label(o), l.label(m))
+		f.Text = fmt.Sprintf("%s and %s are two messages, and have one message ID", v.Label(o), v.Label(m))
 		f.Follows = []string{evidence.NoAcceptedLoss}
 		out.violate(byEvents, f)
 	})
@@ -140,5 +135,5 @@ func (c *naming) conclude(l *ledger, out *ruling) {
 
 // names reports whether the system gave an accepted message the ID that it has.
 func (c *naming) names(m *message) bool {
-	return m.messageKey != 0 && !m.alias && m.accepted() && (m.frozen || m.named)
+	return m.MessageKey != 0 && !m.Alias && m.Accepted() && (m.Frozen || m.Named)
 }

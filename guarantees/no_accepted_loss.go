@@ -31,68 +31,68 @@ type lostOne struct {
 	finding  Finding
 }
 
-func (c *loss) close(l *ledger, m *message, out *ruling) {
-	if !m.accepted() {
-		c.unconfirmed(l, m, out)
+func (c *loss) close(v view, m *message, out *ruling) {
+	if !m.Accepted() {
+		c.unconfirmed(v, m, out)
 		return
 	}
 	isLost := false
-	for _, r := range l.obliged(m) {
+	for _, r := range v.obliged(m) {
 		out.instances++
-		switch o := l.fateOf(m, r); o.fate {
+		switch o := v.fateOf(m, r); o.fate {
 		case kept:
 			c.storeKept++
 		case excused:
 			c.excuses++
-			if l.dropped(r) {
-				f := l.finding(m, r, "dropped-by-design", m.returned.seq, r.last.seq)
+			if v.dropped(r) {
+				f := v.finding(m, r, "dropped-by-design", m.Returned.Seq, r.Last.Seq)
 				f.HandOver = BrokerToStore
-				f.Text = fmt.Sprintf("%s was %s", l.label(m), o.why)
+				f.Text = fmt.Sprintf("%s was %s", v.Label(m), o.why)
 				out.show(f)
 			}
 		case waiting, unproven:
-			out.undecided(fmt.Sprintf("%s: %s", l.label(m), o.why))
+			out.undecided(fmt.Sprintf("%s: %s", v.Label(m), o.why))
 		case lost:
-			f := l.finding(m, r, "", m.returned.seq, r.last.seq, r.acked.seq, r.ackCalled.seq)
+			f := v.finding(m, r, "", m.Returned.Seq, r.Last.Seq, r.Acked.Seq, r.AckCalled.Seq)
 			f.HandOver = o.handOver
-			f.Text = fmt.Sprintf("%s was lost at %s: %s", l.label(m), o.handOver, o.why)
+			f.Text = fmt.Sprintf("%s was lost at %s: %s", v.Label(m), o.handOver, o.why)
 			f.Follows = []string{evidence.RecoveryBounded, evidence.RowsMatchClients}
-			if l.automatic && o.handOver == ConsumerToBusiness { // its delivery ended the system's part
+			if v.Automatic && o.handOver == ConsumerToBusiness { // its delivery ended the system's part
 				f.Kind = "lost-by-consumer"
 				out.show(f)
 				continue
 			}
 			isLost = true
-			c.lost = append(c.lost, lostOne{m.producer, m.count, f})
+			c.lost = append(c.lost, lostOne{m.Producer, m.Count, f})
 		}
 	}
-	if s := c.kept[m.producer]; isLost {
+	if s := c.kept[m.Producer]; isLost {
 		return
 	} else if s == nil {
-		c.kept[m.producer] = &sequence{m.count, m.count}
+		c.kept[m.Producer] = &sequence{m.Count, m.Count}
 	} else {
-		s.first, s.last = min(s.first, m.count), max(s.last, m.count)
+		s.first, s.last = min(s.first, m.Count), max(s.last, m.Count)
 	}
 }
 
 // unconfirmed shows the loss of a publish of which the application was told
 // "ok" though the system never took responsibility (fire and forget).
-func (c *loss) unconfirmed(l *ledger, m *message, out *ruling) {
-	if !m.unknown() || !m.toldOK || out.unfinished {
+func (c *loss) unconfirmed(v view, m *message, out *ruling) {
+	if !m.Unknown() || !m.ToldOK || out.unfinished {
 		return
 	}
-	for i := range m.receipts {
-		r := &m.receipts[i]
-		if r.must && r.deliveries == 0 && !l.reached(m, r) && l.quiet() && l.ready(m, r.sub) {
-			f := l.finding(m, r, "unconfirmed-loss", m.returned.seq)
+	for i := range m.Receipts {
+		r := &m.Receipts[i]
+		if r.Must && r.Deliveries == 0 && !v.reached(m, r) && v.quiet() && v.Ready(m, r.Sub) {
+			f := v.finding(m, r, "unconfirmed-loss", m.Returned.Seq)
 			f.HandOver = ClientToBroker
-			f.Text = fmt.Sprintf("%s was sent without confirmation, the application was told ok, and it never arrived", l.label(m))
+			f.Text = fmt.Sprintf("%s was sent without confirmation, the application was told ok, and it never arrived", v.Label(m))
 			out.show(f)
 		}
 	}
 }
 
-func (c *loss) conclude(l *ledger, out *ruling) {
+func (c *loss) conclude(v view, out *ruling) {
 	slices.SortStableFunc(c.lost, func(a, b lostOne) int {
 		if a.producer != b.producer {
 			return int(a.producer) - int(b.producer)
@@ -114,10 +114,10 @@ func (c *loss) conclude(l *ledger, out *ruling) {
 		out.violate(byAbsence, x.finding)
 	}
 	out.layers = []Layer{
-		{"broker", "redelivered", l.redelivered},
+		{"broker", "redelivered", v.Redelivered},
 		{"store", "kept", c.storeKept},
-		{"consumption log", "absorbed", l.absorbed},
-		{"client", "retried", l.retried},
+		{"consumption log", "absorbed", v.Absorbed},
+		{"client", "retried", v.Retried},
 	}
 	if c.excuses > 0 {
 		out.held = fmt.Sprintf("%d excused with proof", c.excuses)

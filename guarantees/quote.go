@@ -1,6 +1,11 @@
 package guarantees
 
-import "github.com/custodymq/custody/evidence"
+import (
+	"cmp"
+
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/guarantees/internal/ledger"
+)
 
 // What is written for people (a reason, an error's text) is quoted and never
 // read: a system words its errors as it likes, and no word of them decides
@@ -8,26 +13,18 @@ import "github.com/custodymq/custody/evidence"
 
 // quote gives an event's words, behind what they explain.
 func quote(e *evidence.Event) string {
-	if e.Reason == "" {
-		return ""
+	if words := ledger.Words(e); words != "" {
+		return ": " + words
 	}
-	return ": " + e.Reason
+	return ""
 }
 
 // quoteDead says why a message was dead-lettered: in the system's words, or by
 // its cause where it has none.
-func quoteDead(c evidence.Cause, words string) string {
-	if words == "" {
-		return c.String()
-	}
-	return words
-}
+func quoteDead(c evidence.Cause, words string) string { return cmp.Or(words, c.String()) }
 
 // wordsOf are what a row says for people.
 func wordsOf(r *evidence.StoredRow) string { return r.Reason }
-
-// wordsIn are what an event says for people.
-func wordsIn(e *evidence.Event) string { return e.Reason }
 
 // quoteEnd says how a run ended that did not complete.
 func quoteEnd(end *evidence.End) string {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/guarantees/internal/ledger"
 )
 
 var redeliveryPaced = Guarantee{
@@ -22,7 +23,7 @@ type pacing struct {
 
 type givenBack struct {
 	ref ref
-	sub uint32
+	sub symbol
 }
 
 type nack struct {
@@ -36,10 +37,10 @@ func (c *pacing) on() []evidence.Kind {
 	return []evidence.Kind{evidence.NackCalled, evidence.NackReturned, evidence.Delivered, evidence.SessionEnded, evidence.ProcessExited, evidence.DeadLettered}
 }
 
-func (c *pacing) observe(l *ledger, e *evidence.Event, m *message, r *receipt, out *ruling) {
+func (c *pacing) observe(v view, e *evidence.Event, m *message, r *receipt, out *ruling) {
 	switch e.Kind {
 	case evidence.ProcessExited:
-		if e.Actor == actorBroker {
+		if e.Actor == ledger.Broker {
 			clear(c.open) // what is stored is served at once by the next one
 		}
 		return
@@ -51,29 +52,29 @@ func (c *pacing) observe(l *ledger, e *evidence.Event, m *message, r *receipt, o
 		}
 		return
 	}
-	if m == nil || l.limits.NackDelay <= 0 {
+	if m == nil || v.Limits.NackDelay <= 0 {
 		return
 	}
 	if e.Kind == evidence.DeadLettered { // and may be sent back by command, at once
-		for i := range m.receipts {
-			delete(c.open, givenBack{m.ref, m.receipts[i].sub})
+		for i := range m.Receipts {
+			delete(c.open, givenBack{m.Ref, m.Receipts[i].Sub})
 		}
 		return
 	}
 	if r == nil {
 		return
 	}
-	k := givenBack{m.ref, r.sub}
+	k := givenBack{m.Ref, r.Sub}
 	n := c.open[k]
 	switch {
 	case e.Kind == evidence.NackCalled:
-		c.open[k] = &nack{called: stampOf(e), session: e.Session}
+		c.open[k] = &nack{called: ledger.StampOf(e), session: e.Session}
 		return
 	case n == nil:
 		return
 	case e.Kind == evidence.Delivered:
-		if n.again.seq == 0 {
-			n.again = stampOf(e)
+		if n.again.Seq == 0 {
+			n.again = ledger.StampOf(e)
 		}
 	case e.Ack == evidence.AckConfirmed:
 		n.confirmed = true
@@ -81,32 +82,32 @@ func (c *pacing) observe(l *ledger, e *evidence.Event, m *message, r *receipt, o
 		delete(c.open, k)
 		return
 	}
-	if n.confirmed && n.again.seq != 0 {
+	if n.confirmed && n.again.Seq != 0 {
 		delete(c.open, k)
-		c.judge(l, m, r, n, out)
+		c.judge(v, m, r, n, out)
 	}
 }
 
-func (c *pacing) judge(l *ledger, m *message, r *receipt, n *nack, out *ruling) {
-	if m.struckAt(frameDeliver) {
+func (c *pacing) judge(v view, m *message, r *receipt, n *nack, out *ruling) {
+	if m.StruckAt(ledger.FrameDeliver) {
 		return
 	}
 	out.instances++
-	waited := n.again.at - n.called.at
+	waited := n.again.At - n.called.At
 	if out.instances == 1 || waited < c.soon {
 		c.soon = waited
 	}
-	if waited >= l.limits.NackDelay {
+	if waited >= v.Limits.NackDelay {
 		return
 	}
-	f := l.finding(m, r, "too-soon", n.called.seq, n.again.seq)
+	f := v.finding(m, r, "too-soon", n.called.Seq, n.again.Seq)
 	f.HandOver = BrokerToConsumer
-	f.Text = fmt.Sprintf("%s came again %v after the call of its NACK, and the profile states at least %v", l.label(m), waited, l.limits.NackDelay)
+	f.Text = fmt.Sprintf("%s came again %v after the call of its NACK, and the profile states at least %v", v.Label(m), waited, v.Limits.NackDelay)
 	out.violate(byEvents, f)
 }
 
-func (c *pacing) conclude(l *ledger, out *ruling) {
-	if l.limits.NackDelay <= 0 {
+func (c *pacing) conclude(v view, out *ruling) {
+	if v.Limits.NackDelay <= 0 {
 		out.notApplicable = "the profile states no delay after a NACK"
 	}
 	if out.instances > 0 {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/guarantees/internal/ledger"
 )
 
 var strangersRefused = Guarantee{
@@ -23,12 +24,12 @@ func (c *probing) on() []evidence.Kind {
 	return []evidence.Kind{evidence.Probed, evidence.ProcessExited}
 }
 
-func (c *probing) observe(l *ledger, e *evidence.Event, _ *message, _ *receipt, out *ruling) {
+func (c *probing) observe(v view, e *evidence.Event, _ *message, _ *receipt, out *ruling) {
 	if e.Kind == evidence.ProcessExited {
-		c.stopped = c.stopped || e.Actor == actorBroker && e.Exit != nil && e.Exit.Ordered
+		c.stopped = c.stopped || e.Actor == ledger.Broker && e.Exit != nil && e.Exit.Ordered
 		return
 	}
-	struck := c.stopped || len(l.active) > 0
+	struck := c.stopped || v.FaultActive()
 	c.stopped = false
 	out.instances++
 	switch {
@@ -58,4 +59,4 @@ func nameOrNone(c evidence.Cause) string {
 	return c.String()
 }
 
-func (*probing) conclude(*ledger, *ruling) {}
+func (*probing) conclude(view, *ruling) {}

@@ -26,9 +26,9 @@ func (s *suspicions) add(from, to time.Duration, f Finding) {
 	}
 }
 
-func (s *suspicions) conclude(l *ledger, out *ruling) {
+func (s *suspicions) conclude(v view, out *ruling) {
 	for _, x := range s.list {
-		if l.calm(x.from, x.to) {
+		if v.Calm(x.from, x.to) {
 			// Of a run whose harness failed nobody knows what disturbed it.
 			out.violate(byAbsence, x.finding)
 		}

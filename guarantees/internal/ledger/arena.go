@@ -1,9 +1,9 @@
-package guarantees
+package ledger
 
 import "github.com/cespare/xxhash/v2"
 
-// ref names one publish in the ledger; 0 is none.
-type ref uint32
+// Ref names one publish of a ledger; 0 is none.
+type Ref uint32
 
 // arena holds values without pointers in chunks: it grows without copying, its
 // addresses are stable, and the garbage collector never looks inside.
@@ -42,11 +42,11 @@ type index struct {
 
 type cell struct {
 	tag uint32
-	ref ref
+	ref Ref
 }
 
 // find gives the first publish whose hash is h, or 0.
-func (x *index) find(h uint64, same func(ref) bool) ref {
+func (x *index) find(h uint64, same func(Ref) bool) Ref {
 	if len(x.cells) == 0 {
 		return 0
 	}
@@ -60,7 +60,7 @@ func (x *index) find(h uint64, same func(ref) bool) ref {
 }
 
 // put adds a publish whose hash is not there yet.
-func (x *index) put(h uint64, r ref) {
+func (x *index) put(h uint64, r Ref) {
 	if 4*(x.n+1) > 3*len(x.cells) {
 		old := x.cells
 		x.cells = make([]cell, max(1<<10, 2*len(old)))
@@ -83,9 +83,9 @@ func (x *index) place(c cell) {
 	x.cells[i] = c
 }
 
-// hash of s, the same on every machine; 0 is kept for "no ID". Two of ten
+// Hash of s, the same on every machine; 0 is kept for "no ID". Two of ten
 // million IDs agree by accident once in 370,000 runs.
-func hash(s string) uint64 {
+func Hash(s string) uint64 {
 	if s == "" {
 		return 0
 	}
