@@ -14,7 +14,7 @@ func (v view) table(found []Finding) (table []Message, leftOut int) {
 	named := make(map[ref]bool, len(found))
 	for _, f := range found {
 		if r := v.LookUp(f.PublishID); r != 0 {
-			named[r] = true
+			named[v.Message(r).Ref] = true // restored, if it was frozen
 		}
 	}
 	type row struct {
@@ -24,7 +24,7 @@ func (v view) table(found []Finding) (table []Message, leftOut int) {
 	}
 	var rows []row
 	total := 0
-	v.Each(func(m *message) {
+	frozen := v.EachHot(func(m *message) {
 		if m.Called.Seq == 0 {
 			return
 		}
@@ -46,7 +46,7 @@ func (v view) table(found []Finding) (table []Message, leftOut int) {
 	for _, r := range rows {
 		table = append(table, v.tableRow(v.Message(r.ref)))
 	}
-	return table, total - len(table)
+	return table, total + frozen - len(table)
 }
 
 // open reports whether an accepted message is not settled with every subscriber.

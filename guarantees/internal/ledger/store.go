@@ -449,6 +449,19 @@ func (st *store) Aliases(m *Message) []*Message {
 	return same
 }
 
+// EachHot runs f over every publish that is not frozen, in order of first
+// mention, and counts the others.
+func (st *store) EachHot(f func(*Message)) (frozen int) {
+	for r := uint32(1); r <= st.slots.n; r++ {
+		if s := st.slots.at(r); s.hot != 0 {
+			f(st.hot[s.hot-1])
+		} else {
+			frozen++
+		}
+	}
+	return frozen
+}
+
 // Each runs f over every publish, in order of first mention. f must not keep m.
 func (st *store) Each(f func(*Message)) {
 	scratch := new(Message)
