@@ -60,13 +60,13 @@ func (c *final) delivered(v view, e *evidence.Event, m *message, r *receipt, out
 	}
 }
 
-// late: now is past the time in which a frame sent before the confirm can arrive.
+// late reports whether a frame sent before the confirm must have arrived by now.
 func (v view) late(r *receipt) bool {
 	return v.Limits.InFlightBound > 0 && v.Now.At > r.Confirm.At+v.Limits.InFlightBound
 }
 
-// undone: the broker ended by itself after the acknowledgement was made, and
-// before what it does for it had to be done.
+// undone reports whether the broker crashed by itself before it had to make the
+// acknowledgement durable.
 func (v view) undone(r *receipt) bool {
 	return !v.Profile.ConfirmIsDurable && v.FailedAround(r, true)
 }
@@ -96,7 +96,7 @@ func (c *final) close(v view, m *message, out *ruling) {
 		if legal || !s.Certain || snapshot.Trust != evidence.Exact {
 			continue
 		}
-		// The row of a message that several subscribers share goes with the last.
+		// A row that several subscribers share is deleted with the last acknowledgement.
 		var last *receipt
 		for i := range m.Receipts {
 			r := &m.Receipts[i]

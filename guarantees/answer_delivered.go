@@ -17,9 +17,9 @@ var answerDelivered = Guarantee{
 }
 
 type relayed struct {
-	waiting   map[ref]answerFrame   // answers that have passed, and whose callers have not returned
-	heard     map[connection]uint64 // the latest answer's frame of which the caller has returned
-	overtaken map[ref]bool          // left unknown though a later answer had been heard
+	waiting   map[ref]answerFrame   // answers that passed while their callers still waited
+	heard     map[connection]uint64 // the latest frame whose answer reached its caller
+	overtaken map[ref]bool          // left unknown though a later answer had arrived
 }
 
 // connection of a link.
@@ -65,7 +65,7 @@ func (c *relayed) close(v view, m *message, out *ruling) {
 	out.instances++
 	kind, what := "", ""
 	switch {
-	case m.Affirmed.Seq != 0 && m.Denied.Seq != 0: // both were said, of whatever the frames mean
+	case m.Affirmed.Seq != 0 && m.Denied.Seq != 0: // both answers passed, which proves neither
 		return
 	case m.Returned.Seq == 0:
 		if !c.passed(v, m, v.Now) {
@@ -97,8 +97,8 @@ func (c *relayed) close(v view, m *message, out *ruling) {
 	out.violate(byEvents, f)
 }
 
-// passed reports whether the frame had the time to arrive before its caller
-// gave up, and nothing of ours kept it.
+// passed reports whether the frame had time to arrive before its caller gave up,
+// and no fault delayed it.
 func (c *relayed) passed(v view, m *message, until stamp) bool {
 	s := v.Session(m.Session)
 	at := max(m.Affirmed.At, m.Denied.At)

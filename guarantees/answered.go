@@ -15,7 +15,7 @@ var answered = Guarantee{
 }
 
 type promptness struct {
-	asked   map[symbol]stamp // by session: its subscription, or its latest acknowledgement of one message
+	asked   map[symbol]stamp // by session: when it asked for its subscription
 	longest time.Duration
 	late    suspicions
 }
@@ -40,7 +40,7 @@ func (c *promptness) observe(v view, e *evidence.Event, m *message, r *receipt, 
 		called = m.Called
 	case evidence.AckReturned:
 		if r.Acked.Seq != e.Seq && r.Acked.Seq != 0 || r.Deliveries > 1 || e.Ack == evidence.AckSent {
-			return // only the first call of a message is remembered
+			return // only the first call for a message is recorded
 		}
 		called, what = r.AckCalled, "an acknowledgement"
 	case evidence.LookupReturned:

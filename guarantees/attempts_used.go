@@ -15,9 +15,9 @@ var attemptsUsed = Guarantee{
 
 type burial struct {
 	redriven map[ref]bool
-	unnamed  bool // an order to redrive that names no message we know
+	unnamed  bool // a redrive that names no known message
 	served   []resurrection
-	strange  suspicions // first deliveries that are none, by their count
+	strange  suspicions // first deliveries with a later attempt number
 }
 
 type resurrection struct {
@@ -56,7 +56,7 @@ func (c *burial) observe(v view, e *evidence.Event, m *message, r *receipt, out 
 	}
 }
 
-// first judges what the first delivery that a subscriber sees says of itself.
+// first judges the attempt number of the first delivery that a subscriber sees.
 func (c *burial) first(v view, e *evidence.Event, m *message, r *receipt, out *ruling) {
 	if e.Attempt == 0 {
 		return
@@ -66,7 +66,7 @@ func (c *burial) first(v view, e *evidence.Event, m *message, r *receipt, out *r
 		return
 	}
 	s := v.Subscriber(r.Sub)
-	// Its broker may have learnt of the end of a session only after the call.
+	// The broker may have noticed the end of a session only after the call.
 	if since := m.Called.At - v.Limits.InFlightBound; s == nil || s.Died.Seq != 0 && s.Died.At >= since || s.Ended.Seq != 0 && s.Ended.At >= since ||
 		v.Limits.RedeliveryPeriod > 0 && v.Now.At >= m.Called.At+v.Limits.RedeliveryPeriod {
 		return
@@ -77,7 +77,7 @@ func (c *burial) first(v view, e *evidence.Event, m *message, r *receipt, out *r
 	c.strange.add(m.Called.At, v.Now.At+v.Limits.InFlightBound, f)
 }
 
-// again notes a delivery of what was seen dead.
+// again records a delivery of a message that was seen dead.
 func (c *burial) again(v view, e *evidence.Event, m *message, dead stamp) {
 	s := v.SessionOf(e)
 	late := v.Limits.InFlightBound > 0 && v.Now.At > dead.At+v.Limits.InFlightBound && !v.Delayed(s.Actor.Name, dead.At+v.Limits.InFlightBound, v.Now.At)
@@ -157,7 +157,7 @@ func (c *burial) early(v view, m *message, r *receipt, row *evidence.StoredRow, 
 	out.violate(byEvents, f)
 }
 
-// undisturbed: nothing in the run can have swallowed a delivery of a message.
+// undisturbed reports whether nothing in the run can have hidden a delivery.
 func (c *burial) undisturbed(v view, m *message, r *receipt) bool {
 	s := v.Subscriber(r.Sub)
 	return m.Struck == nil && v.Fired.Seq == 0 && !v.Failed() && s != nil && s.Died.Seq == 0 && s.Ended.Seq == 0

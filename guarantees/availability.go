@@ -15,7 +15,7 @@ var availability = Guarantee{
 
 type readiness struct {
 	refused suspicions
-	armed   bool // a fault was set up, which may have ended an idle session before it is seen to strike
+	armed   bool // a fault was armed, which may end an idle session before it is seen to fire
 }
 
 func (c *readiness) on() []evidence.Kind {
@@ -47,7 +47,7 @@ func (c *readiness) observe(v view, e *evidence.Event, m *message, _ *receipt, o
 	f := v.finding(m, nil, "false-decline", s.LiveSince.Seq, e.Seq)
 	since := m.Called.At - v.Limits.RecoveryBound
 	if e.Acceptance == evidence.Rejected {
-		// A session that broke long ago is noticed by the first publish on it.
+		// A broken session is noticed by the first publish on it, however late.
 		f.Kind, since = "false-rejection", 0
 	}
 	f.Subscription, f.HandOver = v.Name(s.Name), ClientToBroker
@@ -55,8 +55,8 @@ func (c *readiness) observe(v view, e *evidence.Event, m *message, _ *receipt, o
 	c.refused.add(since, v.Now.At+v.Limits.InFlightBound, f)
 }
 
-// readySince gives a logical subscriber of a publish that has had a session
-// since before its call.
+// readySince finds a logical subscriber that has been ready since before the
+// publish was called.
 func (v view) readySince(m *message) *subscriber {
 	for _, s := range v.Matching(m.Destination) {
 		if s.Live > 0 && s.LiveSince.Before(m.Called) {

@@ -33,7 +33,7 @@ func (c retry) close(v view, m *message, out *ruling) {
 			continue
 		}
 		if m.Redriven > 0 {
-			out.instances++ // its attempts were used up once, and it was found dead-lettered
+			out.instances++ // it had used up its attempts and was dead-lettered
 		}
 		if r.Acked.Seq != 0 || v.Automatic {
 			continue
@@ -46,7 +46,7 @@ func (c retry) close(v view, m *message, out *ruling) {
 	}
 }
 
-// buried judges where a message is whose attempts are used up.
+// buried judges where a message is that has used up its attempts.
 func (c retry) buried(v view, m *message, r *receipt, dead *evidence.StoredRow, out *ruling) {
 	pending := v.EndRow(m, r.Sub, evidence.RowPending)
 	violate := func(p proof, kind, text string) {
@@ -68,7 +68,7 @@ func (c retry) buried(v view, m *message, r *receipt, dead *evidence.StoredRow, 
 		out.undecided(v.Label(m) + ": its last attempt had not ended when the run did")
 	case pending != nil && ledger.Foreign(v.BrokerEnd, pending):
 		out.undecided(v.Label(m) + " used up its attempts, and the broker left its partition")
-	case pending == nil && m.TTL > 0 && (m.Called.At+m.TTL <= v.Now.At || v.ClockSet): // it expired before it could be a dead letter
+	case pending == nil && m.TTL > 0 && (m.Called.At+m.TTL <= v.Now.At || v.ClockSet): // it expired before it could be dead-lettered
 	case pending != nil:
 		violate(byAbsence, "not-dead-lettered", "used up its attempts and stays pending, in no dead-letter queue")
 	default:

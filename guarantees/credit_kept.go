@@ -17,7 +17,7 @@ var creditKept = Guarantee{
 
 type crediting struct{ seats map[symbol]*credited } // by consumer
 
-// credited is a consumer with what it has open, oldest first.
+// credited is a consumer with its open deliveries, oldest first.
 type credited struct {
 	window, conn int
 	session      symbol
@@ -28,7 +28,7 @@ type credited struct {
 
 type opened struct {
 	ref   ref
-	until time.Duration // it cannot have run out before
+	until time.Duration // its hold cannot have run out earlier; -1 is as long as the session
 }
 
 func (c *crediting) on() []evidence.Kind {
@@ -88,7 +88,7 @@ func (s *credited) close(m ref) {
 
 func (c *crediting) opens(v view, s *credited, m *message, e *evidence.Event, out *ruling) {
 	out.instances++
-	s.close(m.Ref) // handed over again: one place
+	s.close(m.Ref) // a redelivery takes no further credit
 	if len(s.open) >= s.window {
 		kept := s.open[:0]
 		for _, o := range s.open {
@@ -105,15 +105,15 @@ func (c *crediting) opens(v view, s *credited, m *message, e *evidence.Event, ou
 		}
 		return
 	}
-	s.told = true // each session once
+	s.told = true // once per session
 	f := v.finding(m, nil, "over-credit", e.Seq)
 	f.HandOver = BrokerToConsumer
 	f.Text = fmt.Sprintf("session %s had %d deliveries open, and asked for no more than %d", v.Name(s.session), len(s.open), s.window)
 	out.violate(byEvents, f)
 }
 
-// certain is until when a delivery is open for certain, if its consumer says
-// nothing; -1 is as long as the session.
+// certain is until when a delivery certainly stays open without an answer of its
+// consumer; -1 is as long as the session.
 func (c *crediting) certain(v view, s *credited, m *message) time.Duration {
 	switch v.Profile.Redelivers {
 	case evidence.RedeliverTimeout, evidence.RedeliverClaim:
@@ -128,7 +128,7 @@ func (c *crediting) certain(v view, s *credited, m *message) time.Duration {
 		from = max(from, m.Called.At)
 	}
 	until := from + v.Limits.RedeliveryPeriod
-	if m.TTL > 0 { // what expires gives its place back
+	if m.TTL > 0 { // expiry returns the credit
 		until = max(0, min(until, m.Called.At+m.TTL-v.Limits.ExpiryTolerance))
 	}
 	return until

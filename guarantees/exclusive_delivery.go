@@ -17,7 +17,7 @@ var exclusiveDelivery = Guarantee{
 	new:  func() checker { return &exclusive{doubts: make(map[holding]doubt)} },
 }
 
-// maxDoubts hand-overs wait for what is recorded late.
+// maxDoubts hand-overs are kept until events that are recorded late are known.
 const maxDoubts = 1 << 12
 
 type exclusive struct{ doubts map[holding]doubt }
@@ -27,7 +27,8 @@ type holding struct {
 	sub symbol
 }
 
-// doubt is a second hand-over, unless an end of the first hold is recorded yet.
+// doubt is a second hand-over, unless the end of the first hold is still to be
+// recorded.
 type doubt struct {
 	at, before stamp
 	holder     *session
@@ -44,7 +45,7 @@ func (c *exclusive) observe(v view, e *evidence.Event, m *message, r *receipt, o
 	case m == nil || r == nil:
 	case e.Kind == evidence.Delivered:
 		c.delivered(v, e, m, r, out)
-	case len(c.doubts) > 0: // an end of the hold that was recorded late
+	case len(c.doubts) > 0: // the hold ended before, recorded late
 		k := holding{m.Ref, r.Sub}
 		if d, ok := c.doubts[k]; ok && e.At <= d.at.At && v.Name(d.name) == e.Session {
 			delete(c.doubts, k)
@@ -74,14 +75,14 @@ func (c *exclusive) delivered(v view, e *evidence.Event, m *message, r *receipt,
 	}
 }
 
-// stirred: a fault is at work that may end sessions without their client's
-// knowledge, or move the clock.
+// stirred reports whether a fault is at work that may end sessions unnoticed by
+// their clients, or change the clock.
 func (v view) stirred() bool {
 	return v.ClockSet || v.FaultActive(evidence.Link) || v.FaultActive() && v.DelayedSince(v.Now.At)
 }
 
 // holdsUntil is the earliest time at which the hold before the last delivery
-// can have run out.
+// can have expired.
 func (v view) holdsUntil(m *message, s *session, r *receipt) time.Duration {
 	switch v.Profile.Redelivers {
 	case evidence.RedeliverTimeout, evidence.RedeliverClaim:

@@ -26,7 +26,7 @@ func (expiry) observe(v view, e *evidence.Event, m *message, r *receipt, out *ru
 	tolerance := v.Limits.ExpiryTolerance
 	if e.Kind == evidence.Delivered {
 		if v.DeliverFrames {
-			return // the frame has told
+			return // judged by its frame
 		}
 		tolerance += v.Limits.InFlightBound
 	} else if e.Frame != ledger.FrameDeliver || e.Struck != "" || v.Delayed(v.Symbol(e.Link), m.Deadline()+tolerance, v.Now.At) {
@@ -51,7 +51,7 @@ func (c expiry) close(v view, m *message, out *ruling) {
 		out.instances++
 	}
 	earliest := m.Called.At + m.TTL - v.Limits.ExpiryTolerance
-	// Under a clock fault the broker may rightly think that it is later.
+	// Under a clock fault the broker may rightly assume a later time.
 	if v.ClockSet {
 		return
 	}
@@ -81,7 +81,7 @@ func (expiry) early(v view, m *message, out *ruling, p proof, at stamp, what str
 	out.violate(p, f)
 }
 
-// served is when the one stored message that a publish stands for was first seen
+// served is when the stored message of a publish, or of an alias, was first seen
 // on its way to a consumer.
 func (v view) served(m *message) (first stamp) {
 	for _, o := range v.Aliases(m) {

@@ -7,7 +7,7 @@ import (
 	"github.com/custodymq/custody/guarantees/internal/ledger"
 )
 
-// fairRun is how many messages in a row may pass a ready consumer by.
+// fairRun is how many deliveries in a row may pass over a ready consumer.
 const fairRun = 20
 
 var fairService = Guarantee{
@@ -70,7 +70,7 @@ func (c *fairness) observe(v view, e *evidence.Event, m *message, r *receipt, ou
 	}
 }
 
-// live are the seats of a set whose sessions last.
+// live are the seats of a set whose sessions are live.
 func (c *fairness) live(sub symbol) []*seat {
 	kept := c.sets[sub][:0]
 	for _, s := range c.sets[sub] {

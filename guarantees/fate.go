@@ -7,12 +7,12 @@ import (
 	"github.com/custodymq/custody/guarantees/internal/ledger"
 )
 
-// emptyEnd reports whether the broker counts no row at all at the end.
+// emptyEnd reports whether the broker counts no rows at the end.
 func (v view) emptyEnd() bool {
 	return v.BrokerEnd != nil && v.BrokerEnd.Trust == evidence.CountsOnly && v.BrokerEnd.Count == 0
 }
 
-// quiet reports whether the drain ended with a proof that nothing more comes.
+// quiet reports whether the drain ended with proof that nothing more is coming.
 func (v view) quiet() bool {
 	switch v.DrainReason {
 	case evidence.DrainSettled, evidence.DrainBarrier, evidence.DrainQuiet:
@@ -27,7 +27,7 @@ type fate uint8
 const (
 	fulfilled fate = iota
 	excused        // with proof: dead-lettered with a reason, purged, expired
-	kept           // in a visible row, and nobody there to take it
+	kept           // in a visible row, with no consumer ready
 	waiting        // in a visible row or in flight, with a consumer ready
 	unproven       // not served, and nothing proves it lost
 	lost
@@ -39,16 +39,16 @@ type outcomeOf struct {
 	handOver HandOver
 }
 
-// obliged are the receipts that an accepted message owes. Where no subscriber
-// matched for certain, somebody must still get it: then the receipt that came
+// obliged are the receipts that an accepted message owes. If no subscriber
+// certainly matched, somebody must still get it: then it is the receipt that got
 // furthest, or an empty one.
 func (v view) obliged(m *message) []*receipt {
 	var must []*receipt
 	for i := range m.Receipts {
 		r := &m.Receipts[i]
 		s := v.Subscriber(r.Sub)
-		// A subscriber that ended before it was served is owed nothing of its
-		// own; one that is durable, or was served, is.
+		// A subscriber that ended before it was served is owed nothing, unless
+		// it is durable.
 		if r.Must && (s == nil || s.Durable || s.Died.Seq < m.Called.Seq || r.Deliveries > 0) {
 			must = append(must, r)
 		}
@@ -66,7 +66,8 @@ func (v view) obliged(m *message) []*receipt {
 	return []*receipt{best}
 }
 
-// reached: the business effect is there; where the run has none, the acknowledgement.
+// reached reports whether there is a business effect, or, in a run without
+// effects, an acknowledgement.
 func (v view) reached(m *message, r *receipt) bool {
 	if v.HasEffects {
 		return v.EffectsOf(m, r.Sub) > 0
@@ -74,7 +75,7 @@ func (v view) reached(m *message, r *receipt) bool {
 	return v.Acknowledged(r)
 }
 
-// fateOf judges one obligation. It is called when all events and rows are read.
+// fateOf judges one obligation, when all events and rows are read.
 func (v view) fateOf(m *message, r *receipt) outcomeOf {
 	if v.HasEffects && v.BusinessEnd == nil {
 		return outcomeOf{unproven, "effects were reported, and no business rows were read to judge them by", ""}
@@ -102,7 +103,7 @@ func (v view) fateOf(m *message, r *receipt) outcomeOf {
 		return outcomeOf{excused, why, ""}
 	}
 	row := v.anyEndRow(m, r.Sub, evidence.RowPending)
-	// A refused row (of another protocol version) is shown and kept, not served.
+	// A refused row (of another protocol version) is kept, and never served.
 	if v.anyEndRow(m, r.Sub, evidence.RowRefused) != nil {
 		return outcomeOf{kept, "refused by version, its row untouched", ""}
 	}
@@ -117,7 +118,7 @@ func (v view) fateOf(m *message, r *receipt) outcomeOf {
 		return outcomeOf{kept, "stored, and no consumer there", ""}
 	}
 	if maybeAcked && !v.HasEffects {
-		return outcomeOf{fate: fulfilled} // the client did its part, and nothing is left
+		return outcomeOf{fate: fulfilled} // the client did its part, and no row is left
 	}
 	if !v.absent(m, r) {
 		return outcomeOf{unproven, "not served by the end, and neither rows nor the drain prove that it never will be", ""}
@@ -146,10 +147,10 @@ func (v view) anyEndRow(m *message, sub symbol, state evidence.RowState) *eviden
 	return nil
 }
 
-// absent reports whether it is proven that a message is nowhere any more: an
-// exact look at the rows, or a drain that ended on evidence. Memory shows no
-// rows, and quiet proves nothing where nobody was there to be served, where
-// somebody may still have it, or where it is we who kept it back.
+// absent reports whether a message is provably gone: by an exact look at the
+// rows, or by a drain that ended on evidence. Messages in memory have no rows,
+// and quiet proves nothing if no consumer was ready, if one may still hold the
+// message, or if a fault withheld it.
 func (v view) absent(m *message, r *receipt) bool {
 	if (v.ExactEnd() || v.emptyEnd()) && m.HeldBy != evidence.HeldByBrokerMemory && m.HeldBy != evidence.HeldByClient {
 		return true
@@ -160,8 +161,8 @@ func (v view) absent(m *message, r *receipt) bool {
 	return v.quiet() && v.Ready(m, r.Sub) && (v.DrainReason != evidence.DrainQuiet || !v.heldSomewhere(r.Sub))
 }
 
-// heldSomewhere reports whether a message may be in the hands of a consumer that settles
-// nothing, or among rows that are only counted.
+// heldSomewhere reports whether a message may be held by a consumer that settles
+// nothing, or be among rows that are only counted.
 func (v view) heldSomewhere(sub symbol) bool {
 	if v.BrokerEnd != nil && v.BrokerEnd.Trust == evidence.CountsOnly && v.BrokerEnd.Count > 0 {
 		return true
@@ -174,14 +175,14 @@ func (v view) heldSomewhere(sub symbol) bool {
 	return false
 }
 
-// dropped reports whether a message has had all the deliveries after which its
-// system drops it by design.
+// dropped reports whether a message was delivered so often that its system drops
+// it by design.
 func (v view) dropped(r *receipt) bool {
 	limit := v.Limits.DropsAfter
 	return limit > 0 && max(r.Deliveries, r.Attempt) >= limit
 }
 
-// excuse is the proof that lets a message off; empty if there is none.
+// excuse is the proof that a message was lawfully not served; empty without one.
 func (v view) excuse(m *message, r *receipt) string {
 	if v.dropped(r) {
 		return "dropped after its last delivery, as the profile says"
@@ -201,7 +202,7 @@ func (v view) excuse(m *message, r *receipt) string {
 		if row = v.EndRow(o, r.Sub, evidence.RowPending); row != nil && row.Expired {
 			return "expired, its row lingers"
 		}
-		// The system counts from when it took the message: after the call at the earliest.
+		// The system's time to live starts after the call at the earliest.
 		if o.Deadline() > 0 && o.Called.At+o.TTL <= v.Now.At && !o.Owed {
 			return "expired before it was settled"
 		}
@@ -209,8 +210,8 @@ func (v view) excuse(m *message, r *receipt) string {
 	return ""
 }
 
-// lastSeen is the hand-over at which a lost message was last seen: the one
-// after the party that was responsible.
+// lastSeen is the hand-over at which a message was lost: the one after the party
+// that was last responsible.
 func (v view) lastSeen(m *message, r *receipt) HandOver {
 	stored := len(m.Rows) > 0
 	switch {

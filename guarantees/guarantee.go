@@ -13,16 +13,17 @@ import (
 type Guarantee struct {
 	Name  string // evidence.NoAcceptedLoss, …
 	Usual string // what the field calls it
-	Text  string // holds when, in one sentence
+	Text  string // the promise, in one sentence
 	Rule  string // how it is judged, and what proves a violation
 
 	new func() checker
 }
 
-// view is all that a checker may ask: see ledger.View.
+// view is all that a checker may ask of the run; here it gains what several
+// checkers need to say about it.
 type view struct{ *ledger.View }
 
-// What a checker is shown.
+// What a checker sees of the ledger.
 type (
 	message    = ledger.Message
 	receipt    = ledger.Receipt
@@ -33,27 +34,27 @@ type (
 	symbol     = ledger.Symbol
 )
 
-// checker judges one guarantee over one history. It may also be an observer (of
-// events, in order) and a closer (of publishes, when all events are read).
+// checker judges one guarantee over one history. It may also be an observer, of
+// events in order, and a closer, of every publish once all events are read.
 type checker interface {
-	// conclude is called once, last.
+	// conclude is called once, at the end.
 	conclude(view, *ruling)
 }
 
-// observer sees an event after the ledger does. m and r are nil where the event
-// is about no publish or no logical subscriber; a frame comes once for each
-// message in it. Deliveries that our own faults forged are never shown.
+// observer sees an event after the ledger. m and r are nil if the event is about
+// no publish or no logical subscriber; a frame is shown once for each message in
+// it. Deliveries that the harness's own faults forged are never shown.
 type observer interface {
 	on() []evidence.Kind
 	observe(v view, e *evidence.Event, m *message, r *receipt, out *ruling)
 }
 
-// closer sees every publish once, when rows are known too. It must not keep m.
+// closer sees every publish once, when the rows are known. It must not retain m.
 type closer interface {
 	close(v view, m *message, out *ruling)
 }
 
-// Guarantees is the list, in the order of reports.
+// Guarantees lists all, in the order of reports.
 func Guarantees() []Guarantee {
 	return []Guarantee{
 		noAcceptedLoss,
@@ -92,8 +93,8 @@ func Guarantees() []Guarantee {
 	}
 }
 
-// proof says what a violation rests on. One that rests on absence needs a run
-// that came to its end; one shown by events stands in any.
+// proof is what a violation rests on. One by absence needs a run that completed;
+// one by events stands in any.
 type proof uint8
 
 const (
@@ -104,10 +105,10 @@ const (
 // maxFindings of one verdict are shown; the rest are counted.
 const maxFindings = 20
 
-// ruling gathers what one checker finds.
+// ruling collects the findings of one checker.
 type ruling struct {
 	guarantee     string
-	unfinished    bool // the run did not come to its end: absence proves nothing
+	unfinished    bool // the run did not complete: absence proves nothing
 	instances     int
 	broken        int
 	findings      []Finding
@@ -118,10 +119,10 @@ type ruling struct {
 	notApplicable string
 	layers        []Layer
 	measures      []Measure
-	held          string // why it is held, if more can be said than the count
+	held          string // what to add to the count if it is held
 }
 
-// violate notes a violation.
+// violate records a violation.
 func (o *ruling) violate(p proof, f Finding) {
 	if p == byAbsence && o.unfinished {
 		o.undecided("the run did not come to its end, and absence proves nothing before it")
@@ -134,7 +135,7 @@ func (o *ruling) violate(p proof, f Finding) {
 	}
 }
 
-// show notes what breaks no claim and is shown.
+// show records a finding that is reported and breaks no claim.
 func (o *ruling) show(f Finding) {
 	f.Guarantee, f.Unconfirmed = o.guarantee, true
 	o.unconfirmedN++
@@ -143,14 +144,14 @@ func (o *ruling) show(f Finding) {
 	}
 }
 
-// undecided notes an instance that could not be judged; the first why is shown.
+// undecided records an instance that could not be judged; the first reason is shown.
 func (o *ruling) undecided(why string) {
 	if o.open++; o.open == 1 {
 		o.openWhy = why
 	}
 }
 
-// verdict is what all of it comes to.
+// verdict sums up the findings.
 func (o *ruling) verdict() Verdict {
 	v := Verdict{Guarantee: o.guarantee, Instances: o.instances, Layers: o.layers, Measures: o.measures,
 		Findings: append(o.findings, o.unconfirmed...)}
@@ -179,7 +180,7 @@ func (o *ruling) verdict() Verdict {
 	return v
 }
 
-// finding of one publish at one logical subscriber (r may be nil).
+// finding starts a finding on a publish, at a logical subscriber unless r is nil.
 func (v view) finding(m *message, r *receipt, kind string, seqs ...uint64) Finding {
 	f := Finding{Kind: kind, BusinessID: m.BusinessID, PublishID: v.PublishID(m), MessageID: m.MessageID}
 	if m.Called.Seq > 1 || !m.Frozen {
@@ -192,12 +193,12 @@ func (v view) finding(m *message, r *receipt, kind string, seqs ...uint64) Findi
 	return f
 }
 
-// events lists the numbers that are not 0, in order, each once.
+// events sorts sequence numbers, without duplicates and zeros.
 func events(seqs ...uint64) []uint64 {
 	seqs = slices.DeleteFunc(seqs, func(s uint64) bool { return s == 0 })
 	slices.Sort(seqs)
 	return slices.Compact(seqs)
 }
 
-// milliseconds for a measure.
+// milliseconds is the value of a measure.
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

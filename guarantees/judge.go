@@ -19,14 +19,14 @@ const MaxMessages = ledger.MaxTimelines
 // maxAnomalies bounds the two lists of findings of a run.
 const maxAnomalies = 200
 
-// Judge reads a history once and says what it proves. It depends on nothing
+// Judge reads a history once and reports what it proves. It depends on nothing
 // else: the same evidence gives the same judgement anywhere.
 //
-// An error means that it cannot be judged at all (a newer format, no events, a
-// guarantee that this version does not know). Of a run that was cancelled or
-// failed nothing is Held, Judgement.Error says why, and what its events prove to
-// be broken stands. Evidence that is not whole (damaged, with a gap, without an
-// end) gives no verdict at all: a flipped bit must not accuse a system.
+// An error means that the history cannot be judged (a newer format, no events, a
+// guarantee that this version does not know). If the run was cancelled or failed,
+// Judgement.Error says why: nothing is Held then, but violations that its events
+// prove stand. Incomplete evidence (damaged, with a gap, without an end) gives no
+// verdict at all: a flipped bit must not accuse a system.
 func Judge(h *evidence.History) (Judgement, error) {
 	m := &h.Manifest
 	if m.Format > evidence.FormatVersion {
@@ -69,7 +69,7 @@ type judge struct {
 	unlisted   bool // a fault fired that the manifest does not list
 	cutShort   string
 	failure    string
-	damage     string // why the evidence is not whole; then it is the failure too
+	damage     string // why the evidence is incomplete; then it is the failure, too
 	lastSeq    uint64
 	read       uint64
 	seen       int // snapshots shown to the conditions
@@ -125,7 +125,7 @@ func (j *judge) judge(out *Judgement) {
 	j.conclude(out)
 }
 
-// ending says why a run did not come to its end; empty if it did.
+// ending says why a run did not complete; empty if it did.
 func (j *judge) ending() string {
 	end := j.history.Manifest.End
 	if end != nil && end.How != evidence.EndCompleted {
@@ -134,7 +134,7 @@ func (j *judge) ending() string {
 	return ""
 }
 
-// torn says why the evidence is not whole, as far as is known before its events
+// torn says why the evidence is incomplete, as far as is known before its events
 // are read.
 func (j *judge) torn() string {
 	switch h := j.history; {
@@ -187,7 +187,7 @@ func (j *judge) readEvents() error {
 				j.cutShort = cutShort(e)
 			}
 		case evidence.ProcessExited:
-			// Somebody outside killed it: that says nothing about the system.
+			// Killed from outside, which says nothing about the system.
 			if e.Actor == ledger.Broker && e.Exit != nil && !e.Exit.Ordered && e.Exit.Signal == "killed" && j.failure == "" {
 				j.failure = fmt.Sprintf("the broker was killed by something outside the run (event %d)", e.Seq)
 			}
@@ -198,15 +198,15 @@ func (j *judge) readEvents() error {
 	return nil
 }
 
-// showSnapshots lets the conditions see the snapshots up to an event, in order.
+// showSnapshots passes the snapshots up to an event to the conditions, in order.
 func (j *judge) showSnapshots(seq uint64) {
 	for ; j.seen < len(j.view.Snapshots) && j.view.Snapshots[j.seen].Seq <= seq; j.seen++ {
 		j.conditions.ObserveSnapshot(j.view.Snapshots[j.seen])
 	}
 }
 
-// cutShort says where the deadline of an await has ended the script: whatever
-// it was to bring about after that was not brought about.
+// cutShort says where the deadline of an await ended the script, so that its
+// later steps did not run.
 func cutShort(e *evidence.Event) string {
 	where, left := "", ""
 	if e.Line > 0 {
@@ -281,11 +281,11 @@ func (j *judge) conclude(out *Judgement) {
 			classes = append(classes, f.Class)
 		}
 	}
-	if j.cutShort != "" { // the cause of what else is missing
+	if j.cutShort != "" { // the cause of whatever else is missing
 		out.Reached, out.CutShort, missing = false, j.cutShort, j.cutShort
 	}
 	if j.view.Restarted && !slices.Contains(classes, evidence.BrokerRestart) {
-		classes = append(classes, evidence.BrokerRestart) // a step of the script, and no less a restart
+		classes = append(classes, evidence.BrokerRestart) // by a step of the script, not by a fault
 	}
 	if j.unlisted {
 		classes = append(classes, "unlisted")
@@ -296,7 +296,7 @@ func (j *judge) conclude(out *Judgement) {
 		v.Claimed, v.Covered, v.Owner = coverage(m.Claims, v.Guarantee, classes)
 		expected := slices.Contains(m.Expect, v.Guarantee)
 		if j.damage != "" {
-			v.Outcome = Inconclusive // what was seen stays an anomaly
+			v.Outcome = Inconclusive // its findings remain anomalies
 		}
 		if !expected && v.Outcome != Violated {
 			continue
@@ -331,7 +331,7 @@ func (j *judge) conclude(out *Judgement) {
 	out.Messages, out.MessagesLeftOut = j.view.table(out.Anomalies)
 }
 
-// known says why a violation breaks nothing on the day of the run; empty if it does.
+// known says why a violation does not count on the day of the run; empty if it does.
 func known(m *evidence.Manifest, guarantee string) string {
 	day := m.StartedAt.UTC().Format(evidence.Day)
 	for _, k := range m.Known {

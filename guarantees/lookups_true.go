@@ -16,10 +16,11 @@ var lookupsTrue = Guarantee{
 	new:  func() checker { return &lookups{} },
 }
 
-// lookups compares answers with what each message of a business ID can be.
+// lookups compares answers with the possible standings of each message of a
+// business ID.
 type lookups struct{}
 
-// standings are those that a message may have. The later says more.
+// standings is a set of those that a message may have, the most telling last.
 type standings uint8
 
 const (
@@ -46,7 +47,7 @@ func (c *lookups) close(v view, m *message, out *ruling) {
 		if !k.ByPublish {
 			about = v.Group(m)
 		}
-		// One of them says at least this much, and none says more than that.
+		// The answer is at least the lowest bound, and possible for one of them.
 		least, may := standings(0), standings(0)
 		var proof *message
 		for _, o := range about {
@@ -56,7 +57,7 @@ func (c *lookups) close(v view, m *message, out *ruling) {
 				least, proof = low, o
 			}
 		}
-		if may == 0 { // nothing was there to be stored
+		if may == 0 { // nothing can have been stored
 			may = mayBeAbsent | mayBeForgotten
 		}
 		out.instances++
@@ -86,13 +87,13 @@ func (s standings) atLeast(least standings) string {
 
 var standingNames = [...]string{"never stored", "forgotten", "dead-lettered", "settled", "stored"}
 
-// standings of one message when it was asked for.
+// standings of one message at the time of a look-up.
 func (c *lookups) standings(v view, m *message, k *ledger.Lookup) standings {
 	asked := func(s stamp) bool { return s.Before(k.Called) }
 	since := func(s stamp) bool { return s.Seq != 0 && s.Seq > k.Returned.Seq && s.At > k.Returned.At }
 	switch {
 	case m.Called.Seq == 0, since(m.Called), repeats(v, m):
-		return 0 // not there yet, or another one's message
+		return 0 // not published yet, or an alias
 	case v.Automatic, v.ClockSet, v.Moved(), m.Frozen, len(m.Receipts) > 1:
 		return mayBeAny
 	case m.Refused() && asked(m.Returned):
@@ -100,7 +101,7 @@ func (c *lookups) standings(v view, m *message, k *ledger.Lookup) standings {
 	case !m.Accepted() || !asked(m.Returned):
 		return mayBeAny
 	case asked(m.Purged):
-		return mayBeForgotten | mayBeSettled // after a restart its marker says only that it is finished
+		return mayBeForgotten | mayBeSettled // after a restart only its end is known
 	case m.Purged.Seq != 0 && !since(m.Purged), m.Redriven > 0:
 		return mayBeAny
 	case c.seenDead(v, m, k):
@@ -115,7 +116,7 @@ func (c *lookups) standings(v view, m *message, k *ledger.Lookup) standings {
 	if m.TTL > 0 {
 		tolerance := v.Limits.ExpiryTolerance
 		switch {
-		case k.Returned.At+tolerance < m.Called.At+m.TTL: // it was alive
+		case k.Returned.At+tolerance < m.Called.At+m.TTL: // it had not expired
 		case asked(m.Returned) && k.Called.At > m.Returned.At+m.TTL+tolerance:
 			return mayBeForgotten | mayBeSettled | mayBeDead
 		default:
@@ -128,7 +129,7 @@ func (c *lookups) standings(v view, m *message, k *ledger.Lookup) standings {
 		if remembers := v.Limits.Remembers; remembers == 0 || k.Returned.At-r.Confirm.At >= remembers {
 			may |= mayBeForgotten
 		}
-		if v.FailedBetween(r.AckCalled, k.Returned) { // the row may have outlived the confirmation
+		if v.FailedBetween(r.AckCalled, k.Returned) { // the row may have survived the confirmation
 			may |= mayBeStored | mayBeDead
 		}
 		return may
@@ -140,12 +141,12 @@ func (c *lookups) standings(v view, m *message, k *ledger.Lookup) standings {
 	return mayBeStored | mayBeDead
 }
 
-// repeats: it is an alias of another publish, whose message may be there.
+// repeats reports whether it is an alias of another publish that may be stored.
 func repeats(v view, m *message) bool {
 	return m.Alias && slices.ContainsFunc(v.Aliases(m), func(o *message) bool { return o != m && !o.Alias && !o.Refused() })
 }
 
-// seenDead: a look at the rows before has shown it dead, and nobody has moved it since.
+// seenDead reports whether an earlier snapshot shows it dead-lettered.
 func (c *lookups) seenDead(v view, m *message, k *ledger.Lookup) bool {
 	for _, s := range m.Rows {
 		if s.Certain && s.Row.State == evidence.RowDead && ledger.StampOfSnapshot(s.Snapshot).Before(k.Called) {

@@ -97,8 +97,8 @@ func (c *naming) close(v view, m *message, out *ruling) {
 // placed is the key of a message ID in its destination.
 func placed(m *message) uint64 { return m.MessageKey ^ uint64(m.Destination)*0x9e3779b97f4a7c15 }
 
-// sieve says of a few keys that they were there before though they were not,
-// and never the reverse: what passes it need not be remembered.
+// sieve is a Bloom filter with one hash: of a few new keys it says that they were
+// added before, and never the reverse, so that few need to be remembered.
 type sieve []uint64
 
 func newSieve(n int) sieve { return make(sieve, 1<<bits.Len(uint(n/4))) } // 16 bits a key, at least
@@ -133,7 +133,7 @@ func (c *naming) conclude(v view, out *ruling) {
 	})
 }
 
-// names reports whether the system gave an accepted message the ID that it has.
+// names reports whether an accepted message has an ID that the system gave it.
 func (c *naming) names(m *message) bool {
 	return m.MessageKey != 0 && !m.Alias && m.Accepted() && (m.Frozen || m.Named)
 }

@@ -14,10 +14,10 @@ var noAcceptedLoss = Guarantee{
 	new:  func() checker { return &loss{kept: make(map[uint16]*sequence)} },
 }
 
-// loss finds accepted messages that nobody is responsible for any more.
+// loss finds accepted messages that nobody is responsible for.
 type loss struct {
 	lost      []lostOne
-	kept      map[uint16]*sequence // by producer: what of its accepted sequence is not lost
+	kept      map[uint16]*sequence // by producer: the range of its accepted publishes that are not lost
 	storeKept int
 	excuses   int
 }
@@ -57,7 +57,7 @@ func (c *loss) close(v view, m *message, out *ruling) {
 			f.HandOver = o.handOver
 			f.Text = fmt.Sprintf("%s was lost at %s: %s", v.Label(m), o.handOver, o.why)
 			f.Follows = []string{evidence.RecoveryBounded, evidence.RowsMatchClients}
-			if v.Automatic && o.handOver == ConsumerToBusiness { // its delivery ended the system's part
+			if v.Automatic && o.handOver == ConsumerToBusiness { // the system's responsibility ended with the delivery
 				f.Kind = "lost-by-consumer"
 				out.show(f)
 				continue
@@ -75,8 +75,8 @@ func (c *loss) close(v view, m *message, out *ruling) {
 	}
 }
 
-// unconfirmed shows the loss of a publish of which the application was told
-// "ok" though the system never took responsibility (fire and forget).
+// unconfirmed reports the loss of a fire-and-forget publish: the application was
+// told "ok", and the system never took responsibility.
 func (c *loss) unconfirmed(v view, m *message, out *ruling) {
 	if !m.Unknown() || !m.ToldOK || out.unfinished {
 		return

@@ -15,11 +15,11 @@ var noPhantom = Guarantee{
 }
 
 type phantom struct {
-	corrupted int        // frames that we altered and whose deliveries are still expected without an envelope
+	corrupted int        // frames that a fault altered, whose deliveries may lack an envelope
 	early     []sighting // deliveries recorded before the call of their publish
 }
 
-// maxEarly deliveries wait for the call of their publish to be recorded.
+// maxEarly deliveries are kept until the call of their publish is recorded.
 const maxEarly = 1 << 16
 
 type sighting struct {

@@ -15,7 +15,7 @@ var partitionIsolation = Guarantee{
 }
 
 type isolation struct {
-	home map[ref]int // accepted, not yet through: which start of the broker accepted it, from 1
+	home map[ref]int // the start of the broker that accepted a publish, from 1
 }
 
 func (c *isolation) on() []evidence.Kind {
@@ -69,7 +69,7 @@ func (c *isolation) conclude(v view, out *ruling) {
 	}
 }
 
-// compare looks whether rows of strangers stayed as they were between two snapshots.
+// compare checks that rows of other partitions are equal in two snapshots.
 func (c *isolation) compare(v view, from, to *evidence.Snapshot, out *ruling) {
 	own := []string{"", from.Partition, to.Partition}
 	for i, p := range v.Partitions {

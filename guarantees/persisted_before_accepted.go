@@ -18,20 +18,20 @@ var persistedBeforeAccepted = Guarantee{
 	},
 }
 
-// persisting are the store's operations without which nothing is persisted: of
-// its contract, of its database, of the file below.
+// persisting are the operations without which nothing is persisted: of the store,
+// its database and the file below.
 var persisting = map[string]bool{"insert": true, "commit": true, "sync": true}
 
-// failingWrites are the strikes by which a write is not made at all.
+// failingWrites are the store faults that prevent a write altogether.
 var failingWrites = map[string]bool{"unreachable": true, "full": true}
 
-// ahead follows the holds and the failures of the store.
+// ahead tracks the holds and the failures of the store.
 type ahead struct {
 	held     map[string]map[ref]bool // by fault: the publishes that cannot be persisted yet
-	failed   map[ref]uint64          // publishes whose insert was made to fail, and the event; done since, they are not here
+	failed   map[ref]uint64          // publishes whose insert a fault made fail and none has made since, with the event
 	answered []answer
 	told     map[ref]bool
-	done     map[uint64]time.Duration // by hash of the message ID: when the store had first done its write
+	done     map[uint64]time.Duration // by hash of the message ID: when its write was first completed
 }
 
 // answer is an Accepted that may have come too early.
@@ -55,9 +55,8 @@ func (c *ahead) observe(v view, e *evidence.Event, m *message, _ *receipt, out *
 			for _, it := range e.Items {
 				if m := v.Resolve(it.PublishID, it.MessageID, it.BusinessID); m != nil {
 					c.hold(e.Fault, m.Ref, out)
-					// The store has not answered yet, so whoever was told
-					// Accepted by now was told too early. Of several tries
-					// another may have been stored before.
+					// The store has not answered yet, so an earlier Accepted
+					// came too early, unless another try was stored before.
 					if m.Accepted() && m.Sole() {
 						c.answer(m, m.Returned)
 					}
@@ -89,7 +88,7 @@ func (c *ahead) observe(v view, e *evidence.Event, m *message, _ *receipt, out *
 		delete(c.held, e.Fault)
 	case evidence.ProcessExited:
 		if e.Actor == ledger.Broker {
-			clear(c.held) // a hold of its store ends with the broker that waits on it
+			clear(c.held) // a hold of its store ends with the broker
 		}
 	case evidence.PublishReturned:
 		if e.Acceptance == evidence.Accepted {
@@ -119,7 +118,7 @@ func (c *ahead) hold(label string, r ref, out *ruling) {
 	}
 }
 
-// answer notes an answer during a hold; whether it said Accepted is known later.
+// answer records an answer during a hold; whether it is Accepted is known later.
 func (c *ahead) answer(m *message, at stamp) {
 	if m == nil || c.told[m.Ref] {
 		return
@@ -135,17 +134,17 @@ func (c *ahead) answer(m *message, at stamp) {
 	}
 }
 
-// repeats reports whether the answer is that of an earlier try, which nothing
-// shows to have been held.
+// repeats reports whether the answer may be that of an earlier try that was not
+// held.
 func (c *ahead) repeats(v view, m *message, a answer) bool {
 	return slices.ContainsFunc(v.Aliases(m), func(o *message) bool {
 		return o != m && o.Accepted() && o.Returned.Seq < a.Seq && !c.told[o.Ref]
 	})
 }
 
-// persisted reports whether the store had done the write by the time of the
-// answer. A hold ends before its end is recorded, and what the broker's process
-// tells of its store may be recorded after what its links have carried.
+// persisted reports whether the write was completed by the time of the answer. A
+// hold ends before its end is recorded, and events of the broker's process may be
+// recorded after those of its links.
 func (c *ahead) persisted(m *message, a answer) bool {
 	at, done := c.done[m.MessageKey]
 	return done && at <= a.At

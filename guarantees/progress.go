@@ -52,11 +52,11 @@ func (c *movement) observe(v view, e *evidence.Event, m *message, r *receipt, ou
 	now.stamp = v.Now
 }
 
-// judge measures how long a subscriber stood still before a time, with a
+// judge measures how long a subscriber made no progress before a time, with a
 // message waiting for it.
 func (c *movement) judge(v view, m *message, r *receipt, last *moved, until stamp, p proof, out *ruling) bool {
 	s := v.Subscriber(r.Sub)
-	if s == nil || s.Live == 0 || v.Moved() { // what is stored under another identity waits for it
+	if s == nil || s.Live == 0 || v.Moved() { // what is stored under another identity waits for that
 		return false
 	}
 	from := max(m.Returned.At, s.LiveSince.At, last.At, r.Rewound.At)

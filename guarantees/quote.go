@@ -7,11 +7,11 @@ import (
 	"github.com/custodymq/custody/guarantees/internal/ledger"
 )
 
-// What is written for people (a reason, an error's text) is quoted and never
-// read: a system words its errors as it likes, and no word of them decides
-// anything. This file alone may touch those fields; the linter sees to it.
+// Free text (a reason, an error's text) is quoted and never interpreted: a system
+// may word its errors as it likes. Only this file and ledger/quote.go may use
+// those fields, which the linter enforces.
 
-// quote gives an event's words, behind what they explain.
+// quote formats an event's text, to be appended to what it explains.
 func quote(e *evidence.Event) string {
 	if words := ledger.Words(e); words != "" {
 		return ": " + words
@@ -23,7 +23,7 @@ func quote(e *evidence.Event) string {
 // its cause where it has none.
 func quoteDead(c evidence.Cause, words string) string { return cmp.Or(words, c.String()) }
 
-// wordsOf are what a row says for people.
+// wordsOf is the text of a row.
 func wordsOf(r *evidence.StoredRow) string { return r.Reason }
 
 // quoteEnd says how a run ended that did not complete.

@@ -21,9 +21,9 @@ type recovery struct {
 	progress map[symbol]*progress // by logical subscriber
 }
 
-// progress is when a subscriber last settled a message that was published
-// before a given one: those that no later settlement of an earlier message makes
-// needless, oldest first, so that their refs ascend.
+// progress answers when a subscriber last settled a message published before a
+// given one. It keeps only settlements without a later one of an earlier message,
+// oldest first, so that their refs ascend.
 type progress struct{ recent []settlement }
 
 type settlement struct {
@@ -31,8 +31,8 @@ type settlement struct {
 	at  time.Duration
 }
 
-// maxRecent settlements are kept of a subscriber. In the order of publishing
-// one is enough; beyond the bound a backlog is forgotten and excuses nothing.
+// maxRecent bounds the settlements that are kept of a subscriber. If it settles in
+// the order of publishing, one suffices; what is dropped excuses nothing.
 const maxRecent = 1 << 12
 
 // before is when a message published before r was last settled; 0 if none was.
@@ -92,9 +92,9 @@ func (c *recovery) observe(v view, e *evidence.Event, m *message, r *receipt, ou
 	}
 }
 
-// recoveryStart is when the last thing that a message had to wait for was there.
+// recoveryStart is when everything that a message had to wait for was in place.
 func (v view) recoveryStart(m *message, r *receipt) time.Duration {
-	start := max(v.Healed.At, m.Called.At, m.Returned.At, r.Failed.At, r.Rewound.At) // it may be settled before its publisher has the answer
+	start := max(v.Healed.At, m.Called.At, m.Returned.At, r.Failed.At, r.Rewound.At) // it may be settled before it is answered
 	if s := v.Subscriber(r.Sub); s != nil {
 		start = max(start, s.LiveSince.At)
 	}
@@ -106,7 +106,7 @@ func (c *recovery) close(v view, m *message, out *ruling) {
 		return
 	}
 	if v.ClockSet && m.TTL > 0 {
-		return // for the broker its time to live may be over
+		return // by the broker's clock it may have expired
 	}
 	for _, r := range v.obliged(m) {
 		if v.Acknowledged(r) || !v.Ready(m, r.Sub) {
@@ -114,8 +114,8 @@ func (c *recovery) close(v view, m *message, out *ruling) {
 		}
 		switch v.fateOf(m, r).fate {
 		case fulfilled:
-			// Its acknowledgement had no answer. That it was heard is what the
-			// rows say; where its row still waits, it was not.
+			// Its acknowledgement was not answered: it was processed if its row
+			// is gone.
 			if row := v.anyEndRow(m, r.Sub, evidence.RowPending); row == nil || row.Expired || ledger.Foreign(v.BrokerEnd, row) {
 				out.instances++
 				continue

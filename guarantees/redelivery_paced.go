@@ -18,7 +18,7 @@ var redeliveryPaced = Guarantee{
 // pacing follows each NACK until the message comes again.
 type pacing struct {
 	open map[givenBack]*nack // bounded by what is unsettled: the next delivery ends it
-	soon time.Duration       // the shortest that was seen
+	soon time.Duration       // the shortest wait seen
 }
 
 type givenBack struct {
@@ -41,13 +41,13 @@ func (c *pacing) observe(v view, e *evidence.Event, m *message, r *receipt, out 
 	switch e.Kind {
 	case evidence.ProcessExited:
 		if e.Actor == ledger.Broker {
-			clear(c.open) // what is stored is served at once by the next one
+			clear(c.open) // the next one serves at once what is stored
 		}
 		return
 	case evidence.SessionEnded:
 		for k, n := range c.open {
 			if n.session == e.Session && !n.confirmed {
-				delete(c.open, k) // the end of its session gives a message back at once
+				delete(c.open, k) // the end of its session returns a message at once
 			}
 		}
 		return
@@ -55,7 +55,7 @@ func (c *pacing) observe(v view, e *evidence.Event, m *message, r *receipt, out 
 	if m == nil || v.Limits.NackDelay <= 0 {
 		return
 	}
-	if e.Kind == evidence.DeadLettered { // and may be sent back by command, at once
+	if e.Kind == evidence.DeadLettered { // and may be redriven at once
 		for i := range m.Receipts {
 			delete(c.open, givenBack{m.Ref, m.Receipts[i].Sub})
 		}
@@ -78,7 +78,7 @@ func (c *pacing) observe(v view, e *evidence.Event, m *message, r *receipt, out 
 		}
 	case e.Ack == evidence.AckConfirmed:
 		n.confirmed = true
-	default: // refused: it was somebody else's; sent or unknown: nobody knows whether it was this that brought it back
+	default: // refused: another holds it; sent or unknown: the redelivery may have another cause
 		delete(c.open, k)
 		return
 	}

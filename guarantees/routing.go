@@ -79,7 +79,7 @@ func (c *router) compare(v view, m *message, d routed, out *ruling) {
 }
 
 // matching reports whether a session may get what was published to a
-// destination; one whose subscription is not known may get anything.
+// destination; one with an unknown subscription may get anything.
 func (c *router) matching(v view, session, destination symbol) bool {
 	k := route{session, destination}
 	ok, known := c.matches[k]

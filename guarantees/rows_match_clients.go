@@ -38,7 +38,7 @@ func (c *reconciliation) close(v view, m *message, out *ruling) {
 	}
 }
 
-// count is for a system that shows no more than a number.
+// count is for a system that shows only the number of its rows.
 func (c *reconciliation) count(v view, m *message) {
 	settled := len(m.Receipts) > 0
 	must := 0
@@ -59,7 +59,7 @@ func (c *reconciliation) count(v view, m *message) {
 	}
 }
 
-// place is where one message has one row: a message ID is known to its partition.
+// place is where one message has at most one row.
 type place struct{ partition, subscription string }
 
 func placeOf(r *evidence.StoredRow) place { return place{r.Partition, r.Subscription} }
@@ -71,7 +71,7 @@ func (c *reconciliation) rows(v view, m *message, out *ruling) {
 		if o.Ref >= m.Ref {
 			continue
 		}
-		for _, s := range o.Rows { // one stored message answers for both
+		for _, s := range o.Rows { // aliases share one stored message
 			if s.Snapshot == v.BrokerEnd && s.Certain && s.Row.State == evidence.RowPending {
 				pending[placeOf(s.Row)] = 1
 			}
@@ -103,7 +103,7 @@ func (c *reconciliation) rows(v view, m *message, out *ruling) {
 	}
 }
 
-// acknowledged judges a pending row of what every client acknowledged.
+// acknowledged judges a pending row of a message that every client acknowledged.
 func (c *reconciliation) acknowledged(v view, m *message, row *evidence.StoredRow, out *ruling) {
 	at := v.BrokerEnd.At
 	var last *receipt
@@ -122,8 +122,8 @@ func (c *reconciliation) acknowledged(v view, m *message, row *evidence.StoredRo
 	}
 }
 
-// asked: some client called an acknowledgement of it, if only before it was put
-// back.
+// asked reports whether a client ever called an acknowledgement of it, even before
+// it was put back.
 func asked(m *message) bool {
 	for i := range m.Receipts {
 		if m.Receipts[i].AckCalled.Seq != 0 || m.Receipts[i].Rewound.Seq != 0 {
@@ -133,8 +133,8 @@ func asked(m *message) bool {
 	return false
 }
 
-// missing finds accepted messages that no client is through with and no row shows.
-// Under a clock fault a time to live may be over for the broker.
+// missing finds accepted messages that no client has settled and no row shows. By
+// the broker's clock a message may have expired under a clock fault.
 func (c *reconciliation) missing(v view, m *message, out *ruling) {
 	if m.Frozen || m.HeldBy != evidence.HeldByStore && m.HeldBy != evidence.HeldByReplicas || asked(m) || v.ClockSet && m.TTL > 0 {
 		return
@@ -167,7 +167,7 @@ func (c *reconciliation) conclude(v view, out *ruling) {
 		c.compareCounts(v, s, out)
 		return
 	}
-	// What was there before the run, or belongs to others, is not ours to explain.
+	// Rows from before the run, or of other partitions, are not accounted for.
 	before := make(map[string]bool)
 	for i := range v.Snapshots {
 		if v.Snapshots[i].Checkpoint == "start" {

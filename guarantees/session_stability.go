@@ -15,12 +15,12 @@ var sessionStability = Guarantee{
 
 type stability struct {
 	links  map[symbol]grievance // what struck each link
-	others stamp                // the latest reason that is good for all
+	others stamp                // the latest reason that applies to all
 	ended  []broken
 }
 
-// grievance is the latest stroke of a fault on one link; its after-effects last
-// until it is healed.
+// grievance is the latest strike of a fault on one link, with effects until it is
+// healed.
 type grievance struct {
 	stamp
 	label string
@@ -51,7 +51,7 @@ func (c *stability) observe(v view, e *evidence.Event, _ *message, _ *receipt, o
 		g := c.links[s.Actor.Name]
 		c.ended = append(c.ended, broken{s, v.Symbol(e.Session), v.Now,
 			s.OpenCalled.Seq == 0 || g.open || g.Seq > s.OpenCalled.Seq || c.others.Seq > s.OpenCalled.Seq})
-	case evidence.FaultArmed: // a silent link is seen to be struck only by the next message on it
+	case evidence.FaultArmed: // on an idle link it shows only with the next message
 		if e.Link != "" {
 			c.links[v.Symbol(e.Link)] = grievance{v.Now, e.Fault, true}
 		}
@@ -75,8 +75,8 @@ func (c *stability) observe(v view, e *evidence.Event, _ *message, _ *receipt, o
 	}
 }
 
-// reason gives one to the sessions that have just ended, too: the end of a
-// process is seen by its peers before it is reaped.
+// reason applies to sessions that have just ended, too: peers notice the end of a
+// process before it is reaped.
 func (c *stability) reason(v view) {
 	c.others = v.Now
 	for i := range c.ended {
@@ -96,7 +96,7 @@ func (c *stability) conclude(v view, out *ruling) {
 		if b.reason {
 			continue
 		}
-		// Of a run whose harness failed nobody knows that it gave none.
+		// In a run that failed, the reason may be unrecorded.
 		out.violate(byAbsence, Finding{Kind: "ended-by-itself", Events: events(b.session.OpenCalled.Seq, b.at.Seq), HandOver: BrokerToConsumer,
 			Text: fmt.Sprintf("session %s was ended, and the run gave no reason for it", v.Name(b.name))})
 	}

@@ -44,7 +44,7 @@ func (c *fencing) observe(v view, e *evidence.Event, m *message, r *receipt, out
 	k := tardy{holding{m.Ref, r.Sub}, v.Symbol(e.Session)}
 	called, ok := c.late[k]
 	delete(c.late, k)
-	if !ok || mine || r.TopAt.Seq == 0 || e.Ack != evidence.AckConfirmed { // it may have been handed back to it
+	if !ok || mine || r.TopAt.Seq == 0 || e.Ack != evidence.AckConfirmed { // it may hold the message again
 		return
 	}
 	f := v.finding(m, r, "late-ack-confirmed", r.TopAt.Seq, called.Seq, e.Seq)

@@ -18,13 +18,13 @@ var singleEffect = Guarantee{
 
 type single struct{}
 
-// close finds effects of what the system refused.
+// close finds effects of refused publishes.
 func (c *single) close(v view, m *message, out *ruling) {
 	if m.Frozen || !m.Refused() {
 		return
 	}
 	group := v.Group(m)
-	if group[0].Ref != m.Ref { // once for each business ID
+	if group[0].Ref != m.Ref { // once per business ID
 		return
 	}
 	for _, o := range group {
@@ -39,7 +39,7 @@ func (c *single) close(v view, m *message, out *ruling) {
 			f.HandOver = ClientToBroker
 			f.Text = fmt.Sprintf("%s was refused at every publish, and has %d effect(s)", v.Label(m), n)
 			f.Follows = []string{evidence.DeclinedMeansAbsent}
-			out.violate(byAbsence, f) // another publish of it may be missing
+			out.violate(byAbsence, f) // an accepted publish of it may be missing
 		}
 	}
 	out.instances++
@@ -91,7 +91,7 @@ func (c *single) conclude(v view, out *ruling) {
 	}
 }
 
-// copiesOf a business ID's publishes that our own faults have sent.
+// copiesOf counts the copies of a business ID's publishes that faults sent.
 func (v view) copiesOf(business uint64) (copies int) {
 	r := v.OfBusiness(business)
 	if r == 0 {

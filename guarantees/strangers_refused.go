@@ -14,10 +14,10 @@ var strangersRefused = Guarantee{
 	new:  func() checker { return &probing{} },
 }
 
-// probing compares what probes wanted with what they got. Probes go past all
-// links: of our own faults, only those on the system itself can silence one.
+// probing compares the outcomes of probes with those wanted. Probes bypass the
+// links, so that only faults on the system itself can affect them.
 type probing struct {
-	stopped bool // we have ended the broker since the last probe
+	stopped bool // the harness stopped the broker since the last probe
 }
 
 func (c *probing) on() []evidence.Kind {

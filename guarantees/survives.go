@@ -24,7 +24,7 @@ func (survival) observe(_ view, e *evidence.Event, _ *message, _ *receipt, out *
 	switch {
 	case e.Kind == evidence.HealthChecked:
 		if e.OK {
-			out.instances++ // it was there to end
+			out.instances++ // it is running
 		}
 	case e.Actor != ledger.Broker:
 	case e.Kind == evidence.ProcessStarted:

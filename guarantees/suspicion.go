@@ -2,15 +2,15 @@ package guarantees
 
 import "time"
 
-// suspicion is a finding that stands unless something disturbed the system in
-// its time. What did may be recorded after what it caused, so that this is
-// known only when all events are read.
+// suspicion is a finding that stands unless something disturbed the system
+// between two times. A disturbance may be recorded after its effect, so this is
+// decided when all events are read.
 type suspicion struct {
 	from, to time.Duration
 	finding  Finding
 }
 
-// suspicions wait for the end; those beyond the bound are left undecided.
+// suspicions are kept until the end; those beyond the bound are undecided.
 type suspicions struct {
 	list []suspicion
 	more int
@@ -29,7 +29,7 @@ func (s *suspicions) add(from, to time.Duration, f Finding) {
 func (s *suspicions) conclude(v view, out *ruling) {
 	for _, x := range s.list {
 		if v.Calm(x.from, x.to) {
-			// Of a run whose harness failed nobody knows what disturbed it.
+			// In a run that failed, a disturbance may be unrecorded.
 			out.violate(byAbsence, x.finding)
 		}
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/custodymq/custody/guarantees/internal/ledger"
 )
 
-// table gives the messages of the report: those that a finding names first,
-// then what never settled, then the rest in the order of their calls.
+// table selects the messages of the report: first those that a finding names,
+// then those that never settled, then the rest in the order of their calls.
 func (v view) table(found []Finding) (table []Message, leftOut int) {
 	named := make(map[ref]bool, len(found))
 	for _, f := range found {
@@ -49,7 +49,7 @@ func (v view) table(found []Finding) (table []Message, leftOut int) {
 	return table, total + frozen - len(table)
 }
 
-// open reports whether an accepted message is not settled with every subscriber.
+// open reports whether an accepted message is unsettled for some subscriber.
 func (v view) open(m *message) bool {
 	for i := range m.Receipts {
 		if !v.Acknowledged(&m.Receipts[i]) {
@@ -86,7 +86,7 @@ func (v view) tableRow(m *message) Message {
 	return t
 }
 
-// reconstruct makes a timeline from the stamps that every open record has.
+// reconstruct builds a timeline from the stamps of a record.
 func (v view) reconstruct(m *message) []ledger.Step {
 	steps := []ledger.Step{{Stamp: m.Called, Party: ledger.PartyClient}}
 	add := func(s stamp, p ledger.Party) {

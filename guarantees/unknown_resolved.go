@@ -29,12 +29,12 @@ func (c resolution) close(v view, m *message, out *ruling) {
 	}
 	dead := v.connectionEnded(m)
 	if v.ExactEnd() && dead.Seq != 0 && dead.Seq < v.BrokerEnd.Seq {
-		return // an exact look after its connection's end shows nothing: not stored
+		return // an exact look after the end of its connection: not stored
 	}
 	out.undecided(v.Label(m) + " is still in doubt")
 }
 
-// settledByGroup looks at the other publishes of the business ID and at lookups.
+// settledByGroup consults the other publishes of the business ID, and lookups.
 func (resolution) settledByGroup(v view, m *message) bool {
 	if v.EffectsOf(m, 0) > 0 {
 		return true
@@ -57,7 +57,7 @@ func (resolution) settledByGroup(v view, m *message) bool {
 	return false
 }
 
-// contradiction finds an answer that proof belies.
+// contradiction finds an answer that is proven wrong.
 func (resolution) contradiction(v view, m *message, k *ledger.Lookup, out *ruling) {
 	if k.Returned.Seq == 0 || k.Standing == evidence.Forgotten {
 		return
@@ -80,7 +80,7 @@ func (resolution) contradiction(v view, m *message, k *ledger.Lookup, out *rulin
 	case evidence.Accepted:
 		p := byEvents
 		for _, o := range about {
-			// What has expired since was stored, and left nothing.
+			// It may have been stored, and have expired since.
 			expired := o.TTL > 0 && (o.Called.At+o.TTL <= v.Now.At || v.ClockSet)
 			if o.Accepted() || v.stored(o) || v.anyEffect(o) || expired || o.Purged.Seq != 0 {
 				return
@@ -99,7 +99,7 @@ func (resolution) contradiction(v view, m *message, k *ledger.Lookup, out *rulin
 	}
 }
 
-// stored: something that carries this very publish shows that it was.
+// stored reports whether a delivery, a frame or a row carries this very publish.
 func (v view) stored(m *message) bool {
 	if _, delivered := m.Delivered(); delivered || m.Carried.Seq != 0 {
 		return true
@@ -121,9 +121,9 @@ func (v view) anyEffect(m *message) bool {
 	return v.EffectsOf(m, 0) > 0
 }
 
-// storedWhenAsked gives the proof that a publish was stored when a lookup was
-// called: it was seen before, or it was seen at any time and its connection was
-// dead before, for so long that nothing of it was under way any more.
+// storedWhenAsked is the proof that a publish was stored when a lookup was called:
+// it was seen before, or it was seen at any time and its connection had ended so
+// long before that nothing of it was still in flight.
 func (v view) storedWhenAsked(m *message, k *ledger.Lookup) stamp {
 	if m.Accepted() && m.Returned.Before(k.Called) {
 		return m.Returned
@@ -146,7 +146,7 @@ func (v view) storedWhenAsked(m *message, k *ledger.Lookup) stamp {
 	return stamp{}
 }
 
-// connectionEnded is when the session that published it ended.
+// connectionEnded is when the session of its publisher ended.
 func (v view) connectionEnded(m *message) stamp {
 	id := m.Session
 	if id == 0 {

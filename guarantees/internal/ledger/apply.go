@@ -84,7 +84,7 @@ func (l *Ledger) publishCalled(e *evidence.Event, tell Observe) {
 	if m.DigestKey == 0 {
 		m.DigestKey = Hash(e.Digest)
 	}
-	l.setMessageID(m, e.MessageID) // where the publisher chooses it
+	l.setMessageID(m, e.MessageID) // if the publisher chooses it
 	if m.Try > 1 {
 		l.Retried++
 	}
@@ -110,14 +110,14 @@ func (l *Ledger) publishReturned(e *evidence.Event, tell Observe) {
 			m.Alias = m.Alias || o != m && o.MessageKey == h
 		}
 	}
-	m.Named = false // the answer's word counts more than a delivery's
+	m.Named = false // the ID in the answer takes precedence over a delivery's
 	l.systemNames(m, e.MessageID)
 	if e.Acceptance == evidence.Accepted || e.Acceptance == evidence.Unknown {
 		l.match(m)
 	}
 	if e.Acceptance == evidence.Accepted {
-		// A frame is recorded before it is forwarded, so an answer without one
-		// came past the link, and so may have what a fault should have struck.
+		// A frame is recorded before it is forwarded, so an answer without a
+		// frame bypassed the link, as may frames that a fault should strike.
 		if l.observes[m.Actor] && m.published.Seq == 0 && m.Struck == nil && e.HeldBy != evidence.HeldByClient && l.Escaped == "" {
 			l.Escaped = l.Label(m)
 		}
@@ -130,9 +130,9 @@ func (l *Ledger) publishReturned(e *evidence.Event, tell Observe) {
 	l.done(m)
 }
 
-// match finds the logical subscribers that must get a publish: confirmed before
-// it was called and not ended before it returned. One that ends before it was
-// served is let off when all is known (see ledger.obliged).
+// match marks the logical subscribers that must get a publish: confirmed before it
+// was called, and not ended before it returned. Whether one that ends before it is
+// served is still owed it is decided at the end.
 func (l *Ledger) match(m *Message) {
 	for _, s := range l.Matching(m.Destination) {
 		if s.Durable && s.declared.Before(m.Called) || s.Live > 0 && s.LiveSince.Before(m.Called) {
@@ -154,8 +154,8 @@ func (l *Ledger) subscriberNamed(name string) *Subscriber {
 
 func (l *Ledger) subscribeCalled(e *evidence.Event) {
 	s := l.SessionOf(e)
-	// Nothing can be caused by a subscription before it is asked for, unless
-	// the session was resumed and has been served already.
+	// A subscription has no effect before it is asked for, unless the session
+	// was resumed and has been served already.
 	if s.OpenCalled.Seq == 0 && !s.heard {
 		s.OpenCalled = l.Now
 	}
@@ -188,7 +188,7 @@ func (l *Ledger) endSession(s *Session) {
 		s.Ended = l.Now
 	}
 	if !s.Live || l.Drain.Seq != 0 {
-		return // who was ready at the end of the drain is what counts; the bench stops everybody after it
+		return // what counts is who was ready at the end of the drain; afterwards the runner stops all
 	}
 	s.Live = false
 	if s.OpenCalled.Seq > l.brokerEnded.Seq { // the others ended with their broker
@@ -225,7 +225,7 @@ func (l *Ledger) delivered(e *evidence.Event, tell Observe) {
 	sub := l.subscriberOf(e)
 	r := m.receipt(sub.Name)
 	if r.Deliveries > 0 && m.forge(s.Actor.Name) {
-		return // our own copy: no guarantee ever sees it
+		return // the harness's own copy: no checker sees it
 	}
 	if r.Deliveries++; r.Deliveries == 1 {
 		r.First, r.MessageHash = l.Now, Hash(e.MessageID)
@@ -241,7 +241,7 @@ func (l *Ledger) delivered(e *evidence.Event, tell Observe) {
 	r.Newest = r.Deliveries == 1 || e.Attempt > r.Attempt || e.Attempt == 0 && e.Mark == evidence.MarkRedelivered && r.Deliveries == 2 && r.Unmarked == 1
 	if r.Newest {
 		r.TopSession, r.TopAt = r.Session, l.Now
-	} else if e.Attempt == 0 { // who has it now is not known
+	} else if e.Attempt == 0 { // its holder is unknown
 		r.TopSession, r.TopAt = 0, Stamp{}
 	}
 	r.Attempt = max(r.Attempt, e.Attempt)
@@ -256,7 +256,7 @@ func (l *Ledger) delivered(e *evidence.Event, tell Observe) {
 	}
 }
 
-// markSettled notes that a subscriber is through with a message.
+// markSettled records that a subscriber is done with a message.
 func (l *Ledger) markSettled(m *Message, r *Receipt, sub *Subscriber) {
 	if sub.InFlight > 0 {
 		sub.InFlight--
@@ -270,7 +270,7 @@ func (l *Ledger) markSettled(m *Message, r *Receipt, sub *Subscriber) {
 	}
 }
 
-// handling is what a consumer does with a delivery.
+// handling interprets what a consumer does with a delivery.
 func (l *Ledger) handling(e *evidence.Event, tell Observe) {
 	m := l.Resolve(e.PublishID, e.MessageID, e.BusinessID)
 	if m == nil {
@@ -366,7 +366,7 @@ func (l *Ledger) frameCarried(e *evidence.Event, tell Observe) {
 			l.DeliverFrames = true
 			m.Carried = l.Now
 		case FrameAckConfirm:
-			if e.Negative { // one that refused is an answer too
+			if e.Negative { // a refusal is no confirmation
 				break
 			}
 			if a := l.actors[link]; a != nil && a.sub != nil {
@@ -387,7 +387,7 @@ func (l *Ledger) frameCarried(e *evidence.Event, tell Observe) {
 	}
 }
 
-// strike notes what a fault of ours did to a message.
+// strike records what a fault did to a message.
 func (l *Ledger) strike(m *Message, e *evidence.Event, link Symbol) {
 	i := slices.IndexFunc(m.Struck, func(s Strike) bool {
 		return s.How == e.Struck && s.Frame == e.Frame && s.link == link
@@ -409,17 +409,17 @@ func (l *Ledger) strike(m *Message, e *evidence.Event, link Symbol) {
 	l.mark(m, e.Struck+" "+e.Frame)
 }
 
-// withholding are the strikes after which the system rightly believes that a
-// frame is on its way, or has arrived.
+// withholding are the actions after which the system rightly believes that a frame
+// is in flight or has arrived.
 var withholding = map[string]bool{"drop": true, "hold": true, "withhold": true, "black-hole": true}
 
-// failing are the classes that can undo what a broker had not made durable.
+// failing are the classes of faults that can lose what is not durable.
 var failing = map[evidence.Class]bool{
 	evidence.BrokerCrash: true, evidence.BrokerRestart: true, evidence.PowerLoss: true,
 	evidence.Store: true, evidence.NodeLoss: true,
 }
 
-// delaying are the strikes after which what follows on a link comes late.
+// delaying are the actions that delay whatever follows on a link.
 var delaying = map[string]bool{"hold": true, "hold-after": true, "delay": true}
 
 func (l *Ledger) faultFired(e *evidence.Event) {
@@ -446,8 +446,8 @@ func (l *Ledger) faultFired(e *evidence.Event) {
 	}
 }
 
-// faultArmed: a fault of a whole link is at work from then on; that it has fired
-// shows only when something has come through in spite of it.
+// faultArmed: a fault of a whole link is at work once armed, though on an idle link
+// it is not seen to fire.
 func (l *Ledger) faultArmed(e *evidence.Event) {
 	if e.Link != "" && e.Frame == "" {
 		l.trouble(e.Fault)
@@ -489,7 +489,7 @@ func (l *Ledger) processExited(e *evidence.Event) {
 	l.trouble("")
 	if e.Actor == Broker {
 		l.brokerEnded = l.Now
-		if crashed := e.Exit != nil && !e.Exit.Ordered; crashed || !l.over { // the runner stops it when all has been seen
+		if crashed := e.Exit != nil && !e.Exit.Ordered; crashed || !l.over { // the runner's own stop is no failure
 			l.fails(crashed)
 		}
 	} else {
@@ -525,8 +525,8 @@ func (l *Ledger) setClock(e *evidence.Event) {
 	}
 }
 
-// elsewhere reports whether the broker runs now under another partition than
-// that in which it accepted a publish.
+// elsewhere reports whether the broker now runs under another partition than when
+// it accepted a publish.
 func (l *Ledger) elsewhere(m *Message) bool {
 	now := len(l.Partitions) - 1
 	for i := now; i >= 0; i-- {
@@ -543,8 +543,8 @@ func (l *Ledger) snapshotTaken(e *evidence.Event) {
 	}
 }
 
-// commanded notes what an order changes: a redriven dead letter gets its
-// attempts anew, a rewound subscriber is served again.
+// commanded interprets an order: a redriven dead letter gets new attempts, a
+// rewound subscriber is served again.
 func (l *Ledger) commanded(e *evidence.Event) {
 	l.trouble("")
 	switch e.Command {
@@ -560,9 +560,9 @@ func (l *Ledger) commanded(e *evidence.Event) {
 	}
 }
 
-// pastDeadline looks whether an unserved message was deliverable, to a free and
-// ready consumer and with no fault of ours at work, for longer than the
-// tolerance: then its deadline excuses nothing.
+// pastDeadline checks whether an unserved message was deliverable to an idle, ready
+// consumer for longer than the tolerance, with no fault at work: then its expiry
+// excuses nothing.
 func (l *Ledger) pastDeadline(d due) {
 	m := l.Message(d.ref)
 	if len(l.active) > 0 || l.ClockSet || l.elsewhere(m) {
@@ -577,7 +577,7 @@ func (l *Ledger) pastDeadline(d due) {
 	}
 }
 
-// deadlines of unserved messages: a heap, the earliest first.
+// deadlines of unserved messages, a heap.
 type deadlines []due
 
 type due struct {

@@ -45,7 +45,7 @@ type cell struct {
 	ref Ref
 }
 
-// find gives the first publish whose hash is h, or 0.
+// find returns the first publish whose hash is h, or 0.
 func (x *index) find(h uint64, same func(Ref) bool) Ref {
 	if len(x.cells) == 0 {
 		return 0
@@ -59,7 +59,7 @@ func (x *index) find(h uint64, same func(Ref) bool) Ref {
 	}
 }
 
-// put adds a publish whose hash is not there yet.
+// put adds a publish with a new hash.
 func (x *index) put(h uint64, r Ref) {
 	if 4*(x.n+1) > 3*len(x.cells) {
 		old := x.cells
@@ -84,7 +84,7 @@ func (x *index) place(c cell) {
 }
 
 // Hash of s, the same on every machine; 0 is kept for "no ID". Two of ten
-// million IDs agree by accident once in 370,000 runs.
+// million IDs collide once in 370,000 runs.
 func Hash(s string) uint64 {
 	if s == "" {
 		return 0
