@@ -76,8 +76,7 @@ func (c *final) again(v view, e *evidence.Event, m *message, r *receipt, out *ru
 		c.absorbed++
 		return
 	}
-	f := v.finding(m, r, kind, r.AckCalled.Seq, r.Confirm.Seq, r.ConfirmFrame, e.Seq)
-	f.HandOver = ConsumerToBroker
+	f := v.finding(m, r, kind, ConsumerToBroker, r.AckCalled.Seq, r.Confirm.Seq, r.ConfirmFrame, e.Seq)
 	f.Text = fmt.Sprintf("%s %s", v.Label(m), what)
 	f.Follows = []string{evidence.SingleEffect, evidence.NoDuplicateDelivery}
 	out.violate(byEvents, f)
@@ -114,8 +113,7 @@ func (c *final) close(v view, m *message, out *ruling) {
 		if last == nil || snapshot.At <= last.Confirm.At+bound || v.Paused(last.Confirm.At, snapshot.At) || v.undone(last) || m.StruckBy("duplicate") {
 			continue
 		}
-		f := v.finding(m, last, "row-kept", last.Confirm.Seq, snapshot.Seq)
-		f.HandOver = BrokerToDelete
+		f := v.finding(m, last, "row-kept", BrokerToDelete, last.Confirm.Seq, snapshot.Seq)
 		f.Text = fmt.Sprintf("%s was acknowledged, and %s is still there %v later", v.Label(m), v.rowText(s), snapshot.At-last.Confirm.At)
 		f.Follows = []string{evidence.RowsMatchClients}
 		out.violate(byEvents, f)

@@ -87,8 +87,7 @@ func (c *relayed) close(v view, m *message, out *ruling) {
 	default:
 		return
 	}
-	f := v.finding(m, nil, kind, m.Affirmed.Seq, m.Denied.Seq, m.Returned.Seq)
-	f.HandOver = BrokerToClient
+	f := v.finding(m, nil, kind, BrokerToClient, m.Affirmed.Seq, m.Denied.Seq, m.Returned.Seq)
 	f.Text = fmt.Sprintf("an answer to %s passed the link of its publisher %s", v.Label(m), what)
 	if kind == "swallowed" && m.Returned.Seq == 0 {
 		out.violate(byAbsence, f)
@@ -108,5 +107,3 @@ func (c *relayed) passed(v view, m *message, until stamp) bool {
 	}
 	return !v.Delayed(m.Actor, at, until.At)
 }
-
-func (c *relayed) conclude(view, *ruling) {}

@@ -60,8 +60,7 @@ func (c *promptness) observe(v view, e *evidence.Event, m *message, r *receipt, 
 	f := Finding{Kind: "late", HandOver: BrokerToClient, Events: events(called.Seq, e.Seq)}
 	subject := "by " + e.Actor
 	if m != nil {
-		f = v.finding(m, r, "late", called.Seq, e.Seq)
-		f.HandOver = BrokerToClient
+		f = v.finding(m, r, "late", BrokerToClient, called.Seq, e.Seq)
 		subject = "of " + v.Label(m)
 	}
 	f.Text = fmt.Sprintf("%s %s had no answer within %v; the bound is %v", what, subject, took, v.Limits.AnswerBound)
@@ -79,8 +78,7 @@ func (c *promptness) close(v view, m *message, out *ruling) {
 	case v.Now.At-m.Called.At < v.Limits.AnswerBound:
 		out.undecided(v.Label(m) + " was not answered, and the run ended before the bound had passed")
 	default:
-		f := v.finding(m, nil, "never")
-		f.HandOver = BrokerToClient
+		f := v.finding(m, nil, "never", BrokerToClient)
 		f.Text = fmt.Sprintf("%s was never answered; the bound is %v", v.Label(m), v.Limits.AnswerBound)
 		out.violate(byAbsence, f)
 	}

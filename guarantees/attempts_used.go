@@ -71,8 +71,7 @@ func (c *burial) first(v view, e *evidence.Event, m *message, r *receipt, out *r
 		v.Limits.RedeliveryPeriod > 0 && v.Now.At >= m.Called.At+v.Limits.RedeliveryPeriod {
 		return
 	}
-	f := v.finding(m, r, "attempt-of-nothing", e.Seq)
-	f.HandOver = BrokerToConsumer
+	f := v.finding(m, r, "attempt-of-nothing", BrokerToConsumer, e.Seq)
 	f.Text = fmt.Sprintf("the first delivery of %s says that it is attempt %d", v.Label(m), e.Attempt)
 	c.strange.add(m.Called.At, v.Now.At+v.Limits.InFlightBound, f)
 }
@@ -114,8 +113,7 @@ func (c *burial) close(v view, m *message, out *ruling) {
 		c.served = append(c.served, resurrection{m.Ref, snapshot.Seq, r.Last.Seq})
 	}
 	if row.Attempts == 0 && r.Attempt > 0 && (cause == evidence.CauseAttempts || cause == evidence.CauseStated) {
-		f := v.finding(m, r, "count-forgotten", r.Last.Seq, snapshot.Seq)
-		f.HandOver = BrokerToStore
+		f := v.finding(m, r, "count-forgotten", BrokerToStore, r.Last.Seq, snapshot.Seq)
 		f.Text = fmt.Sprintf("%s had %d attempts, and its dead letter has none", v.Label(m), r.Attempt)
 		out.violate(byEvents, f)
 	}
@@ -151,8 +149,7 @@ func (c *burial) early(v view, m *message, r *receipt, row *evidence.StoredRow, 
 		out.undecided(fmt.Sprintf("%s was dead-lettered, and not all of its attempts can have been seen", v.Label(m)))
 		return
 	}
-	f := v.finding(m, r, "early", r.Last.Seq, m.DeadLettered.Seq)
-	f.HandOver = BrokerToStore
+	f := v.finding(m, r, "early", BrokerToStore, r.Last.Seq, m.DeadLettered.Seq)
 	f.Text = fmt.Sprintf("%s was dead-lettered after %d attempts were %s, and the limit is %d", v.Label(m), seen, whose, limit)
 	out.violate(byEvents, f)
 }
@@ -170,8 +167,7 @@ func (c *burial) conclude(v view, out *ruling) {
 		if c.unnamed || c.redriven[s.ref] || m.Redriven > 0 {
 			continue
 		}
-		f := v.finding(m, nil, "served-when-dead", s.dead, s.seq)
-		f.HandOver = BrokerToConsumer
+		f := v.finding(m, nil, "served-when-dead", BrokerToConsumer, s.dead, s.seq)
 		f.Text = fmt.Sprintf("%s was seen dead-lettered, and was served after that", v.Label(m))
 		out.violate(byEvents, f)
 	}

@@ -44,13 +44,13 @@ func (c *readiness) observe(v view, e *evidence.Event, m *message, _ *receipt, o
 		return
 	}
 	out.instances++
-	f := v.finding(m, nil, "false-decline", s.LiveSince.Seq, e.Seq)
+	f := v.finding(m, nil, "false-decline", ClientToBroker, s.LiveSince.Seq, e.Seq)
 	since := m.Called.At - v.Limits.RecoveryBound
 	if e.Acceptance == evidence.Rejected {
 		// A broken session is noticed by the first publish on it, however late.
 		f.Kind, since = "false-rejection", 0
 	}
-	f.Subscription, f.HandOver = v.Name(s.Name), ClientToBroker
+	f.Subscription = v.Name(s.Name)
 	f.Text = fmt.Sprintf("%s was %s while %s was ready for it%s", v.Label(m), e.Acceptance, v.Name(s.Name), quote(e))
 	c.refused.add(since, v.Now.At+v.Limits.InFlightBound, f)
 }

@@ -26,8 +26,7 @@ func (c retry) close(v view, m *message, out *ruling) {
 		r := &m.Receipts[i]
 		if r.Deliveries > allowed || m.Redriven == 0 && r.Attempt > limit {
 			out.instances++
-			f := v.finding(m, r, "too-many", r.First.Seq, r.Last.Seq)
-			f.HandOver = BrokerToConsumer
+			f := v.finding(m, r, "too-many", BrokerToConsumer, r.First.Seq, r.Last.Seq)
 			f.Text = fmt.Sprintf("%s was attempted %d times, and the limit is %d", v.Label(m), max(r.Deliveries, r.Attempt), allowed)
 			out.violate(byEvents, f)
 			continue
@@ -50,8 +49,7 @@ func (c retry) close(v view, m *message, out *ruling) {
 func (c retry) buried(v view, m *message, r *receipt, dead *evidence.StoredRow, out *ruling) {
 	pending := v.EndRow(m, r.Sub, evidence.RowPending)
 	violate := func(p proof, kind, text string) {
-		f := v.finding(m, r, kind, r.First.Seq, r.Last.Seq, m.DeadLettered.Seq)
-		f.HandOver = BrokerToStore
+		f := v.finding(m, r, kind, BrokerToStore, r.First.Seq, r.Last.Seq, m.DeadLettered.Seq)
 		f.Text = fmt.Sprintf("%s %s", v.Label(m), text)
 		out.violate(p, f)
 	}

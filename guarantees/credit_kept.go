@@ -106,8 +106,7 @@ func (c *crediting) opens(v view, s *credited, m *message, e *evidence.Event, ou
 		return
 	}
 	s.told = true // once per session
-	f := v.finding(m, nil, "over-credit", e.Seq)
-	f.HandOver = BrokerToConsumer
+	f := v.finding(m, nil, "over-credit", BrokerToConsumer, e.Seq)
 	f.Text = fmt.Sprintf("session %s had %d deliveries open, and asked for no more than %d", v.Name(s.session), len(s.open), s.window)
 	out.violate(byEvents, f)
 }

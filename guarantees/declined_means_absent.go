@@ -22,8 +22,7 @@ func (refusal) close(v view, m *message, out *ruling) {
 	out.instances++
 	for i := range m.Receipts {
 		if r := &m.Receipts[i]; r.Deliveries > 0 {
-			f := v.finding(m, r, "delivered", m.Returned.Seq, r.First.Seq)
-			f.HandOver = BrokerToClient
+			f := v.finding(m, r, "delivered", BrokerToClient, m.Returned.Seq, r.First.Seq)
 			f.Text = fmt.Sprintf("%s was %s, and was delivered to %s", v.Label(m), m.Acceptance, v.Name(r.Sub))
 			out.violate(byEvents, f)
 			return
@@ -35,8 +34,7 @@ func (refusal) close(v view, m *message, out *ruling) {
 		if at.Seq < m.Returned.Seq || !s.Certain && !allRefused(v, m) {
 			continue
 		}
-		f := v.finding(m, nil, "left-a-row", m.Returned.Seq, at.Seq)
-		f.HandOver = BrokerToStore
+		f := v.finding(m, nil, "left-a-row", BrokerToStore, m.Returned.Seq, at.Seq)
 		f.Text = fmt.Sprintf("%s was %s, and left %s", v.Label(m), m.Acceptance, v.rowText(s))
 		out.violate(byEvents, f)
 		return
@@ -54,5 +52,3 @@ func allRefused(v view, m *message) bool {
 	}
 	return true
 }
-
-func (refusal) conclude(view, *ruling) {}

@@ -56,8 +56,7 @@ func (c *exclusive) observe(v view, e *evidence.Event, m *message, r *receipt, o
 func (c *exclusive) delivered(v view, e *evidence.Event, m *message, r *receipt, out *ruling) {
 	out.instances++
 	if s := v.Session(r.Session); s != nil && s.Ended.Before(v.Now) {
-		f := v.finding(m, r, "after-session-end", s.Ended.Seq, e.Seq)
-		f.HandOver = BrokerToConsumer
+		f := v.finding(m, r, "after-session-end", BrokerToConsumer, s.Ended.Seq, e.Seq)
 		f.Text = fmt.Sprintf("%s was delivered on session %s after it had ended", v.Label(m), e.Session)
 		out.violate(byEvents, f)
 		return
@@ -122,8 +121,7 @@ func (c *exclusive) conclude(v view, out *ruling) {
 			continue
 		}
 		r := m.Find(k.sub)
-		f := v.finding(m, r, "two-holders", d.before.Seq, d.at.Seq)
-		f.HandOver = BrokerToConsumer
+		f := v.finding(m, r, "two-holders", BrokerToConsumer, d.before.Seq, d.at.Seq)
 		f.Text = fmt.Sprintf("%s was handed to another consumer while session %s held it", v.Label(m), v.Name(d.name))
 		if d.same {
 			f.Kind, f.Text = "again-while-held", fmt.Sprintf("%s was handed to session %s again while it held it", v.Label(m), v.Name(d.name))

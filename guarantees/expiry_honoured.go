@@ -36,8 +36,7 @@ func (expiry) observe(v view, e *evidence.Event, m *message, r *receipt, out *ru
 	if elapsed <= m.TTL+tolerance {
 		return
 	}
-	f := v.finding(m, r, "late", m.Returned.Seq, e.Seq)
-	f.HandOver = BrokerToConsumer
+	f := v.finding(m, r, "late", BrokerToConsumer, m.Returned.Seq, e.Seq)
 	f.Text = fmt.Sprintf("%s was sent out %v after its acceptance, with a time to live of %v", v.Label(m), elapsed, m.TTL)
 	out.violate(byEvents, f)
 }
@@ -74,8 +73,7 @@ func (c expiry) close(v view, m *message, out *ruling) {
 }
 
 func (expiry) early(v view, m *message, out *ruling, p proof, at stamp, what string) {
-	f := v.finding(m, nil, "early", m.Returned.Seq, at.Seq)
-	f.HandOver = StoreToConsumer
+	f := v.finding(m, nil, "early", StoreToConsumer, m.Returned.Seq, at.Seq)
 	f.Text = fmt.Sprintf("%s, with a time to live of %v, was dropped early: %s after %v", v.Label(m), m.TTL, what, at.At-m.Called.At)
 	f.Follows = []string{evidence.NoAcceptedLoss, evidence.RowsMatchClients}
 	out.violate(p, f)
@@ -111,5 +109,3 @@ func (v view) inSnapshot(m *message, snapshot *evidence.Snapshot) bool {
 	}
 	return false
 }
-
-func (expiry) conclude(view, *ruling) {}

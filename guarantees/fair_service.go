@@ -109,8 +109,7 @@ func (c *fairness) served(v view, e *evidence.Event, m *message, r *receipt, out
 				continue
 			}
 			s.told = true
-			f := v.finding(m, r, "starved", s.since.Seq, e.Seq)
-			f.HandOver = BrokerToConsumer
+			f := v.finding(m, r, "starved", BrokerToConsumer, s.since.Seq, e.Seq)
 			f.Text = fmt.Sprintf("session %s was ready with nothing in hand, and %d messages in a row went to others", v.Name(s.session), s.passed)
 			out.violate(byAbsence, f)
 		}

@@ -34,11 +34,13 @@ type (
 	symbol     = ledger.Symbol
 )
 
-// checker judges one guarantee over one history. It may also be an observer, of
-// events in order, and a closer, of every publish once all events are read.
-type checker interface {
-	// conclude is called once, at the end.
-	conclude(view, *ruling)
+// checker judges one guarantee over one history. It is an observer, of events in
+// order, a closer, of every publish once all events are read, or a concluder, once
+// at the end; or several of these.
+type checker any
+
+type concluder interface {
+	conclude(v view, out *ruling)
 }
 
 // observer sees an event after the ledger. m and r are nil if the event is about
@@ -181,8 +183,8 @@ func (o *ruling) verdict() Verdict {
 }
 
 // finding starts a finding on a publish, at a logical subscriber unless r is nil.
-func (v view) finding(m *message, r *receipt, kind string, seqs ...uint64) Finding {
-	f := Finding{Kind: kind, BusinessID: m.BusinessID, PublishID: v.PublishID(m), MessageID: m.MessageID}
+func (v view) finding(m *message, r *receipt, kind string, at HandOver, seqs ...uint64) Finding {
+	f := Finding{Kind: kind, HandOver: at, BusinessID: m.BusinessID, PublishID: v.PublishID(m), MessageID: m.MessageID}
 	if m.Called.Seq > 1 || !m.Frozen {
 		seqs = append(seqs, m.Called.Seq)
 	}

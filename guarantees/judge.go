@@ -254,7 +254,9 @@ func (j *judge) close() {
 		}
 	})
 	for i, c := range j.checkers {
-		c.conclude(j.view, &j.rulings[i])
+		if c, ok := c.(concluder); ok {
+			c.conclude(j.view, &j.rulings[i])
+		}
 	}
 }
 

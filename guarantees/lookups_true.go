@@ -67,8 +67,7 @@ func (c *lookups) close(v view, m *message, out *ruling) {
 		if proof == nil {
 			proof = m
 		}
-		f := v.finding(proof, nil, "lookup-"+k.Standing.String(), k.Called.Seq, k.Returned.Seq, proof.Returned.Seq)
-		f.HandOver = BrokerToClient
+		f := v.finding(proof, nil, "lookup-"+k.Standing.String(), BrokerToClient, k.Called.Seq, k.Returned.Seq, proof.Returned.Seq)
 		f.Text = fmt.Sprintf("the system answered that %s is %s, and the run proves that it was %s", v.Label(proof), k.Standing, may.atLeast(least))
 		out.violate(byEvents, f)
 	}
@@ -155,5 +154,3 @@ func (c *lookups) seenDead(v view, m *message, k *ledger.Lookup) bool {
 	}
 	return false
 }
-
-func (*lookups) conclude(view, *ruling) {}

@@ -65,8 +65,7 @@ func (c *naming) differ(v view, e *evidence.Event, m *message, r *receipt, out *
 	if m.StruckBy("corrupt") {
 		return
 	}
-	f := v.finding(m, r, kind, m.Returned.Seq, e.Seq)
-	f.HandOver = at
+	f := v.finding(m, r, kind, at, m.Returned.Seq, e.Seq)
 	f.Text = fmt.Sprintf("%s had another message ID, %s %s", v.Label(m), what, e.MessageID)
 	out.violate(byEvents, f)
 }
@@ -82,8 +81,7 @@ func (c *naming) close(v view, m *message, out *ruling) {
 	}
 	for _, s := range m.Rows {
 		if s.Certain && s.Row.PublishID != "" && s.Row.MessageID != "" && ledger.Hash(s.Row.MessageID) != id && !m.StruckBy("corrupt", "duplicate") {
-			f := v.finding(m, nil, "stored-under-another", m.Returned.Seq, s.Snapshot.Seq)
-			f.HandOver = BrokerToStore
+			f := v.finding(m, nil, "stored-under-another", BrokerToStore, m.Returned.Seq, s.Snapshot.Seq)
 			f.Text = fmt.Sprintf("%s has message ID %s, and %s has %s", v.Label(m), m.MessageID, v.rowText(s), s.Row.MessageID)
 			out.violate(byEvents, f)
 			break
@@ -125,8 +123,7 @@ func (c *naming) conclude(v view, out *ruling) {
 		if !c.names(o) || !c.names(m) || m.StruckBy("corrupt") {
 			return
 		}
-		f := v.finding(m, nil, "shared", o.Returned.Seq, m.Returned.Seq)
-		f.HandOver = BrokerToClient
+		f := v.finding(m, nil, "shared", BrokerToClient, o.Returned.Seq, m.Returned.Seq)
 		f.Text = fmt.Sprintf("%s and %s are two messages, and have one message ID", v.Label(o), v.Label(m))
 		f.Follows = []string{evidence.NoAcceptedLoss}
 		out.violate(byEvents, f)

@@ -45,16 +45,14 @@ func (c *loss) close(v view, m *message, out *ruling) {
 		case excused:
 			c.excuses++
 			if v.dropped(r) {
-				f := v.finding(m, r, "dropped-by-design", m.Returned.Seq, r.Last.Seq)
-				f.HandOver = BrokerToStore
+				f := v.finding(m, r, "dropped-by-design", BrokerToStore, m.Returned.Seq, r.Last.Seq)
 				f.Text = fmt.Sprintf("%s was %s", v.Label(m), o.why)
 				out.show(f)
 			}
 		case waiting, unproven:
 			out.undecided(fmt.Sprintf("%s: %s", v.Label(m), o.why))
 		case lost:
-			f := v.finding(m, r, "", m.Returned.Seq, r.Last.Seq, r.Acked.Seq, r.AckCalled.Seq)
-			f.HandOver = o.handOver
+			f := v.finding(m, r, "", o.handOver, m.Returned.Seq, r.Last.Seq, r.Acked.Seq, r.AckCalled.Seq)
 			f.Text = fmt.Sprintf("%s was lost at %s: %s", v.Label(m), o.handOver, o.why)
 			f.Follows = []string{evidence.RecoveryBounded, evidence.RowsMatchClients}
 			if v.Automatic && o.handOver == ConsumerToBusiness { // the system's responsibility ended with the delivery
@@ -84,8 +82,7 @@ func (c *loss) unconfirmed(v view, m *message, out *ruling) {
 	for i := range m.Receipts {
 		r := &m.Receipts[i]
 		if r.Must && r.Deliveries == 0 && !v.reached(m, r) && v.quiet() && v.Ready(m, r.Sub) {
-			f := v.finding(m, r, "unconfirmed-loss", m.Returned.Seq)
-			f.HandOver = ClientToBroker
+			f := v.finding(m, r, "unconfirmed-loss", ClientToBroker, m.Returned.Seq)
 			f.Text = fmt.Sprintf("%s was sent without confirmation, the application was told ok, and it never arrived", v.Label(m))
 			out.show(f)
 		}

@@ -26,8 +26,7 @@ func (duplicate) observe(v view, e *evidence.Event, m *message, r *receipt, out 
 		for _, o := range v.Aliases(m) {
 			// The system declared the two to be one message.
 			if or := o.Find(r.Sub); o.Ref != m.Ref && or != nil && or.Deliveries > 0 && m.Struck == nil && o.Struck == nil {
-				f := v.finding(m, r, "alias-handed-too", or.First.Seq, e.Seq)
-				f.HandOver = BrokerToConsumer
+				f := v.finding(m, r, "alias-handed-too", BrokerToConsumer, or.First.Seq, e.Seq)
 				f.Text = fmt.Sprintf("%s was handed to %s, and so was %s, which the system called the same message", v.Label(m), v.Name(r.Sub), v.PublishID(o))
 				out.violate(byEvents, f)
 				return
@@ -35,11 +34,8 @@ func (duplicate) observe(v view, e *evidence.Event, m *message, r *receipt, out 
 		}
 		return
 	}
-	f := v.finding(m, r, "handed-twice", r.First.Seq, e.Seq)
-	f.HandOver = BrokerToConsumer
+	f := v.finding(m, r, "handed-twice", BrokerToConsumer, r.First.Seq, e.Seq)
 	f.Text = fmt.Sprintf("%s was handed to %s %d times", v.Label(m), v.Name(r.Sub), r.Deliveries)
 	f.Follows = []string{evidence.SingleEffect}
 	out.violate(byEvents, f)
 }
-
-func (duplicate) conclude(view, *ruling) {}

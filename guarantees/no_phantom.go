@@ -74,8 +74,8 @@ func (c *phantom) compare(v view, m *message, s sighting, out *ruling) {
 	if kind == "" || m.StruckBy("corrupt") {
 		return
 	}
-	f := v.finding(m, nil, kind, s.seq)
-	f.Subscription, f.HandOver = v.Name(s.sub), BrokerToConsumer
+	f := v.finding(m, nil, kind, BrokerToConsumer, s.seq)
+	f.Subscription = v.Name(s.sub)
 	f.Text = fmt.Sprintf("%s was delivered altered: %s", v.Label(m), what)
 	out.violate(byEvents, f)
 }
@@ -87,8 +87,8 @@ func (c *phantom) conclude(v view, out *ruling) {
 			c.compare(v, m, s, out)
 			continue
 		}
-		f := v.finding(m, nil, "never-published", s.seq)
-		f.BusinessID, f.Subscription, f.HandOver = s.businessID, v.Name(s.sub), BrokerToConsumer
+		f := v.finding(m, nil, "never-published", BrokerToConsumer, s.seq)
+		f.BusinessID, f.Subscription = s.businessID, v.Name(s.sub)
 		f.Text = fmt.Sprintf("%s was delivered, and nobody published it", v.PublishID(m))
 		out.violate(byEvents, f)
 	}

@@ -105,8 +105,8 @@ func (v view) misordered(pairs []pair, kind, text string, out *ruling) {
 		if !eligible(m) || !eligible(later) {
 			continue
 		}
-		f := v.finding(m, nil, kind, p.before, p.seq)
-		f.Subscription, f.HandOver = v.Name(p.sub), BrokerToConsumer
+		f := v.finding(m, nil, kind, BrokerToConsumer, p.before, p.seq)
+		f.Subscription = v.Name(p.sub)
 		f.Text = fmt.Sprintf(text, v.Label(m), v.Label(later))
 		out.violate(byEvents, f)
 	}

@@ -42,8 +42,7 @@ func (c *isolation) observe(v view, e *evidence.Event, m *message, r *receipt, o
 	if slices.Contains(is, was) {
 		return
 	}
-	f := v.finding(m, r, "delivered-across", m.Returned.Seq, v.Partitions[now-1].Seq, e.Seq)
-	f.HandOver = StoreToConsumer
+	f := v.finding(m, r, "delivered-across", StoreToConsumer, m.Returned.Seq, v.Partitions[now-1].Seq, e.Seq)
 	f.Text = fmt.Sprintf("%s was accepted in partition %s, and delivered while the broker ran under %s", v.Label(m), was, is[0])
 	out.violate(byEvents, f)
 }

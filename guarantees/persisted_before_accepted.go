@@ -156,8 +156,7 @@ func (c *ahead) conclude(v view, out *ruling) {
 		if !m.Accepted() || c.repeats(v, m, a) || a.failed == 0 && c.persisted(m, a) {
 			continue
 		}
-		f := v.finding(m, nil, "accepted-before-persisted", a.failed, a.Seq, m.Returned.Seq)
-		f.HandOver = BrokerToStore
+		f := v.finding(m, nil, "accepted-before-persisted", BrokerToStore, a.failed, a.Seq, m.Returned.Seq)
 		f.Text = fmt.Sprintf("%s was accepted while its write was held", v.Label(m))
 		if a.failed != 0 {
 			f.Kind, f.Text = "accepted-though-failed", fmt.Sprintf("%s was accepted though its write had failed", v.Label(m))

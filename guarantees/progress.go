@@ -68,8 +68,7 @@ func (c *movement) judge(v view, m *message, r *receipt, last *moved, until stam
 	if took <= v.Limits.ProgressBound {
 		return false
 	}
-	f := v.finding(m, r, "stalled", m.Returned.Seq, last.Seq, until.Seq)
-	f.HandOver = BrokerToConsumer
+	f := v.finding(m, r, "stalled", BrokerToConsumer, m.Returned.Seq, last.Seq, until.Seq)
 	f.Text = fmt.Sprintf("%s waited, %s was ready, and nothing moved for %v; the bound is %v", v.Label(m), v.Name(r.Sub), took, v.Limits.ProgressBound)
 	f.Follows = []string{evidence.RecoveryBounded}
 	out.violate(p, f)

@@ -85,8 +85,7 @@ func (c *recovery) observe(v view, e *evidence.Event, m *message, r *receipt, ou
 	}
 	c.longest = max(c.longest, took)
 	if took > v.Limits.RecoveryBound {
-		f := v.finding(m, r, "too-slow", m.Returned.Seq, v.Healed.Seq, e.Seq)
-		f.HandOver = BrokerToConsumer
+		f := v.finding(m, r, "too-slow", BrokerToConsumer, m.Returned.Seq, v.Healed.Seq, e.Seq)
 		f.Text = fmt.Sprintf("%s was settled %v after everything was ready for it; the bound is %v", v.Label(m), took, v.Limits.RecoveryBound)
 		out.violate(byEvents, f)
 	}
@@ -134,8 +133,7 @@ func (c *recovery) close(v view, m *message, out *ruling) {
 		case v.Drain.At-start <= v.Limits.RecoveryBound:
 			out.undecided(v.Label(m) + ": the drain ended before the bound had passed")
 		default:
-			f := v.finding(m, r, "never-settled", m.Returned.Seq, v.Healed.Seq, r.Last.Seq, v.Drain.Seq)
-			f.HandOver = BrokerToConsumer
+			f := v.finding(m, r, "never-settled", BrokerToConsumer, m.Returned.Seq, v.Healed.Seq, r.Last.Seq, v.Drain.Seq)
 			f.Text = fmt.Sprintf("%s was not settled %v after everything was ready for it; the bound is %v", v.Label(m), v.Drain.At-start, v.Limits.RecoveryBound)
 			out.violate(byAbsence, f)
 		}

@@ -100,8 +100,7 @@ func (c *pacing) judge(v view, m *message, r *receipt, n *nack, out *ruling) {
 	if waited >= v.Limits.NackDelay {
 		return
 	}
-	f := v.finding(m, r, "too-soon", n.called.Seq, n.again.Seq)
-	f.HandOver = BrokerToConsumer
+	f := v.finding(m, r, "too-soon", BrokerToConsumer, n.called.Seq, n.again.Seq)
 	f.Text = fmt.Sprintf("%s came again %v after the call of its NACK, and the profile states at least %v", v.Label(m), waited, v.Limits.NackDelay)
 	out.violate(byEvents, f)
 }

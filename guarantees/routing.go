@@ -72,8 +72,8 @@ func (c *router) compare(v view, m *message, d routed, out *ruling) {
 	if m.StruckBy("corrupt") {
 		return
 	}
-	f := v.finding(m, nil, kind, d.seq)
-	f.Subscription, f.HandOver = v.Name(d.sub), BrokerToConsumer
+	f := v.finding(m, nil, kind, BrokerToConsumer, d.seq)
+	f.Subscription = v.Name(d.sub)
 	f.Text = fmt.Sprintf("%s was published to %s, and was delivered %s", v.Label(m), sent, what)
 	out.violate(byEvents, f)
 }
@@ -103,8 +103,7 @@ func (c *router) close(v view, m *message, out *ruling) {
 		}
 		out.instances++
 		if s.Row.Destination != v.Name(m.Destination) {
-			f := v.finding(m, nil, "row-elsewhere", s.Snapshot.Seq)
-			f.HandOver = BrokerToStore
+			f := v.finding(m, nil, "row-elsewhere", BrokerToStore, s.Snapshot.Seq)
 			f.Text = fmt.Sprintf("%s was published to %s, and %s stands under %s", v.Label(m), v.Name(m.Destination), v.rowText(s), s.Row.Destination)
 			out.violate(byEvents, f)
 			return

@@ -153,8 +153,8 @@ func (c *reconciliation) differ(v view, m *message, r *receipt, out *ruling, kin
 		out.undecided(text + ", but the rows may lag behind")
 		return
 	}
-	f := v.finding(m, r, kind, m.Returned.Seq, s.Seq)
-	f.HandOver, f.Text = BrokerToStore, text
+	f := v.finding(m, r, kind, BrokerToStore, m.Returned.Seq, s.Seq)
+	f.Text = text
 	out.violate(byEvents, f)
 }
 

@@ -47,8 +47,7 @@ func (c *fencing) observe(v view, e *evidence.Event, m *message, r *receipt, out
 	if !ok || mine || r.TopAt.Seq == 0 || e.Ack != evidence.AckConfirmed { // it may hold the message again
 		return
 	}
-	f := v.finding(m, r, "late-ack-confirmed", r.TopAt.Seq, called.Seq, e.Seq)
-	f.HandOver = ConsumerToBroker
+	f := v.finding(m, r, "late-ack-confirmed", ConsumerToBroker, r.TopAt.Seq, called.Seq, e.Seq)
 	f.Text = fmt.Sprintf("%s had been handed to session %s, and the acknowledgement that %s then made was confirmed", v.Label(m), v.Name(r.TopSession), e.Session)
 	out.violate(byEvents, f)
 }

@@ -34,9 +34,8 @@ func (c *single) close(v view, m *message, out *ruling) {
 	}
 	for _, sub := range append([]symbol{0}, subscribersOf(v)...) {
 		if n := len(v.Effects[ledger.EffectKey{Business: m.BusinessKey, Sub: sub}]); n > 0 {
-			f := v.finding(m, nil, "effect-of-refused", m.Returned.Seq)
+			f := v.finding(m, nil, "effect-of-refused", ClientToBroker, m.Returned.Seq)
 			f.Subscription = v.Name(sub)
-			f.HandOver = ClientToBroker
 			f.Text = fmt.Sprintf("%s was refused at every publish, and has %d effect(s)", v.Label(m), n)
 			f.Follows = []string{evidence.DeclinedMeansAbsent}
 			out.violate(byAbsence, f) // an accepted publish of it may be missing

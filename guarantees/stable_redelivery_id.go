@@ -24,19 +24,16 @@ func (stable) observe(v view, e *evidence.Event, m *message, r *receipt, out *ru
 	}
 	out.instances++
 	if h := ledger.Hash(e.MessageID); r.MessageHash != h {
-		f := v.finding(m, r, "changed-id", r.First.Seq, e.Seq)
-		f.MessageID, f.HandOver = e.MessageID, BrokerToConsumer
+		f := v.finding(m, r, "changed-id", BrokerToConsumer, r.First.Seq, e.Seq)
+		f.MessageID = e.MessageID
 		f.Text = fmt.Sprintf("%s came again as %q: its first delivery had another message ID", v.Label(m), e.MessageID)
 		f.Follows = []string{evidence.SingleEffect}
 		out.violate(byEvents, f)
 		return
 	}
 	if v.Profile.MarksAgain && r.Unmarked > 1+m.Redriven && e.Mark != evidence.MarkRedelivered && e.Attempt <= 1 {
-		f := v.finding(m, r, "unmarked", r.First.Seq, e.Seq)
-		f.HandOver = BrokerToConsumer
+		f := v.finding(m, r, "unmarked", BrokerToConsumer, r.First.Seq, e.Seq)
 		f.Text = fmt.Sprintf("%s came again without saying so", v.Label(m))
 		out.violate(byEvents, f)
 	}
 }
-
-func (stable) conclude(view, *ruling) {}

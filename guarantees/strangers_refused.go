@@ -58,5 +58,3 @@ func nameOrNone(c evidence.Cause) string {
 	}
 	return c.String()
 }
-
-func (*probing) conclude(view, *ruling) {}

@@ -39,5 +39,3 @@ func (survival) observe(_ view, e *evidence.Event, _ *message, _ *receipt, out *
 			Follows: []string{evidence.NoAcceptedLoss, evidence.RecoveryBounded}})
 	}
 }
-
-func (survival) conclude(view, *ruling) {}

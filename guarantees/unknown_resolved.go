@@ -70,8 +70,7 @@ func (resolution) contradiction(v view, m *message, k *ledger.Lookup, out *rulin
 	case evidence.Rejected:
 		for _, o := range about {
 			if by := v.storedWhenAsked(o, k); by.Seq != 0 {
-				f := v.finding(o, nil, "lookup-denied", by.Seq, k.Called.Seq, k.Returned.Seq)
-				f.HandOver = BrokerToClient
+				f := v.finding(o, nil, "lookup-denied", BrokerToClient, by.Seq, k.Called.Seq, k.Returned.Seq)
 				f.Text = fmt.Sprintf("%s is stored, and the system answered that it is not", v.Label(o))
 				out.violate(byEvents, f)
 				return
@@ -92,8 +91,7 @@ func (resolution) contradiction(v view, m *message, k *ledger.Lookup, out *rulin
 		if p == byAbsence && !v.ExactEnd() {
 			return
 		}
-		f := v.finding(m, nil, "lookup-invented", k.Called.Seq, k.Returned.Seq)
-		f.HandOver = BrokerToClient
+		f := v.finding(m, nil, "lookup-invented", BrokerToClient, k.Called.Seq, k.Returned.Seq)
 		f.Text = fmt.Sprintf("the system answered that %s is stored, and it is nowhere", v.Label(m))
 		out.violate(p, f)
 	}
@@ -157,5 +155,3 @@ func (v view) connectionEnded(m *message) stamp {
 	}
 	return stamp{}
 }
-
-func (resolution) conclude(view, *ruling) {}
