@@ -127,7 +127,7 @@ func TestSimulatedEnds(t *testing.T) {
 		}()
 		_ = s.Wait(t.Context(), func() bool { return false })
 	})
-	if !errors.Is(err, errStuck) || !killed {
+	if !errors.Is(err, errDeadlock) || !killed {
 		t.Errorf("nothing is due: %v, killed %v", err, killed)
 	}
 	s = NewSimulated(1)
@@ -136,7 +136,7 @@ func TestSimulatedEnds(t *testing.T) {
 			_ = s.Sleep(t.Context(), time.Nanosecond)
 		}
 	})
-	if !errors.Is(err, errEndless) {
+	if !errors.Is(err, errTooManySteps) {
 		t.Errorf("for ever: %v", err)
 	}
 	s = NewSimulated(1)
