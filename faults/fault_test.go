@@ -42,16 +42,16 @@ func (r *rig) note(what string) error {
 	return r.fails
 }
 
-func (r *rig) order(what string) (faults.Stroke, error) {
+func (r *rig) order(what string) (faults.Outcome, error) {
 	err := r.note(what)
-	return faults.Stroke{Incarnation: 2, Missed: r.missed}, err
+	return faults.Outcome{Incarnation: 2, Missed: r.missed}, err
 }
 
-func (r *rig) Kill(context.Context) (faults.Stroke, error)     { return r.order("kill") }
-func (r *rig) Shutdown(context.Context) (faults.Stroke, error) { return r.order("shutdown") }
-func (r *rig) Pause(context.Context) (faults.Stroke, error)    { return r.order("pause") }
-func (r *rig) Revive(context.Context) (faults.Stroke, error)   { return r.order("revive") }
-func (r *rig) Continue(_ context.Context, s faults.Stroke) (faults.Stroke, error) {
+func (r *rig) Kill(context.Context) (faults.Outcome, error)     { return r.order("kill") }
+func (r *rig) Shutdown(context.Context) (faults.Outcome, error) { return r.order("shutdown") }
+func (r *rig) Pause(context.Context) (faults.Outcome, error)    { return r.order("pause") }
+func (r *rig) Revive(context.Context) (faults.Outcome, error)   { return r.order("revive") }
+func (r *rig) Continue(_ context.Context, s faults.Outcome) (faults.Outcome, error) {
 	return r.order(fmt.Sprintf("continue %d", s.Incarnation))
 }
 

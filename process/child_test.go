@@ -81,7 +81,7 @@ func start(t *testing.T) *started {
 	t.Helper()
 	s := &started{ended: make(chan process.Exit, 1)}
 	child, err := process.StartChild(t.Context(), process.ChildOptions{Role: "echo", Config: "fine", Log: &s.log,
-		Asked: func(_ context.Context, question string, params json.RawMessage) (any, error) {
+		Answer: func(_ context.Context, question string, params json.RawMessage) (any, error) {
 			if string(params) == `"refuse"` {
 				return nil, errors.New("refused")
 			}

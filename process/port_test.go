@@ -18,7 +18,7 @@ func TestPortIsKept(t *testing.T) {
 	}
 	taken := func(when string) {
 		t.Helper()
-		if other, err := hold(number); err == nil {
+		if other, err := bind(number); err == nil {
 			other.Close()
 			t.Errorf("somebody else could take the port %s", when)
 		}
@@ -70,7 +70,7 @@ func TestPortIsGivenBack(t *testing.T) {
 	if err := port.Close(); err != nil {
 		t.Fatal(err)
 	}
-	again, err := hold(number)
+	again, err := bind(number)
 	if err != nil {
 		t.Fatal(err)
 	}

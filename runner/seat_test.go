@@ -11,7 +11,7 @@ import (
 func TestSeats(t *testing.T) {
 	b := &run{}
 	add := func(name, as string) *consumerActor {
-		a := &consumerActor{spec: script.Consumer{Name: name, Destination: "orders", As: as}, b: b}
+		a := &consumerActor{spec: script.Consumer{Name: name, Destination: "orders", As: as}, run: b}
 		b.actors = append(b.actors, a)
 		return a
 	}
