@@ -128,8 +128,11 @@ func (f Fault) ClassOf(s Spec) evidence.Class {
 	return f.Class
 }
 
-// Broker is the target name of the system under test.
-const Broker = "broker"
+// Targets other than actors.
+const (
+	Broker = "broker" // the system under test
+	Store  = "store"  // its storage
+)
 
 // Check reports misuse of a fault before anything starts.
 func (f Fault) Check(s Spec) error {
@@ -140,7 +143,7 @@ func (f Fault) Check(s Spec) error {
 		return fmt.Errorf("%s strikes a link: say whose, as in %q", f.Verb, f.Example)
 	case (f.Strikes == StrikesProcess || f.Strikes == StrikesClock || f.Strikes == StrikesStore) && s.Target == "":
 		return fmt.Errorf("%s strikes %s: say which, as in %q", f.Verb, f.Strikes, f.Example)
-	case f.Strikes == StrikesStore && s.Target != "store":
+	case f.Strikes == StrikesStore && s.Target != Store:
 		return fmt.Errorf("%s strikes the store, not %q, as in %q", f.Verb, s.Target, f.Example)
 	case s.Frame != "" && s.On == "":
 		return fmt.Errorf("the frame %q is on whose link? Add \"on ACTOR\", as in %q", s.Frame, f.Example)

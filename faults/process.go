@@ -23,17 +23,17 @@ var gate = actions{links.Hold, links.HoldAfter}
 // processFaults strike a process, at once or at a frame or store operation that
 // is held meanwhile.
 func processFaults() []Fault {
-	fault := func(command evidence.Command, class evidence.Class, text string, stroke func(Process, context.Context) (Outcome, error), heal func(context.Context, Process, Outcome) (Outcome, error), goesOn bool) Fault {
+	fault := func(command evidence.Command, class evidence.Class, text string, do func(Process, context.Context) (Outcome, error), undo func(context.Context, Process, Outcome) (Outcome, error), resumes bool) Fault {
 		verb := command.String()
 		return Fault{Verb: verb, Class: class, Strikes: StrikesProcess, Text: text,
 			Example: "fault it: " + verb + " broker before frame accept of order-3 on p1",
-			frame:   gate, Ends: !goesOn, Lasts: goesOn,
+			frame:   gate, Ends: !resumes, Lasts: resumes,
 			arm: func(ctx context.Context, s Spec, t Targets) (Injection, error) {
 				process, err := t.Process(s.Target)
 				if err != nil {
 					return nil, err
 				}
-				p := &processInjection{spec: s, verb: verb, command: command, process: process, sink: t.Sink(), do: stroke, undo: heal, resumes: goesOn}
+				p := &processInjection{spec: s, verb: verb, command: command, process: process, sink: t.Sink(), do: do, undo: undo, resumes: resumes}
 				return p, p.arm(ctx, t)
 			}}
 	}

@@ -8,6 +8,13 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
+// Verbs that other packages have to know.
+const (
+	Full       = "full"
+	FsyncError = "fsync-error"
+	Block      = "block"
+)
+
 // storeFaults strike the broker's storage, below the database (the file system)
 // or above it (operations of the store contract).
 func storeFaults() []Fault {
@@ -38,9 +45,9 @@ func storeFaults() []Fault {
 	return []Fault{
 		fault("unreachable", "unreachable", "The store is unreachable: the operation fails before it starts, or during it."),
 		slow,
-		fault("full", "full", "No space left on device: writes fail."),
-		fault("fsync-error", "fsync-error", "fsync of the log fails with EIO: what was written may or may not survive."),
+		fault(Full, "full", "No space left on device: writes fail."),
+		fault(FsyncError, "fsync-error", "fsync of the log fails with EIO: what was written may or may not survive."),
 		fault("lose-reply", "lose-reply", "The operation is performed, and its reply is lost."),
-		fault("block", "hold", "The operation blocks until the fault is healed."),
+		fault(Block, "hold", "The operation blocks until the fault is healed."),
 	}
 }

@@ -57,7 +57,7 @@ func resolve(s script.Scenario) ([]evidence.FaultLabel, error) {
 		return nil, &UsageError{&script.Error{File: fmt.Sprintf("scenario %q", s.Name), Line: 1,
 			Text: fmt.Sprintf("the name becomes a directory's: it must have no slash and no leading dot, and at most %d bytes", maxNameLength)}}
 	}
-	r := &resolver{s: s, actors: map[string]string{faults.Broker: faults.Broker, "store": "store"},
+	r := &resolver{s: s, actors: map[string]string{faults.Broker: faults.Broker, faults.Store: faults.Store},
 		labels: map[string]bool{}, checkpoints: map[string]int{}, above: map[string]bool{}}
 	for _, step := range s.Steps {
 		if snapshot, ok := bare(step).(script.Snapshot); ok {
@@ -425,7 +425,7 @@ func unsupportedStoreFault(f script.Fault, desc systems.Description) string {
 		if spec.Operation == "" {
 			return ""
 		}
-		verb = "block" // the process is struck while the operation is blocked
+		verb = faults.Block // the process is struck while the operation is blocked
 	}
 	operations, can := desc.StoreFaults[verb]
 	switch {
