@@ -99,7 +99,7 @@ esac
 		{"0 3 2", Noticed, "3", "exit code 3"},
 		{"once 0", Survived, "", ""},
 		{"panic 0", Noticed, "panic", "exit code 2: panic: index out of range"},
-		{"hang 0", Noticed, "hang", "did not end in time"},
+		{"hang 0", Noticed, "hang", "timed out"},
 	} {
 		var stages []Stage
 		for _, s := range strings.Fields(c.stages) {
@@ -115,7 +115,7 @@ esac
 		}
 	}
 	if _, _, _, err := new(Judge).stages(t.Context(), program, dir, []Stage{{"64", []string{"64"}, time.Minute}}); err == nil {
-		t.Error("a wrong call is no outcome of a mutant, and no error was returned")
+		t.Error("invalid usage is no outcome of a mutant, and no error was returned")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()

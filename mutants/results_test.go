@@ -197,7 +197,7 @@ func TestEquivalents(t *testing.T) {
 		{"empty", "# nothing yet\n", ""},
 		{"of code that is gone", strings.Replace(entry, "q.wake()", "q.rouse()", 1), "entry 1 matches no mutant"},
 		{"with no reason", strings.Replace(entry, "  reason: nobody waits\n", "", 1), "entry 1 has no reason"},
-		{"twice", entry + entry, "entry 2 is there twice"},
+		{"twice", entry + entry, "entry 2 is a duplicate"},
 		{"an unknown field", entry + "  row: 3\n", "field row not found"},
 	} {
 		name := filepath.Join(t.TempDir(), "equivalent.yaml")
