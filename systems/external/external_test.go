@@ -297,10 +297,10 @@ func TestOpenAndStartRefuse(t *testing.T) {
 	t.Setenv("TEST_EMPTY", "")
 	for name, c := range map[string]struct{ text, want string }{
 		"no such system":      {"system: rediss\naddress: 127.0.0.1:1\n", `staging.yaml:1: system: no system "rediss"`},
-		"an adapter without":  {"system: zeromq\naddress: 127.0.0.1:1\n", "staging.yaml:1: system: the adapter of zeromq tests only servers that it starts itself"},
+		"an adapter without":  {"system: zeromq\naddress: 127.0.0.1:1\n", "staging.yaml:1: system: the adapter of zeromq supports only servers that it starts itself"},
 		"no such variable":    {"system: redis\naddress: 127.0.0.1:1\npassword-from: TEST_NOT_SET\n", "staging.yaml:3: password-from: the environment variable TEST_NOT_SET is not set"},
 		"no such authority":   {"system: redis\naddress: 127.0.0.1:1\ntls: {ca: no.pem}\n", "staging.yaml:3: tls.ca: "},
-		"no authority in it":  {"system: redis\naddress: 127.0.0.1:1\ntls: {ca: staging.yaml}\n", "holds no certificate"},
+		"no authority in it":  {"system: redis\naddress: 127.0.0.1:1\ntls: {ca: staging.yaml}\n", "contains no PEM certificate"},
 		"limits that collide": {"system: redis\naddress: 127.0.0.1:1\nlimits: {recovery-bound: 1h}\n", "staging.yaml:3: limits: drain-deadline"},
 		"another machine":     {"system: redis\naddress: 192.0.2.1:6379\n", "staging.yaml:2: address: 192.0.2.1:6379 is not on this machine"},
 		"nobody there":        {"system: redis\naddress: 127.0.0.1:1\npassword-from: TEST_PASSWORD\n", "the server at 127.0.0.1:1 must run"},
