@@ -42,7 +42,7 @@ func TestPortIsKept(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, c := range []interface{ Close() error }{l, server, client} { // the server first: it keeps TIME_WAIT
+		for _, c := range []interface{ Close() error }{l, server, client} { // the server first, which then keeps TIME_WAIT
 			if err := c.Close(); err != nil {
 				t.Error(err)
 			}

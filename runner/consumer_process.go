@@ -217,7 +217,7 @@ func (a *consumerActor) startChild(ctx context.Context, connector systems.Connec
 		Config: consumerConfig{System: a.run.o.Spec, Credentials: connector.Credentials(a.run.instance), Scale: a.run.o.Scale, Spec: a.spec,
 			Address: a.run.addressOf(a.spec.Name), Base: a.run.files.Base(), Sessions: a.sessions, Call: a.run.bounds.call, Defect: a.run.o.Defect, Seat: a.seat},
 		Events: func(r io.Reader) { a.run.recordChild(r, a.spec.Name) },
-		Answer:  a.run.answerChild,
+		Answer: a.run.answerChild,
 		Exited: func(x process.Exit) {
 			log.Close() // it may be restarted
 			a.exited(x)

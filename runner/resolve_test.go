@@ -36,8 +36,8 @@ func TestARewindKnowsItsCheckpoint(t *testing.T) {
 	}
 }
 
-// Every name that a script gives is looked up before anything starts, and the
-// error says where it stands and what was meant.
+// Every name in a script is checked before anything starts; the error gives its
+// position and a suggestion.
 func TestNamesThatDoNotExist(t *testing.T) {
 	const head = "scenario x\nproducer p1 to orders\nconsumer c1 on orders\n"
 	for _, c := range []struct{ name, steps, says string }{
@@ -75,7 +75,7 @@ func TestNamesThatDoNotExist(t *testing.T) {
 	}
 }
 
-// What a script needs is read from its steps, down to the operation of a store.
+// A script's needs follow from its steps, down to store operations.
 func TestWhatIsNeeded(t *testing.T) {
 	const head = "scenario x\nproducer p1 to orders\nconsumer c1 on orders, as billing\n"
 	some := systems.Description{System: "s", StoreFaults: map[string][]string{"full": nil, "block": {"insert"}},

@@ -64,8 +64,8 @@ func TestEveryStrokeIsAScript(t *testing.T) {
 	}
 }
 
-// What a sweep finds with a seeded defect is what the defect explains, and
-// without it nothing.
+// A sweep with a seeded defect finds what the defect explains, and nothing
+// without it.
 func TestSweepFindsWhatADefectExplains(t *testing.T) {
 	system, err := registry.Find("zeromq", runner.DefaultScale)
 	if err != nil {
@@ -81,7 +81,7 @@ func TestSweepFindsWhatADefectExplains(t *testing.T) {
 	}
 	for _, c := range []struct {
 		defect string
-		broken []string // the runs in which the application sees a message twice
+		broken []string // the runs in which the application sees a duplicate
 	}{
 		{"", nil},
 		{"redelivery-without-mark", []string{"sweep-c1-ack-cut-before", "sweep-c1-ack-drop"}},

@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// secret is a password that must not be found anywhere.
+// secret is a password that must appear nowhere.
 const secret = "hunter2-of-the-test"
 
 func profile(t *testing.T, text string) string {
@@ -71,7 +71,7 @@ func freePort(t *testing.T) *process.Port {
 }
 
 // somebodysRedis runs with a password until the test ends. Its profile has the
-// commands that strike it.
+// commands to strike it.
 func somebodysRedis(t *testing.T) string {
 	t.Helper()
 	base, err := registry.Find("redis", 1)
@@ -105,7 +105,7 @@ kill: [sh, -c, "kill -KILL $(cat %[3]s)"]
 }
 
 // somebodysMosquitto runs with a user until the test ends. Its profile has the
-// commands that strike it.
+// commands to strike it.
 func somebodysMosquitto(t *testing.T) string {
 	t.Helper()
 	base, err := registry.Find("mqtt-mosquitto", 1)
@@ -129,7 +129,7 @@ func somebodysMosquitto(t *testing.T) string {
 		t.Fatalf("mosquitto: %v: %s", err, out)
 	}
 	t.Cleanup(func() {
-		// It ends in order, to save what it has.
+		// It is stopped in order, to save its state.
 		end := "kill -TERM $(cat " + pid + ") && timeout 20 tail --pid=$(cat " + pid + ") -f /dev/null"
 		if out, err := exec.Command("sh", "-c", end).CombinedOutput(); err != nil {
 			t.Errorf("the run has left the server dead: %v: %s", err, out)
@@ -272,7 +272,7 @@ func TestRunsHoldAndKeepTheSecret(t *testing.T) {
 	}
 }
 
-// nowhere in what runs leave is the secret.
+// nowhere checks that no file of the runs contains the secret.
 func nowhere(t *testing.T, dir string) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {

@@ -80,7 +80,7 @@ func TestParseTellsWhatIsWrong(t *testing.T) {
 	}
 }
 
-// No FIFO is waited for, and no device is read without end.
+// Opening a FIFO or a device neither blocks nor reads without end.
 func TestOnlyARegularFileIsAProfile(t *testing.T) {
 	fifo := filepath.Join(t.TempDir(), "p.yaml")
 	if err := syscall.Mkfifo(fifo, 0o644); err != nil {
@@ -99,7 +99,8 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, text []byte) { _, _ = parse("s.yaml", text) })
 }
 
-// What judging goes by can be said, and a claim that contradicts it is refused.
+// Everything that judging depends on can be given, and contradicting claims are
+// rejected.
 func TestBehaviour(t *testing.T) {
 	text := strings.Replace(whole, "{guarantee: survives}", "{guarantee: ack-is-final, under: [broker-crash]}", 1)
 	base := evidence.Profile{AckConfirms: true, KeepsRows: true, Limits: evidence.Limits{MaxAttempts: 5}}
