@@ -108,7 +108,7 @@ func (a *Armed) Release(forward bool) {
 	holds := a.holds
 	a.holds = map[*hold]struct{}{}
 	a.link.mu.Unlock()
-	letGo(holds, forward)
+	release(holds, forward)
 }
 
 // forget removes a hold.
@@ -118,7 +118,7 @@ func (a *Armed) forget(h *hold) {
 	delete(a.holds, h)
 }
 
-func letGo(holds map[*hold]struct{}, forward bool) {
+func release(holds map[*hold]struct{}, forward bool) {
 	for h := range holds {
 		if !forward {
 			h.conn.reset("held frames discarded")
@@ -138,7 +138,7 @@ func (a *Armed) Heal(ctx context.Context) error {
 	holds, gapped, undo := a.holds, a.gapped, a.undo
 	a.holds, a.gapped, a.undo = map[*hold]struct{}{}, map[*conn]struct{}{}, nil
 	a.link.mu.Unlock()
-	letGo(holds, true)
+	release(holds, true)
 	for c := range gapped {
 		c.reset("lost bytes in a black hole")
 	}

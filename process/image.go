@@ -39,7 +39,7 @@ const (
 	sigkillCode = 128 + int64(syscall.SIGKILL)
 )
 
-func launchContained(ctx context.Context, o ProgramOptions, log io.Writer) (*containerProcess, error) {
+func launchContainer(ctx context.Context, o ProgramOptions, log io.Writer) (*containerProcess, error) {
 	if err := ImageExists(ctx, o.Image); err != nil {
 		return nil, err
 	}
@@ -205,7 +205,7 @@ func ImageVersion(ctx context.Context, image, path string, args ...string) (stri
 		return said.(string), nil
 	}
 	var out bytes.Buffer
-	c, err := launchContained(ctx, ProgramOptions{Image: image, Path: path, Args: args}, &out)
+	c, err := launchContainer(ctx, ProgramOptions{Image: image, Path: path, Args: args}, &out)
 	if err != nil {
 		return "", fmt.Errorf("process: version of %s: %w", command, err)
 	}

@@ -43,7 +43,7 @@ const (
 // program is a Process that can be waited for.
 type program interface {
 	Process
-	becomes(ctx context.Context, ready func(context.Context) error) error
+	awaitReady(ctx context.Context, ready func(context.Context) error) error
 }
 
 // StartProgram runs a program as a child process, or in a container, and
@@ -56,7 +56,7 @@ func StartProgram(ctx context.Context, o ProgramOptions) (Process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("process: start %s: %w", name, err)
 	}
-	if err := p.becomes(ctx, o.Ready); err != nil {
+	if err := p.awaitReady(ctx, o.Ready); err != nil {
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 15*time.Second)
 		defer cancel()
 		return nil, fmt.Errorf("process: %s did not become ready: %w; its log ends: %s", name, errors.Join(err, p.Kill(last)), said)
@@ -66,14 +66,14 @@ func StartProgram(ctx context.Context, o ProgramOptions) (Process, error) {
 
 func launch(ctx context.Context, o ProgramOptions, log io.Writer) (program, error) {
 	if o.Image != "" {
-		return launchContained(ctx, o, log)
+		return launchContainer(ctx, o, log)
 	}
 	cmd := exec.Command(o.Path, o.Args...)
 	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = o.Env, o.Dir, log, log
 	return startProcess(cmd, o.Exited)
 }
 
-func (l *lifecycle) becomes(ctx context.Context, ready func(context.Context) error) error {
+func (l *lifecycle) awaitReady(ctx context.Context, ready func(context.Context) error) error {
 	tick := time.NewTicker(readyEvery)
 	defer tick.Stop()
 	for {

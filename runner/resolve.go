@@ -66,7 +66,7 @@ func resolve(s script.Scenario) ([]evidence.FaultLabel, error) {
 	}
 	for i, n := range s.Needs {
 		if !slices.Contains(systems.Needs(), systems.Need(n)) {
-			return nil, r.wrong(script.PartNeeds, i, n, "%q is no need%s", n, script.Suggest(n, needNames()))
+			return nil, r.wrong(script.PartNeeds, i, n, "%q is not a need%s", n, script.Suggest(n, needNames()))
 		}
 	}
 	for i, step := range s.Steps {
@@ -186,7 +186,7 @@ func (r *resolver) condition(part script.Part, i int, c evidence.Condition) erro
 		return r.actor(part, i, c.Subject, "")
 	case evidence.CondAcceptance:
 		if answers := acceptances(); !slices.Contains(answers, c.Word) {
-			return r.wrong(part, i, c.Word, "%q is no acceptance%s", c.Word, script.Suggest(c.Word, answers))
+			return r.wrong(part, i, c.Word, "%q is not an acceptance%s", c.Word, script.Suggest(c.Word, answers))
 		}
 	case evidence.CondStored:
 		if c.Word != "" && r.checkpoints[c.Word] == 0 && c.Word != endOfRun {

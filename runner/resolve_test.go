@@ -52,13 +52,13 @@ func TestNamesThatDoNotExist(t *testing.T) {
 		{"heal", "fault lost: drop frame ack on c1\nheal lots", "line 5, word 2: there is no fault lots above this line; did you mean lost?"},
 		{"awaited fault", "await fired lost", "line 4, word 3: there is no fault lost: no fault is declared above"},
 		{"awaited actor", "await connected c9", "line 4, word 3: c9 is no actor"},
-		{"awaited answer", "await acceptance acepted of a", `line 4, word 3: "acepted" is no acceptance; did you mean accepted?`},
+		{"awaited answer", "await acceptance acepted of a", `line 4, word 3: "acepted" is not an acceptance; did you mean accepted?`},
 		{"awaited frame", "await carried publsh on p1", `line 4, word 3: no protocol has a frame "publsh"; did you mean publish?`},
 		{"awaited checkpoint", "snapshot before\nawait stored a at befor", "line 5, word 5: no snapshot is called befor; did you mean before?"},
 		{"rows at the end", "reached stored a at end", ""},
 		{"reached fault", "reached fired f", "line 4, word 3: there is no fault f"},
 		{"reached frame", "reached carried akc on c1", `line 4, word 3: no protocol has a frame "akc"`},
-		{"need", "needs rows, rws", `line 4, word 4: "rws" is no need; did you mean rows?`},
+		{"need", "needs rows, rws", `line 4, word 4: "rws" is not a need; did you mean rows?`},
 		{"a message may never come", "await effect of order-99", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -250,7 +250,7 @@ func (c *conn) readAnswer(p packet, s *sent, f *links.Frame) error {
 
 // readReply reads the server's answer to a PUBLISH.
 func (c *conn) readReply(p packet, f *links.Frame) error {
-	f.Status = said(p.reason())
+	f.Status = reasonName(p.reason())
 	return c.readAnswer(p, &c.published, f)
 }
 
@@ -269,7 +269,7 @@ func (c *conn) readSuback(p packet, f *links.Frame) error {
 	f.Status = links.Yes
 	for _, code := range codes {
 		if code >= failure {
-			f.Status = said(code)
+			f.Status = reasonName(code)
 		}
 	}
 	return nil
@@ -296,7 +296,7 @@ var reasons = map[byte]string{
 	0xA2: "wildcards-unsupported",
 }
 
-func said(code byte) string {
+func reasonName(code byte) string {
 	if word, known := reasons[code]; known {
 		return word
 	}
