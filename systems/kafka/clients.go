@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -57,18 +58,18 @@ func (p Profile) Connect(credentials string) (systems.Clients, error) {
 }
 
 func (c *clients) Producer(ctx context.Context, o systems.ProducerOptions) (systems.Producer, error) {
-	if err := c.accepts(o.Mode); err != nil {
+	if err := systems.OnlyDefaultMode("kafka", o.Mode); err != nil {
 		return nil, err
 	}
-	o.Address = c.reached(o.Address)
+	o.Address = cmp.Or(o.Address, c.address)
 	return systems.ProducerOf(c.producer(ctx, o))
 }
 
 func (c *clients) Consumer(ctx context.Context, o systems.ConsumerOptions) (systems.Consumer, error) {
-	if err := c.accepts(o.Mode); err != nil {
+	if err := systems.OnlyDefaultMode("kafka", o.Mode); err != nil {
 		return nil, err
 	}
-	o.Address, o.Window = c.reached(o.Address), max(o.Window, 1)
+	o.Address, o.Window = cmp.Or(o.Address, c.address), max(o.Window, 1)
 	topic, err := c.topic(ctx, o.Destination)
 	if err != nil {
 		return nil, err
@@ -77,22 +78,6 @@ func (c *clients) Consumer(ctx context.Context, o systems.ConsumerOptions) (syst
 		return c.shareConsumer(ctx, o, topic)
 	}
 	return c.groupConsumer(ctx, o, topic)
-}
-
-// accepts refuses what Kafka has no counterpart for, rather than ignore it.
-func (c *clients) accepts(mode systems.Mode) error {
-	if mode != systems.DefaultMode {
-		return fmt.Errorf("kafka: no mode %q: a profile has one", mode)
-	}
-	return nil
-}
-
-// reached is the address of an actor's link, or the server's own without one.
-func (c *clients) reached(address string) string {
-	if address == "" {
-		return c.address
-	}
-	return address
 }
 
 // topic gives the topic of a destination, and makes it if it is not there.

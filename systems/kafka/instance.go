@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/process"
@@ -39,17 +40,18 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	if p.at.Address != "" {
 		return p.reach(ctx, env)
 	}
-	log, err := env.ServerLog("kafka", serverName)
+	b, err := systems.TakeServer(ctx, env, "kafka", p.serverKey(), func(log io.WriteCloser) (*broker, error) {
+		b, err := p.newBroker(env.Sink, log)
+		if err != nil {
+			return nil, err
+		}
+		if err := p.startBroker(ctx, b); err != nil {
+			return nil, errors.Join(err, b.Close(context.WithoutCancel(ctx)))
+		}
+		return b, nil
+	})
 	if err != nil {
 		return nil, err
-	}
-	b, kept := process.Take[*broker](ctx, env.Servers, p.serverKey())
-	if kept {
-		b.Attach(env.Sink, log)
-	} else if b, err = p.newBroker(env.Sink, log); err != nil {
-		return nil, errors.Join(err, log.Close())
-	} else if err := p.startBroker(ctx, b); err != nil {
-		return nil, errors.Join(err, b.Close(context.WithoutCancel(ctx)))
 	}
 	r, err := p.newRun(b.address)
 	if err == nil && p.transactional {

@@ -110,11 +110,11 @@ func (p *producer) Send(ctx context.Context, m systems.Message) (systems.Pending
 		return nil, err
 	}
 	if ctx.Err() != nil {
-		return settled(refusal(evidence.Rejected, context.Cause(ctx), "cancelled before anything was written")), nil
+		return systems.Resolved(systems.Rejected.Receipt(context.Cause(ctx), "cancelled before anything was written")), nil
 	}
 	topic, err := p.clients.topic(ctx, m.Destination)
 	if err != nil {
-		return settled(refusal(evidence.Rejected, err, "its topic could not be made, and nothing was written")), nil
+		return systems.Resolved(systems.Rejected.Receipt(err, "its topic could not be made, and nothing was written")), nil
 	}
 	record, err := encode(topic, m)
 	if err != nil {
@@ -122,72 +122,34 @@ func (p *producer) Send(ctx context.Context, m systems.Message) (systems.Pending
 	}
 	select {
 	case <-p.gone:
-		return settled(refusal(evidence.Rejected, p.disconnected(), "the session was over before anything was written")), nil
+		return systems.Resolved(systems.Rejected.Receipt(p.disconnected(), "the session was over before anything was written")), nil
 	default:
 	}
 	if p.txns != nil {
 		return p.txns.add(record), nil
 	}
-	pend := &pending{answered: make(chan struct{})}
+	reply := systems.NewReply(nil, nil)
 	before := p.written.n.Load()
 	// The publish outlives the call of the application that waits for it.
 	p.client.TryProduce(context.WithoutCancel(ctx), record, func(r *kgo.Record, err error) {
-		pend.answer(p.receipt(r, err, p.written.n.Load()-before))
+		reply.Resolve(p.receipt(r, err, p.written.n.Load()-before))
 	})
-	return pend, nil
-}
-
-// pending is a publish on its way; receipt is valid once answered is closed.
-type pending struct {
-	answered chan struct{}
-	receipt  systems.Receipt
-}
-
-func (p *pending) answer(r systems.Receipt) {
-	p.receipt = r
-	close(p.answered)
-}
-
-func settled(r systems.Receipt) *pending {
-	p := &pending{answered: make(chan struct{})}
-	p.answer(r)
-	return p
-}
-
-func (p *pending) Receipt(ctx context.Context) systems.Receipt {
-	select { // an answer that is there counts, whatever else has ended
-	case <-p.answered:
-		return p.receipt
-	default:
-	}
-	select {
-	case <-p.answered:
-		return p.receipt
-	case <-ctx.Done():
-		return refusal(evidence.Unknown, context.Cause(ctx), "cancelled before the answer")
-	}
-}
-
-func refusal(a evidence.Acceptance, err error, reason string) systems.Receipt {
-	return systems.Receipt{Acceptance: a, ClientResult: err.Error(), Reason: reason}
+	return reply, nil
 }
 
 // refusals are the answers that a broker gives before it appends anything. Any
 // other (a failed store, replicas that did not follow in time) may be partial.
-var refusals = map[*kerr.Error]struct {
-	acceptance evidence.Acceptance
-	cause      evidence.Cause
-}{
-	kerr.MessageTooLarge:          {evidence.Declined, evidence.CauseInvalid},
-	kerr.RecordListTooLarge:       {evidence.Declined, evidence.CauseInvalid},
-	kerr.InvalidRecord:            {evidence.Declined, evidence.CauseInvalid},
-	kerr.InvalidTimestamp:         {evidence.Declined, evidence.CauseInvalid},
-	kerr.PolicyViolation:          {evidence.Declined, evidence.CausePermission},
-	kerr.TopicAuthorizationFailed: {evidence.Declined, evidence.CausePermission},
-	kerr.NotEnoughReplicas:        {evidence.Rejected, evidence.NoCause},
-	kerr.NotLeaderForPartition:    {evidence.Rejected, evidence.NoCause},
-	kerr.UnknownTopicOrPartition:  {evidence.Rejected, evidence.NoCause},
-	kerr.UnknownTopicID:           {evidence.Rejected, evidence.NoCause},
+var refusals = map[*kerr.Error]systems.Refusal{
+	kerr.MessageTooLarge:          systems.Declined(evidence.CauseInvalid),
+	kerr.RecordListTooLarge:       systems.Declined(evidence.CauseInvalid),
+	kerr.InvalidRecord:            systems.Declined(evidence.CauseInvalid),
+	kerr.InvalidTimestamp:         systems.Declined(evidence.CauseInvalid),
+	kerr.PolicyViolation:          systems.Declined(evidence.CausePermission),
+	kerr.TopicAuthorizationFailed: systems.Declined(evidence.CausePermission),
+	kerr.NotEnoughReplicas:        systems.Rejected,
+	kerr.NotLeaderForPartition:    systems.Rejected,
+	kerr.UnknownTopicOrPartition:  systems.Rejected,
+	kerr.UnknownTopicID:           systems.Rejected,
 }
 
 // receipt reads what came of a record. written is how many Produce requests
@@ -195,26 +157,22 @@ var refusals = map[*kerr.Error]struct {
 func (p *producer) receipt(r *kgo.Record, err error, written int64) systems.Receipt {
 	switch {
 	case err == nil && p.profile.acks == acksNone:
-		return systems.Receipt{Acceptance: evidence.Unknown, ClientResult: "ok", Reason: "acks=0: the broker does not answer"}
+		return systems.Receipt{Acceptance: evidence.Unknown, ClientResult: systems.OK, Reason: "acks=0: the broker does not answer"}
 	case err == nil:
-		return systems.Receipt{Acceptance: evidence.Accepted, HeldBy: p.profile.heldBy, MessageID: messageID(r), ClientResult: "ok"}
+		return systems.Receipt{Acceptance: evidence.Accepted, HeldBy: p.profile.heldBy, MessageID: messageID(r), ClientResult: systems.OK}
 	case errors.Is(err, kerr.MessageTooLarge):
-		r := refusal(evidence.Declined, err, "over the largest message that is allowed")
-		r.Cause = evidence.CauseInvalid
-		return r
+		return systems.Declined(evidence.CauseInvalid).Receipt(err, "over the largest message that is allowed")
 	case written == 0:
-		return refusal(evidence.Rejected, err, "nothing was written")
+		return systems.Rejected.Receipt(err, "nothing was written")
 	case errors.Is(err, kgo.ErrMaxBuffered):
-		return refusal(evidence.Rejected, err, "the client's buffer is full, and this was never in it")
+		return systems.Rejected.Receipt(err, "the client's buffer is full, and this was never in it")
 	}
 	var refused *kerr.Error
 	// With retries an answer may be about a later try, and an earlier one be stored.
 	if errors.As(err, &refused) && !p.profile.retries {
 		if known, ok := refusals[refused]; ok {
-			r := refusal(known.acceptance, err, refused.Description)
-			r.Cause = known.cause
-			return r
+			return known.Receipt(err, refused.Description)
 		}
 	}
-	return refusal(evidence.Unknown, err, "no answer that tells what became of it")
+	return systems.Unknown.Receipt(err, "no answer that tells what became of it")
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/systems"
 )
 
 // rows reads every topic of the run from its start, and sets it against what
@@ -105,7 +106,7 @@ func (r *run) readLog(ctx context.Context, appended bool) (open bool, err error)
 		fetches.EachRecord(func(m *kgo.Record) {
 			at := place{m.Topic, m.Partition}
 			if !m.Attrs.IsControl() {
-				r.log.messages = append(r.log.messages, stored{at, m.Offset, r.row(m)})
+				r.log.messages = append(r.log.messages, stored{at, m.Offset, systems.RowOf(r.names.decode(m), evidence.RowPending)})
 			}
 			r.log.next[at] = m.Offset + 1
 			if r.log.next[at] >= until[at] {
@@ -163,21 +164,6 @@ func (r *run) endsNow(ctx context.Context) (ends map[place]int64, open bool, err
 		}
 	}
 	return ends, open, nil
-}
-
-func (r *run) row(record *kgo.Record) evidence.StoredRow {
-	m := r.names.decode(record)
-	row := evidence.StoredRow{
-		State:       evidence.RowPending,
-		MessageID:   m.MessageID,
-		Destination: m.Destination,
-		Digest:      evidence.Digest(m.Payload, m.Key, m.Headers),
-	}
-	// A payload that is not ours has a digest and no IDs.
-	if e, err := evidence.ParseEnvelope(m.Payload); err == nil {
-		row.BusinessID, row.PublishID = e.BusinessID, e.PublishID
-	}
-	return row
 }
 
 // offsets are the next ones of a logical subscriber, by topic and partition.

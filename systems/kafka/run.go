@@ -2,16 +2,15 @@ package kafka
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/custodymq/custody/links"
 	kafkalink "github.com/custodymq/custody/links/kafka"
+	"github.com/custodymq/custody/systems"
 )
 
 // run is what one run has on a broker, whoever has started it: topics and groups
@@ -28,7 +27,7 @@ func (p Profile) newRun(address string) (*run, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &run{clients: p.clients(address, names("custody-"+strings.ToLower(rand.Text()[:10]))), admin: admin}
+	r := &run{clients: p.clients(address, names(systems.RunName())), admin: admin}
 	if p.at.TLS == nil { // it ends at the server
 		r.protocol = kafkalink.New()
 	}

@@ -27,7 +27,7 @@ type transactions struct {
 
 // publish is one message that waits for its turn.
 type publish struct {
-	*pending
+	*systems.Reply
 	record *kgo.Record
 }
 
@@ -38,23 +38,23 @@ func newTransactions(p *producer) *transactions {
 }
 
 // add puts a message behind those that wait.
-func (t *transactions) add(r *kgo.Record) *pending {
+func (t *transactions) add(r *kgo.Record) *systems.Reply {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.over {
-		return settled(t.unsent())
+		return systems.Resolved(t.unsent())
 	}
-	p := publish{&pending{answered: make(chan struct{})}, r}
+	p := publish{systems.NewReply(nil, nil), r}
 	select {
 	case t.queue <- p:
-		return p.pending
+		return p.Reply
 	default:
-		return settled(refusal(evidence.Rejected, kgo.ErrMaxBuffered, "too many messages wait, and this was never among them"))
+		return systems.Resolved(systems.Rejected.Receipt(kgo.ErrMaxBuffered, "too many messages wait, and this was never among them"))
 	}
 }
 
 func (t *transactions) unsent() systems.Receipt {
-	return refusal(evidence.Rejected, t.disconnected(), "the session was over before anything was written")
+	return systems.Rejected.Receipt(t.disconnected(), "the session was over before anything was written")
 }
 
 func (t *transactions) run() {
@@ -66,11 +66,11 @@ func (t *transactions) run() {
 			defer t.mu.Unlock()
 			t.over = true
 			for len(t.queue) > 0 {
-				(<-t.queue).answer(t.unsent())
+				(<-t.queue).Resolve(t.unsent())
 			}
 			return
 		case p := <-t.queue:
-			p.answer(t.publish(p.record))
+			p.Resolve(t.publish(p.record))
 		}
 	}
 }
@@ -80,7 +80,7 @@ func (t *transactions) run() {
 func (t *transactions) publish(r *kgo.Record) systems.Receipt {
 	if err := t.client.BeginTransaction(); err != nil {
 		t.end(err)
-		return refusal(evidence.Rejected, err, "no transaction could begin")
+		return systems.Rejected.Receipt(err, "no transaction could begin")
 	}
 	if err := t.store(r); err != nil {
 		if err := t.client.EndTransaction(context.Background(), kgo.TryAbort); err != nil {
@@ -112,12 +112,12 @@ func (t *transactions) store(r *kgo.Record) error {
 // or not, nobody who reads what is committed gets it.
 func unstored(err error) systems.Receipt {
 	var refused *kerr.Error
-	if errors.As(err, &refused) && refusals[refused].acceptance == evidence.Declined {
-		r := refusal(evidence.Declined, err, refused.Description)
-		r.Cause = refusals[refused].cause
-		return r
+	if errors.As(err, &refused) {
+		if r := refusals[refused].Receipt(err, refused.Description); r.Acceptance == evidence.Declined {
+			return r
+		}
 	}
-	return refusal(evidence.Rejected, err, "its transaction was not committed")
+	return systems.Rejected.Receipt(err, "its transaction was not committed")
 }
 
 // notCommitted are the answers to a commit by which the transaction is aborted,
@@ -137,11 +137,11 @@ func (t *transactions) committed(r *kgo.Record, err error, written int64) system
 	var refused *kerr.Error
 	switch {
 	case err == nil:
-		return systems.Receipt{Acceptance: evidence.Accepted, HeldBy: t.profile.heldBy, MessageID: messageID(r), ClientResult: "ok"}
+		return systems.Receipt{Acceptance: evidence.Accepted, HeldBy: t.profile.heldBy, MessageID: messageID(r), ClientResult: systems.OK}
 	case written == 0:
-		return refusal(evidence.Rejected, err, "the commit was never written")
+		return systems.Rejected.Receipt(err, "the commit was never written")
 	case written == 1 && errors.As(err, &refused) && notCommitted[refused]:
-		return refusal(evidence.Rejected, err, refused.Description)
+		return systems.Rejected.Receipt(err, refused.Description)
 	}
-	return refusal(evidence.Unknown, err, "no answer that tells whether it was committed")
+	return systems.Unknown.Receipt(err, "no answer that tells whether it was committed")
 }

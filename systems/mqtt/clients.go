@@ -1,6 +1,7 @@
 package mqtt
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -61,17 +62,17 @@ func (p Profile) Connect(text string) (systems.Clients, error) {
 }
 
 func (c clients) Producer(ctx context.Context, o systems.ProducerOptions) (systems.Producer, error) {
-	if err := c.accepts(o.Mode); err != nil {
+	if err := systems.OnlyDefaultMode("mqtt", o.Mode); err != nil {
 		return nil, err
 	}
 	return systems.ProducerOf(c.producer(ctx, o))
 }
 
 func (c clients) Consumer(ctx context.Context, o systems.ConsumerOptions) (systems.Consumer, error) {
-	if err := c.accepts(o.Mode); err != nil {
+	if err := systems.OnlyDefaultMode("mqtt", o.Mode); err != nil {
 		return nil, err
 	}
-	o.Address = c.reached(o.Address)
+	o.Address = cmp.Or(o.Address, c.address)
 	return systems.ConsumerOf(c.consumer(ctx, o))
 }
 
@@ -81,19 +82,3 @@ func (c clients) topic(destination string) string { return c.seats.run + "/" + d
 
 // destination is the inverse of topic.
 func (c clients) destination(topic string) string { return strings.TrimPrefix(topic, c.seats.run+"/") }
-
-// accepts refuses what a profile has one of, rather than ignore it.
-func (c clients) accepts(mode systems.Mode) error {
-	if mode != systems.DefaultMode {
-		return fmt.Errorf("mqtt: no mode %q: a profile has one quality of service", mode)
-	}
-	return nil
-}
-
-// reached is the address of an actor's link, or the server's own without one.
-func (c clients) reached(address string) string {
-	if address == "" {
-		return c.address
-	}
-	return address
-}

@@ -49,7 +49,7 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	if err != nil {
 		return nil, fmt.Errorf("mqtt: folder of the server: %w", err)
 	}
-	seats := seats{dir: filepath.Join(dir, "seats"), run: newRun()}
+	seats := seats{dir: filepath.Join(dir, "seats"), run: systems.RunName()}
 	store := filepath.Join(dir, "store")
 	if err := errors.Join(os.Mkdir(seats.dir, 0o700), os.Mkdir(store, 0o700)); err != nil {
 		return nil, fmt.Errorf("mqtt: folder of the server: %w", err)

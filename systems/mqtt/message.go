@@ -1,8 +1,6 @@
 package mqtt
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"math"
@@ -111,16 +109,4 @@ func decode(p *packets.Publish) systems.Message {
 
 // shareName of a logical subscriber. MQTT's share names are narrower than ours:
 // what one cannot hold is told apart by a hash.
-func shareName(subscription string) string { return name(subscription, "") }
-
-func name(subscription, destination string) string {
-	plain := strings.Map(func(r rune) rune {
-		switch {
-		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '-':
-			return r
-		}
-		return '_'
-	}, subscription)
-	sum := sha256.Sum256([]byte(subscription + "\x00" + destination))
-	return plain[:min(len(plain), 64)] + "_" + hex.EncodeToString(sum[:4])
-}
+func shareName(subscription string) string { return systems.SubscriberName(subscription, "") }

@@ -76,7 +76,7 @@ func TestAnswers(t *testing.T) {
 		0x80: evidence.Unknown,
 		0x97: evidence.Declined,
 	} {
-		r := Profile{}.receipt(code)
+		r := receipt(code)
 		if r.Acceptance != want || (r.ClientResult == "ok") != (want == evidence.Accepted) || (r.HeldBy == evidence.HeldByNobody) == (want == evidence.Accepted) || (r.Cause != evidence.NoCause) != (want == evidence.Declined) {
 			t.Errorf("0x%02x: %+v, want %v", code, r, want)
 		}
@@ -84,7 +84,7 @@ func TestAnswers(t *testing.T) {
 }
 
 func TestSeats(t *testing.T) {
-	s := seats{dir: t.TempDir(), run: newRun()}
+	s := seats{dir: t.TempDir(), run: systems.RunName()}
 	take := func(subscription, want string) *seat {
 		t.Helper()
 		seat, err := s.take(subscription, "orders")

@@ -41,7 +41,7 @@ func (p Profile) reach(ctx context.Context, env systems.Env) (systems.Instance, 
 	if err != nil {
 		return nil, fmt.Errorf("mqtt: folder of the run: %w", err)
 	}
-	r := &remote{clients: clients{profile: p, address: p.at.Address, seats: seats{dir: dir, run: newRun()}}}
+	r := &remote{clients: clients{profile: p, address: p.at.Address, seats: seats{dir: dir, run: systems.RunName()}}}
 	if err := p.clear(ctx, p.at.Address, r.seats.run); err != nil {
 		return nil, fmt.Errorf("mqtt: the server at %s must run, speak MQTT %s and take its user (address, user-from, password-from, tls): %w", p.at.Address, p.version(), err)
 	}

@@ -65,12 +65,7 @@ func keptBy(s *mochimqtt.Server, older bool) []kept {
 			if older {
 				_ = behead(p.Payload, publish) // a message that is not ours keeps its payload whole
 			}
-			m := decode(publish)
-			row := evidence.StoredRow{MessageID: m.MessageID, Destination: m.Destination, Digest: evidence.Digest(m.Payload, m.Key, m.Headers)}
-			if e, err := evidence.ParseEnvelope(m.Payload); err == nil {
-				row.BusinessID, row.PublishID = e.BusinessID, e.PublishID
-			}
-			all = append(all, kept{ClientID: id, Row: row})
+			all = append(all, kept{ClientID: id, Row: systems.RowOf(decode(publish), evidence.RowInvalid)})
 		}
 	}
 	return all

@@ -1,14 +1,14 @@
 package mqtt
 
 import (
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
+
+	"github.com/custodymq/custody/systems"
 )
 
 // seats are the client identifiers of a logical subscriber: the first, the
@@ -23,8 +23,6 @@ type seats struct {
 	run string // begins every name of the run on the server
 }
 
-func newRun() string { return "custody-" + strings.ToLower(rand.Text()[:8]) }
-
 // seat is taken as long as its file is locked, which ends with its process at
 // the latest.
 type seat struct {
@@ -36,7 +34,7 @@ type seat struct {
 const maxSeats = 1 << 10
 
 func (s seats) take(subscription, destination string) (*seat, error) {
-	base := s.run + "-" + name(subscription, destination)
+	base := s.run + "-" + systems.SubscriberName(subscription, destination)
 	for n := range maxSeats {
 		id := base + "." + strconv.Itoa(n+1)
 		f, err := os.OpenFile(filepath.Join(s.dir, id), os.O_CREATE|os.O_RDWR, 0o600)

@@ -1,6 +1,7 @@
 package nats
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -39,33 +40,17 @@ func (p Profile) Connect(credentials string) (systems.Clients, error) {
 }
 
 func (c clients) Producer(ctx context.Context, o systems.ProducerOptions) (systems.Producer, error) {
-	if err := c.accepts(o.Mode); err != nil {
+	if err := systems.OnlyDefaultMode("nats", o.Mode); err != nil {
 		return nil, err
 	}
-	o.Address = c.reached(o.Address)
+	o.Address = cmp.Or(o.Address, c.address)
 	return systems.ProducerOf(c.profile.producer(ctx, o.Address, o.Session))
 }
 
 func (c clients) Consumer(ctx context.Context, o systems.ConsumerOptions) (systems.Consumer, error) {
-	if err := c.accepts(o.Mode); err != nil {
+	if err := systems.OnlyDefaultMode("nats", o.Mode); err != nil {
 		return nil, err
 	}
-	o.Address = c.reached(o.Address)
+	o.Address = cmp.Or(o.Address, c.address)
 	return c.profile.consumer(ctx, o)
-}
-
-// accepts refuses what NATS has no counterpart for, rather than ignore it.
-func (c clients) accepts(mode systems.Mode) error {
-	if mode != systems.DefaultMode {
-		return fmt.Errorf("nats: no mode %q: a stream has one", mode)
-	}
-	return nil
-}
-
-// reached is the address of an actor's link, or the server's own without one.
-func (c clients) reached(address string) string {
-	if address == "" {
-		return c.address
-	}
-	return address
 }

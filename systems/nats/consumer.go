@@ -80,7 +80,7 @@ func (p Profile) subscribe(ctx context.Context, s *session, subject string, o sy
 		nakDelay:  p.scaled(nakDelay),
 		patience:  p.scaled(pullExpires + pullGrace),
 		pull:      pull,
-		next:      "$JS.API.CONSUMER.MSG.NEXT." + p.stream + "." + durableName(o.Subscription, o.Destination),
+		next:      "$JS.API.CONSUMER.MSG.NEXT." + p.stream + "." + systems.SubscriberName(o.Subscription, o.Destination),
 		inbox:     s.conn.NewInbox(),
 		messages:  make(chan *client.Msg, 64), // far more than one pull at a time can bring
 		receiving: make(chan struct{}, 1),
@@ -97,7 +97,7 @@ const described = " of "
 // consumerConfig of a logical subscriber's durable consumer.
 func (p Profile) consumerConfig(destination, subscription, subject string) jetstream.ConsumerConfig {
 	return jetstream.ConsumerConfig{
-		Durable:       durableName(subscription, destination),
+		Durable:       systems.SubscriberName(subscription, destination),
 		Description:   subscription + described + destination,
 		FilterSubject: subject,
 		DeliverPolicy: jetstream.DeliverAllPolicy,
@@ -123,11 +123,10 @@ func (c *consumer) Receive(ctx context.Context) (systems.Delivery, error) {
 		if c.ended() {
 			return nil, systems.ErrDisconnected
 		}
-		wake, err := c.ask(time.Now())
-		if err != nil {
+		if err := c.ask(ctx); err != nil {
 			return nil, err
 		}
-		timer.Reset(time.Until(wake))
+		timer.Reset(time.Until(c.pullEnds))
 		select {
 		case msg := <-c.messages:
 			c.pullEnds = time.Time{}
@@ -136,7 +135,6 @@ func (c *consumer) Receive(ctx context.Context) (systems.Delivery, error) {
 				return d, err
 			}
 		case <-timer.C:
-		case <-c.window.Left():
 		case <-c.gone:
 			return nil, systems.ErrDisconnected
 		case <-ctx.Done():
@@ -145,21 +143,20 @@ func (c *consumer) Receive(ctx context.Context) (systems.Delivery, error) {
 	}
 }
 
-// ask sends a pull request if none is outstanding and the window has room. It
-// returns when to look again.
-func (c *consumer) ask(now time.Time) (time.Time, error) {
-	if now.Before(c.pullEnds) {
-		return c.pullEnds, nil
+// ask sends a pull request once the window has room, unless one is outstanding.
+func (c *consumer) ask(ctx context.Context) error {
+	if time.Now().Before(c.pullEnds) {
+		return nil
 	}
-	if full, until := c.window.Full(now); full {
-		return until, nil
+	if err := c.window.Wait(ctx, c.gone); err != nil {
+		return err
 	}
 	if err := c.conn.PublishRequest(c.next, c.inbox, c.pull); err != nil {
 		c.conn.Close()
-		return time.Time{}, fmt.Errorf("%w: pull: %w", systems.ErrDisconnected, err)
+		return fmt.Errorf("%w: pull: %w", systems.ErrDisconnected, err)
 	}
-	c.pullEnds = now.Add(c.patience)
-	return c.pullEnds, nil
+	c.pullEnds = time.Now().Add(c.patience)
+	return nil
 }
 
 // take makes a delivery of what came for a pull; neither delivery nor error

@@ -24,7 +24,7 @@ const maxHeard = 1 << 16
 
 func (p Profile) listen(ctx context.Context, s *session, subject string, o systems.ConsumerOptions) (*listener, error) {
 	l := &listener{session: s, stream: p.stream, messages: make(chan *client.Msg, maxHeard)}
-	_, err := s.conn.ChanQueueSubscribe(subject, durableName(o.Subscription, o.Destination), l.messages)
+	_, err := s.conn.ChanQueueSubscribe(subject, systems.SubscriberName(o.Subscription, o.Destination), l.messages)
 	if err == nil {
 		err = s.conn.FlushWithContext(ctx) // its answer comes behind the subscription
 	}

@@ -1,8 +1,6 @@
 package nats
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"strconv"
 	"strings"
@@ -90,19 +88,4 @@ func decode(stream, id, subject string, header client.Header, payload []byte) sy
 	// The server has checked it: what does not parse was never stored.
 	m.TTL, _ = time.ParseDuration(header.Get(jetstream.MsgTTLHeader))
 	return m
-}
-
-// durableName of a logical subscriber. JetStream's names are narrower than
-// ours, and one subscriber may have several destinations: what a name cannot
-// hold is told apart by a hash.
-func durableName(subscription, destination string) string {
-	plain := strings.Map(func(r rune) rune {
-		switch {
-		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '-':
-			return r
-		}
-		return '_'
-	}, subscription)
-	sum := sha256.Sum256([]byte(subscription + "\x00" + destination))
-	return plain[:min(len(plain), 64)] + "_" + hex.EncodeToString(sum[:4])
 }

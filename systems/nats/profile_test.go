@@ -72,7 +72,7 @@ func checkStream(ctx context.Context, t *testing.T, js jetstream.JetStream, p Pr
 	if c.Storage != p.storage || c.PersistMode != p.persist || c.Retention != p.retention() || c.MaxAge != p.maxAge || p.duplicates > 0 && c.Duplicates != p.duplicates {
 		t.Errorf("the stream is %+v", c)
 	}
-	consumer, err := stream.Consumer(ctx, durableName("billing", "orders"))
+	consumer, err := stream.Consumer(ctx, systems.SubscriberName("billing", "orders"))
 	if err != nil {
 		return err
 	}

@@ -2,10 +2,8 @@ package nats
 
 import (
 	"context"
-	"crypto/rand"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -33,7 +31,7 @@ func (p Profile) At(e systems.Endpoint) systems.System {
 // reach looks whether the server answers, notes what it is, and makes the
 // stream of the run.
 func (p Profile) reach(ctx context.Context, env systems.Env) (systems.Instance, error) {
-	p.stream = streamName + "-" + strings.ToLower(rand.Text()[:8])
+	p.stream = systems.RunName()
 	s, err := p.dial(ctx, p.at.Address, "administrator")
 	if err != nil {
 		return nil, p.unreached(err)

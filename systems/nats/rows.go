@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/systems"
 )
 
 // Rows reads the stream message by message. Every stored message is pending,
@@ -101,16 +102,7 @@ func (p Profile) rowOf(msg *jetstream.RawStreamMsg, now time.Time) evidence.Stor
 	if age := p.scaled(p.maxAge); age > 0 && (life == 0 || age < life) {
 		life = age
 	}
-	row := evidence.StoredRow{
-		State:       evidence.RowPending,
-		MessageID:   m.MessageID,
-		Destination: m.Destination,
-		Digest:      evidence.Digest(m.Payload, m.Key, m.Headers),
-		Expired:     life > 0 && now.After(msg.Time.Add(life)),
-	}
-	// A payload that is not ours has a digest and no IDs.
-	if e, err := evidence.ParseEnvelope(m.Payload); err == nil {
-		row.BusinessID, row.PublishID = e.BusinessID, e.PublishID
-	}
+	row := systems.RowOf(m, evidence.RowPending)
+	row.Expired = life > 0 && now.After(msg.Time.Add(life))
 	return row
 }

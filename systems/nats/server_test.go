@@ -200,7 +200,7 @@ func TestAcknowledgementOfADeletedConsumerIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = in.administer(ctx, func(js jetstream.JetStream) error {
-		return js.DeleteConsumer(ctx, streamName, durableName("billing", "orders"))
+		return js.DeleteConsumer(ctx, streamName, systems.SubscriberName("billing", "orders"))
 	})
 	if err != nil {
 		t.Fatal(err)

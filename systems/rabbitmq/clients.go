@@ -58,28 +58,20 @@ func (p Profile) Connect(credentials string) (systems.Clients, error) {
 }
 
 func (c *clients) Producer(ctx context.Context, o systems.ProducerOptions) (systems.Producer, error) {
-	if err := accepts(o.Mode); err != nil {
+	if err := systems.OnlyDefaultMode("rabbitmq", o.Mode); err != nil {
 		return nil, err
 	}
 	return systems.ProducerOf(c.producer(ctx, o))
 }
 
 func (c *clients) Consumer(ctx context.Context, o systems.ConsumerOptions) (systems.Consumer, error) {
-	if err := accepts(o.Mode); err != nil {
+	if err := systems.OnlyDefaultMode("rabbitmq", o.Mode); err != nil {
 		return nil, err
 	}
 	if err := c.subscribes(o.Destination, o.Subscription); err != nil {
 		return nil, err
 	}
 	return systems.ConsumerOf(c.consumer(ctx, o))
-}
-
-// accepts refuses what this adapter has no counterpart for, rather than ignore it.
-func accepts(mode systems.Mode) error {
-	if mode != systems.DefaultMode {
-		return fmt.Errorf("rabbitmq: no mode %q: a profile has one", mode)
-	}
-	return nil
 }
 
 // subscribes refuses a second logical subscriber: all consumers of a queue compete.

@@ -8,6 +8,7 @@ import (
 	client "github.com/rabbitmq/amqp091-go"
 
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/systems"
 )
 
 // DeadLetters takes every message out of the queues of dead letters and gives
@@ -112,21 +113,10 @@ var deathCauses = map[string]evidence.Cause{
 func (c *clients) rowOf(queue string, d client.Delivery) evidence.StoredRow {
 	m := decode(strings.TrimSuffix(strings.TrimPrefix(queue, c.prefix), deadSuffix), d)
 	reason, _ := d.Headers["x-first-death-reason"].(string)
-	row := evidence.StoredRow{
-		State:       evidence.RowDead,
-		MessageID:   m.MessageID,
-		Destination: m.Destination,
-		Digest:      evidence.Digest(m.Payload, m.Key, m.Headers),
-		Attempts:    deliveries(d),
-		Cause:       deathCauses[reason],
-		Reason:      reason,
-	}
+	row := systems.RowOf(m, evidence.RowDead)
+	row.Attempts, row.Cause, row.Reason = deliveries(d), deathCauses[reason], reason
 	if row.Cause == evidence.NoCause && reason != "" {
 		row.Cause = evidence.CauseStated
-	}
-	// A payload that is not ours has a digest and no IDs.
-	if e, err := evidence.ParseEnvelope(m.Payload); err == nil {
-		row.BusinessID, row.PublishID = e.BusinessID, e.PublishID
 	}
 	return row
 }

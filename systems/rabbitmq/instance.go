@@ -2,9 +2,9 @@ package rabbitmq
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -48,17 +48,13 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	if p.at.Address != "" {
 		return p.reach(ctx, env)
 	}
-	log, err := env.ServerLog("rabbitmq", serverName)
+	s, err := systems.TakeServer(ctx, env, "rabbitmq", p.kind(), func(log io.WriteCloser) (*server, error) {
+		return startServer(ctx, p.image, env.Sink, log)
+	})
 	if err != nil {
 		return nil, err
 	}
-	s, found := process.Take[*server](ctx, env.Servers, p.kind())
-	if found {
-		s.Attach(env.Sink, log)
-	} else if s, err = startServer(ctx, p.image, env.Sink, log); err != nil {
-		return nil, errors.Join(err, log.Close())
-	}
-	in := &instance{clients: newClients(p, s.address, newPrefix()), server: s, pool: env.Servers}
+	in := &instance{clients: newClients(p, s.address, systems.RunName()+"-"), server: s, pool: env.Servers}
 	// What a node knows of a new queue reaches its files later: killed within
 	// seconds it has no such queue, or one that never serves again, though it
 	// has confirmed messages in it. The queues of these profiles are meant to
@@ -66,8 +62,6 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	in.settle = s.console.write
 	return in, nil
 }
-
-func newPrefix() string { return "custody-" + strings.ToLower(rand.Text()[:10]) + "-" }
 
 // kind names what makes two servers alike: the same one serves all profiles,
 // which differ in queues and clients.

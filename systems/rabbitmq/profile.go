@@ -136,22 +136,14 @@ func (p Profile) heldBy() evidence.HeldBy {
 	return evidence.HeldByStore
 }
 
-// nackMeans: a queue that is full by policy has stored nothing; any other
-// basic.nack tells of an internal error, and that may be partial.
-func (p Profile) nackMeans() evidence.Acceptance {
-	if p.arguments["x-max-length"] != nil {
-		return evidence.Declined
-	}
-	return evidence.Unknown
-}
-
-// nacked is the receipt of such a publish.
+// nacked is the receipt of a publish answered with basic.nack. A queue that is
+// full by policy has stored nothing; any other nack reports an internal error,
+// after which the message may be stored.
 func (p Profile) nacked() systems.Receipt {
-	r := refusal(p.nackMeans(), errNacked, "an internal error of the server")
-	if r.Acceptance == evidence.Declined {
-		r.Cause, r.Reason = evidence.CauseLimit, "the queue is full"
+	if p.arguments["x-max-length"] != nil {
+		return systems.Declined(evidence.CauseLimit).Receipt(errNacked, "the queue is full")
 	}
-	return r
+	return systems.Unknown.Receipt(errNacked, "an internal error of the server")
 }
 
 // Describe says what this profile promises and lacks.

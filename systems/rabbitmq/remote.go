@@ -53,7 +53,7 @@ func (p Profile) reach(ctx context.Context, env systems.Env) (systems.Instance, 
 	if err := drives(p.reported); err != nil {
 		return nil, err
 	}
-	r := &remote{newClients(p, p.at.Address, newPrefix())}
+	r := &remote{newClients(p, p.at.Address, systems.RunName()+"-")}
 	if p.deadLetters {
 		return &readable{r}, nil
 	}

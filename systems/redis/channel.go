@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -26,7 +27,7 @@ const listenerBuffer = 128
 
 func (c clients) listen(ctx context.Context, o systems.ConsumerOptions) (systems.Consumer, error) {
 	var sub *client.PubSub
-	s, err := c.profile.open(ctx, c.reached(o.Address), func(ctx context.Context, s *session) error {
+	s, err := c.profile.open(ctx, cmp.Or(o.Address, c.address), func(ctx context.Context, s *session) error {
 		sub = s.client.Subscribe(ctx, c.name(o.Destination))
 		_, err := sub.Receive(ctx)
 		return err

@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -39,10 +40,10 @@ func (p Profile) Connect(credentials string) (systems.Clients, error) {
 }
 
 func (c clients) Producer(ctx context.Context, o systems.ProducerOptions) (systems.Producer, error) {
-	if err := c.accepts(o.Mode); err != nil {
+	if err := systems.OnlyDefaultMode("redis", o.Mode); err != nil {
 		return nil, err
 	}
-	s, err := c.profile.open(ctx, c.reached(o.Address), func(ctx context.Context, s *session) error { return s.client.Ping(ctx).Err() })
+	s, err := c.profile.open(ctx, cmp.Or(o.Address, c.address), func(ctx context.Context, s *session) error { return s.client.Ping(ctx).Err() })
 	if err != nil {
 		return nil, err
 	}
@@ -50,27 +51,11 @@ func (c clients) Producer(ctx context.Context, o systems.ProducerOptions) (syste
 }
 
 func (c clients) Consumer(ctx context.Context, o systems.ConsumerOptions) (systems.Consumer, error) {
-	if err := c.accepts(o.Mode); err != nil {
+	if err := systems.OnlyDefaultMode("redis", o.Mode); err != nil {
 		return nil, err
 	}
 	if c.profile.reads == channel {
 		return c.listen(ctx, o)
 	}
 	return c.join(ctx, o)
-}
-
-// accepts refuses what Redis has no counterpart for, rather than ignore it.
-func (c clients) accepts(mode systems.Mode) error {
-	if mode != systems.DefaultMode {
-		return fmt.Errorf("redis: no mode %q: streams and channels are profiles of their own", mode)
-	}
-	return nil
-}
-
-// reached is the address of an actor's link, or the server's own without one.
-func (c clients) reached(address string) string {
-	if address == "" {
-		return c.address
-	}
-	return address
 }

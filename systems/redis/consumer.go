@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -53,7 +54,7 @@ type call struct {
 // stream, if it is not there yet, and opens a consumer in it.
 func (c clients) join(ctx context.Context, o systems.ConsumerOptions) (systems.Consumer, error) {
 	key := c.name(o.Destination)
-	s, err := c.profile.open(ctx, c.reached(o.Address), func(ctx context.Context, s *session) error {
+	s, err := c.profile.open(ctx, cmp.Or(o.Address, c.address), func(ctx context.Context, s *session) error {
 		err := s.client.XGroupCreateMkStream(ctx, key, o.Subscription, "0").Err()
 		if err != nil && strings.HasPrefix(err.Error(), "BUSYGROUP ") {
 			return nil
@@ -129,18 +130,8 @@ func (c *consumer) Receive(ctx context.Context) (systems.Delivery, error) {
 
 // ask waits for room in the window and begins a read.
 func (c *consumer) ask(ctx context.Context) error {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for full, until := c.window.Full(time.Now()); full; full, until = c.window.Full(time.Now()) {
-		timer.Reset(time.Until(until))
-		select {
-		case <-timer.C:
-		case <-c.window.Left():
-		case <-c.gone:
-			return systems.ErrDisconnected
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+	if err := c.window.Wait(ctx, c.gone); err != nil {
+		return err
 	}
 	read := &call{run: c.next(time.Now()), done: make(chan struct{})}
 	select {

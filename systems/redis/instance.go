@@ -2,16 +2,15 @@ package redis
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 
 	client "github.com/redis/go-redis/v9"
 
+	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/links"
 	"github.com/custodymq/custody/links/resp"
 	"github.com/custodymq/custody/process"
@@ -69,25 +68,19 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	if p.at.Address != "" {
 		return p.reach(ctx, env)
 	}
-	log, err := env.ServerLog("redis", serverName)
+	s, err := systems.TakeServer(ctx, env, "redis", p.kind(), func(log io.WriteCloser) (*server, error) {
+		return p.startServer(ctx, env.Sink, log)
+	})
 	if err != nil {
 		return nil, err
 	}
-	s, kept := process.Take[*server](ctx, env.Servers, p.kind())
-	if kept {
-		s.Attach(env.Sink, log)
-	} else if s, err = p.startServer(ctx, env, log); err != nil {
-		return nil, errors.Join(err, log.Close())
-	}
-	return &instance{clients: clients{profile: p, address: s.endpoint, prefix: newPrefix()}, server: s, pool: env.Servers}, nil
+	return &instance{clients: clients{profile: p, address: s.endpoint, prefix: systems.RunName() + ":"}, server: s, pool: env.Servers}, nil
 }
-
-func newPrefix() string { return "custody-" + strings.ToLower(rand.Text()[:8]) + ":" }
 
 // kind names what makes two servers alike.
 func (p Profile) kind() string { return "redis-server " + p.image + " " + p.persistence }
 
-func (p Profile) startServer(ctx context.Context, env systems.Env, log io.WriteCloser) (*server, error) {
+func (p Profile) startServer(ctx context.Context, sink evidence.Sink, log io.WriteCloser) (*server, error) {
 	port, err := process.FreePort()
 	if err != nil {
 		return nil, err
@@ -101,7 +94,7 @@ func (p Profile) startServer(ctx context.Context, env systems.Env, log io.WriteC
 		return nil, errors.Join(fmt.Errorf("redis: configuration of the server: %w", err), os.RemoveAll(dir))
 	}
 	s := &server{endpoint: port.Address, dir: dir}
-	s.Server = process.NewServer(serverName, env.Sink, log, func(ctx context.Context, log io.Writer, exited func(process.Exit)) (process.Process, []string, error) {
+	s.Server = process.NewServer(serverName, sink, log, func(ctx context.Context, log io.Writer, exited func(process.Exit)) (process.Process, []string, error) {
 		process, err := process.StartProgram(ctx, process.ProgramOptions{
 			Image: p.image, Path: p.release().program, Args: []string{file}, Dir: dir, Log: log, Exited: exited,
 			Ready: func(ctx context.Context) error { return p.administer(ctx, port.Address, ping) },

@@ -92,7 +92,7 @@ func TestReceipts(t *testing.T) {
 		"published without an answer":            {published(0, broken), false, evidence.Unknown, "EOF"},
 		"heard by one before the pipeline broke": {published(1, broken), false, evidence.Accepted, "EOF"},
 	} {
-		got := (&pending{name: "orders", command: c.command}).outcome(!c.unsent)
+		got := (&outgoing{name: "orders", command: c.command}).outcome(!c.unsent)
 		if got.Acceptance != c.want || got.ClientResult != c.told {
 			t.Errorf("%s: %+v, want %v, told %q", name, got, c.want, c.told)
 		}

@@ -46,7 +46,7 @@ func (p Profile) reach(ctx context.Context, env systems.Env) (systems.Instance, 
 	if err := found.drives(); err != nil {
 		return nil, err
 	}
-	return &remote{clients{profile: p, address: p.at.Address, prefix: newPrefix()}, found}, nil
+	return &remote{clients{profile: p, address: p.at.Address, prefix: systems.RunName() + ":"}, found}, nil
 }
 
 // Report tells of the server that was found, which the profile did not know.

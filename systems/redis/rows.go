@@ -9,6 +9,7 @@ import (
 	client "github.com/redis/go-redis/v9"
 
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/systems"
 )
 
 const (
@@ -95,15 +96,7 @@ func readStream(ctx context.Context, c *client.Client, key string) (stream, erro
 
 func (s stream) rows(destination string) (rows []evidence.StoredRow) {
 	for _, entry := range s.entries {
-		m := decode(destination, s.key, entry)
-		row := evidence.StoredRow{
-			State: evidence.RowPending, MessageID: m.MessageID, Destination: destination,
-			Digest: evidence.Digest(m.Payload, m.Key, m.Headers),
-		}
-		// A payload that is not ours has a digest and no IDs.
-		if e, err := evidence.ParseEnvelope(m.Payload); err == nil {
-			row.BusinessID, row.PublishID = e.BusinessID, e.PublishID
-		}
+		row := systems.RowOf(decode(destination, s.key, entry), evidence.RowPending)
 		if len(s.groups) == 0 {
 			rows = append(rows, row)
 		}

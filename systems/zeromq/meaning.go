@@ -35,7 +35,7 @@ var causes = map[wire.Cause]evidence.Cause{
 
 // ReceiptOf is what the broker's answer to a publish in this mode says.
 func ReceiptOf(mode wire.Mode, m wire.Message) systems.Receipt {
-	r := systems.Receipt{Acceptance: acceptances[m.Answer], MessageID: m.MessageID, ClientResult: "ok", Duplicate: m.Again, Cause: causes[m.Cause], Reason: m.Reason}
+	r := systems.Receipt{Acceptance: acceptances[m.Answer], MessageID: m.MessageID, ClientResult: systems.OK, Duplicate: m.Again, Cause: causes[m.Cause], Reason: m.Reason}
 	switch {
 	case r.Acceptance != evidence.Accepted:
 		r.ClientResult = r.Acceptance.String() + ": " + m.Reason
