@@ -11,7 +11,8 @@ import (
 
 // run of one scenario with the verdict on one guarantee.
 func run(outcome guarantees.Outcome, why string) reports.Run {
-	m := evidence.Manifest{System: "mybroker", Profile: evidence.Profile{Name: "default"}, Scenario: "broker-killed", Seed: 1}
+	m := evidence.Manifest{System: "mybroker", Profile: evidence.Profile{Name: "default"}, Scenario: "broker-killed", Seed: 1,
+		Versions: map[string]string{"custody": "0.4.1"}}
 	return reports.Run{
 		Dir:      "runs/broker-killed",
 		Manifest: m,
@@ -60,7 +61,7 @@ func ExampleCleanRuns() {
 
 // A report as a comment on a pull request. Formats lists the others.
 func ExampleWriteMarkdown() {
-	r := reports.Report{Title: "Nightly", Custody: "0.4.1", Runs: []reports.Run{run(guarantees.Held, "20 messages arrived")}}
+	r := reports.Report{Title: "Nightly", Runs: []reports.Run{run(guarantees.Held, "20 messages arrived")}}
 	if err := reports.WriteMarkdown(os.Stdout, r); err != nil {
 		fmt.Println(err)
 	}
@@ -74,5 +75,5 @@ func ExampleWriteMarkdown() {
 	// | <code>broker-killed</code> | <code>mybroker:default</code> | ✅ held | 1 held |  |  |
 	//
 	// - 1 held claim rests on 1 run: a failure in 95 % of runs or more is excluded &#40;95 % confidence&#41;
-	// - Made by
+	// - Made by custody 0.4.1
 }

@@ -1,6 +1,9 @@
 package zeromq
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -65,15 +68,75 @@ func ResolutionOf(m wire.Message) systems.Resolution {
 // LookBack is how far a client looks that opened its session this long ago.
 func LookBack(open time.Duration) time.Duration { return open + settledWindow/2 }
 
-// MarkOf says whether the broker calls a delivery in this mode another one.
-func MarkOf(mode wire.Mode, again bool) evidence.Mark {
+// PublishOf is the request that publishes a message.
+func PublishOf(mode wire.Mode, m systems.Message) (wire.Message, error) {
+	envelope, err := evidence.ParseEnvelope(m.Payload)
+	if err != nil {
+		return wire.Message{}, fmt.Errorf("zeromq: publish: %w", err)
+	}
+	return wire.Message{Kind: wire.Publish, Topic: m.Destination, Mode: mode, BusinessID: envelope.BusinessID, MessageID: m.MessageID,
+		Key: m.Key, Headers: m.Headers, TTL: m.TTL, Payload: m.Payload}, nil
+}
+
+// Settler acknowledges or rejects one delivery and returns the broker's answer.
+type Settler interface {
+	Ack(ctx context.Context) (wire.Message, error)
+	Nack(ctx context.Context, reason string) (wire.Message, error)
+}
+
+// delivery is one message in the hands of the application.
+type delivery struct {
+	m    wire.Message
+	mode wire.Mode
+	by   Settler
+}
+
+var _ systems.Rejecter = delivery{}
+
+// NewDelivery is a delivery in this mode, settled by the settler.
+func NewDelivery(m wire.Message, mode wire.Mode, by Settler) systems.Delivery {
+	return delivery{m, mode, by}
+}
+
+func (d delivery) Message() systems.Message {
+	return systems.Message{Destination: d.m.Topic, MessageID: d.m.MessageID, Key: d.m.Key, Headers: d.m.Headers, Payload: d.m.Payload}
+}
+
+func (d delivery) Attempt() (int, bool) { return d.m.Attempt, d.mode == wire.AtLeastOnce }
+
+func (d delivery) Mark() evidence.Mark {
 	switch {
-	case mode == wire.AtMostOnce:
+	case d.mode == wire.AtMostOnce:
 		return evidence.MarkNone
-	case again:
+	case d.m.Again:
 		return evidence.MarkRedelivered
 	}
 	return evidence.MarkFirst
+}
+
+// Ack sends nothing in at-most-once mode, where there is nothing to settle.
+func (d delivery) Ack(ctx context.Context) (evidence.AckOutcome, error) {
+	if d.mode == wire.AtMostOnce {
+		return evidence.AckSent, nil
+	}
+	return outcome(d.by.Ack(ctx))
+}
+
+func (d delivery) Nack(ctx context.Context, reason string) (evidence.AckOutcome, error) {
+	if d.mode == wire.AtMostOnce {
+		return evidence.AckRefused, errors.New("zeromq: at-most-once messages cannot be rejected")
+	}
+	return outcome(d.by.Nack(ctx, reason))
+}
+
+func outcome(m wire.Message, err error) (evidence.AckOutcome, error) {
+	switch {
+	case err != nil:
+		return evidence.AckUnknown, err
+	case m.Answer == wire.Accepted:
+		return evidence.AckConfirmed, nil
+	}
+	return evidence.AckRefused, fmt.Errorf("zeromq: refused: %s", m.Reason)
 }
 
 // ItemsOf are the messages that a store's operation touches under a name: its

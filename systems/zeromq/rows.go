@@ -46,7 +46,7 @@ func (in *instance) Rows(ctx context.Context) (evidence.Snapshot, error) {
 			&key, &headers, &expires, &r.Attempts, &r.Reason, &payload); err != nil {
 			return s, fmt.Errorf("zeromq: read a row of %s: %w", in.path, err)
 		}
-		if r.State = states[state]; r.State == evidence.RowInvalid {
+		if r.State = RowStates[state]; r.State == evidence.RowInvalid {
 			continue // a marker of a settled message: its row is gone
 		}
 		if r.Version < oldest {
@@ -67,7 +67,9 @@ func (in *instance) Rows(ctx context.Context) (evidence.Snapshot, error) {
 	return s, rows.Err()
 }
 
-var states = map[store.State]evidence.RowState{store.Pending: evidence.RowPending, store.Processed: evidence.RowProcessed, store.Dead: evidence.RowDead,
+// RowStates are the states of the broker's rows, but for the marker of a settled
+// message, whose row is gone.
+var RowStates = map[store.State]evidence.RowState{store.Pending: evidence.RowPending, store.Processed: evidence.RowProcessed, store.Dead: evidence.RowDead,
 	store.RefusedVersion: evidence.RowRefused}
 
 func headersOf(text string) map[string]string {

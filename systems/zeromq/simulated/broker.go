@@ -50,7 +50,7 @@ func (d *database) rows() (evidence.Snapshot, error) {
 	s := evidence.Snapshot{Source: evidence.SourceBroker, Trust: evidence.Exact, Partition: d.in.partition().String()}
 	for _, p := range d.partitions {
 		err := p.Rows(context.Background(), func(row store.Row) error {
-			state, shown := rowStates[row.State]
+			state, shown := zeromq.RowStates[row.State]
 			if !shown {
 				return nil // a marker of a settled message: its row is gone
 			}
@@ -78,9 +78,6 @@ func (d *database) rows() (evidence.Snapshot, error) {
 	d.seen, d.stale = s, false
 	return s, nil
 }
-
-var rowStates = map[store.State]evidence.RowState{store.Pending: evidence.RowPending, store.Processed: evidence.RowProcessed, store.Dead: evidence.RowDead,
-	store.RefusedVersion: evidence.RowRefused}
 
 // actor of the broker's events.
 const actor = "broker"

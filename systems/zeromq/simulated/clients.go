@@ -174,14 +174,13 @@ type pending struct {
 }
 
 func (p producer) Send(ctx context.Context, m systems.Message) (systems.Pending, error) {
-	envelope, err := evidence.ParseEnvelope(m.Payload)
+	message, err := zeromq.PublishOf(p.mode, m)
 	if err != nil {
-		return nil, fmt.Errorf("simulated: send: %w", err)
+		return nil, err
 	}
 	sent := &pending{mode: p.mode}
 	if sent.err = context.Cause(ctx); sent.err == nil {
-		sent.call, sent.err = p.ask(wire.Message{Kind: wire.Publish, Topic: m.Destination, Mode: p.mode, BusinessID: envelope.BusinessID, MessageID: m.MessageID,
-			Key: m.Key, Headers: m.Headers, TTL: m.TTL, Payload: m.Payload})
+		sent.call, sent.err = p.ask(message)
 	}
 	return sent, nil
 }
@@ -248,44 +247,19 @@ func (c consumer) Receive(ctx context.Context) (systems.Delivery, error) {
 		// Used up: the broker may send another in its place.
 		_ = c.conn.send(evidence.ToBroker, &wire.Message{Kind: wire.Credit, Request: c.request, Credit: 1})
 	}
-	return delivery{c.client, m}, nil
+	return zeromq.NewDelivery(m, c.mode, settler{c.client, m}), nil
 }
 
-type delivery struct {
+// settler of one delivery.
+type settler struct {
 	c *client
 	m wire.Message
 }
 
-func (d delivery) Message() systems.Message {
-	return systems.Message{Destination: d.m.Topic, MessageID: d.m.MessageID, Key: d.m.Key, Headers: d.m.Headers, Payload: d.m.Payload}
+func (s settler) Ack(ctx context.Context) (wire.Message, error) {
+	return s.c.call(ctx, wire.Message{Kind: wire.Ack, MessageID: s.m.MessageID, Attempt: s.m.Attempt})
 }
 
-func (d delivery) Attempt() (int, bool) { return d.m.Attempt, d.c.mode == wire.AtLeastOnce }
-
-func (d delivery) Mark() evidence.Mark { return zeromq.MarkOf(d.c.mode, d.m.Again) }
-
-func (d delivery) Ack(ctx context.Context) (evidence.AckOutcome, error) {
-	if d.c.mode == wire.AtMostOnce {
-		return evidence.AckSent, nil
-	}
-	return d.settle(ctx, wire.Message{Kind: wire.Ack})
-}
-
-func (d delivery) Nack(ctx context.Context, reason string) (evidence.AckOutcome, error) {
-	if d.c.mode == wire.AtMostOnce {
-		return evidence.AckRefused, errors.New("simulated: at-most-once takes nothing back")
-	}
-	return d.settle(ctx, wire.Message{Kind: wire.Nack, Reason: reason})
-}
-
-func (d delivery) settle(ctx context.Context, m wire.Message) (evidence.AckOutcome, error) {
-	m.MessageID, m.Attempt = d.m.MessageID, d.m.Attempt
-	reply, err := d.c.call(ctx, m)
-	switch {
-	case err != nil:
-		return evidence.AckUnknown, err
-	case reply.Answer == wire.Accepted:
-		return evidence.AckConfirmed, nil
-	}
-	return evidence.AckRefused, fmt.Errorf("%w: %s", errRefused, reply.Reason)
+func (s settler) Nack(ctx context.Context, reason string) (wire.Message, error) {
+	return s.c.call(ctx, wire.Message{Kind: wire.Nack, MessageID: s.m.MessageID, Attempt: s.m.Attempt, Reason: reason})
 }
