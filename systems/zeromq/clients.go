@@ -12,11 +12,11 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// clients open sessions with the broker.
+// clients opens sessions with the broker.
 type clients struct {
 	profile Profile
 	token   string
-	address string // where an actor has no link
+	address string // used by an actor without a link
 }
 
 func (c clients) dial(ctx context.Context, name, address string) (*client.Conn, error) {
@@ -81,7 +81,7 @@ type pending struct {
 }
 
 func (p *pending) Receipt(ctx context.Context) systems.Receipt {
-	if p.err != nil { // it never came to a frame
+	if p.err != nil { // no frame was written
 		return systems.Receipt{Acceptance: evidence.Rejected, ClientResult: p.err.Error(), Reason: p.err.Error()}
 	}
 	m, err := p.call.Wait(ctx)
@@ -138,7 +138,7 @@ func translate(err error) error {
 	return fmt.Errorf("zeromq: %w", err)
 }
 
-// settler translates what the client says of an answer.
+// settler settles one delivery through the client library.
 type settler struct{ d *client.Delivery }
 
 func (s settler) Ack(ctx context.Context) (wire.Message, error) {

@@ -12,8 +12,8 @@ import (
 	"github.com/custodymq/custody/systems/zeromq"
 )
 
-// client is one session with the broker, as broker/client keeps it: it never
-// reconnects and never retries.
+// client is one session. Like broker/client it never reconnects and never
+// retries.
 type client struct {
 	in        *instance
 	conn      *conn
@@ -27,7 +27,7 @@ type client struct {
 	err       error
 }
 
-// call is a request that was written.
+// call is a request in flight.
 type call struct {
 	in    *instance
 	done  bool
@@ -40,7 +40,8 @@ var (
 	errClosed  = errors.New("simulated: closed")
 )
 
-// dial opens a session over the link that has the address, or past all links.
+// dial opens a session over the link with this address, or directly if it is
+// empty.
 func (in *instance) dial(ctx context.Context, name, address string, mode wire.Mode) (*client, error) {
 	if err := in.Sleep(ctx, in.Jitter()); err != nil {
 		return nil, err
@@ -63,7 +64,7 @@ func (in *instance) dial(ctx context.Context, name, address string, mode wire.Mo
 	return c, nil
 }
 
-// Close ends the session at once.
+// Close ends the session immediately.
 func (c *client) Close(context.Context) error {
 	c.end(errClosed)
 	return nil
@@ -81,7 +82,7 @@ func (c *client) end(why error) {
 	c.conn.hangUp(evidence.ToClient)
 }
 
-// take what came on the connection.
+// take handles a packet from the connection.
 func (c *client) take(x packet) {
 	m, err := wire.DecodeParts(x.parts[0], x.parts[1])
 	if err != nil {
@@ -101,7 +102,7 @@ func (c *client) take(x packet) {
 			if m.Kind == wire.Error && m.Request <= 1 {
 				c.end(errors.New(m.Reason))
 			}
-			return // repeated, or its call was given up
+			return // a duplicate, or its call was abandoned
 		}
 		delete(c.calls, m.Request)
 		asked.done, asked.reply = true, m
@@ -111,7 +112,7 @@ func (c *client) take(x packet) {
 	}
 }
 
-// ask writes a request. An error says that nothing was written.
+// ask writes a request. On error nothing was written.
 func (c *client) ask(m wire.Message) (*call, error) {
 	if c.err != nil {
 		return nil, c.err
@@ -126,7 +127,7 @@ func (c *client) ask(m wire.Message) (*call, error) {
 	return asked, nil
 }
 
-// answer waits for the answer of a call.
+// answer waits for the reply to a call.
 func (a *call) answer(ctx context.Context) (wire.Message, error) {
 	if err := a.in.Wait(ctx, func() bool { return a.done }); err != nil {
 		return wire.Message{}, fmt.Errorf("simulated: no answer: %w", err)
@@ -244,7 +245,7 @@ func (c consumer) Receive(ctx context.Context) (systems.Delivery, error) {
 	m := c.delivered[0]
 	c.delivered = c.delivered[1:]
 	if c.mode == wire.AtMostOnce {
-		// Used up: the broker may send another in its place.
+		// The delivery used up a credit: grant another.
 		_ = c.conn.send(evidence.ToBroker, &wire.Message{Kind: wire.Credit, Request: c.request, Credit: 1})
 	}
 	return zeromq.NewDelivery(m, c.mode, settler{c.client, m}), nil

@@ -13,10 +13,10 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// What the broker's modes, answers and store mean in evidence: to the sessions
-// here, and to those that are simulated.
+// This file maps the broker's protocol to evidence, for real and simulated
+// sessions.
 
-// Mode of a client that asks for this one: the profile's if it names none.
+// Mode of a session; DefaultMode is the profile's.
 func (p Profile) Mode(m systems.Mode) wire.Mode {
 	if m == systems.DefaultMode {
 		m = p.mode
@@ -36,7 +36,7 @@ var causes = map[wire.Cause]evidence.Cause{
 	wire.BadRequest: evidence.CauseInvalid, wire.Expired: evidence.CauseExpired, wire.Discarded: evidence.CauseDiscarded,
 }
 
-// ReceiptOf is what the broker's answer to a publish in this mode says.
+// ReceiptOf maps the broker's answer to a publish in this mode.
 func ReceiptOf(mode wire.Mode, m wire.Message) systems.Receipt {
 	r := systems.Receipt{Acceptance: acceptances[m.Answer], MessageID: m.MessageID, ClientResult: systems.OK, Duplicate: m.Again, Cause: causes[m.Cause], Reason: m.Reason}
 	switch {
@@ -58,14 +58,15 @@ var resolutions = map[wire.Answer]systems.Resolution{
 	wire.Forgotten: {Acceptance: evidence.Unknown, Standing: evidence.Forgotten},
 }
 
-// ResolutionOf is what the broker's answer to a lookup says.
+// ResolutionOf maps the broker's answer to a lookup.
 func ResolutionOf(m wire.Message) systems.Resolution {
 	r := resolutions[m.Answer]
 	r.MessageID, r.Cause, r.Reason = m.MessageID, causes[m.Cause], m.Reason
 	return r
 }
 
-// LookBack is how far a client looks that opened its session this long ago.
+// LookBack is the period that a lookup covers for a session opened this long
+// ago.
 func LookBack(open time.Duration) time.Duration { return open + settledWindow/2 }
 
 // PublishOf is the request that publishes a message.
@@ -93,7 +94,7 @@ type delivery struct {
 
 var _ systems.Rejecter = delivery{}
 
-// NewDelivery is a delivery in this mode, settled by the settler.
+// NewDelivery makes a delivery that settles through by.
 func NewDelivery(m wire.Message, mode wire.Mode, by Settler) systems.Delivery {
 	return delivery{m, mode, by}
 }
@@ -139,8 +140,8 @@ func outcome(m wire.Message, err error) (evidence.AckOutcome, error) {
 	return evidence.AckRefused, fmt.Errorf("zeromq: refused: %s", m.Reason)
 }
 
-// ItemsOf are the messages that a store's operation touches under a name: its
-// own, or that of a part of a batch.
+// ItemsOf lists the messages that a store operation touches under a name: its
+// own or that of one part of a batch.
 func ItemsOf(op faulty.Op, name string) []evidence.FrameItem {
 	var items []evidence.FrameItem
 	for _, it := range op.Items {
@@ -151,9 +152,8 @@ func ItemsOf(op faulty.Op, name string) []evidence.FrameItem {
 	return items
 }
 
-// StoreEvents tell of a batch: what the store was asked for, or what it
-// answered, one for each name in it. Reads and the work of files would drown
-// them: of these there are none.
+// StoreEvents records a batch as called or returned, one event per operation
+// name in it. Reads and file operations are left out: there are too many.
 func StoreEvents(kind evidence.Kind, op faulty.Op, err error) []evidence.Event {
 	if op.Layer != faulty.Contract || op.Name != "apply" {
 		return nil
