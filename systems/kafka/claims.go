@@ -6,7 +6,7 @@ import (
 	"github.com/custodymq/custody/evidence"
 )
 
-// anyFault is every class that a child process on a link can be struck with.
+// anyFault is every fault class that applies to a child process behind a link.
 var anyFault = under(evidence.ClientCrash, evidence.BrokerRestart, evidence.BrokerCrash, evidence.BrokerPause, evidence.Link)
 
 func under(classes ...evidence.Class) []evidence.Class { return classes }

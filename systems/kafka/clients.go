@@ -16,8 +16,8 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// clients opens sessions with a server that may run anywhere: in a child of
-// this process, or in a child of its parent. Safe for concurrent use.
+// clients opens sessions with a server, whichever process runs it. Safe for
+// concurrent use.
 type clients struct {
 	profile Profile
 	address string
@@ -47,7 +47,7 @@ func (p Profile) Credentials(in systems.Instance) string {
 	return strings.Join([]string{r.address, string(r.names), r.profile.mechanism}, " ")
 }
 
-// Connect gives clients of a server that another process has started.
+// Connect returns clients of a server that another process started.
 func (p Profile) Connect(credentials string) (systems.Clients, error) {
 	parts := strings.Split(credentials, " ")
 	if _, _, err := net.SplitHostPort(parts[0]); err != nil || len(parts) != 3 || parts[1] == "" {

@@ -26,7 +26,7 @@ type groupConsumer struct {
 	*session
 	names     names
 	window    int
-	receiving chan struct{} // held by the one Receive that waits
+	receiving chan struct{} // semaphore: one Receive at a time
 	changed   chan struct{} // a delivery was settled
 	committer chan struct{} // held by the one commit that is under way
 

@@ -67,7 +67,7 @@ func encode(topic string, m systems.Message) (*kgo.Record, error) {
 	return r, nil
 }
 
-// decode is the inverse of encode, for what the broker hands out or shows.
+// decode is the inverse of encode.
 func (n names) decode(r *kgo.Record) systems.Message {
 	m := systems.Message{
 		Destination: n.destination(r.Topic),

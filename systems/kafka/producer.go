@@ -38,7 +38,7 @@ func (w *writes) OnBrokerWrite(_ kgo.BrokerMetadata, key int16, written int, _, 
 	}
 }
 
-// maxBuffered bounds the publishes of one session without an answer.
+// maxBuffered bounds a session's unanswered publishes.
 const maxBuffered = 1 << 14
 
 func (c *clients) producer(ctx context.Context, o systems.ProducerOptions) (*producer, error) {
@@ -83,7 +83,7 @@ func (p *producer) open(ctx context.Context) error {
 	return nil
 }
 
-// Close ends the session. Answers still on their way are Unknown from then on.
+// Close ends the session. Outstanding publishes become Unknown.
 func (p *producer) Close(ctx context.Context) error {
 	p.close(ctx, false)
 	if p.txns != nil {

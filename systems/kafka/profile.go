@@ -33,7 +33,7 @@ type Profile struct {
 
 	claims []evidence.Claim
 
-	image     string           // that the server runs from; empty is the installed one
+	image     string           // container image of the server; empty: the installed one
 	at        systems.Endpoint // of a broker that somebody else has started; none: one of our own
 	mechanism string           // of SASL, by which it takes the user; empty: it has none
 }
@@ -107,8 +107,7 @@ func Profiles(scale float64) []systems.System {
 	return list
 }
 
-// The periods of a profile at scale 1. They are short, so that a run sees
-// redelivery within seconds.
+// Periods at scale 1, short enough for a run to see redelivery within seconds.
 const (
 	sessionTimeout     = 2 * time.Second // a member that is not heard of for this long has left
 	heartbeat          = 250 * time.Millisecond
@@ -298,7 +297,7 @@ func (p Profile) Describe() systems.Description {
 		Oldest:   map[string]string{"kafka": oldest},
 		Versions: map[string]string{"franz-go": strings.TrimPrefix(systems.LibraryVersion(kgo.NewClient), "v")},
 	}
-	if release, err := p.release(); err == nil && p.at.Address == "" { // else a run notes what it finds
+	if release, err := p.release(); err == nil && p.at.Address == "" { // otherwise reported by the server
 		d.Versions["kafka"] = release
 	}
 	if p.image != "" {

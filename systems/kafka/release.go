@@ -22,7 +22,7 @@ const (
 	imageHome = "/opt/kafka"
 	// jarForm is the name of the jar that tells the release: kafka_2.13-4.1.2.jar.
 	jarForm = "kafka_2.13-*.jar"
-	// imageWithin bounds a look into an image.
+	// imageWithin bounds the inspection of an image.
 	imageWithin = 30 * time.Second
 	// shareSince is the release from which share groups are there by default, and
 	// give a member no more messages than it asks for.
@@ -71,7 +71,7 @@ func (p Profile) Installed() error {
 	return nil
 }
 
-// drives says why the profile cannot be had of a server of this release.
+// drives returns an error if a server of this release cannot serve the profile.
 func (p Profile) drives(release string) error {
 	if err := systems.TooOld("kafka", release, oldest); err != nil {
 		return fmt.Errorf("kafka: %w", err)
@@ -82,7 +82,7 @@ func (p Profile) drives(release string) error {
 	return nil
 }
 
-// release is the version of the server.
+// release returns the server's version.
 func (p Profile) release() (string, error) {
 	if p.image == "" {
 		return serverVersion, nil

@@ -42,7 +42,7 @@ func (p Profile) At(e systems.Endpoint) systems.System {
 	return p
 }
 
-// reach looks whether the broker serves, and notes what it is.
+// reach connects to the external broker and records its version.
 func (p Profile) reach(ctx context.Context, env systems.Env) (systems.Instance, error) {
 	bounded, cancel := context.WithTimeout(ctx, p.scaled(adminBound))
 	defer cancel()
@@ -70,7 +70,7 @@ func (p Profile) reach(ctx context.Context, env systems.Env) (systems.Instance, 
 	return &remote{r, version}, nil
 }
 
-// Report tells of the server that was found, which the profile did not know.
+// Report adds what was learned from the running server.
 func (r *remote) Report(d *systems.Description) { d.Versions["kafka"] = r.version }
 
 // alone waits until the broker serves, and gives its version as far as its

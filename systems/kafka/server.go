@@ -115,7 +115,7 @@ func (p Profile) newBroker(sink evidence.Sink, log io.WriteCloser) (*broker, err
 	return b, nil
 }
 
-// Close ends the server and removes its folder.
+// Close stops the server and removes its folder.
 func (b *broker) Close(ctx context.Context) error {
 	return errors.Join(b.Server.Close(ctx), os.RemoveAll(b.dir))
 }
@@ -201,7 +201,7 @@ func (p Profile) newAdministrator(address string) (administrator, error) {
 	return administrator{kadm.NewClient(client), client}, nil
 }
 
-// administer does something on connections of its own.
+// administer runs do on connections of its own, bypassing all links.
 func (p Profile) administer(address string, do func(administrator) error) error {
 	admin, err := p.newAdministrator(address)
 	if err != nil {

@@ -30,7 +30,7 @@ type shareConsumer struct {
 	clients   *clients
 	options   systems.ConsumerOptions
 	topic     string
-	receiving chan struct{} // held by the one Receive that waits
+	receiving chan struct{} // semaphore: one Receive at a time
 	settled   chan struct{} // a delivery was settled
 	gone      chan struct{} // closed when a member's session is over, and with it all
 	ending    sync.Once

@@ -13,15 +13,14 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// clients opens sessions with a server that may run anywhere: in a child of
-// this process, or in a child of its parent.
+// clients opens sessions with a server, whichever process runs it.
 type clients struct {
 	profile Profile
 	address string
 	seats   seats
 }
 
-// part is what all kinds of instances have.
+// part is common to all kinds of instances.
 func (c clients) part() clients { return c }
 
 func (c clients) Address() string        { return c.address }
@@ -49,7 +48,7 @@ func (p Profile) Credentials(i systems.Instance) string {
 	return string(text)
 }
 
-// Connect gives clients of a server that another process has started.
+// Connect returns clients of a server that another process started.
 func (p Profile) Connect(text string) (systems.Clients, error) {
 	var c credentials
 	if err := json.Unmarshal([]byte(text), &c); err != nil {

@@ -36,7 +36,7 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// TestConformanceFromAnImage: another release, from a container image.
+// TestConformanceFromAnImage tests another release, from a container image.
 func TestConformanceFromAnImage(t *testing.T) {
 	s, err := profile(t, "mqtt-mosquitto", "qos1").(systems.Contained).In("custody/mosquitto:trixie")
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// instance is one server in a process of its own. Safe for concurrent use.
+// instance is a server in a process of its own. Safe for concurrent use.
 type instance struct {
 	clients
 	*process.Server
@@ -75,7 +75,7 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	return in, nil
 }
 
-// Stop ends the server, whatever state it is in.
+// Stop ends the server in any state.
 func (in *instance) Stop(ctx context.Context) error { return in.Close(ctx) }
 
 // server is one implementation of MQTT with its settings.

@@ -127,7 +127,7 @@ func Role() process.Role {
 }
 
 func serveMochi(c mochiConfig, publishes *handling) (*mochimqtt.Server, error) {
-	s := mochimqtt.New(&mochimqtt.Options{Logger: slog.New(slog.NewTextHandler(os.Stderr, nil))}) // which the parent bounds
+	s := mochimqtt.New(&mochimqtt.Options{Logger: slog.New(slog.NewTextHandler(os.Stderr, nil))}) // bounded by the parent
 	err := s.AddHook(new(auth.AllowHook), nil)
 	if err == nil {
 		err = s.AddHook(publishes, nil)

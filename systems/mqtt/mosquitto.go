@@ -73,7 +73,7 @@ func (m mosquitto) versions() map[string]string {
 	return versions
 }
 
-// imageWithin bounds a look into an image.
+// imageWithin bounds the inspection of an image.
 const imageWithin = 30 * time.Second
 
 // usage is what the program prints of itself, its version first. It ends as if

@@ -24,8 +24,8 @@ import (
 // from a binary whose main (or TestMain) gives Role to process.RunRole.
 type Profile struct {
 	server        server
-	at            systems.Endpoint // of a server that somebody else has started; the zero value starts one
-	image         string           // that the server runs from; empty is the installed one
+	at            systems.Endpoint // of an external server; zero: start one
+	image         string           // container image of the server; empty: the installed one
 	name, summary string
 	v311          bool // its clients speak MQTT 3.1.1
 	qos           byte
@@ -80,10 +80,10 @@ func Profiles(scale float64) []systems.System {
 	return all
 }
 
-// The periods of a profile at scale 1.
+// Periods at scale 1.
 const (
 	heartbeat     = 2 * time.Second // a server that is silent for two of them is gone
-	writeTimeout  = 2 * time.Second // a write that a stopped server does not take ends the connection
+	writeTimeout  = 2 * time.Second // bounds a write to a stopped server
 	dialTimeout   = 2 * time.Second // connection and handshake
 	sessionExpiry = time.Hour       // longer than any run: the server's clock is not scaled
 	quietPeriod   = time.Second     // nothing comes again on a living connection; this is how long to look
@@ -99,7 +99,7 @@ func (p Profile) keepAlive() uint16 {
 	return uint16(math.Ceil(p.scaled(2 * heartbeat).Seconds()))
 }
 
-// anyFault is every class that a child process on a link can be struck with.
+// anyFault is every fault class that applies to a child process behind a link.
 var anyFault = []evidence.Class{
 	evidence.ClientCrash, evidence.BrokerRestart, evidence.BrokerCrash, evidence.BrokerPause, evidence.Link,
 }
@@ -204,7 +204,7 @@ func (table claims) bySystem() []evidence.Claim {
 	return made
 }
 
-// In gives the profile with its server from an image.
+// In returns the profile with its server from an image.
 func (p Profile) In(image string) (systems.System, error) {
 	s, err := p.server.in(image)
 	if err != nil {
@@ -270,7 +270,7 @@ func (p Profile) Describe() systems.Description {
 			systems.NeedPlanting:    "MQTT payloads have no protocol version that the server would refuse",
 		},
 	}
-	if p.at.Address == "" { // else a run notes what it finds
+	if p.at.Address == "" { // otherwise reported by the server
 		maps.Copy(d.Versions, p.server.versions())
 	}
 	if p.image != "" {

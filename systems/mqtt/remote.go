@@ -26,13 +26,13 @@ var (
 	_ systems.Reporter  = (*remote)(nil)
 )
 
-// At gives the profile on a server that somebody else has started.
+// At returns the profile on an external server.
 func (p Profile) At(e systems.Endpoint) systems.System {
 	p.at = e
 	return p
 }
 
-// reach looks whether the server answers, and notes what it is.
+// reach connects to the external server and records its version.
 func (p Profile) reach(ctx context.Context, env systems.Env) (systems.Instance, error) {
 	dir, err := filepath.Abs(filepath.Join(env.Dir, "seats"))
 	if err == nil {
@@ -56,7 +56,7 @@ func (p Profile) reach(ctx context.Context, env systems.Env) (systems.Instance, 
 	return r, nil
 }
 
-// Report tells of the server that was found, which the profile did not know.
+// Report adds what was learned from the running server.
 func (r *remote) Report(d *systems.Description) {
 	if r.version != "" {
 		d.Versions["server"] = r.version

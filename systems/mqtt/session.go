@@ -220,7 +220,7 @@ func (s *session) over(cause error) {
 	})
 }
 
-// ended reports whether the session is over.
+// ended reports whether the session has ended.
 func (s *session) ended() bool {
 	select {
 	case <-s.gone:

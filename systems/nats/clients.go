@@ -10,15 +10,14 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// clients opens sessions with a server that may run anywhere: in a child of
-// this process, or in a child of its parent.
+// clients opens sessions with a server, whichever process runs it.
 type clients struct {
 	profile Profile
 	address string
 }
 
-// Credentials are the address of the server and the name of the stream. Who is
-// to be somebody there has that from where p has it.
+// Credentials are the address of the server and the name of the stream. User
+// and password are not among them: the profile holds those.
 func (p Profile) Credentials(in systems.Instance) string {
 	switch in := in.(type) {
 	case *instance:
@@ -29,7 +28,7 @@ func (p Profile) Credentials(in systems.Instance) string {
 	return ""
 }
 
-// Connect gives clients of a server that another process has started.
+// Connect returns clients of a server that another process started.
 func (p Profile) Connect(credentials string) (systems.Clients, error) {
 	address, stream, ok := strings.Cut(credentials, " ")
 	if _, _, err := net.SplitHostPort(address); err != nil || !ok {

@@ -17,10 +17,10 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// producer publishes with a reply subject of its own for each message, which
-// is what js.PublishMsgAsync does too. It is done here because that client
-// retries behind the caller's back when no stream answers, and forgets an
-// answer that comes after its time-out. Safe for concurrent use.
+// producer publishes with a reply subject per message, as js.PublishMsgAsync
+// does. It does not use that call, which silently retries when no stream
+// answers and drops an answer that arrives after its timeout. Safe for
+// concurrent use.
 type producer struct {
 	*session
 	profile Profile
@@ -31,7 +31,7 @@ type producer struct {
 	waiting map[string]*systems.Reply // by token
 }
 
-// maxWaiting bounds the publishes of one session without an answer.
+// maxWaiting bounds a session's unanswered publishes.
 const maxWaiting = 1 << 16
 
 func (p Profile) producer(ctx context.Context, address, name string) (*producer, error) {
@@ -41,7 +41,7 @@ func (p Profile) producer(ctx context.Context, address, name string) (*producer,
 	}
 	pr := &producer{session: s, profile: p, inbox: s.conn.NewInbox(), waiting: make(map[string]*systems.Reply)}
 	if p.core {
-		return pr, nil // nobody answers
+		return pr, nil // no answers
 	}
 	if _, err := s.conn.Subscribe(pr.inbox+".*", pr.answered); err != nil {
 		s.conn.Close()
@@ -53,7 +53,7 @@ func (p Profile) producer(ctx context.Context, address, name string) (*producer,
 func (p *producer) Send(ctx context.Context, m systems.Message) (systems.Pending, error) {
 	if m.MessageID == "" && p.profile.duplicates > 0 {
 		if e, err := evidence.ParseEnvelope(m.Payload); err == nil {
-			m.MessageID = e.BusinessID // the same on each try
+			m.MessageID = e.BusinessID // the same for every attempt
 		}
 	}
 	msg, err := encode(p.profile.stream, m)
@@ -65,7 +65,7 @@ func (p *producer) Send(ctx context.Context, m systems.Message) (systems.Pending
 	}
 	reply := systems.NewReply(p.gone, func() error { return client.ErrConnectionClosed })
 	p.mu.Lock()
-	defer p.mu.Unlock() // call order is the order on the wire
+	defer p.mu.Unlock() // wire order is call order
 	if p.profile.core {
 		if err := p.conn.PublishMsg(msg); err != nil {
 			return systems.Resolved(notPublished(err)), nil
@@ -86,8 +86,8 @@ func (p *producer) Send(ctx context.Context, m systems.Message) (systems.Pending
 	return reply, nil
 }
 
-// notPublished is the receipt of a publish that the client did not take. It
-// checks these two before it writes a byte; any other error came from writing.
+// notPublished is the receipt of a publish that the client refused. It checks
+// for these two before writing; any other error came from the write.
 func notPublished(err error) systems.Receipt {
 	switch {
 	case errors.Is(err, client.ErrConnectionClosed):
@@ -98,7 +98,7 @@ func notPublished(err error) systems.Receipt {
 	return systems.Unknown.Receipt(err, "the connection broke while writing")
 }
 
-// answered is called by the connection's one goroutine for this subscription.
+// answered runs on the goroutine of this subscription.
 func (p *producer) answered(msg *client.Msg) {
 	token := strings.TrimPrefix(msg.Subject, p.inbox+".")
 	p.mu.Lock()
@@ -110,8 +110,8 @@ func (p *producer) answered(msg *client.Msg) {
 	}
 }
 
-// refusals are the answers that nats-server gives before it touches the
-// stream. Any other (a failed store above all) may be partial.
+// refusals are the errors that nats-server returns before it touches the
+// stream. After any other, such as a failed store, the message may be stored.
 var refusals = map[server.ErrorIdentifier]systems.Refusal{
 	server.JSAccountResourcesExceededErr:    systems.Declined(evidence.CauseLimit),
 	server.JSInsufficientResourcesErr:       systems.Rejected,
@@ -121,11 +121,13 @@ var refusals = map[server.ErrorIdentifier]systems.Refusal{
 	server.JSStreamSealedErr:                systems.Declined(evidence.CausePermission),
 }
 
-// receiptOf reads the server's answer to a publish; by holds what it confirms.
+// receiptOf maps the server's answer to a publish; by is who then holds the
+// message.
 func receiptOf(msg *client.Msg, by evidence.HeldBy) systems.Receipt {
-	// Core NATS says at once that nothing listens on the subject: no stream.
+	// The 503 of core NATS: nothing subscribes to the subject, so there is no
+	// stream.
 	if len(msg.Data) == 0 && msg.Header.Get("Status") == "503" {
-		return systems.Rejected.Receipt(client.ErrNoResponders, "no stream takes this subject")
+		return systems.Rejected.Receipt(client.ErrNoResponders, "no stream captures this subject")
 	}
 	var ack struct {
 		Stream    string              `json:"stream"`
@@ -134,7 +136,7 @@ func receiptOf(msg *client.Msg, by evidence.HeldBy) systems.Receipt {
 		Error     *jetstream.APIError `json:"error"`
 	}
 	if err := json.Unmarshal(msg.Data, &ack); err != nil {
-		return systems.Unknown.Receipt(err, "an answer that is no PubAck")
+		return systems.Unknown.Receipt(err, "the answer is not a PubAck")
 	}
 	switch {
 	case ack.Error != nil:

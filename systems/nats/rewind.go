@@ -26,8 +26,8 @@ func (c clients) Position(ctx context.Context, _ string) (string, error) {
 	return strconv.FormatUint(last, 10), err
 }
 
-// Rewind deletes the subscriber's durable consumer and makes it anew with
-// another start, for where a consumer starts cannot be changed.
+// Rewind deletes the subscriber's durable consumer and recreates it at another
+// position: the start of a consumer cannot be changed.
 func (c clients) Rewind(ctx context.Context, destination, subscription string, to systems.Point) error {
 	subject, err := subjectOf(c.profile.stream, destination)
 	if err != nil {

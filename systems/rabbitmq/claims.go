@@ -14,7 +14,7 @@ type promise struct {
 	source    string
 }
 
-// anyFault is every class that a child process on a link can be struck with.
+// anyFault is every fault class that applies to a child process behind a link.
 var anyFault = []evidence.Class{
 	evidence.ClientCrash, evidence.BrokerRestart, evidence.BrokerCrash, evidence.BrokerPause, evidence.Link,
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// clients opens sessions with a server that may run anywhere: in a child of
-// this process, or in a child of its parent. Safe for concurrent use.
+// clients opens sessions with a server, whichever process runs it. Safe for
+// concurrent use.
 type clients struct {
 	profile Profile
 	address string
@@ -37,7 +37,7 @@ func newClients(p Profile, address, prefix string) *clients {
 }
 
 // Credentials are the address of the server and the prefix of the run's names.
-// Who is to be somebody there has that from where p has it.
+// User and password are not among them: the profile holds those.
 func (p Profile) Credentials(in systems.Instance) string {
 	if c, ok := in.(interface{ part() *clients }); ok {
 		return c.part().address + " " + c.part().prefix
@@ -45,10 +45,10 @@ func (p Profile) Credentials(in systems.Instance) string {
 	return ""
 }
 
-// part is what all kinds of instances have.
+// part is common to all kinds of instances.
 func (c *clients) part() *clients { return c }
 
-// Connect gives clients of a server that another process has started.
+// Connect returns clients of a server that another process started.
 func (p Profile) Connect(credentials string) (systems.Clients, error) {
 	address, prefix, ok := strings.Cut(credentials, " ")
 	if _, _, err := net.SplitHostPort(address); err != nil || !ok || prefix == "" {
@@ -115,8 +115,7 @@ func (c *clients) queues(destinations map[string]bool) []string {
 	return names
 }
 
-// administer does something on a connection of its own, straight to the server
-// and never through a link.
+// administer runs do on a connection of its own, bypassing all links.
 func (c *clients) administer(ctx context.Context, do func(*client.Channel) error) error {
 	s, err := dial(ctx, c.endpoint(""), "administrator", c.profile.scaled(openTimeout), do)
 	if err != nil {

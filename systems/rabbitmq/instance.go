@@ -100,7 +100,7 @@ func (c *clients) deleteNamed(ctx context.Context, queues []string) error {
 
 func (c *clients) Address() string { return c.address }
 
-// Protocol is nil where the frames are encrypted.
+// Protocol is nil with TLS: a link cannot read encrypted frames.
 func (c *clients) Protocol() links.Protocol {
 	if c.profile.at.TLS != nil {
 		return nil

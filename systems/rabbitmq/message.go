@@ -42,7 +42,7 @@ func encode(m systems.Message, mode uint8) (client.Publishing, error) {
 	return out, nil
 }
 
-// decode is the inverse of encode, for what the server hands out.
+// decode is the inverse of encode.
 func decode(destination string, d client.Delivery) systems.Message {
 	m := systems.Message{Destination: destination, MessageID: d.MessageId, Payload: d.Body}
 	for name, value := range d.Headers {

@@ -34,7 +34,7 @@ type producer struct {
 	returned map[string]int // by queue and message ID
 }
 
-// maxWaiting bounds the publishes of one session without an answer.
+// maxWaiting bounds a session's unanswered publishes.
 const maxWaiting = 1 << 16
 
 func (c *clients) producer(ctx context.Context, o systems.ProducerOptions) (*producer, error) {
@@ -112,7 +112,7 @@ func (p *producer) Send(ctx context.Context, m systems.Message) (systems.Pending
 		}
 	}
 	p.sending.Lock()
-	defer p.sending.Unlock() // call order is the order on the wire
+	defer p.sending.Unlock() // wire order is call order
 	switch {
 	case p.ended():
 		return systems.Resolved(systems.Rejected.Receipt(client.ErrClosed, "the connection was gone before anything was written")), nil
@@ -142,7 +142,7 @@ type pending struct {
 }
 
 func (p *pending) Receipt(ctx context.Context) systems.Receipt {
-	select { // an answer that is there counts, whatever else has ended
+	select { // an answer that has arrived wins
 	case <-p.confirm.Done():
 		return p.answered()
 	default:

@@ -31,9 +31,9 @@ type Profile struct {
 	consumersMakeQueues bool // and producers do not
 	autoAck             bool
 
-	image string           // that the server runs from; empty is the installed one
-	at    systems.Endpoint // of a server that somebody else has started; its zero value is none
-	// reported is the version that such a server says it has, once it was asked.
+	image string           // container image of the server; empty: the installed one
+	at    systems.Endpoint // of an external server; zero: start one
+	// reported is the external server's version, once connected.
 	reported string
 	scale    float64 // factor on every period and bound
 	claims   []evidence.Claim
@@ -99,9 +99,9 @@ func Profiles(scale float64) []systems.System {
 	return list
 }
 
-// The periods of a profile at scale 1.
+// Periods at scale 1.
 const (
-	openTimeout = 5 * time.Second // connection, handshake, and what is set up on it
+	openTimeout = 5 * time.Second // connection, handshake and set-up
 	// redelivery follows the end of a session at once; the end of one whose
 	// peer is silent is found out by heartbeats, which no healed fault leaves so.
 	redelivery = time.Second

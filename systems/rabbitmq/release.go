@@ -38,7 +38,7 @@ func drives(version string) error {
 	return nil
 }
 
-// imageWithin bounds a look into an image.
+// imageWithin bounds the inspection of an image.
 const imageWithin = 30 * time.Second
 
 // In gives the profile with its server from an image in which RabbitMQ lies
@@ -54,7 +54,7 @@ func (p Profile) Installed() error {
 	return errors.Join(err, drives(version))
 }
 
-// release is the version of the server.
+// release returns the server's version.
 func (p Profile) release() (string, error) {
 	if p.at.Address != "" {
 		return p.reported, nil
@@ -90,7 +90,7 @@ func newest(folders []string) (string, error) {
 // versions of server and client; what is not known is left out.
 func (p Profile) versions() map[string]string {
 	found := make(map[string]string)
-	if version, err := p.release(); err == nil && version != "" { // else the instance reports what it finds
+	if version, err := p.release(); err == nil && version != "" { // otherwise reported by the server
 		found["rabbitmq-server"] = version
 	}
 	if v, ok := client.NewConnectionProperties()["version"].(string); ok {

@@ -39,7 +39,7 @@ func (p Profile) At(e systems.Endpoint) systems.System {
 	return p
 }
 
-// reach looks whether the server answers, and notes what it is.
+// reach connects to the external server and records its version.
 func (p Profile) reach(ctx context.Context, env systems.Env) (systems.Instance, error) {
 	s, err := dial(ctx, p.at, "administrator", p.scaled(openTimeout), func(*client.Channel) error { return nil })
 	if err != nil {
@@ -73,7 +73,7 @@ func (r *readable) Rows(ctx context.Context) (evidence.Snapshot, error) {
 	return evidence.Snapshot{Source: evidence.SourceBroker, Trust: evidence.Lagging, Rows: rows, Count: len(rows)}, nil
 }
 
-// Report tells of the server that was found, which the profile did not know.
+// Report adds what was learned from the running server.
 func (r *remote) Report(d *systems.Description) {
 	found := r.profile.Describe()
 	d.Versions = found.Versions

@@ -127,7 +127,7 @@ func (s *session) Close(ctx context.Context) error {
 	}
 }
 
-// ended reports whether the session is over.
+// ended reports whether the session has ended.
 func (s *session) ended() bool {
 	select {
 	case <-s.gone:

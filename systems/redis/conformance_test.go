@@ -30,7 +30,7 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// TestConformanceFromAnImage: another release, from a container image.
+// TestConformanceFromAnImage tests another release, from a container image.
 func TestConformanceFromAnImage(t *testing.T) {
 	s, err := profile(t, "aof-always-claim").(systems.Contained).In("custody/redis:trixie")
 	if err != nil {

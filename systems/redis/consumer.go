@@ -34,7 +34,7 @@ type consumer struct {
 
 	calls     chan *call    // to the connection's goroutine
 	done      chan struct{} // closed when that has ended
-	receiving chan struct{} // held by the one Receive that waits
+	receiving chan struct{} // semaphore: one Receive at a time
 
 	// Guarded by receiving.
 	reading   *call     // under way

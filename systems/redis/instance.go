@@ -77,7 +77,7 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	return &instance{clients: clients{profile: p, address: s.endpoint, prefix: systems.RunName() + ":"}, server: s, pool: env.Servers}, nil
 }
 
-// kind names what makes two servers alike.
+// kind is the pool key: servers of one kind are interchangeable.
 func (p Profile) kind() string { return "redis-server " + p.image + " " + p.persistence }
 
 func (p Profile) startServer(ctx context.Context, sink evidence.Sink, log io.WriteCloser) (*server, error) {
@@ -107,13 +107,12 @@ func (p Profile) startServer(ctx context.Context, sink evidence.Sink, log io.Wri
 	return s, nil
 }
 
-// Close ends the server and removes its folder.
+// Close stops the server and removes its folder.
 func (s *server) Close(ctx context.Context) error {
 	return errors.Join(s.Server.Close(ctx), os.RemoveAll(s.dir))
 }
 
-// administer does something on a connection of its own, straight to the server
-// and never through a link.
+// administer runs do on a connection of its own, bypassing all links.
 func (p Profile) administer(ctx context.Context, address string, do func(context.Context, *client.Client) error) error {
 	s, err := p.open(ctx, address, func(ctx context.Context, s *session) error { return ping(ctx, s.client) })
 	if err != nil {
@@ -128,7 +127,7 @@ func ping(ctx context.Context, c *client.Client) error { return c.Ping(ctx).Err(
 
 func (c clients) Address() string { return c.address }
 
-// Protocol is nil where the frames are encrypted.
+// Protocol is nil with TLS: a link cannot read encrypted frames.
 func (c clients) Protocol() links.Protocol {
 	if c.profile.at.TLS != nil {
 		return nil

@@ -35,7 +35,7 @@ func encode(m systems.Message) []any {
 	return append(fields, payloadField, m.Payload)
 }
 
-// decode is the inverse of encode, for what the server hands out or shows.
+// decode is the inverse of encode.
 func decode(destination, key string, entry client.XMessage) systems.Message {
 	m := systems.Message{Destination: destination, MessageID: resp.MessageID(key, entry.ID)}
 	for field, value := range entry.Values {

@@ -209,7 +209,7 @@ func refused(err error) systems.Receipt {
 	return refusals[word].Receipt(err, err.Error())
 }
 
-// Close ends the session. Publishes without an answer are Unknown from then on.
+// Close ends the session. Outstanding publishes become Unknown.
 func (p *producer) Close(ctx context.Context) error {
 	p.end()
 	return ended(ctx, p.done)

@@ -23,9 +23,9 @@ type Profile struct {
 	heldBy        evidence.HeldBy // who has what was accepted
 	scale         float64         // factor on every period and bound
 	claims        []evidence.Claim
-	image         string // that the server runs from; empty is the installed one
+	image         string // container image of the server; empty: the installed one
 	release       func() release
-	at            systems.Endpoint // of a server that somebody else has started; its zero value is none
+	at            systems.Endpoint // of an external server; zero: start one
 }
 
 // reads is what a consumer of a profile reads. Redis sends no entry again by
@@ -79,8 +79,7 @@ func Profiles(scale float64) []systems.System {
 	}
 }
 
-// The periods of a profile at scale 1. They are short, so that a run sees
-// redelivery within seconds.
+// Periods at scale 1, short enough for a run to see redelivery within seconds.
 const (
 	claimIdle   = time.Second            // XAUTOCLAIM's min-idle-time: then anybody may take an entry over
 	claimEvery  = 200 * time.Millisecond // …and how often a consumer looks
@@ -93,7 +92,7 @@ func (p Profile) scaled(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * p.scale)
 }
 
-// anyFault is every class that a child process on a link can be struck with.
+// anyFault is every fault class that applies to a child process behind a link.
 var anyFault = under(evidence.ClientCrash, evidence.BrokerRestart, evidence.BrokerCrash, evidence.BrokerPause, evidence.Link)
 
 var (
@@ -199,7 +198,7 @@ func (p Profile) Describe() systems.Description {
 		Oldest:   map[string]string{program: oldest},
 		Lacks:    maps.Clone(lacks),
 	}
-	if p.at.Address == "" { // else a run notes what it finds
+	if p.at.Address == "" { // otherwise reported by the server
 		d.Versions[server.program] = server.version
 	}
 	if p.image != "" {

@@ -23,13 +23,13 @@ var (
 	_ systems.Reporter  = (*remote)(nil)
 )
 
-// At gives the profile on a server that somebody else has started.
+// At returns the profile on an external server.
 func (p Profile) At(e systems.Endpoint) systems.System {
 	p.at = e
 	return p
 }
 
-// reach looks whether the server answers, and notes what it is.
+// reach connects to the external server and records its version.
 func (p Profile) reach(ctx context.Context, env systems.Env) (systems.Instance, error) {
 	found := release{program: program}
 	err := p.administer(ctx, p.at.Address, func(ctx context.Context, c *client.Client) error {
@@ -49,7 +49,7 @@ func (p Profile) reach(ctx context.Context, env systems.Env) (systems.Instance, 
 	return &remote{clients{profile: p, address: p.at.Address, prefix: systems.RunName() + ":"}, found}, nil
 }
 
-// Report tells of the server that was found, which the profile did not know.
+// Report adds what was learned from the running server.
 func (r *remote) Report(d *systems.Description) { d.Versions[r.found.program] = r.found.version }
 
 // Stop deletes the run's names.

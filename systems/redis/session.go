@@ -96,7 +96,7 @@ func (s *session) end() {
 	_ = s.client.Close() // it says that the connection was closed already
 }
 
-// ended reports whether the session is over.
+// ended reports whether the session has ended.
 func (s *session) ended() bool {
 	select {
 	case <-s.gone:
