@@ -26,15 +26,15 @@ func (c clients) part() clients { return c }
 func (c clients) Address() string        { return c.address }
 func (clients) Protocol() links.Protocol { return mqttlink.Protocol{} }
 
-// credentials of a run's part of a server.
+// credentials of a run's share of a server.
 type credentials struct {
 	Address string `json:"address"`
 	Seats   string `json:"seats"` // folder
 	Run     string `json:"run"`
 }
 
-// Credentials are where the server is, and where the run's consumers have their
-// seats. Who is to be somebody there has that from where p has it.
+// Credentials are the address of the server and the directory of the run's
+// seats. User and password are not among them: the profile holds those.
 func (p Profile) Credentials(i systems.Instance) string {
 	in, ok := i.(interface{ part() clients })
 	if !ok {
@@ -75,8 +75,8 @@ func (c clients) Consumer(ctx context.Context, o systems.ConsumerOptions) (syste
 	return systems.ConsumerOf(c.consumer(ctx, o))
 }
 
-// topic of a destination: below the run's name, because a server may have other
-// users too.
+// topic maps a destination below the run's name, since the server may have
+// other users.
 func (c clients) topic(destination string) string { return c.seats.run + "/" + destination }
 
 // destination is the inverse of topic.

@@ -14,15 +14,15 @@ import (
 )
 
 // producer publishes on a session that ends with its connection: nothing is
-// ever sent again. Safe for concurrent use.
+// ever resent. Safe for concurrent use.
 type producer struct {
 	*session
 	clients
-	sending chan struct{} // held by the one Send that writes: call order is the order on the wire
-	slots   chan struct{} // one for each publish unanswered, as many as the server allows
+	sending chan struct{} // semaphore: one Send writes at a time, so that wire order is call order
+	slots   chan struct{} // one per unanswered publish, up to the server's Receive Maximum
 
 	mu      sync.Mutex
-	last    uint16 // packet identifier given
+	last    uint16 // last packet identifier used
 	waiting map[uint16]*systems.Reply
 }
 
@@ -81,7 +81,7 @@ func (p *producer) Send(ctx context.Context, m systems.Message) (systems.Pending
 	return reply, nil
 }
 
-// enter takes a place, unless the session or the call ends first.
+// enter acquires a slot unless the session or the call ends first.
 func (p *producer) enter(ctx context.Context, places chan<- struct{}) bool {
 	if p.ended() {
 		return false
@@ -102,8 +102,8 @@ func (p *producer) notSent(ctx context.Context) systems.Receipt {
 	return systems.Rejected.Receipt(context.Cause(ctx), "cancelled before anything was written: the server takes no more unanswered publishes")
 }
 
-// expect gives a free packet identifier, under which the answer will come. One
-// is free, because there are as many as slots at the least.
+// expect registers a publish under a free packet identifier. There is one:
+// slots are no more than identifiers.
 func (p *producer) expect(reply *systems.Reply, qos byte) uint16 {
 	if qos == 0 {
 		return 0
@@ -119,7 +119,7 @@ func (p *producer) expect(reply *systems.Reply, qos byte) uint16 {
 	}
 }
 
-// handle is called by the session's reader. An answer may come twice over a link.
+// handle is called by the session's read loop. A link may duplicate answers.
 func (p *producer) handle(packet *packets.ControlPacket) error {
 	switch answer := packet.Content.(type) {
 	case *packets.Puback:
@@ -150,15 +150,15 @@ func (p *producer) answered(id uint16, code byte) {
 	}
 }
 
-// The reason codes of answers (MQTT 5, section 2.4).
+// Reason codes (MQTT 5, section 2.4).
 const (
 	noSubscribers     = 0x10
-	failure           = 0x80 // the first that is no success
+	failure           = 0x80 // the first failure
 	serverUnavailable = 0x88
 )
 
-// refusals are the codes by which a server says no before it stores anything.
-// Any other failure may be partial.
+// refusals are the codes with which a server refuses before storing anything.
+// After any other failure the message may be stored.
 var refusals = map[byte]struct {
 	cause evidence.Cause
 	text  string
@@ -170,7 +170,7 @@ var refusals = map[byte]struct {
 	0x99:          {evidence.CauseInvalid, "payload format invalid"},
 }
 
-// receipt reads the server's answer to a publish.
+// receipt maps the server's answer to a publish.
 func receipt(code byte) systems.Receipt {
 	reason := fmt.Errorf("reason 0x%02x", code)
 	if known, declined := refusals[code]; declined {

@@ -14,11 +14,11 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// remote is one run's part of a server that somebody else has started: topics
-// and sessions of its own. Safe for concurrent use.
+// remote is one run's topics and sessions on an external server. Safe for
+// concurrent use.
 type remote struct {
 	clients
-	version string // of the server, in its own words; empty where it says none
+	version string // as the server reports it; may be empty
 }
 
 var (
@@ -63,14 +63,14 @@ func (r *remote) Report(d *systems.Description) {
 	}
 }
 
-// versionTopic is where Mosquitto, and others after it, publish what they are.
+// versionTopic is where Mosquitto and compatible servers publish their version.
 const versionTopic = "$SYS/broker/version"
 
-// sayingTime is how long a server may take for it.
+// sayingTime bounds the wait for it.
 const sayingTime = time.Second
 
-// says is the server's word of its version, for which MQTT has no field; empty
-// if it has none. It is asked in MQTT 5, because nothing comes before a payload there.
+// says is the version that the server publishes, for want of a field in MQTT;
+// it may be empty. It is read with MQTT 5, where nothing precedes the payload.
 func (r *remote) says(ctx context.Context) string {
 	p := r.profile
 	p.v311 = false
@@ -104,8 +104,7 @@ func (r *remote) says(ctx context.Context) string {
 	return ""
 }
 
-// Stop removes the sessions of the run. Nothing else of it stays: none of its
-// messages is retained.
+// Stop removes the run's sessions. No message of the run is retained.
 func (r *remote) Stop(ctx context.Context) error {
 	taken, err := r.seats.taken()
 	for clientID := range taken {

@@ -11,11 +11,10 @@ import (
 	v311 "github.com/eclipse/paho.mqtt.golang/packets"
 )
 
-// A session speaks in packets of MQTT 5. What it needs of them MQTT 3.1.1 has
-// too, but for properties and reason codes: with that version they are
-// translated on their way, here.
+// Sessions use packets of MQTT 5. With MQTT 3.1.1, which has all that they need
+// but properties and reason codes, packets are translated here.
 
-// older gives the packet of MQTT 3.1.1 that says the same.
+// older translates a packet to MQTT 3.1.1.
 func older(packet io.WriterTo) (v311.ControlPacket, error) {
 	switch p := packet.(type) {
 	case *packets.Connect:
@@ -49,7 +48,7 @@ func older(packet io.WriterTo) (v311.ControlPacket, error) {
 	return nil, fmt.Errorf("mqtt: no counterpart in MQTT 3.1.1 of %T", packet)
 }
 
-// newer gives the packet of MQTT 5 that says the same.
+// newer translates a packet to MQTT 5.
 func newer(packet v311.ControlPacket) (*packets.ControlPacket, error) {
 	switch p := packet.(type) {
 	case *v311.ConnackPacket:
@@ -79,8 +78,8 @@ func newer(packet v311.ControlPacket) (*packets.ControlPacket, error) {
 	return nil, fmt.Errorf("mqtt: the server sent %T", packet)
 }
 
-// refusals311 are the reason codes that stand for CONNACK's return codes
-// (MQTT 3.1.1, section 3.2.2.3).
+// refusals311 maps CONNACK return codes (MQTT 3.1.1, section 3.2.2.3) to reason
+// codes.
 var refusals311 = map[byte]byte{
 	v311.ErrRefusedBadProtocolVersion:    0x84,
 	v311.ErrRefusedIDRejected:            0x85,
@@ -89,8 +88,8 @@ var refusals311 = map[byte]byte{
 	v311.ErrRefusedNotAuthorised:         0x87,
 }
 
-// headed gives a payload with the user properties in a line before it: an
-// application of MQTT 3.1.1 has no other place for them.
+// headed prepends the user properties to a payload as a line of JSON, for which
+// MQTT 3.1.1 has no other place.
 func headed(p *packets.Publish) ([]byte, error) {
 	line, err := json.Marshal(p.Properties.User)
 	if err != nil {

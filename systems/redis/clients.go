@@ -14,7 +14,7 @@ import (
 type clients struct {
 	profile Profile
 	address string
-	prefix  string // of every name of this run: its server serves others too
+	prefix  string // of all names of this run, on a server that may be shared
 }
 
 // Credentials are the address of the server and the prefix of the run's names.

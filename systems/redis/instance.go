@@ -18,15 +18,15 @@ import (
 	"github.com/custodymq/custody/tasks"
 )
 
-// instance is one run's part of a redis-server. Safe for concurrent use.
+// instance is one run's share of a redis-server. Safe for concurrent use.
 type instance struct {
 	clients
 	*server
 	pool *process.Pool
 }
 
-// server is one redis-server in a process of its own, which may serve one run
-// after another.
+// server is a redis-server in a process of its own, which may serve several
+// runs in turn.
 type server struct {
 	*process.Server
 	endpoint string // address and port
@@ -47,8 +47,7 @@ var (
 // serverName is the actor of the server's events and the name of its log.
 const serverName = "broker"
 
-// configText is the whole configuration of the server: address, folder, and
-// what is stored when.
+// configText is the server's whole configuration.
 const configText = `bind 127.0.0.1
 port %s
 dir %q
@@ -59,8 +58,8 @@ save ""
 %s
 `
 
-// Start takes a server that an earlier run has left as it was, or runs one on a
-// free port of 127.0.0.1.
+// Start takes an untouched server of an earlier run, or starts one on a free
+// port of 127.0.0.1.
 func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, error) {
 	if err := env.NoDefects("redis"); err != nil {
 		return nil, err
@@ -135,7 +134,8 @@ func (c clients) Protocol() links.Protocol {
 	return resp.Protocol{PubSub: c.profile.reads == channel}
 }
 
-// Stop deletes the run's names from a server that goes on, and gives it back.
+// Stop deletes the run's keys and returns the server to the pool; a server that
+// was struck is closed.
 func (in *instance) Stop(ctx context.Context) error {
 	if !in.Untouched() {
 		return in.Close(ctx)
@@ -143,7 +143,7 @@ func (in *instance) Stop(ctx context.Context) error {
 	return errors.Join(in.forget(ctx), in.Detach(), in.pool.Put(ctx, in.profile.kind(), in.server))
 }
 
-// forget deletes all that has the run's name.
+// forget deletes the run's keys.
 func (c clients) forget(ctx context.Context) error {
 	return c.profile.administer(ctx, c.address, func(ctx context.Context, admin *client.Client) error {
 		names, err := c.names(ctx, admin)
@@ -157,7 +157,7 @@ func (c clients) forget(ctx context.Context) error {
 	})
 }
 
-// names lists the streams of this run; a name may stand there twice.
+// names lists the run's streams, possibly with duplicates.
 func (c clients) names(ctx context.Context, admin *client.Client) ([]string, error) {
 	var names []string
 	for cursor := uint64(0); ; {

@@ -16,7 +16,7 @@ import (
 	"github.com/custodymq/custody/tasks"
 )
 
-// producer publishes in pipelines: what was sent while one was under way goes
+// producer publishes in pipelines: messages sent while one is in progress go
 // into the next, in call order. Safe for concurrent use.
 type producer struct {
 	clients
@@ -29,8 +29,8 @@ type producer struct {
 }
 
 const (
-	maxWaiting  = 1 << 16 // publishes of one session that no pipeline has taken
-	maxPipeline = 256     // publishes of one pipeline
+	maxWaiting  = 1 << 16 // publishes of a session not yet in a pipeline
+	maxPipeline = 256     // publishes in one pipeline
 )
 
 func newProducer(c clients, s *session) *producer {
@@ -77,7 +77,7 @@ func (p *producer) command(name string, m systems.Message) (client.Cmder, error)
 	case m.TTL > 0:
 		return nil, fmt.Errorf("redis: a time to live of %v: %s", m.TTL, noTTL)
 	}
-	ctx := context.Background() // of a pipeline only the pipeline's own counts
+	ctx := context.Background() // ignored: only the pipeline's context counts
 	if p.profile.reads == channel {
 		raw, err := wrap(m)
 		return client.NewIntCmd(ctx, "publish", name, raw), err
@@ -85,7 +85,7 @@ func (p *producer) command(name string, m systems.Message) (client.Cmder, error)
 	return client.NewStringCmd(ctx, append([]any{"xadd", name, "*"}, encode(m)...)...), nil
 }
 
-// run sends what is queued, until the session is over.
+// run sends what is queued until the session ends.
 func (p *producer) run() {
 	defer close(p.done)
 	for {
@@ -107,7 +107,7 @@ func (p *producer) run() {
 	}
 }
 
-// take the oldest that wait.
+// take removes the oldest publishes from the queue.
 func (p *producer) take(most int) []*outgoing {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -117,16 +117,16 @@ func (p *producer) take(most int) []*outgoing {
 	return batch
 }
 
-// exchange writes a pipeline and reads its replies. Every error but a reply
-// leaves the connection closed: see conn.
+// exchange writes a pipeline and reads its replies. Every error other than a
+// reply closes the connection: see conn.
 func (p *producer) exchange(batch []*outgoing) {
-	ctx := context.Background() // the session's time-outs bound it
+	ctx := context.Background() // bounded by the session's timeouts
 	before := p.conn.written.Load()
 	pipe := p.client.Pipeline()
 	for _, pend := range batch {
 		_ = pipe.Process(ctx, pend.command)
 	}
-	_, _ = pipe.Exec(ctx) // each command has its own
+	_, _ = pipe.Exec(ctx) // each command holds its own error
 	written := p.conn.written.Load() > before
 	for _, pend := range batch {
 		r := pend.outcome(written)
@@ -137,7 +137,8 @@ func (p *producer) exchange(batch []*outgoing) {
 	}
 }
 
-// outcome of a publish that a pipeline carried, if anything of it was written.
+// outcome is the receipt of a publish in a pipeline, of which something or
+// nothing was written.
 func (p *outgoing) outcome(written bool) systems.Receipt {
 	err := p.command.Err()
 	var reply client.Error
@@ -154,8 +155,8 @@ func (p *outgoing) outcome(written bool) systems.Receipt {
 	case *client.IntCmd:
 		r = sentTo(command.Val(), err)
 	}
-	// When the connection ends, go-redis gives its error to every command of the
-	// pipeline, also to those whose reply it has read.
+	// When the connection ends, go-redis sets its error on every command of the
+	// pipeline, even those whose reply was read.
 	switch {
 	case err == nil:
 	case r.Acceptance == evidence.Accepted:
@@ -166,17 +167,17 @@ func (p *outgoing) outcome(written bool) systems.Receipt {
 	return r
 }
 
-// stored is the receipt of an XADD that was answered with an entry's ID.
+// stored is the receipt of an XADD answered with an entry ID.
 func stored(key, id string) systems.Receipt {
 	if id == "" {
-		return systems.Unknown.Receipt(errors.New("an answer without an ID"), "an answer that is no entry's ID")
+		return systems.Unknown.Receipt(errors.New("an answer without an ID"), "the answer is not an entry ID")
 	}
 	return systems.Receipt{Acceptance: evidence.Accepted, MessageID: resp.MessageID(key, id), ClientResult: systems.OK}
 }
 
-// sentTo is the receipt of a PUBLISH. The number proves that the server had
-// that many subscribed connections and put the message into their output
-// buffers. It says nothing of its arrival, and the server keeps no copy.
+// sentTo is the receipt of a PUBLISH. The count proves that the server queued
+// the message to that many connections; it proves no arrival, and the server
+// keeps no copy.
 func sentTo(receivers int64, err error) systems.Receipt {
 	switch {
 	case receivers > 0:
@@ -191,8 +192,8 @@ func neverSent() systems.Receipt {
 	return systems.Rejected.Receipt(errGone, "the connection was gone before anything was written")
 }
 
-// refusals are the errors with which the server refuses a command before it
-// runs it, by their first word. Any other is Unknown.
+// refusals are the errors, by first word, with which the server refuses a
+// command before running it. Any other is Unknown.
 var refusals = map[string]systems.Refusal{
 	"OOM":       systems.Declined(evidence.CauseLimit), // over maxmemory
 	"NOPERM":    systems.Declined(evidence.CausePermission),
@@ -203,7 +204,7 @@ var refusals = map[string]systems.Refusal{
 	"LOADING":   systems.Rejected,
 }
 
-// refused reads an error that the server answered.
+// refused maps an error reply.
 func refused(err error) systems.Receipt {
 	word, _, _ := strings.Cut(err.Error(), " ")
 	return refusals[word].Receipt(err, err.Error())

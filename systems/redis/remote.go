@@ -10,11 +10,10 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// remote is one run's part of a server that somebody else has started. Safe for
-// concurrent use.
+// remote is one run's share of an external server. Safe for concurrent use.
 type remote struct {
 	clients
-	found release // the server, as it says itself
+	found release // as the server reports itself
 }
 
 var (
@@ -52,5 +51,5 @@ func (p Profile) reach(ctx context.Context, env systems.Env) (systems.Instance, 
 // Report adds what was learned from the running server.
 func (r *remote) Report(d *systems.Description) { d.Versions[r.found.program] = r.found.version }
 
-// Stop deletes the run's names.
+// Stop deletes the run's keys.
 func (r *remote) Stop(ctx context.Context) error { return r.forget(ctx) }
