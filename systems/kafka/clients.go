@@ -24,16 +24,17 @@ type clients struct {
 	names   names
 
 	mu    sync.Mutex
-	made  map[string]bool // topics that are known to be there
-	ready map[string]bool // share groups that are known to begin at the start
+	made  map[string]bool // topics known to exist
+	ready map[string]bool // share groups known to start at the earliest offset
 }
 
 func (p Profile) clients(address string, n names) *clients {
 	return &clients{profile: p, address: address, names: n, made: make(map[string]bool), ready: make(map[string]bool)}
 }
 
-// Credentials are the address of the server, what the names of the run begin
-// with, and how the server takes its user, whom the profile tells.
+// Credentials are the address of the broker, the prefix of the run's names and
+// the SASL mechanism. User and password are not among them: the profile holds
+// those.
 func (p Profile) Credentials(in systems.Instance) string {
 	var r *run
 	switch in := in.(type) {
@@ -80,7 +81,7 @@ func (c *clients) Consumer(ctx context.Context, o systems.ConsumerOptions) (syst
 	return c.groupConsumer(ctx, o, topic)
 }
 
-// topic gives the topic of a destination, and makes it if it is not there.
+// topic returns the topic of a destination, created if necessary.
 func (c *clients) topic(ctx context.Context, destination string) (string, error) {
 	topic, err := c.names.topic(destination)
 	if err != nil {
@@ -95,7 +96,7 @@ func (c *clients) topic(ctx context.Context, destination string) (string, error)
 	})
 }
 
-// once does what is done once for each name, and remembers that it is.
+// once runs do once per name.
 func (c *clients) once(ctx context.Context, done map[string]bool, name string, do func(context.Context, administrator) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -112,7 +113,7 @@ func (c *clients) once(ctx context.Context, done map[string]bool, name string, d
 	return err
 }
 
-// led waits until the leader of every partition of a topic serves it.
+// led waits until every partition of a topic has a serving leader.
 func led(ctx context.Context, admin administrator, topic string) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -129,8 +130,8 @@ func led(ctx context.Context, admin administrator, topic string) error {
 	}
 }
 
-// fromStart lets a share group begin with what is stored already: by default
-// it begins with what comes next.
+// fromStart makes a share group start at the earliest offset instead of the
+// latest.
 func (c *clients) fromStart(ctx context.Context, group string) error {
 	return c.once(ctx, c.ready, group, func(ctx context.Context, admin administrator) error {
 		request := kmsg.NewPtrIncrementalAlterConfigsRequest()

@@ -20,10 +20,10 @@ type producer struct {
 	*session
 	clients *clients
 	written *writes
-	txns    *transactions // nil where the profile has none
+	txns    *transactions // nil without transactions
 }
 
-// writes counts the requests of one kind of which a byte was written.
+// writes counts requests of one kind of which at least a byte was written.
 type writes struct {
 	request kmsg.Key
 	n       atomic.Int64
@@ -31,7 +31,7 @@ type writes struct {
 
 var _ kgo.HookBrokerWrite = (*writes)(nil)
 
-// OnBrokerWrite is called by the client, before it looks at what came of it.
+// OnBrokerWrite is called before the client looks at the result of the write.
 func (w *writes) OnBrokerWrite(_ kgo.BrokerMetadata, key int16, written int, _, _ time.Duration, _ error) {
 	if key == int16(w.request) && written > 0 {
 		w.n.Add(1)
@@ -45,7 +45,7 @@ func (c *clients) producer(ctx context.Context, o systems.ProducerOptions) (*pro
 	p := &producer{session: newSession(c.profile, o.Address, c.profile.retries), clients: c, written: &writes{request: kmsg.Produce}}
 	opts := append([]kgo.Opt{
 		kgo.WithHooks(p.written),
-		kgo.ProducerBatchCompression(kgo.NoCompression()), // the link reads what it carries
+		kgo.ProducerBatchCompression(kgo.NoCompression()), // the link parses records
 		kgo.ProducerBatchMaxBytes(maxMessage),
 		kgo.ProducerLinger(0),
 		kgo.MaxBufferedRecords(maxBuffered),
@@ -69,9 +69,9 @@ func (c *clients) producer(ctx context.Context, o systems.ProducerOptions) (*pro
 	return p, nil
 }
 
-// open returns when the broker has answered. One with transactions then knows
-// this session under the actor's transactional ID: what an earlier one has left
-// open is aborted, and nothing of that one is taken any more.
+// open returns once the broker has answered. With transactions, the broker then
+// fences earlier sessions of this transactional ID and aborts what they left
+// open.
 func (p *producer) open(ctx context.Context) error {
 	if !p.profile.transactional {
 		return p.client.Ping(ctx)
@@ -87,13 +87,13 @@ func (p *producer) open(ctx context.Context) error {
 func (p *producer) Close(ctx context.Context) error {
 	p.close(ctx, false)
 	if p.txns != nil {
-		<-p.txns.done // its requests have ended with their connections
+		<-p.txns.done // ends with its connections
 	}
 	return nil
 }
 
-// partition sends a key where Kafka's own clients send it, and messages without
-// one to each partition in turn.
+// partition places keys like Kafka's own clients, and messages without a key
+// round-robin.
 func partition(topic string) func(*kgo.Record, int) int {
 	keyed, next := kgo.StickyKeyPartitioner(nil).ForTopic(topic), 0
 	return func(r *kgo.Record, partitions int) int {
@@ -130,15 +130,15 @@ func (p *producer) Send(ctx context.Context, m systems.Message) (systems.Pending
 	}
 	reply := systems.NewReply(nil, nil)
 	before := p.written.n.Load()
-	// The publish outlives the call of the application that waits for it.
+	// The publish must outlive the call that waits for it.
 	p.client.TryProduce(context.WithoutCancel(ctx), record, func(r *kgo.Record, err error) {
 		reply.Resolve(p.receipt(r, err, p.written.n.Load()-before))
 	})
 	return reply, nil
 }
 
-// refusals are the answers that a broker gives before it appends anything. Any
-// other (a failed store, replicas that did not follow in time) may be partial.
+// refusals are the errors that a broker returns before it appends. After any
+// other (a storage failure, replicas that lag) the record may be stored.
 var refusals = map[*kerr.Error]systems.Refusal{
 	kerr.MessageTooLarge:          systems.Declined(evidence.CauseInvalid),
 	kerr.RecordListTooLarge:       systems.Declined(evidence.CauseInvalid),
@@ -152,8 +152,8 @@ var refusals = map[*kerr.Error]systems.Refusal{
 	kerr.UnknownTopicID:           systems.Rejected,
 }
 
-// receipt reads what came of a record. written is how many Produce requests
-// have been written since it was handed over: none is proof that it was not.
+// receipt maps the outcome of a record. written is the number of Produce
+// requests since it was sent: 0 proves that it was not written.
 func (p *producer) receipt(r *kgo.Record, err error, written int64) systems.Receipt {
 	switch {
 	case err == nil && p.profile.acks == acksNone:
@@ -168,7 +168,8 @@ func (p *producer) receipt(r *kgo.Record, err error, written int64) systems.Rece
 		return systems.Rejected.Receipt(err, "the client's buffer is full, and this was never in it")
 	}
 	var refused *kerr.Error
-	// With retries an answer may be about a later try, and an earlier one be stored.
+	// With retries the error may belong to a later attempt while an earlier one
+	// was stored.
 	if errors.As(err, &refused) && !p.profile.retries {
 		if known, ok := refusals[refused]; ok {
 			return known.Receipt(err, refused.Description)

@@ -15,13 +15,13 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// rows reads every topic of the run from its start, and sets it against what
-// each group has committed: what lies before is processed, the rest pending. A
-// topic has one row of a message for each of its groups, or one if it has none.
+// rows reads every topic of the run and compares it with what each group has
+// committed: earlier messages are processed, the rest pending. A message has a
+// row per group of its topic, or one if there is none.
 //
-// A share group shows the offset before which all is settled, which follows with
-// a delay, and how many messages it has not settled: none is exact. Neither is
-// what is shown while a transaction is open, for then nothing behind it is.
+// Trust is less than exact for a share group, which reports with a delay the
+// offset before which all is settled and how many messages are not; and while a
+// transaction is open, which hides everything behind it.
 func (r *run) rows(ctx context.Context, appended bool) (evidence.Snapshot, error) {
 	snapshot := evidence.Snapshot{Source: evidence.SourceBroker, Trust: evidence.Exact}
 	if r.profile.share {
@@ -47,12 +47,11 @@ func (r *run) rows(ctx context.Context, appended bool) (evidence.Snapshot, error
 	return snapshot, nil
 }
 
-// log is what was read of the run's topics. A log is only appended to, so that
-// it is read on from where the last look ended, unless the broker may have been
-// struck in between.
+// log is what was read of the run's topics. Topics are append-only, so reading
+// continues where it ended unless the broker may have been struck in between.
 type log struct {
 	mu       sync.Mutex
-	next     map[place]int64 // the offset to read on from
+	next     map[place]int64 // offset to continue from
 	messages []stored
 }
 
@@ -68,9 +67,9 @@ type stored struct {
 	row    evidence.StoredRow
 }
 
-// readLog brings the log up to date as far as it is committed; open says that it
-// goes on behind that. appended says that nothing but that has happened to it
-// since the last look. log.mu is held.
+// readLog updates the log up to the last committed message; open reports that
+// there are later ones. appended says that topics were only appended to since
+// the last call. log.mu is held.
 func (r *run) readLog(ctx context.Context, appended bool) (open bool, err error) {
 	if r.log.next == nil || !appended {
 		r.log.next, r.log.messages = make(map[place]int64), nil
@@ -93,7 +92,7 @@ func (r *run) readLog(ctx context.Context, appended bool) (open bool, err error)
 		return open, nil
 	}
 	reader, err := kgo.NewClient(append(r.profile.reaching(r.address), kgo.ConsumePartitions(from),
-		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords())...) // the marks of transactions have offsets too
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords())...) // transaction markers have offsets too
 	if err != nil {
 		return false, fmt.Errorf("kafka: read the topics: %w", err)
 	}
@@ -117,9 +116,9 @@ func (r *run) readLog(ctx context.Context, appended bool) (open bool, err error)
 	return open, nil
 }
 
-// committedEnds tells how far the topics of the run are committed. A broker
-// answers a commit before it marks it in the topic, so that this is waited for a
-// little; open says that some messages are still neither committed nor aborted.
+// committedEnds returns the last stable offsets of the run's topics. A broker
+// answers a commit before it writes the marker, so this waits briefly; open
+// reports that transactions are still open.
 func (r *run) committedEnds(ctx context.Context) (ends map[place]int64, open bool, err error) {
 	patience := time.NewTimer(r.profile.scaled(markWait))
 	defer patience.Stop()
@@ -166,10 +165,10 @@ func (r *run) endsNow(ctx context.Context) (ends map[place]int64, open bool, err
 	return ends, open, nil
 }
 
-// offsets are the next ones of a logical subscriber, by topic and partition.
+// offsets are a logical subscriber's next ones, by topic and partition.
 type offsets map[string]map[int32]int64
 
-// committed gives the offsets of every group of the run, by its subscription.
+// committed returns the offsets of every group of the run, by subscription.
 func (r *run) committed(ctx context.Context) (map[string]offsets, error) {
 	groups, err := r.groups(ctx)
 	if err != nil {
@@ -194,7 +193,7 @@ func (r *run) committed(ctx context.Context) (map[string]offsets, error) {
 	return all, nil
 }
 
-// settledBy gives the offset before which a group has settled everything.
+// settledBy returns the offset before which a group has settled everything.
 func (r *run) settledBy(ctx context.Context, group, topic string) (map[int32]int64, error) {
 	next := make(map[int32]int64)
 	if !r.profile.share {
@@ -209,7 +208,7 @@ func (r *run) settledBy(ctx context.Context, group, topic string) (map[int32]int
 		return nil, err
 	}
 	for partition, o := range described[group].Offsets[topic] {
-		next[partition] = o.StartOffset // negative before the group's first fetch
+		next[partition] = o.StartOffset // negative before the first fetch
 		if o.Lag == 0 {
 			next[partition] = r.log.next[place{topic, partition}]
 		}
@@ -217,7 +216,7 @@ func (r *run) settledBy(ctx context.Context, group, topic string) (map[int32]int
 	return next, nil
 }
 
-// rowsOf a message: one for each logical subscriber of its topic.
+// rowsOf returns a message's rows, one per logical subscriber of its topic.
 func rowsOf(m stored, committed map[string]offsets) (rows []evidence.StoredRow) {
 	for _, subscription := range slices.Sorted(maps.Keys(committed)) {
 		next, subscribed := committed[subscription][m.place.topic]

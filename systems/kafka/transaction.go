@@ -13,19 +13,19 @@ import (
 	"github.com/custodymq/custody/tasks"
 )
 
-// transactions publishes each message of a session in one of its own, one after
-// another: a transactional ID has one at a time. A message is accepted when its
-// transaction is committed, and not when it is stored.
+// transactions publishes each message in a transaction of its own, one after
+// another, since a transactional ID has at most one open. A message is accepted
+// once its transaction is committed.
 type transactions struct {
 	*producer
-	done chan struct{} // closed when nothing more is sent
+	done chan struct{} // closed when run has ended
 
 	mu    sync.Mutex
 	queue chan publish
-	over  bool // nothing is taken any more
+	over  bool // add refuses
 }
 
-// publish is one message that waits for its turn.
+// publish is a queued message.
 type publish struct {
 	*systems.Reply
 	record *kgo.Record
@@ -37,7 +37,7 @@ func newTransactions(p *producer) *transactions {
 	return t
 }
 
-// add puts a message behind those that wait.
+// add queues a message.
 func (t *transactions) add(r *kgo.Record) *systems.Reply {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -75,8 +75,8 @@ func (t *transactions) run() {
 	}
 }
 
-// publish stores a message and commits it. The session ends with a transaction
-// whose end is not known, so that nothing can commit it later.
+// publish stores a message and commits it. An undecided transaction ends the
+// session, so that nothing can commit it later.
 func (t *transactions) publish(r *kgo.Record) systems.Receipt {
 	if err := t.client.BeginTransaction(); err != nil {
 		t.end(err)
@@ -89,14 +89,14 @@ func (t *transactions) publish(r *kgo.Record) systems.Receipt {
 		return unstored(err)
 	}
 	before := t.written.n.Load()
-	err := t.client.EndTransaction(context.Background(), kgo.TryCommit) // ends with its connection at the latest
+	err := t.client.EndTransaction(context.Background(), kgo.TryCommit) // bounded by its connection
 	if err != nil {
 		t.end(err)
 	}
 	return t.committed(r, err, t.written.n.Load()-before)
 }
 
-// store returns when the broker has answered, or the session is over.
+// store returns once the broker has answered or the session has ended.
 func (t *transactions) store(r *kgo.Record) error {
 	answered := make(chan error, 1)
 	t.client.TryProduce(context.Background(), r, func(_ *kgo.Record, err error) { answered <- err })
@@ -108,8 +108,8 @@ func (t *transactions) store(r *kgo.Record) error {
 	}
 }
 
-// unstored is the receipt of a message whose commit was never asked for: stored
-// or not, nobody who reads what is committed gets it.
+// unstored is the receipt of a message whose commit was never requested:
+// read_committed consumers cannot see it.
 func unstored(err error) systems.Receipt {
 	var refused *kerr.Error
 	if errors.As(err, &refused) {
@@ -120,8 +120,7 @@ func unstored(err error) systems.Receipt {
 	return systems.Rejected.Receipt(err, "its transaction was not committed")
 }
 
-// notCommitted are the answers to a commit by which the transaction is aborted,
-// or was before.
+// notCommitted are commit errors after which the transaction is aborted.
 var notCommitted = map[*kerr.Error]bool{
 	kerr.InvalidTxnState:          true,
 	kerr.ProducerFenced:           true,
@@ -130,9 +129,9 @@ var notCommitted = map[*kerr.Error]bool{
 	kerr.TransactionAbortable:     true,
 }
 
-// committed reads what came of a commit. written is how many requests for it
-// have been written: none is proof that there never will be a commit, and with
-// more than one an answer may be about the later.
+// committed maps the outcome of a commit. written is the number of commit
+// requests written: 0 proves that there was none, and with several the error
+// may belong to a later one.
 func (t *transactions) committed(r *kgo.Record, err error, written int64) systems.Receipt {
 	var refused *kerr.Error
 	switch {
