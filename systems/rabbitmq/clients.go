@@ -19,12 +19,12 @@ import (
 type clients struct {
 	profile Profile
 	address string
-	prefix  string                      // of every name that this run makes on the server
-	settle  func(context.Context) error // after a queue was made; nil where there is nothing to do
+	prefix  string                      // of all names of this run
+	settle  func(context.Context) error // runs after a queue was declared; may be nil
 
 	mu          sync.Mutex
-	named       map[string]bool // destinations that a session was to send to or receive from
-	made        map[string]bool // …whose queue was made; true: since the server started
+	named       map[string]bool // destinations in use
+	made        map[string]bool // destinations with a queue; true: since the server's start
 	lastMade    time.Time
 	subscribers map[string]string // the logical subscriber of each destination
 }
@@ -74,7 +74,8 @@ func (c *clients) Consumer(ctx context.Context, o systems.ConsumerOptions) (syst
 	return systems.ConsumerOf(c.consumer(ctx, o))
 }
 
-// subscribes refuses a second logical subscriber: all consumers of a queue compete.
+// subscribes refuses a second logical subscriber: all consumers of a queue
+// compete.
 func (c *clients) subscribes(destination, subscription string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -85,18 +86,19 @@ func (c *clients) subscribes(destination, subscription string) error {
 	return nil
 }
 
-// endpoint of the server as an actor reaches it: by its link, if it has one.
+// endpoint is the server as an actor reaches it: by its link, if it has one.
 func (c *clients) endpoint(link string) systems.Endpoint {
 	at := c.profile.at
 	at.Address = cmp.Or(link, c.address)
 	return at
 }
 
-// queueOf a destination, on the default exchange. It is remembered.
+// queueOf returns and records the queue of a destination, on the default
+// exchange.
 func (c *clients) queueOf(destination string) (string, error) {
 	name := c.prefix + destination
 	if destination == "" || len(name)+len(deadSuffix) > maxShortString {
-		return "", fmt.Errorf("rabbitmq: destination %q: it has 1 to %d bytes", destination, maxShortString-len(c.prefix)-len(deadSuffix))
+		return "", fmt.Errorf("rabbitmq: destination %q: it must have 1 to %d bytes", destination, maxShortString-len(c.prefix)-len(deadSuffix))
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -104,7 +106,7 @@ func (c *clients) queueOf(destination string) (string, error) {
 	return name, nil
 }
 
-// queues of the destinations that are in one of the two sets.
+// queues returns the queues of a set of destinations.
 func (c *clients) queues(destinations map[string]bool) []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -124,7 +126,7 @@ func (c *clients) administer(ctx context.Context, do func(*client.Channel) error
 	return s.Close(ctx)
 }
 
-// makeQueue of a destination, and of its dead letters, if it is not there.
+// makeQueue declares the queues of a destination and of its dead letters, once.
 func (c *clients) makeQueue(ctx context.Context, destination string) error {
 	name, err := c.queueOf(destination)
 	if err != nil {
@@ -149,7 +151,8 @@ func (c *clients) makeQueue(ctx context.Context, destination string) error {
 	return nil
 }
 
-// forgetQueues: the server ended, and what was not durable with it.
+// forgetQueues makes makeQueue declare again: transient queues end with the
+// server.
 func (c *clients) forgetQueues() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -158,17 +161,17 @@ func (c *clients) forgetQueues() {
 	}
 }
 
-// deadSuffix of the queue of a destination's dead letters.
+// deadSuffix marks the queue of a destination's dead letters.
 const deadSuffix = "!dead"
 
-// declare a queue as the profile has it.
+// declare declares a queue as the profile defines it.
 func (p Profile) declare(ch *client.Channel, name string) error {
 	arguments := client.Table{"x-queue-type": p.queueType}
 	for argument, value := range p.arguments {
 		arguments[argument] = value
 	}
 	if p.deadLetters {
-		arguments["x-dead-letter-exchange"] = "" // the default one
+		arguments["x-dead-letter-exchange"] = "" // the default exchange
 		arguments["x-dead-letter-routing-key"] = name + deadSuffix
 		dead := client.Table{"x-queue-type": "classic"}
 		if expires, ok := p.arguments["x-expires"]; ok {

@@ -90,7 +90,7 @@ func TestCredentials(t *testing.T) {
 	}
 }
 
-// What a refusal of the server means is the profile's to say.
+// The meaning of a nack depends on the profile.
 func TestNegativeConfirms(t *testing.T) {
 	for _, s := range Profiles(1) {
 		p := s.(Profile)

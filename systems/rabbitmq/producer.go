@@ -23,11 +23,11 @@ type producer struct {
 	clients *clients
 
 	sending sync.Mutex
-	waiting atomic.Int64 // publishes without an answer
+	waiting atomic.Int64 // unanswered publishes
 
-	// The client tells of a return before it tells of the confirm behind it,
-	// both from its one reader: once noted has been received from, every return
-	// that came before is in returned.
+	// The client reports a return before the confirm that follows it, both from
+	// its reader: after a receive from noted, every earlier return is in
+	// returned.
 	noted chan struct{}
 
 	mu       sync.Mutex
@@ -55,7 +55,7 @@ func (c *clients) producer(ctx context.Context, o systems.ProducerOptions) (*pro
 	return p, nil
 }
 
-// keepReturns ends with the session.
+// keepReturns records returns until the session ends.
 func (p *producer) keepReturns(returns <-chan client.Return) {
 	for {
 		select {
@@ -73,7 +73,7 @@ func (p *producer) keepReturns(returns <-chan client.Return) {
 
 func returnKey(queue, messageID string) string { return queue + "\x00" + messageID }
 
-// wasReturned says whether a publish that is confirmed now was returned before.
+// wasReturned reports whether a publish was returned before its confirm.
 func (p *producer) wasReturned(key string) bool {
 	select {
 	case <-p.noted:
@@ -93,7 +93,7 @@ func (p *producer) wasReturned(key string) bool {
 func (p *producer) Send(ctx context.Context, m systems.Message) (systems.Pending, error) {
 	profile := p.clients.profile
 	if m.MessageID == "" {
-		m.MessageID = rand.Text() // RabbitMQ gives none
+		m.MessageID = rand.Text() // RabbitMQ assigns none
 	}
 	out, err := encode(m, profile.deliveryMode())
 	if err != nil {
@@ -121,7 +121,7 @@ func (p *producer) Send(ctx context.Context, m systems.Message) (systems.Pending
 	}
 	confirm, err := p.channel.PublishWithDeferredConfirm("", queue, profile.mandatory, false, out)
 	if err != nil {
-		_ = p.conn.CloseDeadline(time.Now()) // half a frame may be written: nothing can follow it
+		_ = p.conn.CloseDeadline(time.Now()) // a frame may be half written
 		return systems.Resolved(systems.Unknown.Receipt(err, "the connection broke while writing")), nil
 	}
 	if confirm == nil {
@@ -131,7 +131,7 @@ func (p *producer) Send(ctx context.Context, m systems.Message) (systems.Pending
 	return &pending{producer: p, confirm: confirm, messageID: m.MessageID, queue: queue}, nil
 }
 
-// pending is a publish on its way.
+// pending is a publish in flight.
 type pending struct {
 	producer         *producer
 	confirm          *client.DeferredConfirmation
@@ -165,11 +165,12 @@ func (p *pending) answered() systems.Receipt {
 		case p.confirm.Acked() && profile.mandatory && p.producer.wasReturned(returnKey(p.queue, p.messageID)):
 			p.receipt = systems.Declined(evidence.CauseNoConsumer).Receipt(errReturned, "no queue of this name: returned before it was confirmed")
 		case p.confirm.Acked():
-			// Without a message ID: a confirm names none, and one that comes
-			// again is another message to RabbitMQ.
+			// No message ID: a confirm names none, and to RabbitMQ a retry is
+			// another message.
 			p.receipt = systems.Receipt{Acceptance: evidence.Accepted, HeldBy: profile.heldBy(), ClientResult: systems.OK}
 		case p.producer.ended():
-			// The client resolves what is open as refused when its connection ends.
+			// When its connection ends the client resolves what is open as
+			// nacked.
 			p.receipt = systems.Unknown.Receipt(client.ErrClosed, "the connection ended before the answer")
 		default:
 			p.receipt = profile.nacked()
