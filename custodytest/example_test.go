@@ -18,8 +18,8 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// channel is a broker of one topic and one subscriber: a Go channel. It loses
-// every fourth message if it is lossy.
+// channel is a broker with one topic and one subscriber: a Go channel. A lossy
+// one drops every fourth message.
 type channel struct {
 	messages chan systems.Message
 	lossy    bool
@@ -29,7 +29,7 @@ type channel struct {
 func (c channel) Publish(_ context.Context, m systems.Message) (string, error) {
 	n := c.count.Add(1)
 	if c.lossy && n%4 == 0 {
-		return "", nil // accepted, and forgotten
+		return "", nil // accepted and dropped
 	}
 	select {
 	case c.messages <- m:
@@ -63,7 +63,7 @@ func channels(lossy bool) custodytest.InProcess {
 				Limits: evidence.Limits{RedeliveryPeriod: 50 * time.Millisecond, RecoveryBound: 2 * time.Second, InFlightBound: time.Second,
 					DrainDeadline: time.Second, OrderScope: "connection"},
 			},
-			// With no fault class under it, a claim covers fault-free runs only.
+			// Without fault classes, a claim covers runs without faults only.
 			Claims: []evidence.Claim{{Guarantee: evidence.NoAcceptedLoss}, {Guarantee: evidence.Order}},
 			Lacks:  map[systems.Need]string{systems.NeedRedelivery: "what was received is gone"},
 		},
@@ -73,15 +73,15 @@ func channels(lossy bool) custodytest.InProcess {
 	}
 }
 
-// In a test of one's own, each scenario is a subtest.
+// In a test, each scenario becomes a subtest.
 func ExampleAccept() {
 	var _ = func(t *testing.T) {
 		custodytest.Accept(t, channels(false), custodytest.Scenarios("baseline"), custodytest.Out("evidence"))
 	}
 }
 
-// The same claims are held by a broker that keeps them and violated by one that
-// loses an accepted message.
+// The same claims are held by a sound broker and violated by one that loses
+// accepted messages.
 func ExampleInProcess() {
 	dir, err := os.MkdirTemp("", "custodytest-example-")
 	if err != nil {
