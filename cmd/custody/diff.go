@@ -66,7 +66,7 @@ damaged or has no end.`,
 				return err
 			}
 			if err := errors.Join(warn(cmd, sides[0]), warn(cmd, sides[1])); err != nil {
-				return err // what differs may be the damage
+				return err // the damage may be the difference
 			}
 			if len(diffs) > 0 {
 				return exit(guarantees.ExitViolated)

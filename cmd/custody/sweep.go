@@ -95,7 +95,7 @@ func sweep(cmd *cobra.Command, f sweepFlags) error {
 	}
 	plan.Options.Defect = f.defect
 	var cells []reports.SweepCell
-	place := map[string]int{} // of a scenario among the cells
+	place := map[string]int{} // index of a scenario's cell
 	for _, h := range handOvers {
 		for _, s := range scenarios.Strokes() {
 			if strike, ok := h.Strike(s, f.guarantees); ok {
@@ -130,7 +130,7 @@ func sweep(cmd *cobra.Command, f sweepFlags) error {
 	return exitOf(scenarios.Exit(outcomes))
 }
 
-// baseOf makes the run without a fault, and gives its hand-overs.
+// baseOf runs without faults and returns the hand-overs.
 func baseOf(cmd *cobra.Command, plan scenarios.Plan) ([]scenarios.HandOver, error) {
 	plan.Scenarios = []script.Scenario{scenarios.SweepBase}
 	outcomes, err := plan.Run(cmd.Context())
