@@ -10,7 +10,7 @@ import (
 func ReadGrid(r io.Reader, source string) (Grid, error) {
 	var g Grid
 	if err := json.NewDecoder(r).Decode(&g); err != nil {
-		return Grid{}, fmt.Errorf("%s is no matrix or sweep in JSON: %w", source, err)
+		return Grid{}, fmt.Errorf("%s is not a matrix or sweep in JSON: %w", source, err)
 	}
 	for _, row := range g.Rows {
 		if row.Absent == "" && len(row.Cells) != len(g.Columns) {

@@ -28,7 +28,7 @@ func WriteMarkdown(w io.Writer, r Report) error {
 	}
 	fmt.Fprintf(&b, ". Exit code %d.\n", r.Exit())
 	if d := r.defects(); d != "" {
-		fmt.Fprintf(&b, "\n> A seeded defect was switched on: %s. What is broken says nothing of the system without it.\n", mdCode(d))
+		fmt.Fprintf(&b, "\n> A seeded defect was switched on: %s. Violations say nothing about the system without it.\n", mdCode(d))
 	}
 	if r.Command != "" {
 		fmt.Fprintf(&b, "\n%s\n", mdCode(r.Command))

@@ -299,7 +299,7 @@ func (t *terminal) totals(r Report) {
 		t.text("", p)
 	}
 	if d := r.defects(); d != "" {
-		t.text("", "a seeded defect was switched on: "+d+"; what is broken says nothing of the system without it")
+		t.text("", "a seeded defect was switched on: "+d+"; violations say nothing about the system without it")
 	}
 	for _, l := range pack([]string{summary, exit}, " · ", t.columns.width) {
 		t.line("%s", t.status(st, l))

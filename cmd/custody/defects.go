@@ -35,7 +35,7 @@ func defectsCommand() *cobra.Command {
 	var f defectFlags
 	cmd := &cobra.Command{
 		Use:   "defects [DEFECT…]",
-		Short: "Show that the harness detections each seeded defect of broker and clients",
+		Short: "Show that the checklist detects each seeded defect of broker and clients",
 		Long: `Switch on seeded defects, one at a time, and run the scenarios that exercise
 the guarantee which each must break, until one shows it broken. The reference
 broker has defects of its own; those of clients and applications, whose names

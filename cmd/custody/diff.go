@@ -18,7 +18,7 @@ func diffCommand() *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
 		Use:   "diff BEFORE AFTER",
-		Short: "Say which verdicts differ between two runs, or two folders of runs",
+		Short: "Compare the verdicts of two runs, or two folders of runs",
 		Long: `Compare the verdicts of two runs, or of two folders of runs: of two days, two
 versions of a system, two settings. Counts, times and event numbers are not
 compared, for on a real system scheduling is not repeatable.

@@ -30,7 +30,7 @@ func dlqCommand() *cobra.Command {
 	var f dlqFlags
 	cmd := &cobra.Command{
 		Use:   "dlq list|show|redrive|discard",
-		Short: "Look at the dead letters of a reference broker, and settle them",
+		Short: "Inspect and settle the dead letters of a reference broker",
 		Long: `Look at the dead letters of a running reference broker: messages that were
 delivered as often as it allows, or that a consumer refused for good. Each keeps
 its reason, its attempts and its last consumer. To redrive one is to deliver it

@@ -44,7 +44,7 @@ func doctorCommand() *cobra.Command {
 	var clean bool
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Check this machine, and find what dead runs have left behind",
+		Short: "Check this machine and find what dead runs left behind",
 		Long: `Check what runs need of this machine, and say how to get what is missing. The
 reference broker is built in, and so are servers that are Go modules: for these
 no Docker, no installed server and no C compiler is needed.

@@ -31,7 +31,7 @@ func exploreCommand() *cobra.Command {
 	var f exploreFlags
 	cmd := &cobra.Command{
 		Use:   "explore",
-		Short: "Draw schedules by chance until one breaks a promise, and shrink it",
+		Short: "Explore random schedules until one breaks a guarantee, and shrink it",
 		Long: `Draw small scenarios by chance (producers, consumers, faults at hand-overs), run
 and judge each, and stop at the first that breaks a claim covering it. That one
 is shrunk to the fewest and plainest steps that still break it, and written as a

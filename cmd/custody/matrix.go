@@ -34,7 +34,7 @@ func matrixCommand() *cobra.Command {
 	var f matrixFlags
 	cmd := &cobra.Command{
 		Use:   "matrix [SYSTEM[:PROFILE][@IMAGE]|FILE.yaml…]",
-		Short: "Set what every profile claims against what its runs show",
+		Short: "Compare what every profile claims with what its runs show",
 		Long: `Run the checklist over systems and profiles (without any named: all of them) and
 set claims against evidence: one row for each profile, one column for each
 guarantee and class of fault. A system that is not on this machine gets a row

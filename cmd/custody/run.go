@@ -174,7 +174,7 @@ func sayLeftOut(w io.Writer, budget time.Duration, wanted []script.Scenario, out
 		}
 	}
 	if budget > 0 && len(left) > 0 {
-		fmt.Fprintf(w, "left out, for the budget of %s is spent: %s\n", budget, strings.Join(left, ", "))
+		fmt.Fprintf(w, "left out, because the budget of %s is spent: %s\n", budget, strings.Join(left, ", "))
 	}
 }
 

@@ -30,7 +30,7 @@ func sweepCommand() *cobra.Command {
 	var f sweepFlags
 	cmd := &cobra.Command{
 		Use:   "sweep",
-		Short: "Strike every hand-over of a message with every fault that applies",
+		Short: "Apply every applicable fault to every hand-over of a message",
 		Long: `Make one run without a fault, read from its evidence which hand-overs a message
 really has on this system (frames on each link, operations of the store), and
 strike each of them with every fault that applies: one run each. The grid of

@@ -57,7 +57,7 @@ func knownDefect(defect, system string) error {
 	for _, d := range seededIn(system) {
 		switch {
 		case d.Name == defect && d.NotBuilt != "":
-			return fmt.Errorf("the defect %s cannot be switched on: %s", defect, d.NotBuilt)
+			return fmt.Errorf("the defect %s cannot be enabled: %s", defect, d.NotBuilt)
 		case d.Name == defect:
 			return nil
 		case d.NotBuilt == "":

@@ -24,7 +24,7 @@ func verifyCommand() *cobra.Command {
 	var key, format string
 	cmd := &cobra.Command{
 		Use:   "verify RUN…",
-		Short: "Check that evidence is what the run left, and who signed it",
+		Short: "Verify that evidence is unaltered, and who signed it",
 		Long: `Check the seals of saved runs: every file is the one that lay there when the run
 ended, and the manifest says what it said then. RUN is the folder of a run, or a
 folder that holds several. Nothing is judged.

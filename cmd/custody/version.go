@@ -31,7 +31,7 @@ func versionCommand() *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
 		Use:   "version",
-		Short: "Tell the versions of the command, the judge, the evidence and the protocol",
+		Short: "Print the versions of the command, the judge, the evidence and the protocol",
 		Long: `Tell the versions that decide what a verdict means: the same evidence judged by
 the same judge version gives the same bytes on every machine. Evidence of an
 older format is read, of a newer one refused.`,

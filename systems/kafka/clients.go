@@ -52,7 +52,7 @@ func (p Profile) Credentials(in systems.Instance) string {
 func (p Profile) Connect(credentials string) (systems.Clients, error) {
 	parts := strings.Split(credentials, " ")
 	if _, _, err := net.SplitHostPort(parts[0]); err != nil || len(parts) != 3 || parts[1] == "" {
-		return nil, errors.Join(fmt.Errorf("kafka: credentials %q are no address, prefix and mechanism", credentials), err)
+		return nil, errors.Join(fmt.Errorf("kafka: malformed credentials %q: want address, prefix and mechanism, as returned by Credentials", credentials), err)
 	}
 	p.mechanism = parts[2]
 	return p.clients(parts[0], names(parts[1])), nil

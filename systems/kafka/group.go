@@ -62,7 +62,7 @@ func (c *clients) groupConsumer(ctx context.Context, o systems.ConsumerOptions, 
 		kgo.OnPartitionsLost(func(context.Context, *kgo.Client, map[string][]int32) {
 			select {
 			case <-assigned:
-				g.end(errors.New("kafka: the group has dropped this member"))
+				g.end(errors.New("kafka: the group removed this member"))
 			default: // not a member yet: it retries
 			}
 		}),
@@ -213,7 +213,7 @@ func (d *groupDelivery) Ack(ctx context.Context) (evidence.AckOutcome, error) {
 	defer g.rebalance() // after the commit
 	switch {
 	case !ours:
-		return evidence.AckRefused, fmt.Errorf("kafka: ack of %s: its partition is another member's now", d.message.MessageID)
+		return evidence.AckRefused, fmt.Errorf("kafka: ack of %s: its partition was reassigned", d.message.MessageID)
 	case !news:
 		return evidence.AckUnknown, fmt.Errorf("kafka: ack of %s: an earlier message of its partition is not settled", d.message.MessageID)
 	}
@@ -319,7 +319,7 @@ func (d *groupDelivery) Nack(ctx context.Context, _ string) (evidence.AckOutcome
 		at = slices.Index(p.given, d)
 	}
 	if at < 0 {
-		return evidence.AckRefused, fmt.Errorf("kafka: nack of %s: it is no longer in this member's hands", d.message.MessageID)
+		return evidence.AckRefused, fmt.Errorf("kafka: nack of %s: no longer held by this member", d.message.MessageID)
 	}
 	g.client.SetOffsets(map[string]map[int32]kgo.EpochOffset{d.record.Topic: {d.record.Partition: {Epoch: -1, Offset: d.record.Offset}}})
 	g.release(p.given[at:]...)

@@ -57,7 +57,7 @@ func (n names) transactional(actor string) string { return string(n) + "." + act
 // the message unaltered: a failure to measure.
 func encode(topic string, m systems.Message) (*kgo.Record, error) {
 	if m.MessageID != "" || m.TTL != 0 {
-		return nil, fmt.Errorf("kafka: a message with an ID of the publisher's (%q) or a time to live (%v) has no counterpart", m.MessageID, m.TTL)
+		return nil, fmt.Errorf("kafka: a message ID chosen by the publisher (%q) or a time to live (%v) is not supported", m.MessageID, m.TTL)
 	}
 	r := &kgo.Record{Topic: topic, Value: m.Payload}
 	if m.Key != "" {

@@ -114,7 +114,7 @@ func (p *producer) Send(ctx context.Context, m systems.Message) (systems.Pending
 	}
 	topic, err := p.clients.topic(ctx, m.Destination)
 	if err != nil {
-		return systems.Resolved(systems.Rejected.Receipt(err, "its topic could not be made, and nothing was written")), nil
+		return systems.Resolved(systems.Rejected.Receipt(err, "its topic could not be created; nothing was written")), nil
 	}
 	record, err := encode(topic, m)
 	if err != nil {
@@ -122,7 +122,7 @@ func (p *producer) Send(ctx context.Context, m systems.Message) (systems.Pending
 	}
 	select {
 	case <-p.gone:
-		return systems.Resolved(systems.Rejected.Receipt(p.disconnected(), "the session was over before anything was written")), nil
+		return systems.Resolved(systems.Rejected.Receipt(p.disconnected(), "the session ended before anything was written")), nil
 	default:
 	}
 	if p.txns != nil {
@@ -161,11 +161,11 @@ func (p *producer) receipt(r *kgo.Record, err error, written int64) systems.Rece
 	case err == nil:
 		return systems.Receipt{Acceptance: evidence.Accepted, HeldBy: p.profile.heldBy, MessageID: messageID(r), ClientResult: systems.OK}
 	case errors.Is(err, kerr.MessageTooLarge):
-		return systems.Declined(evidence.CauseInvalid).Receipt(err, "over the largest message that is allowed")
+		return systems.Declined(evidence.CauseInvalid).Receipt(err, "larger than the broker allows")
 	case written == 0:
 		return systems.Rejected.Receipt(err, "nothing was written")
 	case errors.Is(err, kgo.ErrMaxBuffered):
-		return systems.Rejected.Receipt(err, "the client's buffer is full, and this was never in it")
+		return systems.Rejected.Receipt(err, "the client's buffer is full")
 	}
 	var refused *kerr.Error
 	// With retries the error may belong to a later attempt while an earlier one
@@ -175,5 +175,5 @@ func (p *producer) receipt(r *kgo.Record, err error, written int64) systems.Rece
 			return known.Receipt(err, refused.Description)
 		}
 	}
-	return systems.Unknown.Receipt(err, "no answer that tells what became of it")
+	return systems.Unknown.Receipt(err, "no answer that tells whether it was stored")
 }

@@ -39,7 +39,7 @@ func home() (string, error) {
 	}
 	cache, err := os.UserCacheDir()
 	if err != nil {
-		return "", fmt.Errorf("kafka: say with %s where the broker is: %w", homeVariable, err)
+		return "", fmt.Errorf("kafka: set %s to the directory of the broker: %w", homeVariable, err)
 	}
 	return filepath.Join(cache, "custody", "kafka-"+serverVersion), nil
 }
@@ -76,7 +76,7 @@ func (p Profile) drives(release string) error {
 		return fmt.Errorf("kafka: %w", err)
 	}
 	if p.share && systems.Older(release, shareSince) {
-		return fmt.Errorf("kafka: profile %s needs share groups as Kafka has them from %s on; this is %s", p.name, shareSince, release)
+		return fmt.Errorf("kafka: profile %s needs the share groups of Kafka %s or later; this is %s", p.name, shareSince, release)
 	}
 	return nil
 }

@@ -79,7 +79,7 @@ func (a administrator) alone(ctx context.Context) (version string, err error) {
 	for {
 		m, err := a.BrokerMetadata(ctx)
 		if err == nil && len(m.Brokers) > 1 {
-			return "", fmt.Errorf("kafka: its cluster has %d brokers, and a link leads to one: name a cluster of one", len(m.Brokers))
+			return "", fmt.Errorf("kafka: the cluster has %d brokers, but a link leads to one: use a single-node cluster", len(m.Brokers))
 		}
 		if err == nil {
 			err = a.serves(ctx)
@@ -160,7 +160,7 @@ func (p Profile) chosenMechanism(ctx context.Context) (string, error) {
 			return m, nil
 		}
 	}
-	return "", fmt.Errorf("it knows no user by a password: %w, and offers the mechanisms %q", kerr.ErrorForCode(answer.ErrorCode), answer.SupportedMechanisms)
+	return "", fmt.Errorf("the broker accepts no supported password mechanism: %w (it offers %q)", kerr.ErrorForCode(answer.ErrorCode), answer.SupportedMechanisms)
 }
 
 func (p Profile) dial(ctx context.Context, network, address string) (net.Conn, error) {

@@ -75,7 +75,7 @@ func (r *run) Rewind(ctx context.Context, destination, subscription string, to s
 		case err == nil:
 			return nil
 		case errors.Is(err, kerr.UnknownMemberID) || errors.Is(err, kerr.NonEmptyGroup):
-			held = fmt.Errorf("it still has members, close its consumers before: %w", err)
+			held = fmt.Errorf("it still has members: close its consumers first: %w", err)
 		case ctx.Err() == nil:
 			return fmt.Errorf("kafka: rewind group %s: %w", group, err)
 		}

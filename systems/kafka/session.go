@@ -78,7 +78,7 @@ func (s *session) dial(ctx context.Context, network, _ string) (net.Conn, error)
 	return c, nil
 }
 
-var errOver = errors.New("kafka: the session is over")
+var errOver = errors.New("kafka: the session has ended")
 
 // end ends the session once, with its cause.
 func (s *session) end(why error) {

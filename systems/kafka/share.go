@@ -251,7 +251,7 @@ func (s *shareConsumer) acknowledge(m *shareMember) {
 func (d *shareDelivery) answer(ctx context.Context, status kgo.AckStatus) (evidence.AckOutcome, error) {
 	m := d.member
 	if !d.answered.CompareAndSwap(false, true) {
-		return evidence.AckRefused, fmt.Errorf("kafka: answer to %s: it has been answered already", d.message.MessageID)
+		return evidence.AckRefused, fmt.Errorf("kafka: answer to %s: already acknowledged", d.message.MessageID)
 	}
 	defer m.consumer.acknowledge(m)
 	select {

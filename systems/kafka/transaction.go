@@ -49,12 +49,12 @@ func (t *transactions) add(r *kgo.Record) *systems.Reply {
 	case t.queue <- p:
 		return p.Reply
 	default:
-		return systems.Resolved(systems.Rejected.Receipt(kgo.ErrMaxBuffered, "too many messages wait, and this was never among them"))
+		return systems.Resolved(systems.Rejected.Receipt(kgo.ErrMaxBuffered, "too many messages are queued"))
 	}
 }
 
 func (t *transactions) unsent() systems.Receipt {
-	return systems.Rejected.Receipt(t.disconnected(), "the session was over before anything was written")
+	return systems.Rejected.Receipt(t.disconnected(), "the session ended before anything was written")
 }
 
 func (t *transactions) run() {
@@ -80,7 +80,7 @@ func (t *transactions) run() {
 func (t *transactions) publish(r *kgo.Record) systems.Receipt {
 	if err := t.client.BeginTransaction(); err != nil {
 		t.end(err)
-		return systems.Rejected.Receipt(err, "no transaction could begin")
+		return systems.Rejected.Receipt(err, "the transaction could not begin")
 	}
 	if err := t.store(r); err != nil {
 		if err := t.client.EndTransaction(context.Background(), kgo.TryAbort); err != nil {

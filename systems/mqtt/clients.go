@@ -55,7 +55,7 @@ func (p Profile) Connect(text string) (systems.Clients, error) {
 		return nil, fmt.Errorf("mqtt: credentials: %w", err)
 	}
 	if _, _, err := net.SplitHostPort(c.Address); err != nil || c.Seats == "" || c.Run == "" {
-		return nil, fmt.Errorf("mqtt: credentials without an address, a folder of seats and a run: %w", err)
+		return nil, fmt.Errorf("mqtt: malformed credentials: want address, seats and run, as returned by Credentials: %w", err)
 	}
 	return clients{profile: p, address: c.Address, seats: seats{dir: c.Seats, run: c.Run}}, nil
 }

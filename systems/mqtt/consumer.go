@@ -255,7 +255,7 @@ func (d *delivery) Ack(ctx context.Context) (evidence.AckOutcome, error) {
 	case err != nil:
 		return evidence.AckUnknown, c.disconnected()
 	case !sent:
-		return evidence.AckUnknown, errors.New("mqtt: acknowledge: held back behind an earlier delivery, which has no acknowledgement: MQTT wants them in order")
+		return evidence.AckUnknown, errors.New("mqtt: acknowledge: MQTT requires order, and an earlier delivery is not acknowledged yet")
 	case d.publish.QoS == 1:
 		return evidence.AckSent, nil
 	}

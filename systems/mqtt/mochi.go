@@ -33,7 +33,7 @@ func (mochi) system() string   { return "mqtt-mochi" }
 func (mochi) installed() error { return nil }
 
 func (mochi) in(image string) (server, error) {
-	return nil, fmt.Errorf("mqtt: mochi-mqtt is a part of this binary, and runs from no image: leave out @%s", image)
+	return nil, fmt.Errorf("mqtt: mochi-mqtt is built into this binary and cannot run from an image: leave out @%s", image)
 }
 
 func (m mochi) shown() []evidence.Setting {
@@ -74,7 +74,7 @@ func (m mochi) prepare(p Profile, address, dir string) (process.StartFunc, func(
 	}
 	shows := func(ctx context.Context) (all []kept, err error) {
 		if err := last.Load().Call(ctx, keptMethod, p.v311, &all); err != nil {
-			return nil, fmt.Errorf("mqtt: what the server keeps: %w", err)
+			return nil, fmt.Errorf("mqtt: list the stored messages: %w", err)
 		}
 		return all, nil
 	}
@@ -111,7 +111,7 @@ func Role() process.Role {
 				ctx, cancel := context.WithTimeout(ctx, keptWithin)
 				defer cancel()
 				if err := publishes.wait(ctx); err != nil {
-					return nil, fmt.Errorf("mqtt: a publish is not handled to its end: %w", err)
+					return nil, fmt.Errorf("mqtt: a publish is still being processed: %w", err)
 				}
 				return keptBy(running, older), nil
 			},

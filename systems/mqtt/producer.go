@@ -54,7 +54,7 @@ func (p *producer) Send(ctx context.Context, m systems.Message) (systems.Pending
 		return nil, err
 	}
 	if p.profile.v311 && m.TTL > 0 {
-		return nil, errors.New("mqtt: publish: MQTT 3.1.1 has no time to live of a message")
+		return nil, errors.New("mqtt: publish: MQTT 3.1.1 has no message expiry")
 	}
 	if ctx.Err() != nil {
 		return systems.Resolved(systems.Rejected.Receipt(context.Cause(ctx), "cancelled before anything was written")), nil
@@ -72,7 +72,7 @@ func (p *producer) Send(ctx context.Context, m systems.Message) (systems.Pending
 	n, err := p.write(publish)
 	switch {
 	case err != nil && n == 0:
-		return systems.Resolved(systems.Rejected.Receipt(err, "the connection was gone before anything was written")), nil
+		return systems.Resolved(systems.Rejected.Receipt(err, "the connection was lost before anything was written")), nil
 	case err != nil:
 		return systems.Resolved(systems.Unknown.Receipt(err, "the connection broke while writing")), nil
 	case publish.QoS == 0:
@@ -97,7 +97,7 @@ func (p *producer) enter(ctx context.Context, places chan<- struct{}) bool {
 
 func (p *producer) notSent(ctx context.Context) systems.Receipt {
 	if p.ended() {
-		return systems.Rejected.Receipt(p.cause, "the connection was gone before anything was written")
+		return systems.Rejected.Receipt(p.cause, "the connection was lost before anything was written")
 	}
 	return systems.Rejected.Receipt(context.Cause(ctx), "cancelled before anything was written: the server takes no more unanswered publishes")
 }

@@ -32,7 +32,7 @@ func (p Profile) Credentials(in systems.Instance) string {
 func (p Profile) Connect(credentials string) (systems.Clients, error) {
 	address, stream, ok := strings.Cut(credentials, " ")
 	if _, _, err := net.SplitHostPort(address); err != nil || !ok {
-		return nil, fmt.Errorf("nats: credentials %q are no address and stream; they come from Credentials of the running instance", credentials)
+		return nil, fmt.Errorf("nats: malformed credentials %q: want address and stream, as returned by Credentials", credentials)
 	}
 	p.stream = stream
 	return clients{profile: p, address: address}, nil

@@ -64,7 +64,7 @@ func (in *instance) Probe(ctx context.Context, name string) (systems.Probed, err
 			return p.make(ctx, in.address)
 		}
 	}
-	return systems.Probed{}, fmt.Errorf("nats: no probe is called %q", name)
+	return systems.Probed{}, fmt.Errorf("nats: no probe %q", name)
 }
 
 func (p probe) make(ctx context.Context, address string) (systems.Probed, error) {

@@ -70,10 +70,10 @@ func (p *producer) Send(ctx context.Context, m systems.Message) (systems.Pending
 		if err := p.conn.PublishMsg(msg); err != nil {
 			return systems.Resolved(notPublished(err)), nil
 		}
-		return systems.Resolved(systems.Receipt{Acceptance: evidence.Unknown, ClientResult: systems.OK, Reason: "core NATS confirms no publish"}), nil
+		return systems.Resolved(systems.Receipt{Acceptance: evidence.Unknown, ClientResult: systems.OK, Reason: "core NATS does not confirm publishes"}), nil
 	}
 	if len(p.waiting) >= maxWaiting {
-		return nil, fmt.Errorf("nats: %d publishes of one session have no answer: wait for their receipts first", maxWaiting)
+		return nil, fmt.Errorf("nats: %d unanswered publishes in one session: wait for their receipts first", maxWaiting)
 	}
 	p.count++
 	token := strconv.FormatUint(p.count, 10)
@@ -91,9 +91,9 @@ func (p *producer) Send(ctx context.Context, m systems.Message) (systems.Pending
 func notPublished(err error) systems.Receipt {
 	switch {
 	case errors.Is(err, client.ErrConnectionClosed):
-		return systems.Rejected.Receipt(err, "the connection was gone before anything was written")
+		return systems.Rejected.Receipt(err, "the connection was lost before anything was written")
 	case errors.Is(err, client.ErrMaxPayload):
-		return systems.Declined(evidence.CauseInvalid).Receipt(err, "over the server's max_payload")
+		return systems.Declined(evidence.CauseInvalid).Receipt(err, "larger than the server's max_payload")
 	}
 	return systems.Unknown.Receipt(err, "the connection broke while writing")
 }
@@ -142,7 +142,7 @@ func receiptOf(msg *client.Msg, by evidence.HeldBy) systems.Receipt {
 	case ack.Error != nil:
 		return refusals[server.ErrorIdentifier(ack.Error.ErrorCode)].Receipt(ack.Error, ack.Error.Description)
 	case ack.Stream == "" || ack.Sequence == 0:
-		return systems.Unknown.Receipt(jetstream.ErrInvalidJSAck, "a PubAck without stream and sequence")
+		return systems.Unknown.Receipt(jetstream.ErrInvalidJSAck, "the PubAck lacks stream and sequence")
 	}
 	return systems.Receipt{
 		Acceptance: evidence.Accepted, HeldBy: by, Duplicate: ack.Duplicate,

@@ -53,10 +53,10 @@ func (p Profile) drives(release string) error {
 		return fmt.Errorf("nats: %w", err)
 	}
 	if p.persist != jetstream.DefaultPersistMode && systems.Older(release, persistSince) {
-		return fmt.Errorf("nats: profile %s sets persist_mode, which nats-server has from %s on; this is %s", p.name, persistSince, release)
+		return fmt.Errorf("nats: profile %s sets persist_mode, which needs nats-server %s or later; this is %s", p.name, persistSince, release)
 	}
 	if p.sync == syncAlways && p.at.Address == "" && systems.Older(release, syncSince) { // an external server is configured by its owner
-		return fmt.Errorf("nats: profile %s sets sync_interval, which nats-server has from %s on; this is %s: take file-default-sync", p.name, syncSince, release)
+		return fmt.Errorf("nats: profile %s sets sync_interval, which needs nats-server %s or later; this is %s: use file-default-sync", p.name, syncSince, release)
 	}
 	return nil
 }
@@ -87,7 +87,7 @@ func (p Profile) release() (string, error) {
 	}
 	found := releaseForm.FindStringSubmatch(printed)
 	if found == nil {
-		return "", fmt.Errorf("nats: the server of image %s says %q, which is no version", p.image, printed)
+		return "", fmt.Errorf("nats: the server of image %s reports no version: %q", p.image, printed)
 	}
 	return found[1], nil
 }

@@ -37,7 +37,7 @@ func (p Profile) reach(ctx context.Context, env systems.Env) (systems.Instance, 
 	}
 	p.reported = s.conn.ConnectedServerVersion()
 	s.conn.Close()
-	env.Sink.Record(evidence.Event{Kind: evidence.Noted, Actor: serverName, Reason: "the server says nats-server " + p.reported})
+	env.Sink.Record(evidence.Event{Kind: evidence.Noted, Actor: serverName, Reason: "the server reports nats-server " + p.reported})
 	if err := p.drives(p.reported); err != nil {
 		return nil, err
 	}

@@ -39,7 +39,7 @@ func (c clients) Rewind(ctx context.Context, destination, subscription string, t
 	} else {
 		last, err := strconv.ParseUint(to.Position, 10, 64)
 		if err != nil {
-			return fmt.Errorf("nats: %q is no position of a stream: %w", to.Position, err)
+			return fmt.Errorf("nats: %q is not a stream position: %w", to.Position, err)
 		}
 		config.DeliverPolicy, config.OptStartSeq = jetstream.DeliverByStartSequencePolicy, last+1
 	}

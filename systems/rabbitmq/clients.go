@@ -52,7 +52,7 @@ func (c *clients) part() *clients { return c }
 func (p Profile) Connect(credentials string) (systems.Clients, error) {
 	address, prefix, ok := strings.Cut(credentials, " ")
 	if _, _, err := net.SplitHostPort(address); err != nil || !ok || prefix == "" {
-		return nil, fmt.Errorf("rabbitmq: credentials %q are no address and prefix; they come from Credentials of the running instance", credentials)
+		return nil, fmt.Errorf("rabbitmq: malformed credentials %q: want address and prefix, as returned by Credentials", credentials)
 	}
 	return newClients(p, address, prefix), nil
 }
@@ -80,7 +80,7 @@ func (c *clients) subscribes(destination, subscription string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if other, taken := c.subscribers[destination]; taken && other != subscription {
-		return fmt.Errorf("rabbitmq: subscribe %s to %s: a queue has one logical subscriber, and that is %s", subscription, destination, other)
+		return fmt.Errorf("rabbitmq: subscribe %s to %s: a queue has one logical subscriber, which is %s", subscription, destination, other)
 	}
 	c.subscribers[destination] = subscription
 	return nil
@@ -143,7 +143,7 @@ func (c *clients) makeQueue(ctx context.Context, destination string) error {
 		err = c.settle(ctx)
 	}
 	if err != nil {
-		return fmt.Errorf("rabbitmq: make queue %s: %w", name, err)
+		return fmt.Errorf("rabbitmq: declare queue %s: %w", name, err)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

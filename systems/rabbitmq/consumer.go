@@ -98,7 +98,7 @@ func (d *delivery) Ack(context.Context) (evidence.AckOutcome, error) {
 // Nack requeues the message. AMQP carries no reason.
 func (d *delivery) Nack(context.Context, string) (evidence.AckOutcome, error) {
 	if d.consumer.profile.autoAck {
-		return evidence.AckRefused, errors.New("rabbitmq: an automatically acknowledged message cannot be given back")
+		return evidence.AckRefused, errors.New("rabbitmq: an automatically acknowledged message cannot be rejected")
 	}
 	return d.answer("nack", d.d.Nack(false, true))
 }

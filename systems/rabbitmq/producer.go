@@ -108,16 +108,16 @@ func (p *producer) Send(ctx context.Context, m systems.Message) (systems.Pending
 	}
 	if !profile.consumersMakeQueues {
 		if err := p.clients.makeQueue(ctx, m.Destination); err != nil {
-			return systems.Resolved(systems.Rejected.Receipt(err, "nothing was written: there is no queue, and none could be made")), nil
+			return systems.Resolved(systems.Rejected.Receipt(err, "nothing was written: the queue does not exist and could not be declared")), nil
 		}
 	}
 	p.sending.Lock()
 	defer p.sending.Unlock() // wire order is call order
 	switch {
 	case p.ended():
-		return systems.Resolved(systems.Rejected.Receipt(client.ErrClosed, "the connection was gone before anything was written")), nil
+		return systems.Resolved(systems.Rejected.Receipt(client.ErrClosed, "the connection was lost before anything was written")), nil
 	case p.waiting.Load() >= maxWaiting:
-		return nil, fmt.Errorf("rabbitmq: %d publishes of one session have no answer: wait for their receipts first", maxWaiting)
+		return nil, fmt.Errorf("rabbitmq: %d unanswered publishes in one session: wait for their receipts first", maxWaiting)
 	}
 	confirm, err := p.channel.PublishWithDeferredConfirm("", queue, profile.mandatory, false, out)
 	if err != nil {
@@ -125,7 +125,7 @@ func (p *producer) Send(ctx context.Context, m systems.Message) (systems.Pending
 		return systems.Resolved(systems.Unknown.Receipt(err, "the connection broke while writing")), nil
 	}
 	if confirm == nil {
-		return systems.Resolved(systems.Receipt{ClientResult: systems.OK, Reason: "without confirms nothing is answered"}), nil
+		return systems.Resolved(systems.Receipt{ClientResult: systems.OK, Reason: "without publisher confirms there is no answer"}), nil
 	}
 	p.waiting.Add(1)
 	return &pending{producer: p, confirm: confirm, messageID: m.MessageID, queue: queue}, nil

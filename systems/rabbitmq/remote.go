@@ -45,7 +45,7 @@ func (p Profile) reach(ctx context.Context, env systems.Env) (systems.Instance, 
 	if err != nil {
 		return nil, fmt.Errorf("rabbitmq: the server at %s must run and take its user in the virtual host / (address, user-from, password-from, tls): %w", p.at, err)
 	}
-	env.Sink.Record(evidence.Event{Kind: evidence.Noted, Actor: serverName, Reason: fmt.Sprintf("the server says %v %v", s.conn.Properties["product"], s.conn.Properties["version"])})
+	env.Sink.Record(evidence.Event{Kind: evidence.Noted, Actor: serverName, Reason: fmt.Sprintf("the server reports %v %v", s.conn.Properties["product"], s.conn.Properties["version"])})
 	p.reported = fmt.Sprint(s.conn.Properties["version"])
 	if err := s.Close(ctx); err != nil {
 		return nil, err

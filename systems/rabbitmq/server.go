@@ -68,7 +68,7 @@ func startServer(ctx context.Context, image string, sink evidence.Sink, log io.W
 		Ready: func(ctx context.Context) error { return reachable(ctx, mapper.Address) },
 	})
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("rabbitmq: Erlang's name mapper: %w", err), s.discard(ctx))
+		return nil, errors.Join(fmt.Errorf("rabbitmq: start epmd: %w", err), s.discard(ctx))
 	}
 	s.console = &console{node: nodeName(s.address), image: image, dir: s.dir, env: env}
 	s.Server = process.NewServer(serverName, sink, log, func(ctx context.Context, log io.Writer, exited func(process.Exit)) (process.Process, []string, error) {

@@ -33,7 +33,7 @@ func (p Profile) Credentials(in systems.Instance) string {
 func (p Profile) Connect(credentials string) (systems.Clients, error) {
 	address, prefix, ok := strings.Cut(credentials, " ")
 	if _, _, err := net.SplitHostPort(address); err != nil || !ok {
-		return nil, fmt.Errorf("redis: credentials %q are no address and prefix; they come from Credentials of the running instance", credentials)
+		return nil, fmt.Errorf("redis: malformed credentials %q: want address and prefix, as returned by Credentials", credentials)
 	}
 	return clients{profile: p, address: address, prefix: prefix}, nil
 }

@@ -297,7 +297,7 @@ func (d *delivery) Ack(ctx context.Context) (evidence.AckOutcome, error) {
 		return evidence.AckUnknown, fmt.Errorf("redis: %s: %w: %w", what, systems.ErrDisconnected, err)
 	}
 	if n == 0 {
-		return evidence.AckRefused, fmt.Errorf("redis: %s: it is not pending any more", what)
+		return evidence.AckRefused, fmt.Errorf("redis: %s: no longer pending", what)
 	}
 	return evidence.AckConfirmed, nil
 }

@@ -60,7 +60,7 @@ func (p *producer) Send(ctx context.Context, m systems.Message) (systems.Pending
 	case p.ended():
 		return pend.Resolve(neverSent()), nil
 	case len(p.queue) >= maxWaiting:
-		return nil, fmt.Errorf("redis: %d publishes of one session wait to be sent: wait for their receipts first", maxWaiting)
+		return nil, fmt.Errorf("redis: %d unsent publishes in one session: wait for their receipts first", maxWaiting)
 	}
 	p.queue = append(p.queue, pend)
 	select {
@@ -189,7 +189,7 @@ func sentTo(receivers int64, err error) systems.Receipt {
 }
 
 func neverSent() systems.Receipt {
-	return systems.Rejected.Receipt(errGone, "the connection was gone before anything was written")
+	return systems.Rejected.Receipt(errGone, "the connection was lost before anything was written")
 }
 
 // refusals are the errors, by first word, with which the server refuses a

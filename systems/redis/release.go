@@ -81,7 +81,7 @@ func imageRelease(image string) (release, error) {
 	}
 	r, ok := releaseIn(printed)
 	if !ok {
-		return release{}, fmt.Errorf("redis: the server of image %s says %q, which is no version; choose an image of Redis or Valkey", image, printed)
+		return release{}, fmt.Errorf("redis: the server of image %s reports no version: %q; choose an image of Redis or Valkey", image, printed)
 	}
 	return r, nil
 }

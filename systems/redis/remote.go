@@ -35,7 +35,7 @@ func (p Profile) reach(ctx context.Context, env systems.Env) (systems.Instance, 
 		info, err := c.InfoMap(ctx, "server").Result()
 		if err == nil {
 			found.version = info["Server"]["redis_version"]
-			env.Sink.Record(evidence.Event{Kind: evidence.Noted, Actor: serverName, Reason: "the server says redis_version " + found.version})
+			env.Sink.Record(evidence.Event{Kind: evidence.Noted, Actor: serverName, Reason: "the server reports redis_version " + found.version})
 		}
 		return err
 	})

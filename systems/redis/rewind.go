@@ -46,7 +46,7 @@ func (c clients) Rewind(ctx context.Context, destination, subscription string, t
 		return admin.XGroupSetID(ctx, c.prefix+destination, subscription, last).Err()
 	})
 	if err != nil {
-		return fmt.Errorf("redis: put %s of %s back to %s: %w", subscription, destination, last, err)
+		return fmt.Errorf("redis: rewind %s of %s to %s: %w", subscription, destination, last, err)
 	}
 	return nil
 }

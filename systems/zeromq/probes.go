@@ -45,7 +45,7 @@ func (in *instance) Probe(ctx context.Context, name string) (systems.Probed, err
 			return (&attempt{ctx: ctx, in: in, probe: p}).make()
 		}
 	}
-	return systems.Probed{}, fmt.Errorf("zeromq: no probe is called %q", name)
+	return systems.Probed{}, fmt.Errorf("zeromq: no probe %q", name)
 }
 
 // Kinds of probes.
@@ -914,7 +914,7 @@ var bounds = []probe{
 	listed(limits, "idle-topics", "Twice as many topics as the broker remembers, none with a message that waits: there is room for each.", evidence.ProbeRefused, idleTopics).because(evidence.CauseNoConsumer),
 }
 
-var errTooQuick = errors.New("the store answered before all was said: it must be slow for this probe")
+var errTooQuick = errors.New("the store answered before everything was sent: it must be slow for this probe")
 
 // stalled sends n at-least-once publishes and a Ping. A Pong ahead of the first
 // store answer proves that all n were unanswered at once. special judges

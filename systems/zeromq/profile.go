@@ -202,7 +202,7 @@ var tokenForm = regexp.MustCompile(`^[A-Z2-7]{26}$`)
 // Connect returns clients of an instance that another process started.
 func (p Profile) Connect(credentials string) (systems.Clients, error) {
 	if !tokenForm.MatchString(credentials) {
-		return nil, errors.New("zeromq: connect: the credentials are no token (26 characters of base32); they come from Credentials of the running instance")
+		return nil, errors.New("zeromq: malformed credentials: want a token of 26 base32 characters, as returned by Credentials")
 	}
 	return clients{profile: p, token: credentials}, nil
 }

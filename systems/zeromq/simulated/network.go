@@ -280,7 +280,7 @@ func (n *conn) silent(side evidence.Direction, still func() bool) {
 			n.process.lose(n)
 			return
 		}
-		n.client.end(errors.New("nothing was heard for three heartbeats"))
+		n.client.end(errors.New("nothing was received for three heartbeats"))
 	})
 }
 

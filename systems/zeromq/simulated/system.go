@@ -74,7 +74,7 @@ func describe(p zeromq.Profile) systems.Description {
 func (s System) Start(_ context.Context, env systems.Env) (systems.Instance, error) {
 	world, ok := env.Runtime.(*tasks.Simulated)
 	if !ok {
-		return nil, errors.New("simulated: the run's world is not simulated")
+		return nil, errors.New("simulated: the run's runtime is not simulated")
 	}
 	in := &instance{Simulated: world, system: s, sink: env.Sink, defect: env.Defect, heartbeat: s.Broker().Heartbeat,
 		name: "custody", identity: "identity-1", hostname: "host-1", links: map[string]*link{}}
