@@ -92,7 +92,7 @@ func (c *clients) topic(ctx context.Context, destination string) (string, error)
 		if err != nil && !errors.Is(err, kerr.TopicAlreadyExists) {
 			return err
 		}
-		return led(ctx, admin, topic)
+		return awaitLeaders(ctx, admin, topic)
 	})
 }
 
@@ -113,8 +113,8 @@ func (c *clients) once(ctx context.Context, done map[string]bool, name string, d
 	return err
 }
 
-// led waits until every partition of a topic has a serving leader.
-func led(ctx context.Context, admin administrator, topic string) error {
+// awaitLeaders waits until every partition of a topic has a serving leader.
+func awaitLeaders(ctx context.Context, admin administrator, topic string) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for {

@@ -66,7 +66,7 @@ func (c *clients) groupConsumer(ctx context.Context, o systems.ConsumerOptions, 
 			default: // not a member yet: it retries
 			}
 		}),
-	}, append(g.committing(topic), p.reading()...)...)...)
+	}, append(g.commitOptions(topic), p.reading()...)...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -88,8 +88,8 @@ func (c *clients) groupConsumer(ctx context.Context, o systems.ConsumerOptions, 
 	return g, nil
 }
 
-// committing configures the client for each commit mode.
-func (g *groupConsumer) committing(topic string) []kgo.Opt {
+// commitOptions configures the client for each commit mode.
+func (g *groupConsumer) commitOptions(topic string) []kgo.Opt {
 	interval := kgo.AutoCommitInterval(max(g.profile.scaled(autoCommit), leastAutoCommit))
 	switch g.profile.commit {
 	case commitPolled:
@@ -133,7 +133,7 @@ func (g *groupConsumer) Receive(ctx context.Context) (systems.Delivery, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	if err := g.room(ctx); err != nil {
+	if err := g.awaitRoom(ctx); err != nil {
 		return nil, err
 	}
 	r, err := g.poll(ctx, g.rebalance)
@@ -156,10 +156,10 @@ func (g *groupConsumer) Receive(ctx context.Context) (systems.Delivery, error) {
 	return d, nil
 }
 
-// room waits until the window has room. A member that polls too late is
+// awaitRoom waits until the window has room. A member that polls too late is
 // considered stuck and leaves its group, like Kafka's own client after
 // max.poll.interval.ms.
-func (g *groupConsumer) room(ctx context.Context) error {
+func (g *groupConsumer) awaitRoom(ctx context.Context) error {
 	timer := time.NewTimer(g.profile.scaled(pollInterval))
 	defer timer.Stop()
 	for {

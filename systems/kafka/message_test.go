@@ -115,7 +115,7 @@ func TestReceiptsOfTransactions(t *testing.T) {
 		}
 	}
 	for err, want := range map[error]evidence.Acceptance{broken: evidence.Rejected, kerr.MessageTooLarge: evidence.Declined, kerr.ConcurrentTransactions: evidence.Rejected} {
-		if got := unstored(err); got.Acceptance != want || got.ClientResult == "" {
+		if got := notStored(err); got.Acceptance != want || got.ClientResult == "" {
 			t.Errorf("not stored for %v: %+v, want %v", err, got, want)
 		}
 	}

@@ -51,7 +51,7 @@ func (c *clients) producer(ctx context.Context, o systems.ProducerOptions) (*pro
 		kgo.MaxBufferedRecords(maxBuffered),
 		kgo.ProduceRequestTimeout(c.profile.scaled(produceTimeout)),
 		kgo.RecordPartitioner(kgo.BasicConsistentPartitioner(partition)),
-	}, c.profile.producing()...)
+	}, c.profile.producerOptions()...)
 	if c.profile.transactional {
 		p.written.request = kmsg.EndTxn
 		opts = append(opts, kgo.TransactionalID(c.names.transactional(o.Name)), kgo.TransactionTimeout(c.profile.scaled(transactionTimeout)))

@@ -153,8 +153,8 @@ func (p Profile) sessionTimeout() time.Duration {
 	return p.scaled(sessionTimeout)
 }
 
-// producing configures a producer's client.
-func (p Profile) producing() []kgo.Opt {
+// producerOptions configures a producer's client.
+func (p Profile) producerOptions() []kgo.Opt {
 	var opts []kgo.Opt
 	switch p.acks {
 	case acksLeader:

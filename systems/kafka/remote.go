@@ -55,7 +55,7 @@ func (p Profile) reach(ctx context.Context, env systems.Env) (systems.Instance, 
 	if err != nil {
 		return nil, err
 	}
-	version, err := r.admin.alone(bounded)
+	version, err := r.admin.awaitSingleBroker(bounded)
 	if err != nil {
 		r.admin.Close()
 		return nil, refused(err)
@@ -71,9 +71,9 @@ func (p Profile) reach(ctx context.Context, env systems.Env) (systems.Instance, 
 // Report adds what was learned from the running server.
 func (r *remote) Report(d *systems.Description) { d.Versions["kafka"] = r.version }
 
-// alone waits until the broker serves and returns its version as far as the
+// awaitSingleBroker waits until the broker serves and returns its version as far as the
 // protocol tells. Links lead to one broker, so there must be no other.
-func (a administrator) alone(ctx context.Context) (version string, err error) {
+func (a administrator) awaitSingleBroker(ctx context.Context) (version string, err error) {
 	tick := time.NewTicker(backoff)
 	defer tick.Stop()
 	for {
@@ -110,9 +110,9 @@ func (r *remote) Stop(ctx context.Context) error {
 	return r.clear(ctx)
 }
 
-// reaching configures how a client connects, whatever address the broker
+// clientOptions configures how a client connects, whatever address the broker
 // advertises.
-func (p Profile) reaching(address string) []kgo.Opt {
+func (p Profile) clientOptions(address string) []kgo.Opt {
 	opts := []kgo.Opt{
 		kgo.SeedBrokers(address),
 		kgo.Dialer(func(ctx context.Context, network, _ string) (net.Conn, error) { return p.dial(ctx, network, address) }),
@@ -146,7 +146,7 @@ func (p Profile) chosenMechanism(ctx context.Context) (string, error) {
 	if p.at.Password == "" {
 		return "", nil
 	}
-	client, err := kgo.NewClient(p.reaching(p.at.Address)...)
+	client, err := kgo.NewClient(p.clientOptions(p.at.Address)...)
 	if err != nil {
 		return "", err
 	}

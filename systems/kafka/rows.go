@@ -51,18 +51,18 @@ func (r *run) rows(ctx context.Context, appended bool) (evidence.Snapshot, error
 // continues where it ended unless the broker may have been struck in between.
 type log struct {
 	mu       sync.Mutex
-	next     map[place]int64 // offset to continue from
+	next     map[topicPartition]int64 // offset to continue from
 	messages []stored
 }
 
-// place is one partition of a topic.
-type place struct {
+// topicPartition is one partition of a topic.
+type topicPartition struct {
 	topic     string
 	partition int32
 }
 
 type stored struct {
-	place  place
+	place  topicPartition
 	offset int64
 	row    evidence.StoredRow
 }
@@ -72,13 +72,13 @@ type stored struct {
 // the last call. log.mu is held.
 func (r *run) readLog(ctx context.Context, appended bool) (open bool, err error) {
 	if r.log.next == nil || !appended {
-		r.log.next, r.log.messages = make(map[place]int64), nil
+		r.log.next, r.log.messages = make(map[topicPartition]int64), nil
 	}
 	ends, open, err := r.committedEnds(ctx)
 	if err != nil {
 		return false, err
 	}
-	from, until := make(map[string]map[int32]kgo.Offset), make(map[place]int64)
+	from, until := make(map[string]map[int32]kgo.Offset), make(map[topicPartition]int64)
 	for at, end := range ends {
 		if end > r.log.next[at] {
 			if from[at.topic] == nil {
@@ -91,7 +91,7 @@ func (r *run) readLog(ctx context.Context, appended bool) (open bool, err error)
 	if len(until) == 0 {
 		return open, nil
 	}
-	reader, err := kgo.NewClient(append(r.profile.reaching(r.address), kgo.ConsumePartitions(from),
+	reader, err := kgo.NewClient(append(r.profile.clientOptions(r.address), kgo.ConsumePartitions(from),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords())...) // transaction markers have offsets too
 	if err != nil {
 		return false, fmt.Errorf("kafka: read the topics: %w", err)
@@ -103,7 +103,7 @@ func (r *run) readLog(ctx context.Context, appended bool) (open bool, err error)
 			return false, fmt.Errorf("kafka: read the topics: %w", errors.Join(context.Cause(ctx), err))
 		}
 		fetches.EachRecord(func(m *kgo.Record) {
-			at := place{m.Topic, m.Partition}
+			at := topicPartition{m.Topic, m.Partition}
 			if !m.Attrs.IsControl() {
 				r.log.messages = append(r.log.messages, stored{at, m.Offset, systems.RowOf(r.names.decode(m), evidence.RowPending)})
 			}
@@ -119,7 +119,7 @@ func (r *run) readLog(ctx context.Context, appended bool) (open bool, err error)
 // committedEnds returns the last stable offsets of the run's topics. A broker
 // answers a commit before it writes the marker, so this waits briefly; open
 // reports that transactions are still open.
-func (r *run) committedEnds(ctx context.Context) (ends map[place]int64, open bool, err error) {
+func (r *run) committedEnds(ctx context.Context) (ends map[topicPartition]int64, open bool, err error) {
 	patience := time.NewTimer(r.profile.scaled(markWait))
 	defer patience.Stop()
 	tick := time.NewTicker(backoff)
@@ -138,7 +138,7 @@ func (r *run) committedEnds(ctx context.Context) (ends map[place]int64, open boo
 	}
 }
 
-func (r *run) endsNow(ctx context.Context) (ends map[place]int64, open bool, err error) {
+func (r *run) endsNow(ctx context.Context) (ends map[topicPartition]int64, open bool, err error) {
 	last, err := r.admin.ListEndOffsets(ctx)
 	if err != nil {
 		return nil, false, fmt.Errorf("kafka: read the ends of the topics: %w", err)
@@ -147,7 +147,7 @@ func (r *run) endsNow(ctx context.Context) (ends map[place]int64, open bool, err
 	if err != nil {
 		return nil, false, fmt.Errorf("kafka: read how far the topics are committed: %w", err)
 	}
-	ends = make(map[place]int64)
+	ends = make(map[topicPartition]int64)
 	for topic, partitions := range committed {
 		if !r.names.has(topic) {
 			continue
@@ -156,7 +156,7 @@ func (r *run) endsNow(ctx context.Context) (ends map[place]int64, open bool, err
 			if end.Err != nil {
 				return nil, false, fmt.Errorf("kafka: read the end of %s: %w", topic, end.Err)
 			}
-			ends[place{topic, partition}] = end.Offset
+			ends[topicPartition{topic, partition}] = end.Offset
 			if l, known := last.Lookup(topic, partition); known && l.Offset > end.Offset {
 				open = true
 			}
@@ -210,7 +210,7 @@ func (r *run) settledBy(ctx context.Context, group, topic string) (map[int32]int
 	for partition, o := range described[group].Offsets[topic] {
 		next[partition] = o.StartOffset // negative before the first fetch
 		if o.Lag == 0 {
-			next[partition] = r.log.next[place{topic, partition}]
+			next[partition] = r.log.next[topicPartition{topic, partition}]
 		}
 	}
 	return next, nil

@@ -194,7 +194,7 @@ func (a administrator) syncCommits(ctx context.Context) error {
 // newAdministrator connects directly, bypassing all links; the caller closes
 // it.
 func (p Profile) newAdministrator(address string) (administrator, error) {
-	client, err := kgo.NewClient(append(p.reaching(address), kgo.ClientID("administrator"), kgo.RequestRetries(3))...)
+	client, err := kgo.NewClient(append(p.clientOptions(address), kgo.ClientID("administrator"), kgo.RequestRetries(3))...)
 	if err != nil {
 		return administrator{}, fmt.Errorf("kafka: administer %s: %w", address, err)
 	}

@@ -41,7 +41,7 @@ func newSession(p Profile, address string, again bool) *session {
 
 // start creates the client.
 func (s *session) start(name string, opts ...kgo.Opt) (err error) {
-	s.client, err = kgo.NewClient(slices.Concat(s.profile.reaching(s.address), []kgo.Opt{
+	s.client, err = kgo.NewClient(slices.Concat(s.profile.clientOptions(s.address), []kgo.Opt{
 		kgo.ClientID(name), // identifies the session on the link
 		kgo.Dialer(s.dial),
 		kgo.ConnIdleTimeout(15 * time.Minute), // idle connections must not end the session

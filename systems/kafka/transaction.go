@@ -86,7 +86,7 @@ func (t *transactions) publish(r *kgo.Record) systems.Receipt {
 		if err := t.client.EndTransaction(context.Background(), kgo.TryAbort); err != nil {
 			t.end(err)
 		}
-		return unstored(err)
+		return notStored(err)
 	}
 	before := t.written.n.Load()
 	err := t.client.EndTransaction(context.Background(), kgo.TryCommit) // bounded by its connection
@@ -108,9 +108,9 @@ func (t *transactions) store(r *kgo.Record) error {
 	}
 }
 
-// unstored is the receipt of a message whose commit was never requested:
+// notStored is the receipt of a message whose commit was never requested:
 // read_committed consumers cannot see it.
-func unstored(err error) systems.Receipt {
+func notStored(err error) systems.Receipt {
 	var refused *kerr.Error
 	if errors.As(err, &refused) {
 		if r := refusals[refused].Receipt(err, refused.Description); r.Acceptance == evidence.Declined {

@@ -35,7 +35,7 @@ func (c clients) consumer(ctx context.Context, o systems.ConsumerOptions) (*cons
 	if err != nil {
 		return nil, err
 	}
-	made, err := c.sit(ctx, seat, o)
+	made, err := c.connect(ctx, seat, o)
 	if err != nil {
 		seat.leave()
 		return nil, err
@@ -43,7 +43,7 @@ func (c clients) consumer(ctx context.Context, o systems.ConsumerOptions) (*cons
 	return made, nil
 }
 
-func (c clients) sit(ctx context.Context, seat *seat, o systems.ConsumerOptions) (*consumer, error) {
+func (c clients) connect(ctx context.Context, seat *seat, o systems.ConsumerOptions) (*consumer, error) {
 	p := c.profile
 	window := p.window(o.Window)
 	connect := &packets.Connect{

@@ -132,25 +132,25 @@ func TestPacketsOfAnotherVersion(t *testing.T) {
 		t.Fatal(err)
 	}
 	sent.PacketID = 7
-	packet, err := older(sent)
+	packet, err := toV311(sent)
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := newer(packet)
+	got, err := toV5(packet)
 	if err != nil || !reflect.DeepEqual(got.Content, sent) {
 		t.Errorf("sent %+v, got %+v (%v)", sent, got.Content, err)
 	}
 	for code, want := range map[byte]byte{0: 0, 3: serverUnavailable, 5: 0x87} {
-		if got, err := newer(&v311.ConnackPacket{ReturnCode: code}); err != nil || got.Content.(*packets.Connack).ReasonCode != want {
+		if got, err := toV5(&v311.ConnackPacket{ReturnCode: code}); err != nil || got.Content.(*packets.Connack).ReasonCode != want {
 			t.Errorf("CONNACK %d: %+v, %v", code, got, err)
 		}
 	}
 	for _, bad := range []v311.ControlPacket{&v311.ConnackPacket{ReturnCode: 6}, &v311.PublishPacket{Payload: []byte("x")}, &v311.PublishPacket{Payload: []byte("{}\nx")}, &v311.ConnectPacket{}} {
-		if got, err := newer(bad); err == nil {
+		if got, err := toV5(bad); err == nil {
 			t.Errorf("%v became %+v", bad, got)
 		}
 	}
-	if got, err := older(&packets.Pubrel{}); err == nil {
+	if got, err := toV311(&packets.Pubrel{}); err == nil {
 		t.Errorf("a packet that no session of QoS 1 sends became %v", got)
 	}
 }

@@ -113,7 +113,7 @@ func Role() process.Role {
 				if err := publishes.wait(ctx); err != nil {
 					return nil, fmt.Errorf("mqtt: a publish is still being processed: %w", err)
 				}
-				return keptBy(running, older), nil
+				return storedBy(running, older), nil
 			},
 		},
 		Stop: func(context.Context) error {

@@ -66,8 +66,8 @@ func (r *remote) Report(d *systems.Description) {
 // versionTopic is where Mosquitto and compatible servers publish their version.
 const versionTopic = "$SYS/broker/version"
 
-// sayingTime bounds the wait for it.
-const sayingTime = time.Second
+// versionTimeout bounds the wait for it.
+const versionTimeout = time.Second
 
 // says is the version that the server publishes, for want of a field in MQTT;
 // it may be empty. It is read with MQTT 5, where nothing precedes the payload.
@@ -90,7 +90,7 @@ func (r *remote) says(ctx context.Context) string {
 	})
 	defer s.loops.Wait()
 	defer s.over(errClosed)
-	ctx, cancel := context.WithTimeout(ctx, p.scaled(sayingTime))
+	ctx, cancel := context.WithTimeout(ctx, p.scaled(versionTimeout))
 	defer cancel()
 	if _, err := s.write(&packets.Subscribe{PacketID: subscribeID, Properties: &packets.Properties{}, Subscriptions: []packets.SubOptions{{Topic: versionTopic}}}); err != nil {
 		return ""

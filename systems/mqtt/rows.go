@@ -49,9 +49,9 @@ type kept struct {
 	Row      evidence.StoredRow `json:"row"`
 }
 
-// keptBy lists unacknowledged and queued messages, which mochi-mqtt keeps in
+// storedBy lists unacknowledged and queued messages, which mochi-mqtt keeps in
 // one place.
-func keptBy(s *mochimqtt.Server, older bool) []kept {
+func storedBy(s *mochimqtt.Server, older bool) []kept {
 	all := []kept{}
 	for id, client := range s.Clients.GetAll() {
 		for _, p := range client.State.Inflight.GetAll(false) {
@@ -63,7 +63,7 @@ func keptBy(s *mochimqtt.Server, older bool) []kept {
 				publish.Properties.User = append(publish.Properties.User, packets.User{Key: u.Key, Value: u.Val})
 			}
 			if older {
-				_ = behead(p.Payload, publish) // a foreign message keeps its payload
+				_ = cutProperties(p.Payload, publish) // a foreign message keeps its payload
 			}
 			all = append(all, kept{ClientID: id, Row: systems.RowOf(decode(publish), evidence.RowInvalid)})
 		}

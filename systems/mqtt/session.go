@@ -51,7 +51,7 @@ func (p Profile) open(ctx context.Context, address string, connect *packets.Conn
 	defer cancel()
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
 	if err != nil {
-		return nil, p.unopened(ctx, address, err)
+		return nil, p.openError(ctx, address, err)
 	}
 	if p.at.TLS != nil {
 		conn = tls.Client(conn, p.at.TLS) // TLS handshake on first write
@@ -62,18 +62,18 @@ func (p Profile) open(ctx context.Context, address string, connect *packets.Conn
 	}
 	letGo := context.AfterFunc(ctx, tasks.Guarded(func() { conn.Close() }))
 	s := &session{conn: conn, reader: bufio.NewReader(conn), v311: p.v311, timeout: p.scaled(writeTimeout), gone: make(chan struct{}), release: func() {}}
-	err = s.shakeHands(connect)
+	err = s.handshake(connect)
 	if !letGo() || err != nil {
 		conn.Close()
-		return nil, p.unopened(ctx, address, err)
+		return nil, p.openError(ctx, address, err)
 	}
 	s.release = release
 	return s, nil
 }
 
-// unopened classifies a failure to open: cancelled, refused, or unavailable for
+// openError classifies a failure to open: cancelled, refused, or unavailable for
 // now.
-func (p Profile) unopened(ctx context.Context, address string, err error) error {
+func (p Profile) openError(ctx context.Context, address string, err error) error {
 	var refused *refusedError
 	switch {
 	case errors.Is(ctx.Err(), context.Canceled):
@@ -95,7 +95,7 @@ func (e *refusedError) Error() string {
 // busy.
 func (e *refusedError) passing() bool { return e.code == serverUnavailable || e.code == 0x89 }
 
-func (s *session) shakeHands(connect *packets.Connect) error {
+func (s *session) handshake(connect *packets.Connect) error {
 	connect.ProtocolName, connect.ProtocolVersion = "MQTT", 5
 	if _, err := s.write(connect); err != nil {
 		return err
@@ -122,7 +122,7 @@ func (s *session) shakeHands(connect *packets.Connect) error {
 // heartbeats, one at a time; its error ends the session.
 func (s *session) serve(heartbeat time.Duration, handle func(*packets.ControlPacket) error) {
 	s.loops.Go(func() { s.over(s.read(handle)) })
-	s.loops.Go(func() { s.beat(heartbeat) })
+	s.loops.Go(func() { s.pingLoop(heartbeat) })
 }
 
 func (s *session) read(handle func(*packets.ControlPacket) error) error {
@@ -153,12 +153,12 @@ func (s *session) next() (*packets.ControlPacket, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newer(p)
+	return toV5(p)
 }
 
-// beat ends a session whose server sent nothing for a whole period after a
+// pingLoop ends a session whose server sent nothing for a whole period after a
 // heartbeat.
-func (s *session) beat(every time.Duration) {
+func (s *session) pingLoop(every time.Duration) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
@@ -204,7 +204,7 @@ func (s *session) frame(p io.WriterTo) ([]byte, error) {
 		_, err := p.WriteTo(&frame)
 		return frame.Bytes(), err
 	}
-	translated, err := older(p)
+	translated, err := toV311(p)
 	if err == nil {
 		err = translated.Write(&frame)
 	}
@@ -234,7 +234,7 @@ func (s *session) ended() bool {
 // sent when it returns. Outstanding publishes become Unknown.
 func (s *session) Close(ctx context.Context) error {
 	if !s.ended() {
-		s.farewell(ctx)
+		s.disconnect(ctx)
 		s.over(errClosed)
 	}
 	done := make(chan struct{})
@@ -250,9 +250,9 @@ func (s *session) Close(ctx context.Context) error {
 	}
 }
 
-// farewell sends DISCONNECT and waits briefly for the server to close.
+// disconnect sends DISCONNECT and waits briefly for the server to close.
 // Otherwise the next session could overtake the last acknowledgement.
-func (s *session) farewell(ctx context.Context) {
+func (s *session) disconnect(ctx context.Context) {
 	if _, err := s.write(&packets.Disconnect{}); err != nil {
 		return
 	}

@@ -91,14 +91,14 @@ func (p Profile) subscribe(ctx context.Context, s *session, subject string, o sy
 	return c, nil
 }
 
-// described separates subscriber and destination in a consumer's description.
-const described = " of "
+// descriptionSeparator separates subscriber and destination in a consumer's description.
+const descriptionSeparator = " of "
 
 // consumerConfig configures a logical subscriber's durable consumer.
 func (p Profile) consumerConfig(destination, subscription, subject string) jetstream.ConsumerConfig {
 	return jetstream.ConsumerConfig{
 		Durable:       systems.SubscriberName(subscription, destination),
-		Description:   subscription + described + destination,
+		Description:   subscription + descriptionSeparator + destination,
 		FilterSubject: subject,
 		DeliverPolicy: jetstream.DeliverAllPolicy,
 		AckPolicy:     p.acks,
@@ -175,7 +175,7 @@ func (c *consumer) take(msg *client.Msg) (systems.Delivery, error) {
 	}
 	message := decode(meta.Stream, messageID(meta.Stream, meta.Sequence.Stream), msg.Subject, msg.Header, msg.Data)
 	if c.profile.automatic() {
-		return handed{message}, nil
+		return autoAcked{message}, nil
 	}
 	d := &delivery{consumer: c, reply: msg.Reply, message: message, attempt: int(meta.NumDelivered)}
 	c.window.Enter(d, time.Now().Add(c.ackWait))
@@ -215,7 +215,7 @@ func (d *delivery) Nack(ctx context.Context, _ string) (evidence.AckOutcome, err
 
 func (d *delivery) answer(ctx context.Context, body []byte) (evidence.AckOutcome, error) {
 	if !d.consumer.profile.confirmed {
-		return d.tell(body)
+		return d.send(body)
 	}
 	// After AckWait the message is redelivered anyway, and a server that forgot
 	// the delivery in a crash never confirms.
@@ -235,8 +235,8 @@ func (d *delivery) answer(ctx context.Context, body []byte) (evidence.AckOutcome
 	return evidence.AckUnknown, fmt.Errorf("nats: %s of %s: %w", body, d.message.MessageID, err)
 }
 
-// tell sends an acknowledgement without waiting for confirmation.
-func (d *delivery) tell(body []byte) (evidence.AckOutcome, error) {
+// send sends an acknowledgement without waiting for confirmation.
+func (d *delivery) send(body []byte) (evidence.AckOutcome, error) {
 	d.consumer.window.Leave(d)
 	err := d.consumer.conn.Publish(d.reply, body)
 	switch {

@@ -18,12 +18,12 @@ type listener struct {
 	messages chan *client.Msg
 }
 
-// maxHeard bounds the messages waiting for Receive. When it is full the client
+// maxBuffered bounds the messages waiting for Receive. When it is full the client
 // drops messages, which ends the session (see dial).
-const maxHeard = 1 << 16
+const maxBuffered = 1 << 16
 
 func (p Profile) listen(ctx context.Context, s *session, subject string, o systems.ConsumerOptions) (*listener, error) {
-	l := &listener{session: s, stream: p.stream, messages: make(chan *client.Msg, maxHeard)}
+	l := &listener{session: s, stream: p.stream, messages: make(chan *client.Msg, maxBuffered)}
 	_, err := s.conn.ChanQueueSubscribe(subject, systems.SubscriberName(o.Subscription, o.Destination), l.messages)
 	if err == nil {
 		err = s.conn.FlushWithContext(ctx) // the PONG follows the subscription
@@ -43,7 +43,7 @@ func (l *listener) Receive(ctx context.Context) (systems.Delivery, error) {
 	}
 	select {
 	case msg := <-l.messages:
-		return handed{decode(l.stream, "", msg.Subject, msg.Header, msg.Data)}, nil
+		return autoAcked{decode(l.stream, "", msg.Subject, msg.Header, msg.Data)}, nil
 	case <-l.gone:
 		return nil, systems.ErrDisconnected
 	case <-ctx.Done():
@@ -51,14 +51,14 @@ func (l *listener) Receive(ctx context.Context) (systems.Delivery, error) {
 	}
 }
 
-// handed is a delivery without acknowledgement or redelivery.
-type handed struct{ message systems.Message }
+// autoAcked is a delivery without acknowledgement or redelivery.
+type autoAcked struct{ message systems.Message }
 
-func (h handed) Message() systems.Message { return h.message }
+func (h autoAcked) Message() systems.Message { return h.message }
 
-func (h handed) Attempt() (int, bool) { return 0, false }
+func (h autoAcked) Attempt() (int, bool) { return 0, false }
 
-func (h handed) Mark() evidence.Mark { return evidence.MarkNone }
+func (h autoAcked) Mark() evidence.Mark { return evidence.MarkNone }
 
 // Ack sends nothing: the delivery itself settled the message.
-func (h handed) Ack(context.Context) (evidence.AckOutcome, error) { return evidence.AckSent, nil }
+func (h autoAcked) Ack(context.Context) (evidence.AckOutcome, error) { return evidence.AckSent, nil }

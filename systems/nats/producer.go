@@ -106,7 +106,7 @@ func (p *producer) answered(msg *client.Msg) {
 	delete(p.waiting, token)
 	p.mu.Unlock()
 	if reply != nil { // nil for a duplicate answer, which a link may forge
-		reply.Resolve(receiptOf(msg, p.profile.holds()))
+		reply.Resolve(receiptOf(msg, p.profile.heldBy()))
 	}
 }
 

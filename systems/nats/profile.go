@@ -157,8 +157,8 @@ func (p Profile) retention() jetstream.RetentionPolicy {
 	return jetstream.WorkQueuePolicy
 }
 
-// holds is who holds a message once its publish is confirmed.
-func (p Profile) holds() evidence.HeldBy {
+// heldBy is who holds a message once its publish is confirmed.
+func (p Profile) heldBy() evidence.HeldBy {
 	if p.storage == jetstream.MemoryStorage || p.persist == jetstream.AsyncPersistMode {
 		return evidence.HeldByBrokerMemory
 	}

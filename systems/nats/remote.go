@@ -33,7 +33,7 @@ func (p Profile) reach(ctx context.Context, env systems.Env) (systems.Instance, 
 	p.stream = systems.RunName()
 	s, err := p.dial(ctx, p.at.Address, "administrator")
 	if err != nil {
-		return nil, p.unreached(err)
+		return nil, p.reachError(err)
 	}
 	p.reported = s.conn.ConnectedServerVersion()
 	s.conn.Close()
@@ -43,12 +43,12 @@ func (p Profile) reach(ctx context.Context, env systems.Env) (systems.Instance, 
 	}
 	r := &remote{clients{profile: p, address: p.at.Address}}
 	if err := r.makeStream(ctx); err != nil {
-		return nil, p.unreached(err)
+		return nil, p.reachError(err)
 	}
 	return r, nil
 }
 
-func (p Profile) unreached(err error) error {
+func (p Profile) reachError(err error) error {
 	return fmt.Errorf("nats: the server at %s must run with JetStream and take its user (address, user-from, password-from, tls): %w", p.at.Address, err)
 }
 

@@ -78,7 +78,7 @@ func (c clients) readers(ctx context.Context, stream jetstream.Stream) ([]*reade
 	var all []*reader
 	consumers := stream.ListConsumers(ctx)
 	for info := range consumers.Info() {
-		name, _, _ := strings.Cut(info.Config.Description, described)
+		name, _, _ := strings.Cut(info.Config.Description, descriptionSeparator)
 		all = append(all, &reader{info: info, name: name})
 	}
 	return all, consumers.Err()

@@ -36,10 +36,10 @@ type console struct {
 	last    int           // number of the last query
 }
 
-// counting is evaluated on the node and returns [{Name, Count}] for the queues
+// countQuery is evaluated on the node and returns [{Name, Count}] for the queues
 // with the given prefix. Quorum queues are counted by a query of their leader's
 // state, classic ones by a call of their process.
-const counting = `
+const countQuery = `
 Named = [{element(4, amqqueue:get_name(Q)), Q} || Q <- rabbit_amqqueue:list(<<"/">>)],
 [{Name, case amqqueue:get_type(Q) of
 	rabbit_quorum_queue ->
@@ -50,9 +50,9 @@ Named = [{element(4, amqqueue:get_name(Q)), Q} || Q <- rabbit_amqqueue:list(<<"/
 		Total
 end} || {Name, Q} <- Named, string:prefix(Name, Prefix) =/= nomatch].`
 
-// writing makes the node flush its database log and the tables in which quorum
+// flushQuery makes the node flush its database log and the tables in which quorum
 // queues keep their state.
-const writing = `ok = mnesia:sync_log(), [dets:sync(Table) || Table <- dets:all()], [].`
+const flushQuery = `ok = mnesia:sync_log(), [dets:sync(Table) || Table <- dets:all()], [].`
 
 // Queries, by their position in the arguments of asking.
 const (
@@ -60,9 +60,9 @@ const (
 	askWrite  = "2"
 )
 
-// asking reads queries ("7 1 PREFIX") and writes answers ("7 ok NAME COUNT …",
+// consoleProgram reads queries ("7 1 PREFIX") and writes answers ("7 ok NAME COUNT …",
 // "7 failed WHY") until its connection ends. Names are hexadecimal.
-const asking = `
+const consoleProgram = `
 [Node, Socket | Texts] = init:get_plain_arguments(),
 {ok, Harness} = gen_tcp:connect({local, Socket}, 0, [local, {packet, line}, {active, false}]),
 Parse = fun(Text) ->
@@ -162,7 +162,7 @@ func (c *console) start(ctx context.Context) error {
 		Image: c.image, Path: "erl", Env: c.env, Dir: c.dir,
 		Args: []string{
 			"-noinput", "-hidden", "-sname", name, "-kernel", "inet_dist_use_interface", "{127,0,0,1}", "+sbwt", "none",
-			"-eval", asking, "-extra", c.node, socket, counting, writing,
+			"-eval", consoleProgram, "-extra", c.node, socket, countQuery, flushQuery,
 		},
 		Ready: func(context.Context) error {
 			if err := l.SetDeadline(time.Now().Add(acceptEvery)); err != nil {

@@ -78,7 +78,7 @@ func (l *listener) delivery(m *client.Message) (systems.Delivery, error) {
 	if err != nil {
 		return nil, fmt.Errorf("redis: channel %s: %w", m.Channel, err)
 	}
-	return heard{message}, nil
+	return channelDelivery{message}, nil
 }
 
 // Close ends the session. Messages not yet received are lost.
@@ -87,12 +87,14 @@ func (l *listener) Close(ctx context.Context) error {
 	return ended(ctx, l.done)
 }
 
-// heard is a message of a channel, which the server does not keep.
-type heard struct{ message systems.Message }
+// channelDelivery is a message of a channel, which the server does not keep.
+type channelDelivery struct{ message systems.Message }
 
-func (h heard) Message() systems.Message { return h.message }
-func (h heard) Attempt() (int, bool)     { return 0, false }
-func (h heard) Mark() evidence.Mark      { return evidence.MarkNone }
+func (h channelDelivery) Message() systems.Message { return h.message }
+func (h channelDelivery) Attempt() (int, bool)     { return 0, false }
+func (h channelDelivery) Mark() evidence.Mark      { return evidence.MarkNone }
 
 // Ack does nothing: there is nothing to settle.
-func (h heard) Ack(context.Context) (evidence.AckOutcome, error) { return evidence.AckSent, nil }
+func (h channelDelivery) Ack(context.Context) (evidence.AckOutcome, error) {
+	return evidence.AckSent, nil
+}

@@ -43,7 +43,7 @@ type Trigger struct {
 // database.
 func NewTrigger(f systems.StoreFault, files bool) (*Trigger, error) {
 	if f.Operation == "" {
-		f.Operation = natural[f.Verb]
+		f.Operation = defaultOperation[f.Verb]
 		if f.Verb == "full" && !files {
 			f.Operation = "insert"
 		}
@@ -122,8 +122,8 @@ func storeVerbs() map[string][]string {
 // OfFiles reports whether an operation is on files, below the database.
 func OfFiles(operation string) bool { return slices.Contains(fileOperations, operation) }
 
-// natural is the operation that a verb applies to by default.
-var natural = map[string]string{"unreachable": "apply", "full": "write", "fsync-error": "sync", "lose-reply": "apply", "slow": "apply", "hold": "apply"}
+// defaultOperation is the operation that a verb applies to by default.
+var defaultOperation = map[string]string{"unreachable": "apply", "full": "write", "fsync-error": "sync", "lose-reply": "apply", "slow": "apply", "hold": "apply"}
 
 // fileOperations are below the database; all others are the store's.
 var fileOperations = []string{"open", "read", "write", "sync", "truncate"}

@@ -116,7 +116,7 @@ func (in *instance) boot() error {
 	cfg := in.system.Broker()
 	cfg.Name, cfg.Store, cfg.Clock = in.name, armed, in.wall
 	if in.defect != "" {
-		o := defects.Options{Go: p.goes}
+		o := defects.Options{Go: p.runConcurrently}
 		if other := neighbours[held.Partition().Identity]; other != "" {
 			o.Neighbour = in.database.open(store.Partition{Connection: in.name, Identity: other})
 		}
@@ -203,7 +203,7 @@ func (p *brokerProcess) turn() {
 	p.work = append(p.work, p.in.Spawn(func() {
 		p.ready()
 		p.guard(func() { p.engine.Work(background, t) })
-		p.hop()
+		p.delay()
 		p.do(func() {
 			p.guard(func() { p.engine.End(t, p.instant()) })
 			p.turn()
@@ -213,15 +213,15 @@ func (p *brokerProcess) turn() {
 
 // ready runs when the store takes up its next batch.
 func (p *brokerProcess) ready() {
-	p.hop()
+	p.delay()
 	_ = p.in.Wait(background, func() bool { return !p.paused })
 }
 
-// hop is the latency of a step inside the process.
-func (p *brokerProcess) hop() { _ = p.in.Sleep(background, p.in.Jitter()) }
+// delay is the latency of a step inside the process.
+func (p *brokerProcess) delay() { _ = p.in.Sleep(background, p.in.Jitter()) }
 
-// goes runs a defect's write concurrently with its caller.
-func (p *brokerProcess) goes(write func()) {
+// runConcurrently runs a defect's write concurrently with its caller.
+func (p *brokerProcess) runConcurrently(write func()) {
 	p.beside++
 	p.work = append(p.work, p.in.Spawn(func() {
 		p.ready()
