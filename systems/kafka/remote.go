@@ -71,8 +71,9 @@ func (p Profile) reach(ctx context.Context, env systems.Env) (systems.Instance, 
 // Report adds what was learned from the running server.
 func (r *remote) Report(d *systems.Description) { d.Versions["kafka"] = r.version }
 
-// awaitSingleBroker waits until the broker serves and returns its version as far as the
-// protocol tells. Links lead to one broker, so there must be no other.
+// awaitSingleBroker waits until the broker serves and returns its version as
+// far as the protocol tells. Links lead to one broker, so there must be no
+// other.
 func (a administrator) awaitSingleBroker(ctx context.Context) (version string, err error) {
 	tick := time.NewTicker(backoff)
 	defer tick.Stop()

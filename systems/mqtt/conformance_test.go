@@ -15,7 +15,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// profile of a server, by its name.
+// profile finds a server's profile by name.
 func profile(t *testing.T, system, name string) systems.System {
 	t.Helper()
 	for _, s := range Profiles(1) {

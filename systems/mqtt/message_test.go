@@ -71,7 +71,7 @@ func TestNamesOfSubscriptionsDiffer(t *testing.T) {
 func TestAnswers(t *testing.T) {
 	for code, want := range map[byte]evidence.Acceptance{
 		0x00: evidence.Accepted,
-		0x01: evidence.Accepted, // mochi-mqtt's, which the standard does not know
+		0x01: evidence.Accepted, // used by mochi-mqtt, not in the standard
 		0x10: evidence.Declined,
 		0x80: evidence.Unknown,
 		0x97: evidence.Declined,
@@ -125,7 +125,7 @@ func TestCredentials(t *testing.T) {
 	}
 }
 
-// What a session needs of MQTT 5 survives the way through packets of MQTT 3.1.1.
+// Packets survive translation to MQTT 3.1.1 and back as far as a session needs.
 func TestPacketsOfAnotherVersion(t *testing.T) {
 	sent, err := encode(systems.Message{Destination: "orders", Payload: []byte("a\nb"), Key: "k", Headers: map[string]string{"trace": "a\nb: ü"}}, 1)
 	if err != nil {
@@ -155,7 +155,7 @@ func TestPacketsOfAnotherVersion(t *testing.T) {
 	}
 }
 
-// What the server keeps is not looked at while it handles a publish.
+// Rows waits for publishes in progress.
 func TestRowsWaitForPublishesInHand(t *testing.T) {
 	h := &handling{open: make(map[*mochimqtt.Client]chan struct{})}
 	c, publish := new(mochimqtt.Client), mochipackets.Packet{FixedHeader: mochipackets.FixedHeader{Type: mochipackets.Publish}}
@@ -169,7 +169,7 @@ func TestRowsWaitForPublishesInHand(t *testing.T) {
 		t.Error("did not wait")
 	}
 	h.OnPacketProcessed(c, publish, nil)
-	h.OnPacketProcessed(c, publish, nil) // one that was refused before it was in hand
+	h.OnPacketProcessed(c, publish, nil) // refused before OnPublish
 	if err := h.wait(over); err != nil {
 		t.Errorf("waits for nothing: %v", err)
 	}

@@ -88,8 +88,8 @@ var refusals311 = map[byte]byte{
 	v311.ErrRefusedNotAuthorised:         0x87,
 }
 
-// prependProperties prepends the user properties to a payload as a line of JSON, for which
-// MQTT 3.1.1 has no other place.
+// prependProperties prepends the user properties to a payload as a line of
+// JSON, for which MQTT 3.1.1 has no other place.
 func prependProperties(p *packets.Publish) ([]byte, error) {
 	line, err := json.Marshal(p.Properties.User)
 	if err != nil {

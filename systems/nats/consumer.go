@@ -91,7 +91,8 @@ func (p Profile) subscribe(ctx context.Context, s *session, subject string, o sy
 	return c, nil
 }
 
-// descriptionSeparator separates subscriber and destination in a consumer's description.
+// descriptionSeparator separates subscriber and destination in a consumer's
+// description.
 const descriptionSeparator = " of "
 
 // consumerConfig configures a logical subscriber's durable consumer.

@@ -17,7 +17,7 @@ import (
 	"github.com/custodymq/custody/systems/systemtest"
 )
 
-// saying is the address of a server that says it has another version.
+// saying returns the address of a proxy that changes the server's version.
 func saying(t *testing.T, version, address string) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -55,7 +55,7 @@ func saying(t *testing.T, version, address string) string {
 	return l.Addr().String()
 }
 
-// What somebody else's server can do is decided by the version that it says.
+// The features of an external server follow from its version.
 func TestTheServerSaysItsVersion(t *testing.T) {
 	address := systemtest.Serve(t, named(t, "file-explicit-ack"))
 	for _, c := range []struct {

@@ -60,8 +60,8 @@ const (
 	askWrite  = "2"
 )
 
-// consoleProgram reads queries ("7 1 PREFIX") and writes answers ("7 ok NAME COUNT …",
-// "7 failed WHY") until its connection ends. Names are hexadecimal.
+// consoleProgram reads queries ("7 1 PREFIX") and writes answers ("7 ok NAME
+// COUNT …", "7 failed WHY") until its connection ends. Names are hexadecimal.
 const consoleProgram = `
 [Node, Socket | Texts] = init:get_plain_arguments(),
 {ok, Harness} = gen_tcp:connect({local, Socket}, 0, [local, {packet, line}, {active, false}]),

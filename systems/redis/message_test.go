@@ -12,7 +12,7 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// entry is what the server would hand out of these fields.
+// entry is a stored entry with these fields.
 func entry(id string, fields []any) client.XMessage {
 	m := client.XMessage{ID: id, Values: map[string]any{}}
 	for i := 0; i+1 < len(fields); i += 2 {
@@ -54,7 +54,7 @@ func TestAMessageIsStoredAsItWasSent(t *testing.T) {
 	}
 }
 
-// replied is an error that the server answered.
+// replied is an error reply.
 type replied string
 
 func (r replied) Error() string { return string(r) }
