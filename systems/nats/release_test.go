@@ -69,7 +69,7 @@ func TestTheServerSaysItsVersion(t *testing.T) {
 		{"file-explicit-ack", "2.9.25", true, ""},
 		{"file-explicit-ack", "2.8.4", false, "nats-server 2.8.4 is too old: this adapter needs 2.9 or later"},
 		{"core", "2.6.6", false, "nats-server 2.6.6 is too old"},
-		{"async-persist", "2.11.4", false, "sets persist_mode, which nats-server has from 2.12 on; this is 2.11.4"},
+		{"async-persist", "2.11.4", false, "sets persist_mode, which needs nats-server 2.12 or later; this is 2.11.4"},
 	} {
 		t.Run(c.profile+" on "+c.version, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
