@@ -46,6 +46,7 @@ const (
 type resolver struct {
 	s           script.Scenario
 	actors      map[string]string // name → kind
+	children    map[string]bool   // consumers with a process of their own
 	labels      map[string]bool   // of the faults above
 	checkpoints map[string]int    // snapshots of each name, in the whole script
 	above       map[string]bool   // checkpoints taken above
@@ -59,7 +60,7 @@ func resolve(s script.Scenario) ([]evidence.FaultLabel, error) {
 			Text: fmt.Sprintf("its name is that of its run's folder: leave out slashes and a leading dot, and use at most %d bytes", maxFolderName)}}
 	}
 	r := &resolver{s: s, actors: map[string]string{faults.Broker: faults.Broker, "store": "store"},
-		labels: map[string]bool{}, checkpoints: map[string]int{}, above: map[string]bool{}}
+		children: map[string]bool{}, labels: map[string]bool{}, checkpoints: map[string]int{}, above: map[string]bool{}}
 	for _, step := range s.Steps {
 		if snapshot, ok := bare(step).(script.Snapshot); ok {
 			r.checkpoints[snapshot.Checkpoint]++
@@ -94,6 +95,7 @@ func (r *resolver) step(i int, step script.Step) error {
 	case script.Producer:
 		return r.declare(i, step.Name, aProducer)
 	case script.Consumer:
+		r.children[step.Name] = step.Child
 		return r.declare(i, step.Name, aConsumer)
 	case script.Publish:
 		return need(step.By, aProducer)
@@ -221,6 +223,9 @@ func (r *resolver) fault(i int, step script.Fault) error {
 				return err
 			}
 		}
+	}
+	if f.Strikes == faults.StrikesProcess && step.Target != faults.Broker && !r.children[step.Target] {
+		return r.wrong(script.PartStep, i, step.Target, "%s has no process of its own to %s: only %s and consumers declared with \"child\" have one", step.Target, step.Verb, faults.Broker)
 	}
 	r.labels[step.Label] = true
 	r.faults = append(r.faults, evidence.FaultLabel{Label: step.Label, Class: f.ClassOf(spec), Verb: step.Verb, Line: script.Line(step)})
