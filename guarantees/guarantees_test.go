@@ -66,6 +66,20 @@ var cases = []history{
 			t.deliver("c1#1", o).after(250*ms).ack("c1#1", o)
 		}
 	}, Held, ""},
+	{evidence.RecoveryBounded, "a consumer that is too slow for the earlier ones, until they are dead", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1, o2)
+		for i := range 3 {
+			t.deliver("c1#1", o1, attempt(i+1)).after(250*ms).on(evidence.AckCalled, "c1#1", o1).on(evidence.AckReturned, "c1#1", o1, ackOutcome(evidence.AckRefused))
+		}
+		t.serve("c1#1", o2).drained("settled").rows("end", row(evidence.RowDead, o1))
+	}, Held, ""},
+	{evidence.RecoveryBounded, "served again and again to a consumer that is too slow, and the other never", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1, o2)
+		for i := range 3 {
+			t.deliver("c1#1", o2, attempt(i+1)).after(250*ms).on(evidence.AckCalled, "c1#1", o2).on(evidence.AckReturned, "c1#1", o2, ackOutcome(evidence.AckRefused))
+		}
+		t.serve("c1#1", o1)
+	}, Violated, "too-slow"},
 	{evidence.RecoveryBounded, "the first of a backlog is left for last", func(t *tale) {
 		t.sub("c1#1", "g").publish(o1, o2, o3)
 		for _, o := range []string{o2, o3, o1} {

@@ -251,6 +251,17 @@ var promises = []history{
 	{evidence.AttemptsUsed, "a first delivery as another session has just ended", func(t *tale) {
 		t.sub("c1#1", "g").sub("c2#1", "g").end("c1#1").publish(o1).deliver("c2#1", o1, attempt(2), again)
 	}, Held, ""},
+	{evidence.AttemptsUsed, "attempts that wait in its client as the run ends", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1)
+		for range 3 {
+			t.frame(frameDeliver, "c1", o1, "")
+		}
+		t.deliver("c1#1", o1, attempt(1)).rows("end", row(evidence.RowDead, o1, poisoned, attempts(3)))
+	}, Held, ""},
+	{evidence.AttemptsUsed, "dead too early, and its link saw no more either", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1).frame(frameDeliver, "c1", o1, "").frame(frameDeliver, "c1", o1, "").
+			deliver("c1#1", o1, attempt(1)).rows("end", row(evidence.RowDead, o1, poisoned, attempts(3)))
+	}, Violated, "early"},
 	{evidence.AttemptsUsed, "dead too early", func(t *tale) {
 		poison(t, 2).rows("end", row(evidence.RowDead, o1, poisoned, attempts(3)))
 	}, Violated, "early"},
@@ -315,6 +326,9 @@ var promises = []history{
 
 	{evidence.Answered, "in time", with(answersIn200, func(t *tale) {
 		t.sub("c1#1", "g").publish(o1).serve("c1#1", o1).lookup(o1, evidence.Accepted, evidence.Settled)
+	}), Held, ""},
+	{evidence.Answered, "late as the machine stood still", with(answersIn200, func(t *tale) {
+		t.sub("c1#1", "g").call(o1).after(200*ms).stood().answer(o1, evidence.Unknown)
 	}), Held, ""},
 	{evidence.Answered, "cancelled before the bound", with(answersIn200, func(t *tale) {
 		t.publish(o2).call(o1).answer(o1, evidence.Unknown)
