@@ -690,6 +690,9 @@ var cases = []history{
 	{evidence.Survives, "killed from outside", func(t *tale) {
 		t.broker(evidence.ProcessStarted, "", nil).broker(evidence.ProcessExited, "", &evidence.ExitInfo{Code: -1, Signal: "killed"})
 	}, Inconclusive, ""},
+	{evidence.Survives, "never became ready, and ended by itself", func(t *tale) {
+		t.broker(evidence.ProcessExited, "it did not become ready", &evidence.ExitInfo{Code: 1}).failed()
+	}, Violated, "ended-by-itself"},
 	{evidence.Survives, "no process seen", func(t *tale) { t.publish(o1) }, Inconclusive, ""},
 }
 
