@@ -302,6 +302,14 @@ var promises = []history{
 	{evidence.Availability, "declined for a consumer of something else", func(t *tale) {
 		t.listens("c1#1", "g", "mails", 1).sub("c2#1", "h").publish(o2).call(o1, to("stock")).answer(o1, evidence.Declined, cause(evidence.CauseNoConsumer))
 	}, Held, ""},
+	{evidence.Availability, "at most once, declined as its place was just taken", func(t *tale) {
+		t.prof.Redelivers, t.prof.AckCounting = evidence.RedeliverNever, "automatic"
+		t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1).call(o2).answer(o2, evidence.Declined, cause(evidence.CauseNoConsumer))
+	}, Held, ""},
+	{evidence.Availability, "at most once, declined long after its place was free", func(t *tale) {
+		t.prof.Redelivers, t.prof.AckCounting = evidence.RedeliverNever, "automatic"
+		t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1).after(3*time.Second).call(o2).answer(o2, evidence.Declined, cause(evidence.CauseNoConsumer))
+	}, Violated, "false-decline"},
 	{evidence.Availability, "declined by a limit", func(t *tale) {
 		t.sub("c1#1", "g").publish(o2).call(o1).answer(o1, evidence.Declined, cause(evidence.CauseLimit))
 	}, Held, ""},
@@ -541,6 +549,19 @@ var promises = []history{
 		}
 		t.deliver("c1#1", o1).on(evidence.HandlerFailed, "c1#1", o1).deliver("c1#1", o2).effect("c1#1", o2).drained("quiet").business(row(evidence.RowEffect, o2))
 	}, Held, "lost-by-consumer"},
+	{evidence.NoAcceptedLoss, "at most once, on its way to one that leaves", func(t *tale) {
+		t.prof.Redelivers, t.prof.AckCounting = evidence.RedeliverNever, "automatic"
+		t.sub("c1#1", "g").sub("c2#1", "g").call(o1).answer(o1, evidence.Accepted, inMemory).end("c2#1").
+			call(o2).answer(o2, evidence.Accepted, inMemory).deliver("c1#1", o2).drained("quiet")
+	}, Held, "lost-by-consumer"},
+	{evidence.NoAcceptedLoss, "at most once, published after one has left", func(t *tale) {
+		t.prof.Redelivers, t.prof.AckCounting = evidence.RedeliverNever, "automatic"
+		t.sub("c1#1", "g").sub("c2#1", "g").end("c2#1").after(time.Second)
+		for _, o := range []string{o1, o2} {
+			t.call(o).answer(o, evidence.Accepted, inMemory)
+		}
+		t.deliver("c1#1", o2).drained("quiet")
+	}, Violated, "lost-prefix"},
 	{evidence.NoAcceptedLoss, "at most once, with nothing broken, is lost", func(t *tale) {
 		t.prof.Redelivers, t.prof.AckCounting = evidence.RedeliverNever, "automatic"
 		t.sub("c1#1", "g")
