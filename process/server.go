@@ -92,8 +92,11 @@ func (s *Server) Restart(ctx context.Context) error {
 	}
 	l := &incarnation{of: s}
 	p, partitions, err := s.start(ctx, s, l.exited)
+	if fell := (*StartError)(nil); errors.As(err, &fell) && fell.ByItself() {
+		s.record(evidence.Event{Kind: evidence.ProcessExited, Exit: &evidence.ExitInfo{Code: fell.Exit.Code}, Reason: fell.Error()})
+	}
 	if err != nil {
-		return err // it never served: its end is no event of the system's
+		return err // it never served: that we ended it is no event of the system's
 	}
 	s.touched = s.touched || s.process != nil // it has ended once
 	s.process = p

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/custodymq/custody/evidence"
 )
 
 const (
@@ -15,7 +17,8 @@ const (
 
 // keepTime ends the run when time cannot be trusted: the machine's clock has
 // jumped, by which systems reckon what has expired, or the harness stood still,
-// so that what came late may have been on time.
+// so that what came late may have been on time. A shorter standstill is put on
+// record: the system may have stood still as well, and is not blamed for it.
 func (b *run) keepTime(ctx context.Context) {
 	tick := time.NewTicker(steadyEvery)
 	defer tick.Stop()
@@ -31,6 +34,10 @@ func (b *run) keepTime(ctx context.Context) {
 		if still := now - last; still > b.longest() {
 			b.fail(fmt.Errorf("the harness stood still for %v: what came late may have been on time; give it more of the machine, or a larger scale", still.Round(time.Millisecond)))
 			return
+		}
+		if now-last > b.noticeable() {
+			b.rec.Record(evidence.Event{Kind: evidence.ProcessPaused, Actor: "harness"})
+			b.rec.Record(evidence.Event{Kind: evidence.ProcessContinued, Actor: "harness"})
 		}
 		last = now
 		if off := b.jumped(wall, began); off.Abs() > jumpTolerance {
@@ -63,6 +70,16 @@ func (b *run) longest() time.Duration {
 		return bound
 	}
 	return scaled(time.Second, b.o.Scale)
+}
+
+// noticeable is how long the harness may stand still and count its times as
+// the system's: what the machine puts one process aside for, it takes from a
+// request several times, in client, link, system and store.
+func (b *run) noticeable() time.Duration {
+	if bound := b.desc.Profile.Limits.AnswerBound; bound > 0 {
+		return bound / 4
+	}
+	return b.longest() / 4
 }
 
 // linksKeptUp looks whether a link kept a frame back that no fault was at.
