@@ -70,6 +70,7 @@ func All() []script.Scenario {
 		backlogKilled,
 		killInFlight,
 		consumerLeaves,
+		assignedUnsent,
 		consumerPaused,
 		redeliveryInOrder,
 		deadLetters,
