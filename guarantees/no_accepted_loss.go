@@ -10,7 +10,7 @@ import (
 var noAcceptedLoss = Guarantee{
 	Name: evidence.NoAcceptedLoss, Usual: "at-least-once, durability",
 	Text: "Every accepted message reaches, for each matching logical subscriber, its business effect (its acknowledgement where the run has no effects), or is excused with proof.",
-	Rule: "Excuses are a dead letter with its reason, a purge by command, an expiry. A loss needs an exact absent row, a passed barrier or recorded quiet; acknowledged without effect is lost at consumer → business. In a visible row with nobody there to take it, a message is held; with a consumer ready it is inconclusive. Where a delivery is its own acknowledgement, what its consumer then loses is shown, and breaks no claim. A loss is classified as prefix, middle or suffix of its producer's accepted sequence.",
+	Rule: "Excuses are a dead letter with its reason, a purge by command, an expiry. A loss needs an exact absent row, a passed barrier or recorded quiet; acknowledged without effect is lost at consumer → business. In a visible row with nobody there to take it, a message is held; with a consumer ready it is inconclusive. Where a delivery is its own acknowledgement, what its consumer then loses, or one that left meanwhile took with it, is shown, and breaks no claim. A loss is classified as prefix, middle or suffix of its producer's accepted sequence.",
 	new:  func() checker { return &loss{kept: make(map[uint16]*sequence)} },
 }
 
@@ -55,7 +55,7 @@ func (c *loss) close(v view, m *message, out *ruling) {
 			f := v.finding(m, r, "", o.handOver, m.Returned.Seq, r.Last.Seq, r.Acked.Seq, r.AckCalled.Seq)
 			f.Text = fmt.Sprintf("%s was lost at %s: %s", v.Label(m), o.handOver, o.why)
 			f.Follows = []string{evidence.RecoveryBounded, evidence.RowsMatchClients}
-			if v.Automatic && o.handOver == ConsumerToBusiness { // the system's responsibility ended with the delivery
+			if v.Automatic && (o.handOver == ConsumerToBusiness || v.left(m, r)) { // the system's responsibility ended with the delivery
 				f.Kind = "lost-by-consumer"
 				out.show(f)
 				continue
@@ -71,6 +71,15 @@ func (c *loss) close(v view, m *message, out *ruling) {
 	} else {
 		s.first, s.last = min(s.first, m.Count), max(s.last, m.Count)
 	}
+}
+
+// left reports whether a session that may have been sent it ended, as far as the
+// system can have known, after the publish was called.
+func (v view) left(m *message, r *receipt) bool {
+	since := m.Called.At - v.Limits.InFlightBound
+	return r.Deliveries == 0 && slices.ContainsFunc(v.Matching(m.Destination), func(s *subscriber) bool {
+		return (r.Sub == 0 || r.Sub == s.Name) && (s.Ended.Seq != 0 && s.Ended.At >= since || s.Died.Seq != 0 && s.Died.At >= since)
+	})
 }
 
 // unconfirmed reports the loss of a fire-and-forget publish: the application was

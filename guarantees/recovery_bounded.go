@@ -11,7 +11,7 @@ import (
 var recoveryBounded = Guarantee{
 	Name: evidence.RecoveryBounded, Usual: "RTO",
 	Text: "From the latest of heal, acceptance and a ready matching consumer, an accepted message is settled within the bound.",
-	Rule: "The bound is the profile's and longer than its redelivery period. While a fault is at work the time does not run; it starts anew when the handler itself failed, and with each earlier message that its subscriber settles: a consumer that works through a backlog is not free. Unsettled at the end of the drain, with the bound passed, is a violation. The longest time is reported.",
+	Rule: "The bound is the profile's and longer than its redelivery period. While a fault is at work the time does not run; it starts anew when the handler itself failed, and with each earlier message that its subscriber is handed or settles: a consumer that works through a backlog is not free. Unsettled at the end of the drain, with the bound passed, is a violation. The longest time is reported.",
 	new:  func() checker { return &recovery{progress: make(map[symbol]*progress)} },
 }
 
@@ -21,21 +21,21 @@ type recovery struct {
 	progress map[symbol]*progress // by logical subscriber
 }
 
-// progress answers when a subscriber last settled a message published before a
-// given one. It keeps only settlements without a later one of an earlier message,
+// progress answers when a subscriber last handled a message published before a
+// given one. It keeps only works without a later one of an earlier message,
 // oldest first, so that their refs ascend.
-type progress struct{ recent []settlement }
+type progress struct{ recent []work }
 
-type settlement struct {
+type work struct {
 	ref ref
 	at  time.Duration
 }
 
-// maxRecent bounds the settlements that are kept of a subscriber. If it settles in
+// maxRecent bounds the works that are kept of a subscriber. If it works in
 // the order of publishing, one suffices; what is dropped excuses nothing.
 const maxRecent = 1 << 12
 
-// before is when a message published before r was last settled; 0 if none was.
+// before is when a message published before r was last handled; 0 if none was.
 func (p *progress) before(r ref) time.Duration {
 	for i := len(p.recent) - 1; i >= 0; i-- {
 		if p.recent[i].ref < r {
@@ -45,12 +45,12 @@ func (p *progress) before(r ref) time.Duration {
 	return 0
 }
 
-func (p *progress) settle(r ref, at time.Duration) {
+func (p *progress) note(r ref, at time.Duration) {
 	n := len(p.recent)
 	for n > 0 && p.recent[n-1].ref >= r {
 		n--
 	}
-	p.recent = append(p.recent[:n], settlement{r, at})
+	p.recent = append(p.recent[:n], work{r, at})
 	if len(p.recent) > maxRecent {
 		p.recent = p.recent[:copy(p.recent, p.recent[maxRecent/2:])]
 	}
@@ -68,18 +68,21 @@ func (c *recovery) observe(v view, e *evidence.Event, m *message, r *receipt, ou
 	if v.Automatic {
 		first = e.Kind == evidence.Delivered && r.Deliveries == 1
 	}
-	if !first {
+	if !first && e.Kind != evidence.Delivered {
 		return
 	}
-	out.instances++
-	c.settled++
 	p := c.progress[r.Sub]
 	if p == nil {
 		p = &progress{}
 		c.progress[r.Sub] = p
 	}
 	took := e.At - max(v.recoveryStart(m, r), p.before(m.Ref))
-	p.settle(m.Ref, e.At)
+	p.note(m.Ref, e.At)
+	if !first {
+		return
+	}
+	out.instances++
+	c.settled++
 	if v.FaultActive() {
 		return
 	}

@@ -141,13 +141,13 @@ func (l *Ledger) match(m *Message) {
 	}
 }
 
-func (l *Ledger) subscriberNamed(name string) *Subscriber {
-	id := l.Symbol(name)
-	s := l.bySymbol[id]
+func (v *View) subscriberNamed(name string) *Subscriber {
+	id := v.Symbol(name)
+	s := v.bySymbol[id]
 	if s == nil {
 		s = &Subscriber{Name: id, freeSince: -1}
-		l.bySymbol[id] = s
-		l.Subscribers = append(l.Subscribers, s)
+		v.bySymbol[id] = s
+		v.Subscribers = append(v.Subscribers, s)
 	}
 	return s
 }
@@ -200,18 +200,18 @@ func (l *Ledger) endSession(s *Session) {
 	}
 }
 
-// subscriberOf is the logical subscriber that an event of a consumer is about.
-func (l *Ledger) subscriberOf(e *evidence.Event) *Subscriber {
+// SubscriberOf is the logical subscriber that an event of a consumer is about.
+func (v *View) SubscriberOf(e *evidence.Event) *Subscriber {
 	if e.Subscription != "" {
-		return l.subscriberNamed(e.Subscription)
+		return v.subscriberNamed(e.Subscription)
 	}
-	if s := l.SessionOf(e); s.Sub != nil {
+	if s := v.SessionOf(e); s.Sub != nil {
 		return s.Sub
 	}
-	if a := l.actorOf(e.Actor); a.sub != nil {
+	if a := v.actorOf(e.Actor); a.sub != nil {
 		return a.sub
 	}
-	return l.subscriberNamed(e.Actor)
+	return v.subscriberNamed(e.Actor)
 }
 
 func (l *Ledger) delivered(e *evidence.Event, tell Observe) {
@@ -222,7 +222,7 @@ func (l *Ledger) delivered(e *evidence.Event, tell Observe) {
 		return
 	}
 	m := l.publish(e.PublishID, "")
-	sub := l.subscriberOf(e)
+	sub := l.SubscriberOf(e)
 	r := m.receipt(sub.Name)
 	if r.Deliveries > 0 && m.forge(s.Actor.Name) {
 		return // the harness's own copy: no checker sees it
@@ -276,7 +276,7 @@ func (l *Ledger) handling(e *evidence.Event, tell Observe) {
 	if m == nil {
 		return
 	}
-	sub := l.subscriberOf(e)
+	sub := l.SubscriberOf(e)
 	r := m.receipt(sub.Name)
 	switch e.Kind {
 	case evidence.HandlerFailed, evidence.EffectFailed:
@@ -365,6 +365,7 @@ func (l *Ledger) frameCarried(e *evidence.Event, tell Observe) {
 		case FrameDeliver:
 			l.DeliverFrames = true
 			m.Carried = l.Now
+			m.Sent++
 		case FrameAckConfirm:
 			if e.Negative { // a refusal is no confirmation
 				break

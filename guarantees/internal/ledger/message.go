@@ -37,6 +37,7 @@ type Message struct {
 	Affirmed     Stamp // an answer that takes responsibility passed a link
 	Denied       Stamp // … one that does not
 	Carried      Stamp // a deliver frame of it passed a link
+	Sent         int   // how many did
 	Withheld     Stamp // … or a fault withheld it there
 	DeadLettered Stamp
 	DeadCause    evidence.Cause
