@@ -1192,10 +1192,14 @@ func idleTopics(a *attempt) (systems.Probed, error) {
 	if err := a.enter(); err != nil {
 		return systems.Probed{}, err
 	}
+	var say []byte
+	for i := range 2 * maxTopics {
+		say = append(say, message(head(kindPublish, series+uint64(i), text(tagTopic, fmt.Sprintf("%s/idle/%d", place, i)), number(tagMode, modeMost)), nil)...)
+	}
+	a.write(say)
 	var got systems.Probed
 	for i := range 2 * maxTopics {
 		request := series + uint64(i)
-		a.write(message(head(kindPublish, request, text(tagTopic, fmt.Sprintf("%s/idle/%d", place, i)), number(tagMode, modeMost)), nil))
 		var h heard
 		for h.kind != kindPublishReply {
 			var err error
