@@ -826,6 +826,33 @@ var impossible = []probe{
 			}
 		}
 	}),
+	listed(requests, "filter-parent", "A publish to the topic below which a subscription takes all: it gets that too.", evidence.ProbeAccepted, func(a *attempt) (systems.Probed, error) {
+		if err := a.listens(place+"/#", modeMost, 1); err != nil {
+			return systems.Probed{}, err
+		}
+		a.write(message(publishes(once()...), nil))
+		h, err := a.hear()
+		if err != nil {
+			return broken(err), nil
+		}
+		if h.kind != kindDeliver {
+			return judgedBy(h, expected{kind: kindPublishReply, request: asked}), nil
+		}
+		return came(evidence.ProbeAccepted, "it came"), nil
+	}),
+	listed(requests, "id-of-another", "A publish under the message ID of another business ID.", evidence.ProbeRefused, func(a *attempt) (systems.Probed, error) {
+		if err := a.subscribed(modeLeast, 1); err != nil {
+			return systems.Probed{}, err
+		}
+		a.write(message(head(kindPublish, series, text(tagTopic, place), number(tagMode, modeLeast), text(tagBusiness, "probe-a"), text(tagMessage, "probe-id")), nil))
+		if _, err := a.until(kindDeliver); err != nil {
+			return systems.Probed{}, err
+		}
+		if err := a.acknowledged("probe-id"); err != nil {
+			return systems.Probed{}, err
+		}
+		return a.asks(message(publishes(text(tagTopic, place), number(tagMode, modeLeast), text(tagBusiness, "probe-b"), text(tagMessage, "probe-id")), nil), expected{kind: kindPublishReply, request: asked, answer: answerDeclined}), nil
+	}).because(evidence.CauseInvalid),
 	answered("ack-of-nothing", "An Ack of a message that does not exist.", evidence.ProbeRefused, kindAck, answerRefused, text(tagMessage, nowhere)),
 	answered("nack-of-nothing", "A Nack of a message that does not exist.", evidence.ProbeRefused, kindNack, answerRefused, text(tagMessage, nowhere)),
 	answered("ack-without-id", "An Ack without a message ID.", evidence.ProbeRefused, kindAck, answerRefused),
