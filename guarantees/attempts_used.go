@@ -8,7 +8,7 @@ import (
 
 var attemptsUsed = Guarantee{
 	Name: evidence.AttemptsUsed, Usual: "DLQ, no early dead letter",
-	Text: "A message is dead-lettered only when its attempts are used up, it was rejected or it expired, its dead letter keeps the count, a first delivery says so, and what is dead is not served.",
+	Text: "A message is dead-lettered only when its attempts are used up, it was rejected or it expired, its dead letter keeps the count, a delivery says truly whether it is the first, and what is dead is not served.",
 	Rule: "The deliveries that its subscriber or its link saw are counted; where a fault, an order or the end of a session may have swallowed one, only the system's own count can prove that a dead letter was early. Served after it was seen dead is proven by a session opened after, or later than the in-flight bound; a redrive by command begins anew, which its first delivery says, and a message with several logical subscribers proves nothing.",
 	new:  func() checker { return &burial{redriven: make(map[ref]bool), fresh: make(map[ref]stamp)} },
 }
@@ -31,6 +31,11 @@ func (c *burial) on() []evidence.Kind {
 }
 
 func (c *burial) observe(v view, e *evidence.Event, m *message, r *receipt, out *ruling) {
+	if m != nil && m.Struck == nil && v.Profile.MarksAgain && e.Attempt > 1 && e.Mark == evidence.MarkFirst {
+		f := v.finding(m, r, "mark-denies-count", BrokerToConsumer, e.Seq)
+		f.Text = fmt.Sprintf("a delivery of %s says that it is the first, and attempt %d", v.Label(m), e.Attempt)
+		out.violate(byEvents, f)
+	}
 	switch {
 	case e.Kind == evidence.Commanded:
 		if e.Command == evidence.CommandRedrive {

@@ -286,6 +286,14 @@ var promises = []history{
 	{evidence.AttemptsUsed, "a first delivery that is the fourth", func(t *tale) {
 		t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1, attempt(4), again)
 	}, Violated, "attempt-of-nothing"},
+	{evidence.AttemptsUsed, "the second attempt is marked as the first", func(t *tale) {
+		t.prof.MarksAgain = true
+		t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1, attempt(1), marked(evidence.MarkFirst)).deliver("c1#1", o1, attempt(2), marked(evidence.MarkFirst))
+	}, Violated, "mark-denies-count"},
+	{evidence.AttemptsUsed, "the second attempt is marked as a redelivery", func(t *tale) {
+		t.prof.MarksAgain = true
+		t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1, attempt(1), marked(evidence.MarkFirst)).deliver("c1#1", o1, attempt(2), again)
+	}, Held, ""},
 	{evidence.AttemptsUsed, "served after its row was dead", func(t *tale) {
 		poison(t, 3).rows("mid", row(evidence.RowDead, o1, poisoned, attempts(3))).after(time.Second).deliver("c1#1", o1, again)
 	}, Violated, "served-when-dead"},
