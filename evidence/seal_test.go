@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -241,37 +242,160 @@ func TestNothingIsWrittenThroughALink(t *testing.T) {
 
 // Few bytes that unpack to gigabytes are refused before they fill the memory.
 func TestRowsThatNeverEndAreRefused(t *testing.T) {
-	for name, line := range map[string]string{ // more than the bound of each
-		"many rows":  `{"state":"dead"}` + "\n",
-		"large rows": `{"state":"dead","reason":"` + strings.Repeat("x", maxLine/2) + `"}` + "\n",
+	const size = 100 << 20
+	for name, line := range map[string]string{
+		"many rows":      `{"state":"dead"}` + "\n",
+		"large rows":     `{"state":"dead","reason":"` + strings.Repeat("x", maxLine/2) + `"}` + "\n",
+		"many snapshots": `{"checkpoint":"end","source":"broker","trust":"exact"}` + "\n",
 	} {
-		dir, size := golden(t), maxRowBytes+1<<20
-		if len(line) < 100 {
-			size = (maxRowLines + 10) * len(line) * 2
+		dir := golden(t)
+		bomb := bombOf(t, size, strings.Repeat(line, max(1, 1<<20/len(line))), `{"checkpoint":"end","source":"broker","trust":"exact","count":2000000000}`+"\n")
+		if name == "many snapshots" {
+			bomb = bombOf(t, size, strings.Repeat(line, 1<<14), "")
 		}
-		var bomb bytes.Buffer
-		z, err := zstd.NewWriter(&bomb, zstd.WithEncoderConcurrency(1))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := z.Write([]byte(`{"checkpoint":"end","source":"broker","trust":"exact","count":2000000000}` + "\n")); err != nil {
-			t.Fatal(err)
-		}
-		chunk := []byte(strings.Repeat(line, max(1, 1<<20/len(line))))
-		for range size / len(chunk) {
-			if _, err := z.Write(chunk); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := z.Close(); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, rowsFile+packedSuffix), bomb.Bytes(), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, rowsFile+packedSuffix), bomb, 0o644); err != nil {
 			t.Fatal(err)
 		}
 		if err := firstError(dir); err == nil || !strings.Contains(err.Error(), "rows.jsonl.zst line") || !strings.Contains(err.Error(), "more than the") {
-			t.Errorf("%s, %d bytes: %v", name, bomb.Len(), err)
+			t.Errorf("%s, %d bytes: %v", name, len(bomb), err)
 		}
+		if read := len(history(t, dir).Snapshots) + len(history(t, dir).Snapshots[0].Rows); read*rowMemory > int(unpacked(int64(len(bomb)))) {
+			t.Errorf("%s: %d of them were read from %d bytes", name, read, len(bomb))
+		}
+	}
+}
+
+func TestEventsThatNeverEndAreRefused(t *testing.T) {
+	dir := golden(t)
+	bomb := bombOf(t, 100<<20, `{"seq":1,"at":1,"kind":"phase","reason":"`+strings.Repeat("x", maxLine/2)+"\"}\n", "")
+	if err := errors.Join(os.Remove(filepath.Join(dir, eventsFile)), os.WriteFile(filepath.Join(dir, eventsFile+packedSuffix), bomb, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	f, err := opened(t, dir).lines(eventsFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var read int64
+	for line, e := range f.all() {
+		read, err = read+int64(len(line)), e
+	}
+	if err == nil || !strings.Contains(err.Error(), "more than the") || read > unpacked(int64(len(bomb)))+maxLine {
+		t.Errorf("%d bytes unpacked of %d: %v", read, len(bomb), err)
+	}
+}
+
+func TestTheNumberOfEventsIsBounded(t *testing.T) {
+	dir := golden(t)
+	for bound, want := range map[string]string{"8": "more than the 8 events", "9": "", "": "", "many": "CUSTODY_MAX_EVENTS is"} {
+		t.Setenv(EventsVariable, bound)
+		if err := firstError(dir); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("bound %q: %v, want %q", bound, err, want)
+		}
+	}
+}
+
+// bombOf is head and then size bytes of chunk, compressed.
+func bombOf(t *testing.T, size int, chunk, head string) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	z, err := zstd.NewWriter(&b, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = io.WriteString(z, head)
+	for range size / len(chunk) {
+		_, more := io.WriteString(z, chunk)
+		err = errors.Join(err, more)
+	}
+	if err := errors.Join(err, z.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// Thousands of names in a manifest cost neither memory nor time.
+func TestAManifestWithoutEndIsRefused(t *testing.T) {
+	dir := golden(t)
+	files := strings.TrimSuffix(strings.Repeat(`{"name":"a"},`, 100_000), ",")
+	rewrite(t, dir, manifestFile, replaced(`"how": "completed"`, `"how": "completed", "seal": "`+strings.Repeat("a", 64)+`", "files": [`+files+`]`))
+	damage := folder(dir).checkFiles(opened(t, dir).manifest.End.Files)
+	if len(damage) != 1 || !strings.Contains(damage[0], "at most") {
+		t.Error(damage)
+	}
+	rewrite(t, dir, manifestFile, func(b []byte) []byte { return append(b, bytes.Repeat([]byte{' '}, maxManifest)...) })
+	if _, err := Open(dir); err == nil || !strings.Contains(err.Error(), "more than the bound") {
+		t.Error(err)
+	}
+}
+
+func TestWhatCanNameAFile(t *testing.T) {
+	for name, good := range map[string]bool{
+		"ack-lost": true, "order-1": true, "a:b": true, "...": false, "": false, "..": false, "../x": false, "a/b": false, `a\b`: false,
+		".hidden": false, "a\x00b": false, "a\nb": false, strings.Repeat("a", 200): true, strings.Repeat("a", 201): false,
+	} {
+		if err := FileName(name); (err == nil) != good {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}
+
+// A run that was broken off is removed, and nothing that its owner put there.
+func TestOnlyWhatARunHasMadeIsDiscarded(t *testing.T) {
+	for _, planted := range []string{"notes.txt", "logs/notes.txt", "sub/", "logs/sub/", "events.jsonl/"} {
+		r := begin(t)
+		dir := r.Dir()
+		if err := opened(t, dir).Discard(); err == nil || !strings.Contains(err.Error(), "being recorded") {
+			t.Errorf("a run that goes on: %v", err)
+		}
+		if _, err := r.Log("broker"); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Close(End{How: EndCancelled}); err != nil {
+			t.Fatal(err)
+		}
+		at := filepath.Join(dir, planted)
+		if strings.HasSuffix(planted, "/") {
+			at = filepath.Join(at, "precious")
+		}
+		if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o755), os.WriteFile(at, nil, 0o644)); err != nil {
+			t.Fatal(err)
+		}
+		if err := opened(t, dir).Discard(); err == nil || !strings.Contains(err.Error(), strings.TrimSuffix(planted, "/")) {
+			t.Errorf("with %s in it: %v", planted, err)
+		}
+		if _, err := os.Stat(at); err != nil {
+			t.Error(err)
+		}
+		if err := os.RemoveAll(filepath.Join(dir, planted)); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(opened(t, dir).WriteVerdict(nil), os.WriteFile(filepath.Join(dir, ".rows.jsonl.zst-1.tmp"), nil, 0o644), opened(t, dir).Discard()); err != nil {
+			t.Error(err)
+		}
+		if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
+			t.Errorf("left behind: %v, %v", entries, err)
+		}
+	}
+}
+
+// Logs and identifiers are for who measured, until they hand them on.
+func TestEvidenceIsItsOwners(t *testing.T) {
+	dir := sealed(t)
+	if err := opened(t, dir).WriteVerdict(nil); err != nil {
+		t.Fatal(err)
+	}
+	err := filepath.WalkDir(dir, func(name string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := e.Info()
+		if err == nil && info.Mode().Perm()&0o077 != 0 {
+			t.Errorf("%s has the mode %s", name, info.Mode())
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -24,7 +24,7 @@ func (r *Run) Sign(key ed25519.PrivateKey) error {
 	if damage := r.Damage(); damage != "" {
 		return fmt.Errorf("evidence: %s is not signed, for it is damaged: %s", r.dir, damage)
 	}
-	return replaceFile(string(r.dir), signatureFile, ed25519.Sign(key, r.raw))
+	return r.dir.replaceFile(signatureFile, ed25519.Sign(key, r.raw))
 }
 
 // CheckSignature says in which way the manifest was not signed by the owner of
