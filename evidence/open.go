@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 	"strings"
+	"unicode"
 
 	"golang.org/x/sys/unix"
 )
@@ -168,7 +169,7 @@ const maxFileName = 200
 // written: whatever is named after such a word is checked here, so that it
 // cannot choose where evidence goes, or hide it.
 func FileName(name string) error {
-	bad := func(r rune) bool { return r == '/' || r == '\\' || r < ' ' || r == 0x7f }
+	bad := func(r rune) bool { return r == '/' || r == '\\' || unicode.IsControl(r) }
 	if name == "" || len(name) > maxFileName || name[0] == '.' || strings.ContainsFunc(name, bad) {
 		return fmt.Errorf("%q cannot be the name of a file: leave out slashes and a leading dot, and use at most %d bytes", name, maxFileName)
 	}

@@ -24,7 +24,7 @@ import (
 )
 
 // contained is a program in a container, which is removed when it has ended.
-// Unlike a child process it outlives a harness that is killed: see Leftovers.
+// Unlike a child process it outlives a harness that is killed: see Containers.
 type contained struct {
 	*life
 	docker client.APIClient

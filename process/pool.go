@@ -3,9 +3,6 @@ package process
 import (
 	"context"
 	"errors"
-	"fmt"
-	"os"
-	"path/filepath"
 	"sync"
 	"time"
 )
@@ -118,16 +115,3 @@ func (p *Pool) Close(ctx context.Context) error {
 	}
 	return errors.Join(errs...)
 }
-
-// Folder makes a private folder for a server that may outlive the run which
-// starts it; remove it when the server is closed. Its name begins like that of
-// a run's folder, so that one a killed harness left behind is found again.
-func Folder() (string, error) {
-	dir, err := os.MkdirTemp("", folderLabel)
-	if err != nil {
-		return "", fmt.Errorf("process: a private folder for a server: %w", err)
-	}
-	return filepath.Abs(dir)
-}
-
-const folderLabel = "custody-run-server-"

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"unicode"
 
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/faults"
@@ -54,9 +53,8 @@ type resolver struct {
 
 // resolve gives the faults of a script as data. An error is a *UsageError.
 func resolve(s script.Scenario) ([]evidence.FaultLabel, error) {
-	if !isFolderName(s.Name) {
-		return nil, &UsageError{&script.Error{File: fmt.Sprintf("scenario %q", s.Name), Line: 1,
-			Text: fmt.Sprintf("its name is that of its run's folder: leave out slashes and a leading dot, and use at most %d bytes", maxFolderName)}}
+	if err := evidence.FileName(s.Name); err != nil {
+		return nil, &UsageError{&script.Error{File: fmt.Sprintf("scenario %q", s.Name), Line: 1, Text: fmt.Sprintf("its name is that of its run's folder: %v", err)}}
 	}
 	r := &resolver{s: s, actors: map[string]string{faults.Broker: faults.Broker, "store": "store"},
 		labels: map[string]bool{}, checkpoints: map[string]int{}, above: map[string]bool{}}
@@ -135,6 +133,9 @@ func (r *resolver) step(i int, step script.Step) error {
 func (r *resolver) declare(i int, name, kind string) error {
 	if r.actors[name] != "" {
 		return r.wrong(script.PartStep, i, name, "the name %s is taken", name)
+	}
+	if err := evidence.FileName(name); err != nil { // an actor in a process of its own has a log
+		return r.wrong(script.PartStep, i, name, "%v", err)
 	}
 	r.actors[name] = kind
 	return nil
@@ -268,17 +269,6 @@ func needNames() []string {
 		names = append(names, string(n))
 	}
 	return names
-}
-
-// maxFolderName leaves room for what is appended to a scenario's name.
-const maxFolderName = 200
-
-// isFolderName keeps a script that somebody else has written from choosing
-// where files are made.
-func isFolderName(name string) bool {
-	return name != "" && len(name) <= maxFolderName && name[0] != '.' && !strings.ContainsFunc(name, func(r rune) bool {
-		return r == '/' || r == '\\' || unicode.IsControl(r)
-	})
 }
 
 func verbs() []string {

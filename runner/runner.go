@@ -336,15 +336,15 @@ func (b *run) prepare(ctx context.Context) (inapplicable string, err error) {
 	if b.sim != nil {
 		b.db = slowMemory{business.NewMemory(), b.sim}
 	} else {
-		if b.work, err = os.MkdirTemp("", "custody-run-"); err != nil {
-			return "", fmt.Errorf("runner: a private folder for the run: %w", err)
+		if b.work, err = process.Folder(); err != nil {
+			return "", err
 		}
 		if b.db, err = business.Open(ctx, filepath.Join(b.work, "business.db")); err != nil {
 			b.db = nil // and no nil *Database in an interface that is not
 			return "", err
 		}
 		data = filepath.Join(b.work, "system")
-		if err := os.Mkdir(data, 0o755); err != nil {
+		if err := os.Mkdir(data, 0o700); err != nil {
 			return "", fmt.Errorf("runner: the system's folder: %w", err)
 		}
 	}

@@ -186,7 +186,7 @@ func (b *budget) spent() bool {
 }
 
 // resume judges a whole run of the same script, if o.Dir holds one; one that
-// was broken off is removed, to be made anew.
+// was broken off is discarded, to be made anew.
 func resume(o runner.Options) (j guarantees.Judgement, whole bool, err error) {
 	earlier, err := evidence.Open(o.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -203,7 +203,7 @@ func resume(o runner.Options) (j guarantees.Judgement, whole bool, err error) {
 		return j, false, fmt.Errorf("scenarios: %s holds a run of another script: give the plan another folder", o.Dir)
 	}
 	if end := earlier.Manifest().End; end == nil || end.How != evidence.EndCompleted {
-		return j, false, os.RemoveAll(o.Dir)
+		return j, false, earlier.Discard()
 	}
 	j, err = Judge(o.Dir)
 	return j, err == nil, err

@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -125,53 +124,6 @@ func TestExamplesOfFaultsAreScript(t *testing.T) {
 		if _, err := script.Parse(e.Name, "scenario example\n"+example); err != nil {
 			t.Errorf("%q: %v", example, err)
 		}
-	}
-}
-
-func TestLeftoversAreOldFoldersOfRuns(t *testing.T) {
-	temp := t.TempDir()
-	now := time.Now()
-	for name, age := range map[string]time.Duration{
-		"custody-run-dead": 2 * time.Hour, "custody-run-alive": 0, "custody-run-busy": 2 * time.Hour, "other": 2 * time.Hour,
-	} {
-		dir := filepath.Join(temp, name)
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if name == "custody-run-busy" { // its store is written to
-			if err := os.WriteFile(filepath.Join(dir, "rows.db"), nil, 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := os.Chtimes(dir, now.Add(-age), now.Add(-age)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	left, err := leftovers(temp, now.Add(-time.Hour))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(left) != 1 || filepath.Base(left[0]) != "custody-run-dead" {
-		t.Errorf("leftovers are %q, want the dead run's folder only", left)
-	}
-
-	t.Setenv("TMPDIR", temp)
-	root := rootCommand()
-	root.SetOut(io.Discard)
-	root.SetArgs([]string{"doctor", "--clean"})
-	if err := root.ExecuteContext(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	entries, err := os.ReadDir(temp)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var kept []string
-	for _, e := range entries {
-		kept = append(kept, e.Name())
-	}
-	if want := []string{"custody-run-alive", "custody-run-busy", "other"}; !slices.Equal(kept, want) {
-		t.Errorf("after --clean there are %q, want %q", kept, want)
 	}
 }
 
