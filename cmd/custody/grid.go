@@ -48,8 +48,8 @@ func pageOf(dir string) func(reports.Run) string {
 const runsPage = "report.html"
 
 // loadRuns reads what outcomes have left, and leaves a page of it beside them.
-func loadRuns(dir string, outcomes []scenarios.Outcome) (reports.Report, error) {
-	report, err := loadOutcomes(io.Discard, outcomes) // the progress has told of them
+func loadRuns(say io.Writer, dir string, outcomes []scenarios.Outcome) (reports.Report, error) {
+	report, err := loadOutcomes(say, outcomes)
 	if err != nil {
 		return report, err
 	}

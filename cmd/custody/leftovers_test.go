@@ -21,6 +21,7 @@ func running(t *testing.T, ctx context.Context, temp string) (harness *exec.Cmd,
 	dir := filepath.Join(t.TempDir(), "run")
 	harness = exec.CommandContext(ctx, "custody", "run", "expiry", "--out", dir)
 	harness.Env = append(os.Environ(), "TMPDIR="+temp)
+	harness.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := harness.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +145,7 @@ func TestEverySignalThatEndsARunLeavesNothing(t *testing.T) {
 			defer cancel()
 			temp := t.TempDir()
 			harness, _ := running(t, ctx, temp)
-			if err := harness.Process.Signal(sig); err != nil {
+			if err := syscall.Kill(-harness.Process.Pid, sig); err != nil { // all of them, as a terminal does
 				t.Fatal(err)
 			}
 			var ended *exec.ExitError

@@ -174,7 +174,7 @@ func measure(cmd *cobra.Command, s systems.System, f matrixFlags, plan scenarios
 	if err != nil {
 		return reports.Report{}, nil, unmeasured{err}
 	}
-	report, err := loadRuns(plan.Dir, made)
+	report, err := loadRuns(cmd.ErrOrStderr(), plan.Dir, made)
 	return report, made, err
 }
 

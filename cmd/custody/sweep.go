@@ -112,7 +112,7 @@ func sweep(cmd *cobra.Command, f sweepFlags) error {
 	if err != nil {
 		return unmeasured{err}
 	}
-	report, err := loadRuns(plan.Dir, outcomes)
+	report, err := loadRuns(say, plan.Dir, outcomes)
 	if err != nil {
 		return err
 	}
