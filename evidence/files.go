@@ -39,8 +39,9 @@ type Run struct {
 
 // Bounds on what is read.
 const (
-	maxManifest = 4 << 20
-	maxScript   = 4 << 20
+	maxManifest = 2 << 20
+	maxScript   = 1 << 20   // a longer one is not parsed
+	maxList     = 4 << 10   // entries of each list in a manifest
 	maxWindow   = 32 << 20  // of a compressed file
 	maxRowBytes = 512 << 20 // of rows, which are held in memory; not compressed
 	maxRowLines = 2 << 20   // snapshots and rows
@@ -67,8 +68,8 @@ func eventBound() (uint64, error) {
 }
 
 // unpacked is the most that a compressed file of this many bytes may take once it
-// is read: zstd can make gigabytes of a few of them. What Custody writes unpacks
-// to 60 times its size at most, for identities and digests do not compress.
+// is read: zstd can make gigabytes of a few of them. What Custody writes takes some
+// 25 times its size, for identities and digests do not compress.
 func unpacked(packed int64) int64 { return 64<<20 + 256*packed }
 
 // ErrNewerFormat: the run was written by a later Custody.

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -323,6 +324,13 @@ func TestAManifestWithoutEndIsRefused(t *testing.T) {
 	if len(damage) != 1 || !strings.Contains(damage[0], "at most") {
 		t.Error(damage)
 	}
+	for _, list := range []string{"claims", "reached", "faults"} {
+		dir := golden(t)
+		rewrite(t, dir, manifestFile, replaced(`"`+list+`": [`, `"`+list+`": [`+strings.Repeat("{},", maxList+1)))
+		if _, err := Open(dir); err == nil || !strings.Contains(err.Error(), list+": ") || !strings.Contains(err.Error(), "more than the bound") {
+			t.Errorf("%s: %v", list, err)
+		}
+	}
 	rewrite(t, dir, manifestFile, func(b []byte) []byte { return append(b, bytes.Repeat([]byte{' '}, maxManifest)...) })
 	if _, err := Open(dir); err == nil || !strings.Contains(err.Error(), "more than the bound") {
 		t.Error(err)
@@ -465,5 +473,31 @@ func TestSignatures(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(dir, "."+signatureFile)); !errors.Is(err, fs.ErrNotExist) {
 		t.Error("something was left behind")
+	}
+}
+
+// What a large run leaves is far from what is refused.
+func TestManyRowsAreRead(t *testing.T) {
+	rows := make([]StoredRow, 200_000)
+	for i := range rows {
+		id := strconv.Itoa(i)
+		rows[i] = StoredRow{State: RowPending, BusinessID: "order-" + id, PublishID: "p1-" + id + "-1", MessageID: id, Subscription: "orders", Digest: Digest([]byte(id), "", nil)}
+	}
+	r := begin(t)
+	if err := errors.Join(r.WriteSnapshot(Snapshot{Checkpoint: "end", Source: SourceBroker, Trust: Exact, Rows: rows}), r.Close(End{How: EndCompleted})); err != nil {
+		t.Fatal(err)
+	}
+	h := history(t, r.Dir())
+	if h.Damage != "" || len(h.Snapshots[0].Rows) != len(rows) {
+		t.Fatal(h.Damage)
+	}
+	info, err := os.Stat(filepath.Join(r.Dir(), rowsFile+packedSuffix))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ratio := int64(len(rows)) * (rowMemory + 150) / info.Size(); ratio > 128 {
+		t.Errorf("%d bytes of memory for each on disk", ratio)
+	} else {
+		t.Logf("%d bytes of memory for each on disk", ratio)
 	}
 }

@@ -289,7 +289,7 @@ func choose(args []string) ([]script.Scenario, error) {
 }
 
 // maxScriptFile bounds the file of a script, in bytes.
-const maxScriptFile = 4 << 20
+const maxScriptFile = 1 << 20
 
 func readScript(file string) (script.Scenario, error) {
 	text, err := evidence.ReadRegular(file, maxScriptFile)
