@@ -389,16 +389,26 @@ func TestOnlyWhatARunHasMadeIsDiscarded(t *testing.T) {
 
 // Logs and identifiers are for who measured, until they hand them on.
 func TestEvidenceIsItsOwners(t *testing.T) {
+	going := begin(t)
+	if _, err := going.Log("broker"); err != nil {
+		t.Fatal(err)
+	}
+	private(t, going.Dir())
 	dir := sealed(t)
 	if err := opened(t, dir).WriteVerdict(nil); err != nil {
 		t.Fatal(err)
 	}
+	private(t, dir)
+}
+
+func private(t *testing.T, dir string) {
+	t.Helper()
 	err := filepath.WalkDir(dir, func(name string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
 		info, err := e.Info()
-		if err == nil && info.Mode().Perm()&0o077 != 0 {
+		if err == nil && info.Mode().Perm()&0o077 != 0 && name != dir { // which the test has made
 			t.Errorf("%s has the mode %s", name, info.Mode())
 		}
 		return err

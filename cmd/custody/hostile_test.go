@@ -147,6 +147,16 @@ func TestAScenariosNameIsNoPath(t *testing.T) {
 			t.Errorf("%s: exit %d: %s", name, code, told)
 		}
 	}
+	actor := filepath.Join(here, "s.scenario")
+	for _, name := range []string{"../../x", "a/b", ".hidden"} { // an actor's, of whose process there is a log
+		text := "scenario s\nproducer p1 to orders\nconsumer " + name + " on orders, child\npublish order-1 by p1\nexpect survives\n"
+		if err := os.WriteFile(actor, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if code, _, told := execute(t, "run", actor, "--out", filepath.Join(here, "a", "b", "out")); code != guarantees.ExitUsage || !strings.Contains(told, "line 3") && !strings.Contains(told, ":3") {
+			t.Errorf("%s: exit %d: %s", name, code, told)
+		}
+	}
 	if entries, err := os.ReadDir(here); err != nil || len(entries) != 1 {
 		t.Errorf("left behind: %v, %v", entries, err)
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"encoding/json"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -274,4 +276,17 @@ func startBroker(t *testing.T, ctx context.Context, args ...string) (*exec.Cmd, 
 		t.Fatalf("the broker said %q", line)
 	}
 	return cmd, address
+}
+
+func TestLicencesAreBuiltIn(t *testing.T) {
+	code, out, told := execute(t, "version", "--licences", "--format", "json")
+	var parts []part
+	if err := json.Unmarshal([]byte(out), &parts); code != 0 || err != nil {
+		t.Fatalf("exit %d, %v: %s", code, err, told)
+	}
+	for _, want := range []part{{Module: "github.com/custodymq/custody", Licence: "Apache-2.0"}, {Module: "github.com/spf13/cobra", Licence: "Apache-2.0"}} {
+		if !slices.ContainsFunc(parts, func(p part) bool { return p.Module == want.Module && p.Licence == want.Licence }) {
+			t.Errorf("%s is not listed: %v", want.Module, parts)
+		}
+	}
 }
