@@ -22,7 +22,7 @@ import (
 	"github.com/custodymq/custody/systems/registry"
 )
 
-// check is one thing that a run depends on. Its error says how to mend it.
+// check is one prerequisite of a run. Its error says how to meet it.
 type check struct {
 	name     string
 	optional bool
@@ -30,8 +30,8 @@ type check struct {
 }
 
 const (
-	enoughSpace = 512 << 20 // bytes for the evidence and the stores of a checklist
-	// engineTime is what a Docker engine has to answer.
+	enoughSpace = 512 << 20 // bytes, for evidence and stores of a checklist
+	// engineTime bounds a Docker engine's answer.
 	engineTime = 20 * time.Second
 )
 
@@ -39,7 +39,7 @@ func doctorCommand() *cobra.Command {
 	var clean bool
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Check this machine, and find what dead runs have left behind",
+		Short: "Check this machine and find what dead runs left behind",
 		Long: `Check what runs need of this machine, and say how to get what is missing. The
 reference broker is built in, and so are servers that are Go modules: for these
 no Docker, no installed server and no C compiler is needed.
@@ -59,7 +59,7 @@ Exit codes: 0 all that is needed is there · 3 something is missing.`,
 	return cmd
 }
 
-// checks is the list.
+// checks lists the prerequisites.
 func checks(ctx context.Context) []check {
 	return append([]check{
 		{"build", false, func() (string, error) {
@@ -123,8 +123,8 @@ func checks(ctx context.Context) []check {
 	}, systemChecks()...)
 }
 
-// systemChecks say of each system whether it is on this machine. Only the
-// built-in ones are needed.
+// systemChecks report whether each system is installed. Only the built-in ones
+// are required.
 func systemChecks() []check {
 	var list []check
 	var last string

@@ -22,12 +22,12 @@ import (
 // RoleName of the broker's process.
 const RoleName = "broker"
 
-// brokerConfig is what that process is told.
+// brokerConfig is passed to the broker's process.
 type brokerConfig struct {
 	Name        string
 	Listen      string
 	Token       string
-	Hostname    string // what the host is called; the real one is not asked
+	Hostname    string // used instead of the machine's own
 	Connections store.Connections
 	History     bool
 	Scale       float64
@@ -36,10 +36,11 @@ type brokerConfig struct {
 	Clock       time.Duration
 }
 
-// vfsName is the armed file system that the process' databases are opened with.
+// vfsName is the fault-injecting VFS with which the process opens its
+// databases.
 const vfsName = "custody-faulty"
 
-// roleState is the process: a broker, its store, and what strikes them.
+// roleState is the broker with its store and fault hooks.
 type roleState struct {
 	server    *broker.Server
 	store     store.Store
@@ -48,8 +49,8 @@ type roleState struct {
 	armed     *storeFaults
 }
 
-// Role is the broker in a process of its own, its store armed below and above
-// the database.
+// Role runs the broker in a child process, with fault hooks above and below the
+// database.
 func Role() process.Role {
 	r := &roleState{}
 	return process.Role{
@@ -83,7 +84,7 @@ func Role() process.Role {
 	}
 }
 
-// method is a command with one parameter and no result.
+// method adapts a command with one parameter and no result.
 func method[T any](do func(T) error) func(context.Context, json.RawMessage) (any, error) {
 	return func(_ context.Context, params json.RawMessage) (any, error) {
 		var v T
@@ -127,8 +128,8 @@ func (r *roleState) start(ctx context.Context, config json.RawMessage, p *proces
 	return nil
 }
 
-// neighbours are the storage identities that scenarios use. A defect that
-// reaches into another partition reaches into the other of the two.
+// neighbours pairs the storage identities that scenarios use. A defect that
+// crosses partitions reaches from one into the other.
 var neighbours = map[string]string{"identity-1": "identity-2", "identity-2": "identity-1"}
 
 func (r *roleState) seed(ctx context.Context, c brokerConfig, options open.Options, cfg *broker.Config) error {
