@@ -10,6 +10,7 @@ import (
 	"math"
 	"net"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/custodymq/custody/broker/client"
@@ -385,6 +386,9 @@ var handshakes = []probe{
 		librarySays(message([]byte("hello"), nil))),
 	listed(strangers, "library-error-of-another", "The client library hears an Error of a request that it never made: its session goes on.", evidence.ProbeIgnored,
 		librarySays(message(head(kindPing, 1<<40, text(tagTopic, place)), nil))),
+	listed(limits, "library", "The client library connects, subscribes, grants a place, publishes, gives an answer that is here also to who waits no longer, receives, acknowledges and unsubscribes.",
+		evidence.ProbeAccepted, libraryWorks),
+	listed(strangers, "library-is-refused", "The client library hears an Error of a request under way: that call is refused, and no other.", evidence.ProbeRefused, relayed(libraryIsRefused)),
 	listed(limits, "library-topic-over", "The client library is given a topic of 256 bytes: it refuses that call, and its session goes on.", evidence.ProbeRefused, func(a *attempt) (systems.Probed, error) {
 		conn, err := client.Dial(a.ctx, a.in.address, client.Options{Name: "stranger", Token: a.in.token})
 		if err != nil {
@@ -407,11 +411,125 @@ var handshakes = []probe{
 // sends, followed by a request: the answer to the former reaches the library
 // first.
 func librarySays(say []byte) func(*attempt) (systems.Probed, error) {
+	return relayed(func(a *attempt, conn *client.Conn, _ *interjection) (systems.Probed, error) {
+		a.write(say)
+		_, err := conn.Lookup(a.ctx, nowhere, time.Second)
+		switch {
+		case err == nil:
+			return came(evidence.ProbeIgnored, "the session goes on"), nil
+		case errors.Is(err, client.ErrRefused):
+			return came(evidence.ProbeEnded, "%v", err), nil
+		}
+		return came(evidence.ProbeMisanswered, "%v", err), nil
+	})
+}
+
+// libraryIsRefused has a question of the client library refused: something that
+// is not understood carries the question's number, and goes before it. Where a
+// heartbeat of the library's own came in between, the next question is tried.
+func libraryIsRefused(a *attempt, conn *client.Conn, next *interjection) (systems.Probed, error) {
+	for request := uint64(askedHello + 1); request < askedHello+6; request++ {
+		say := message(head(kindPing, request, text(tagTopic, place)), nil)
+		next.say.Store(&say)
+		_, err := conn.Lookup(a.ctx, nowhere, time.Second)
+		switch {
+		case err == nil:
+			continue
+		case errors.Is(err, client.ErrRefused):
+			return came(evidence.ProbeRefused, "%v", err), nil
+		case a.ctx.Err() != nil:
+			return came(evidence.ProbeUnanswered, "the library never says so: %v", err), nil
+		}
+		return came(evidence.ProbeMisanswered, "%v", err), nil
+	}
+	return came(evidence.ProbeIgnored, "every question had an answer"), nil
+}
+
+// libraryWorks has the client library do what a client does. That the broker
+// serves is shown first, by a session without the library.
+func libraryWorks(a *attempt) (systems.Probed, error) {
+	if err := a.enter(); err != nil {
+		return systems.Probed{}, err
+	}
+	doing := "connect"
+	err := func() error {
+		conn, err := client.Dial(a.ctx, a.in.address, client.Options{Name: "stranger", Token: a.in.token})
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		const topic = place + "/library"
+		doing = "subscribe"
+		sub, err := conn.Subscribe(a.ctx, client.Filter{Topic: topic, Mode: wire.AtLeastOnce})
+		if err != nil {
+			return err
+		}
+		doing = "grant"
+		if err := sub.Grant(1); err != nil {
+			return err
+		}
+		doing = "publish"
+		call, err := conn.Publish(a.ctx, wire.Message{Topic: topic, Mode: wire.AtLeastOnce, Payload: []byte("hello")})
+		if err != nil {
+			return err
+		}
+		if _, err := call.Wait(a.ctx); err != nil {
+			return err
+		}
+		doing = "give an answer that is here to who waits no longer"
+		ended, cancel := context.WithCancel(a.ctx)
+		cancel()
+		for range 32 {
+			if _, err := call.Wait(ended); err != nil {
+				return err
+			}
+		}
+		doing = "receive"
+		d, err := sub.Receive(a.ctx)
+		if err != nil {
+			return err
+		}
+		doing = "acknowledge"
+		if m, err := d.Ack(a.ctx); err != nil {
+			return err
+		} else if m.Answer != wire.Accepted {
+			return fmt.Errorf("answer %d: %s", m.Answer, m.Reason)
+		}
+		doing = "unsubscribe"
+		return sub.Unsubscribe(a.ctx)
+	}()
+	switch {
+	case err == nil:
+		return came(evidence.ProbeAccepted, "it does"), nil
+	case a.ctx.Err() != nil:
+		return came(evidence.ProbeUnanswered, "it did not %s: %v", doing, err), nil
+	}
+	return came(evidence.ProbeMisanswered, "it did not %s: %v", doing, err), nil
+}
+
+// interjection is said to the broker ahead of what the client library says next.
+type interjection struct {
+	io.Writer
+	say atomic.Pointer[[]byte]
+}
+
+func (i *interjection) Write(b []byte) (int, error) {
+	if say := i.say.Swap(nil); say != nil {
+		if _, err := i.Writer.Write(*say); err != nil {
+			return 0, err
+		}
+	}
+	return i.Writer.Write(b)
+}
+
+// relayed lets the client library connect through the probe's own connection.
+func relayed(try func(*attempt, *client.Conn, *interjection) (systems.Probed, error)) func(*attempt) (systems.Probed, error) {
 	return func(a *attempt) (systems.Probed, error) {
 		ln, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			return systems.Probed{}, fmt.Errorf("zeromq: probe: %w", err)
 		}
+		next := &interjection{Writer: a.nc}
 		var relay tasks.Group
 		defer relay.Wait()
 		defer ln.Close()
@@ -420,8 +538,8 @@ func librarySays(say []byte) func(*attempt) (systems.Probed, error) {
 			if err != nil {
 				return
 			}
-			// When one direction ends, so does the other.
-			relay.Go(func() { _, _ = io.Copy(a.nc, nc); a.nc.Close() })
+			// Each direction ends with its source, and then ends the other.
+			relay.Go(func() { _, _ = io.Copy(next, nc); a.nc.Close() })
 			_, _ = io.Copy(nc, a.nc)
 			nc.Close()
 		})
@@ -430,15 +548,7 @@ func librarySays(say []byte) func(*attempt) (systems.Probed, error) {
 			return systems.Probed{}, fmt.Errorf("zeromq: probe: %w", err)
 		}
 		defer conn.Close()
-		a.write(say)
-		_, err = conn.Lookup(a.ctx, nowhere, time.Second)
-		switch {
-		case err == nil:
-			return came(evidence.ProbeIgnored, "the session goes on"), nil
-		case errors.Is(err, client.ErrRefused):
-			return came(evidence.ProbeEnded, "%v", err), nil
-		}
-		return came(evidence.ProbeMisanswered, "%v", err), nil
+		return try(a, conn, next)
 	}
 }
 
@@ -608,6 +718,7 @@ var lengths = []probe{
 	refused(limits, "header-over", "A header of 1025 bytes.", publishes(once(headers("name", long(1021)))...)),
 	delivered("header-name", "A header whose name has 1024 bytes.", once(headers(long(1024), ""))...),
 	delivered("headers", "64 headers.", once(many(64))...),
+	delivered("header-lengths", "Headers of 127, 128 and 129 bytes: a length takes a second byte in between.", once(headers("a", long(127), "b", long(128), "c", long(129)))...),
 	refused(limits, "headers-over", "65 headers.", publishes(once(many(65))...)),
 	delivered("everything", "Every field of a publish at its limit.", text(tagTopic, long(255)), number(tagMode, modeMost),
 		text(tagBusiness, long(128)), text(tagMessage, "m"+long(127)), text(tagKey, long(128)), large(), milliseconds(tagTTL, tenYears)),
@@ -713,6 +824,33 @@ var impossible = []probe{
 			}
 		}
 	}),
+	listed(requests, "filter-parent", "A publish to the topic below which a subscription takes all: it gets that too.", evidence.ProbeAccepted, func(a *attempt) (systems.Probed, error) {
+		if err := a.listens(place+"/#", modeMost, 1); err != nil {
+			return systems.Probed{}, err
+		}
+		a.write(message(publishes(once()...), nil))
+		h, err := a.hear()
+		if err != nil {
+			return broken(err), nil
+		}
+		if h.kind != kindDeliver {
+			return judgedBy(h, expected{kind: kindPublishReply, request: asked}), nil
+		}
+		return came(evidence.ProbeAccepted, "it came"), nil
+	}),
+	listed(requests, "id-of-another", "A publish under the message ID of another business ID.", evidence.ProbeRefused, func(a *attempt) (systems.Probed, error) {
+		if err := a.subscribed(modeLeast, 1); err != nil {
+			return systems.Probed{}, err
+		}
+		a.write(message(head(kindPublish, series, text(tagTopic, place), number(tagMode, modeLeast), text(tagBusiness, "probe-a"), text(tagMessage, "probe-id")), nil))
+		if _, err := a.until(kindDeliver); err != nil {
+			return systems.Probed{}, err
+		}
+		if err := a.acknowledged("probe-id"); err != nil {
+			return systems.Probed{}, err
+		}
+		return a.asks(message(publishes(text(tagTopic, place), number(tagMode, modeLeast), text(tagBusiness, "probe-b"), text(tagMessage, "probe-id")), nil), expected{kind: kindPublishReply, request: asked, answer: answerDeclined}), nil
+	}).because(evidence.CauseInvalid),
 	answered("ack-of-nothing", "An Ack of a message that does not exist.", evidence.ProbeRefused, kindAck, answerRefused, text(tagMessage, nowhere)),
 	answered("nack-of-nothing", "A Nack of a message that does not exist.", evidence.ProbeRefused, kindNack, answerRefused, text(tagMessage, nowhere)),
 	answered("ack-without-id", "An Ack without a message ID.", evidence.ProbeRefused, kindAck, answerRefused),

@@ -7,7 +7,11 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
+	"syscall"
 	"time"
+
+	"github.com/ncruces/go-sqlite3"
 
 	"github.com/custodymq/custody/broker"
 	"github.com/custodymq/custody/broker/defects"
@@ -49,12 +53,26 @@ type roleState struct {
 	armed     *storeFaults
 }
 
+// ofTheMachine are the errors of a start that accuse no broker.
+var ofTheMachine = []error{
+	context.DeadlineExceeded, context.Canceled, store.ErrFull,
+	syscall.EADDRINUSE, syscall.EADDRNOTAVAIL, syscall.EACCES, syscall.EPERM, syscall.EROFS, syscall.EIO,
+	syscall.ENOSPC, syscall.EDQUOT, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE,
+	sqlite3.FULL, sqlite3.IOERR, sqlite3.CANTOPEN, sqlite3.NOMEM, sqlite3.PERM, sqlite3.READONLY, sqlite3.BUSY, sqlite3.LOCKED,
+}
+
 // Role runs the broker in a child process, with fault hooks above and below the
 // database.
 func Role() process.Role {
 	r := &roleState{}
 	return process.Role{
-		Start: r.start,
+		Start: func(ctx context.Context, config json.RawMessage, p *process.Parent) error {
+			err := r.start(ctx, config, p)
+			if slices.ContainsFunc(ofTheMachine, func(e error) bool { return errors.Is(err, e) }) {
+				err = fmt.Errorf("%w: %w", process.ErrUnfit, err)
+			}
+			return err
+		},
 		Stop: func(ctx context.Context) error {
 			if r.server == nil {
 				return nil
