@@ -24,7 +24,7 @@ func (m *Manifest) check() error {
 		{"known", len(m.Known)}, {"versions", len(m.Versions)},
 	} {
 		if list.entries > maxList {
-			return fmt.Errorf("%s: %d entries are more than the bound of %d", list.field, list.entries, maxList)
+			return fmt.Errorf("%s: %d entries exceed the limit of %d", list.field, list.entries, maxList)
 		}
 	}
 	l := m.Profile.Limits

@@ -74,7 +74,7 @@ var ErrClosed = errors.New("evidence: recorded after the run was closed")
 // is zero.
 func Create(dir string, m Manifest, script []byte) (*Recorder, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("evidence: cannot make the run's folder: %w", err)
+		return nil, fmt.Errorf("evidence: the run directory could not be created: %w", err)
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {

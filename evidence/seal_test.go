@@ -327,12 +327,12 @@ func TestAManifestWithoutEndIsRefused(t *testing.T) {
 	for _, list := range []string{"claims", "reached", "faults"} {
 		dir := golden(t)
 		rewrite(t, dir, manifestFile, replaced(`"`+list+`": [`, `"`+list+`": [`+strings.Repeat("{},", maxList+1)))
-		if _, err := Open(dir); err == nil || !strings.Contains(err.Error(), list+": ") || !strings.Contains(err.Error(), "more than the bound") {
+		if _, err := Open(dir); err == nil || !strings.Contains(err.Error(), list+": ") || !strings.Contains(err.Error(), "limit") {
 			t.Errorf("%s: %v", list, err)
 		}
 	}
 	rewrite(t, dir, manifestFile, func(b []byte) []byte { return append(b, bytes.Repeat([]byte{' '}, maxManifest)...) })
-	if _, err := Open(dir); err == nil || !strings.Contains(err.Error(), "more than the bound") {
+	if _, err := Open(dir); err == nil || !strings.Contains(err.Error(), "limit") {
 		t.Error(err)
 	}
 }
