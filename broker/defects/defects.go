@@ -311,7 +311,7 @@ var all = []Defect{
 	},
 	{
 		Name: "session-dropped", Text: "a session is ended after thirty deliveries",
-		Breaks: sessionStability, Follows: []string{answered, availability, recoveryBounded},
+		Breaks: sessionStability, Follows: []string{answered, availability, recoveryBounded, redeliveryOrder},
 		SeenIn: "a load of more than a few messages", Machine: dropSessions,
 	},
 	{
