@@ -48,6 +48,12 @@ func TestStore(t *testing.T) {
 				}
 				return storetest.Database{
 					Open: open(false), History: open(true), Durable: true,
+					Bounded: func(t *testing.T, p store.Partition, n int) store.Store {
+						return mustOpen(t, Options{Path: path, Partition: p, Sync: sync, MaxSettled: n})
+					},
+					Damage: func(t *testing.T, _ store.Store, id string) {
+						exec(t, path, fmt.Sprintf(`UPDATE custody_row SET topic='elsewhere' WHERE message_id='%s'`, id))
+					},
 					Age: func(t *testing.T, s store.Store, id string, version uint8) {
 						aging := change{"age", []field{versionField}}
 						execWith(t, path, aging.register, fmt.Sprintf(`UPDATE custody_row SET version=%d, %s WHERE message_id='%s'`,
