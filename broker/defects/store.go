@@ -86,8 +86,8 @@ func ignoreFailures(inner store.Store, _ Options) store.Store {
 
 // unreadableBacklog has no start over a message that waits.
 func unreadableBacklog(inner store.Store, _ Options) store.Store {
-	return edited{Store: inner, load: func(ctx context.Context, fn func(store.Row) error) error {
-		return inner.Load(ctx, func(r store.Row) error {
+	return edited{Store: inner, load: func(ctx context.Context, settled int, fn func(store.Row) error) error {
+		return inner.Load(ctx, settled, func(r store.Row) error {
 			if r.State == store.Pending {
 				return errors.New("a pending row cannot be read")
 			}
