@@ -16,6 +16,17 @@ var orderScopes = []string{"", "connection", "key", "partition"}
 
 // check rejects a manifest with values that no run can have.
 func (m *Manifest) check() error {
+	for _, list := range []struct {
+		field   string
+		entries int
+	}{
+		{"claims", len(m.Claims)}, {"expect", len(m.Expect)}, {"reached", len(m.Reached)}, {"faults", len(m.Faults)},
+		{"known", len(m.Known)}, {"versions", len(m.Versions)},
+	} {
+		if list.entries > maxList {
+			return fmt.Errorf("%s: %d entries exceed the limit of %d", list.field, list.entries, maxList)
+		}
+	}
 	l := m.Profile.Limits
 	for _, p := range []struct {
 		field string

@@ -3,6 +3,7 @@ package evidence
 import (
 	"bufio"
 	"bytes"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,8 +12,8 @@ import (
 	"iter"
 	"os"
 	"path"
-	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/klauspost/compress/zstd"
@@ -31,18 +32,45 @@ import (
 type Run struct {
 	dir         folder
 	manifest    Manifest
+	maxEvents   uint64
 	raw         []byte // manifest.json
 	manifestErr error  // how it differs from what was sealed
 }
 
 // Bounds on what is read.
 const (
-	maxManifest = 16 << 20
-	maxScript   = 16 << 20
+	maxManifest = 2 << 20
+	maxScript   = 1 << 20   // a longer one is not parsed
+	maxList     = 4 << 10   // entries of each list in a manifest
 	maxWindow   = 32 << 20  // of a compressed file
 	maxRowBytes = 512 << 20 // of rows, which are held in memory; not compressed
 	maxRowLines = 2 << 20   // snapshots and rows
+	rowMemory   = 256       // bytes that a row or snapshot takes beside its line's
+	maxEvents   = 16 << 20  // unless EventsVariable says otherwise
 )
+
+// EventsVariable names the environment variable with the number of events that
+// a run may have. They are read one by one, but judging remembers each message:
+// about 1 KiB of memory for an event at worst.
+const EventsVariable = "CUSTODY_MAX_EVENTS"
+
+// eventBound is how many events are read of a run.
+func eventBound() (uint64, error) {
+	text := os.Getenv(EventsVariable)
+	if text == "" {
+		return maxEvents, nil
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil || n == 0 {
+		return 0, fmt.Errorf("evidence: %s is %q; it must be a number of events, such as %d", EventsVariable, text, 4*maxEvents)
+	}
+	return n, nil
+}
+
+// unpacked is the most that a compressed file of this many bytes may take once it
+// is read: zstd can make gigabytes of a few of them. What Custody writes takes some
+// 25 times its size, for identities and digests do not compress.
+func unpacked(packed int64) int64 { return 64<<20 + 256*packed }
 
 // ErrNewerFormat: the run was written by a later Custody.
 var ErrNewerFormat = errors.New("evidence: the run is of a newer format")
@@ -51,7 +79,11 @@ var ErrNewerFormat = errors.New("evidence: the run is of a newer format")
 // ones refused with ErrNewerFormat. The folder is not trusted: no link in
 // it is followed, and only regular files are read.
 func Open(dir string) (*Run, error) {
-	r := &Run{dir: folder(dir)}
+	bound, err := eventBound()
+	if err != nil {
+		return nil, err
+	}
+	r := &Run{dir: folder(dir), maxEvents: bound}
 	b, err := r.dir.read(manifestFile, maxManifest)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("evidence: %s is not a run folder: it has no %s: %w", dir, manifestFile, err)
@@ -93,8 +125,8 @@ func (r *Run) Manifest() Manifest { return r.manifest }
 // Script of the scenario, as it was run.
 func (r *Run) Script() ([]byte, error) { return r.dir.read(scriptFile, maxScript) }
 
-// WriteVerdict saves a judgement, replacing any earlier one.
-func (r *Run) WriteVerdict(b []byte) error { return replaceFile(string(r.dir), verdictFile, b) }
+// WriteVerdict saves a judgement in place of any before.
+func (r *Run) WriteVerdict(b []byte) error { return r.dir.replaceFile(verdictFile, b) }
 
 // Logs are the names that LogTail takes, sorted.
 func (r *Run) Logs() ([]string, error) {
@@ -155,7 +187,7 @@ func (r *Run) History() (*History, error) {
 		if r.manifest.End != nil {
 			want = int64(r.manifest.End.Events)
 		}
-		h.Events = eventsOf(events, want, r.manifest.Format)
+		h.Events = eventsOf(events, want, r.maxEvents, r.manifest.Format)
 	}
 	if rows, err := r.lines(rowsFile); err != nil {
 		damaged(err)
@@ -170,9 +202,9 @@ func (r *Run) History() (*History, error) {
 
 func noEvents(func(*Event, error) bool) {}
 
-// eventsOf reads the events; want is their number, or -1 if it is unknown.
-// Sequence numbers without a gap prove that no line was lost.
-func eventsOf(f *lineFile, want int64, format int) iter.Seq2[*Event, error] {
+// eventsOf reads the events; want is how many there are, -1 where nobody has
+// said so. Numbers without a gap prove that no line was lost.
+func eventsOf(f *lineFile, want int64, bound uint64, format int) iter.Seq2[*Event, error] {
 	return func(yield func(*Event, error) bool) {
 		var d Decoder
 		var e Event
@@ -181,7 +213,9 @@ func eventsOf(f *lineFile, want int64, format int) iter.Seq2[*Event, error] {
 			if err == nil {
 				err = d.Decode(line, &e)
 			}
-			if n++; err == nil && want >= 0 && n > uint64(want) {
+			if n++; err == nil && n > bound {
+				err = fmt.Errorf("more than the %d events that are read; set %s to read more", bound, EventsVariable)
+			} else if err == nil && want >= 0 && n > uint64(want) {
 				err = fmt.Errorf("the manifest says that there are %d events", want)
 			} else if err == nil && e.Seq != n {
 				err = fmt.Errorf("event number %d where %d was expected: lines are missing, duplicated or reordered", e.Seq, n)
@@ -208,10 +242,14 @@ func eventsOf(f *lineFile, want int64, format int) iter.Seq2[*Event, error] {
 func readSnapshots(h *History, f *lineFile) error {
 	var due int // rows of the last snapshot that must follow
 	n := 0
+	var held int64 // bytes of memory
 	for line, err := range f.all() {
 		n++
+		held += rowMemory + int64(len(line))
 		switch {
 		case err != nil:
+		case f.packed && held > unpacked(f.size):
+			err = fmt.Errorf("more than the %d bytes of memory that %d bytes on disk may take: Custody writes no such file", unpacked(f.size), f.size)
 		case n > maxRowLines:
 			err = fmt.Errorf("more than the %d lines that are read", maxRowLines)
 		case due > 0:
@@ -255,7 +293,7 @@ type lineFile struct {
 	name   string
 	path   string // for messages
 	packed bool
-	size   int64 // plain: where the last complete line ends
+	size   int64 // packed: on disk; plain: where the last complete line ends
 	torn   bool  // plain: something follows that
 	most   int64 // bound on the uncompressed bytes; 0 is none
 }
@@ -269,7 +307,15 @@ func (r *Run) lines(name string) (*lineFile, error) {
 	}
 	if packed := name + packedSuffix; r.dir.exists(packed) {
 		l.name, l.path, l.packed = packed, r.dir.path(packed), true
-		return l, nil
+		f, info, err := r.dir.open(packed)
+		if err != nil {
+			return nil, fmt.Errorf("evidence: cannot read %s: %w", l.path, err)
+		}
+		l.size = info.Size()
+		if most := unpacked(l.size); l.most == 0 || most < l.most {
+			l.most = most
+		}
+		return l, f.Close()
 	}
 	f, info, err := r.dir.open(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -319,7 +365,7 @@ func (f *lineFile) all() iter.Seq2[[]byte, error] {
 			read += int64(len(line))
 			switch {
 			case err == nil && f.most > 0 && read > f.most:
-				err = fmt.Errorf("more than the %d bytes that are read", f.most)
+				err = fmt.Errorf("more than the %d bytes that may be read of %d on disk: Custody writes no such file", f.most, f.size)
 			case err == nil:
 			case errors.Is(err, io.EOF) && len(line) == 0:
 				return
@@ -335,20 +381,25 @@ func (f *lineFile) all() iter.Seq2[[]byte, error] {
 	}
 }
 
-// pack compresses the first size bytes of a plain file and then removes it, so
-// that one of the two files is always whole.
-func pack(dir, name string, size int64) (err error) {
+// pack replaces the first size bytes of a plain file by a compressed one. The
+// plain file goes last, so that one of the two is always whole.
+func (dir folder) pack(name string, size int64) (err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("evidence: cannot compress %s (is the disk full?): %w", name, err)
 		}
 	}()
-	plain, err := os.Open(filepath.Join(dir, name))
+	root, err := dir.root()
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	plain, err := root.Open(name)
 	if err != nil {
 		return err
 	}
 	defer plain.Close()
-	err = replace(dir, name+packedSuffix, func(w io.Writer) error {
+	err = dir.replace(name+packedSuffix, func(w io.Writer) error {
 		z, err := zstd.NewWriter(w, zstd.WithEncoderConcurrency(1))
 		if err != nil {
 			return err
@@ -362,49 +413,48 @@ func pack(dir, name string, size int64) (err error) {
 	if err != nil {
 		return err
 	}
-	return os.Remove(filepath.Join(dir, name))
+	return root.Remove(name)
 }
 
-// replaceFile replaces a file atomically.
-func replaceFile(dir, name string, content []byte) error {
-	return replace(dir, name, func(w io.Writer) error {
+// replaceFile puts a file in place whole, or leaves what was there.
+func (dir folder) replaceFile(name string, content []byte) error {
+	return dir.replace(name, func(w io.Writer) error {
 		_, err := w.Write(content)
 		return err
 	})
 }
 
-// replace writes a temporary file, syncs it, renames it and syncs the folder, so
-// that even after a crash of the machine there is the old file or the new one.
-// The temporary name is random, so that no link can be planted under it.
-func replace(dir, name string, write func(io.Writer) error) error {
-	f, err := os.CreateTemp(dir, "."+name+"-*"+tempSuffix)
+// replace writes beside the file, syncs, renames, and syncs the folder, so that
+// after a crash of the machine too there is the old file or the new one. The
+// file beside it has a name that nobody can have planted a link under.
+func (dir folder) replace(name string, write func(io.Writer) error) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("evidence: cannot write %s: %w", name, err)
+		}
+	}()
+	root, err := dir.root()
 	if err != nil {
-		return fmt.Errorf("evidence: cannot write %s: %w", name, err)
+		return err
 	}
-	temp := f.Name()
+	defer root.Close()
+	temp := "." + name + "-" + rand.Text() + tempSuffix
+	f, err := root.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
 	err = write(f)
-	if err == nil {
-		err = f.Chmod(0o644) // a temporary file is readable by its owner only
-	}
 	if err == nil {
 		err = f.Sync()
 	}
 	err = errors.Join(err, f.Close())
 	if err == nil {
-		err = os.Rename(temp, filepath.Join(dir, name))
-	}
-	if err == nil {
-		err = syncFolder(dir)
+		err = root.Rename(temp, name)
 	}
 	if err != nil {
-		_ = os.Remove(temp)
-		return fmt.Errorf("evidence: cannot write %s: %w", name, err)
+		return errors.Join(err, root.Remove(temp))
 	}
-	return nil
-}
-
-func syncFolder(dir string) error {
-	d, err := os.Open(dir)
+	d, err := root.Open(".")
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"strings"
+	"unicode"
 
 	"golang.org/x/sys/unix"
 )
@@ -63,6 +65,27 @@ func (dir folder) root() (*os.Root, error) {
 		return nil, err
 	}
 	return os.OpenRoot(string(dir))
+}
+
+// lock takes the folder for its recorder, until the file is closed or the
+// process is gone. Whoever else asks meanwhile is refused.
+func (dir folder) lock() (*os.File, error) {
+	root, err := dir.root()
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	f, err := root.Open(".")
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			err = errors.New("a run is being recorded in it")
+		}
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
 }
 
 // exists reports whether there is an entry of this name, even a dangling link.
@@ -135,6 +158,21 @@ func readBounded(f io.Reader, info fs.FileInfo, limit int64) ([]byte, error) {
 		err = fmt.Errorf("it exceeds the limit of %d bytes", limit)
 	}
 	return b, err
+}
+
+// maxFileName leaves room for what is appended to a name.
+const maxFileName = 200
+
+// FileName says why name cannot be that of a file or folder; nil if it can. It
+// may be the word of a script, a profile or a manifest that somebody else has
+// written: whatever is named after such a word is checked here, so that it
+// cannot choose where evidence goes, or hide it.
+func FileName(name string) error {
+	bad := func(r rune) bool { return r == '/' || r == '\\' || unicode.IsControl(r) }
+	if name == "" || len(name) > maxFileName || name[0] == '.' || strings.ContainsFunc(name, bad) {
+		return fmt.Errorf("%q cannot be the name of a file: leave out slashes and a leading dot, and use at most %d bytes", name, maxFileName)
+	}
+	return nil
 }
 
 func regular(info fs.FileInfo) error {

@@ -7,8 +7,7 @@ import (
 	"io"
 	"maps"
 	"os"
-	"path/filepath"
-	"strings"
+	"path"
 	"sync"
 	"time"
 
@@ -36,6 +35,7 @@ type Recorder struct {
 	err       error
 	failed    chan struct{}
 	closed    bool
+	lock      *os.File // of the folder, until Close
 
 	rowsMu   sync.Mutex
 	rows     appendFile
@@ -73,8 +73,8 @@ var ErrClosed = errors.New("evidence: recorded after the run was closed")
 // the run's clock. It sets Format and End of the manifest, and StartedAt if it
 // is zero.
 func Create(dir string, m Manifest, script []byte) (*Recorder, error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, fmt.Errorf("evidence: the run folder could not be created: %w", err)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("evidence: the run directory could not be created: %w", err)
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -104,7 +104,8 @@ func Create(dir string, m Manifest, script []byte) (*Recorder, error) {
 	if err := r.create(script); err != nil {
 		r.events.close()
 		r.rows.close()
-		return nil, fmt.Errorf("evidence: cannot create the files of the run in %s (is the folder writable, the disk full?): %w", dir, err)
+		r.lock.Close()
+		return nil, fmt.Errorf("evidence: cannot begin the run in %s (is the folder writable, the disk full?): %w", dir, err)
 	}
 	return r, nil
 }
@@ -115,23 +116,31 @@ const versionOfCustody = "custody"
 // create writes the manifest last, so that a folder with a manifest is complete.
 // If two create the same run, the second fails to make the folder of logs.
 func (r *Recorder) create(script []byte) (err error) {
-	if err := os.Mkdir(filepath.Join(r.dir, logsFolder), 0o755); err != nil {
+	root, err := folder(r.dir).root()
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	if err := root.Mkdir(logsFolder, 0o700); err != nil {
 		return err
 	}
 	defer func() {
 		if err != nil { // leave the folder empty, so that the caller can try again
 			for _, name := range []string{manifestFile, rowsFile, eventsFile, scriptFile, logsFolder} {
-				_ = os.Remove(filepath.Join(r.dir, name))
+				_ = root.Remove(name)
 			}
 		}
 	}()
-	if err := replaceFile(r.dir, scriptFile, script); err != nil {
+	if r.lock, err = folder(r.dir).lock(); err != nil {
 		return err
 	}
-	if err := r.events.open(r.dir, eventsFile); err != nil {
+	if err := folder(r.dir).replaceFile(scriptFile, script); err != nil {
 		return err
 	}
-	if err := r.rows.open(r.dir, rowsFile); err != nil {
+	if err := r.events.open(root, eventsFile); err != nil {
+		return err
+	}
+	if err := r.rows.open(root, rowsFile); err != nil {
 		return err
 	}
 	return r.writeManifest()
@@ -281,7 +290,7 @@ func (r *Recorder) writeManifest() error {
 	if err != nil {
 		return err
 	}
-	return replaceFile(r.dir, manifestFile, b)
+	return folder(r.dir).replaceFile(manifestFile, b)
 }
 
 // Close ends the run: it compresses events and rows, seals all files and rewrites
@@ -303,7 +312,7 @@ func (r *Recorder) Close(end End) error {
 	r.rowsMu.Lock()
 	defer r.rowsMu.Unlock()
 	for _, f := range []*appendFile{&r.events, &r.rows} {
-		if err := errors.Join(f.close(), pack(r.dir, f.name, f.size)); err != nil {
+		if err := errors.Join(f.close(), folder(r.dir).pack(f.name, f.size)); err != nil {
 			r.fail(err)
 		}
 	}
@@ -327,7 +336,7 @@ func (r *Recorder) Close(end End) error {
 	r.manifestMu.Lock()
 	defer r.manifestMu.Unlock()
 	r.manifest.End = &end
-	if err := r.writeManifest(); err != nil {
+	if err := errors.Join(r.writeManifest(), r.lock.Close()); err != nil {
 		r.fail(err)
 	}
 	return r.Err()
@@ -341,8 +350,8 @@ type appendFile struct {
 	size int64
 }
 
-func (a *appendFile) open(dir, name string) error {
-	f, err := os.OpenFile(filepath.Join(dir, name), os.O_WRONLY|os.O_APPEND|os.O_CREATE|os.O_EXCL, 0o644)
+func (a *appendFile) open(root *os.Root, name string) error {
+	f, err := root.OpenFile(name, os.O_WRONLY|os.O_APPEND|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
@@ -381,8 +390,8 @@ const maxLog = 8 << 20
 // process; the error is the recorder's Err. Safe for concurrent use. Closing the
 // recorder closes it.
 func (r *Recorder) Log(name string) (io.WriteCloser, error) {
-	if name == "" || name != filepath.Base(name) || strings.HasPrefix(name, ".") {
-		return nil, fmt.Errorf("evidence: %q cannot name a log: use the name of an actor", name)
+	if err := FileName(name); err != nil {
+		return nil, fmt.Errorf("evidence: a log: %w: use the name of an actor", err)
 	}
 	r.logsMu.Lock()
 	defer r.logsMu.Unlock()
@@ -392,7 +401,12 @@ func (r *Recorder) Log(name string) (io.WriteCloser, error) {
 	if r.logs[name] != nil {
 		return nil, fmt.Errorf("evidence: log %q is open already: close it before its process is started again", name)
 	}
-	f, err := os.OpenFile(filepath.Join(r.dir, logsFolder, name+logSuffix), os.O_WRONLY|os.O_APPEND|os.O_CREATE|unix.O_NOFOLLOW, 0o644)
+	root, err := folder(r.dir).root()
+	if err != nil {
+		return nil, fmt.Errorf("evidence: cannot open log %q: %w", name, err)
+	}
+	defer root.Close()
+	f, err := root.OpenFile(path.Join(logsFolder, name+logSuffix), os.O_WRONLY|os.O_APPEND|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("evidence: cannot open log %q: %w", name, err)
 	}

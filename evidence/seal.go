@@ -71,8 +71,12 @@ func checkManifest(b []byte, m *Manifest) error {
 	return nil
 }
 
-// maxLogs bounds the logs of a run that are sealed and listed.
-const maxLogs = 1000
+// maxLogs of a run are sealed and listed, beside the script, events and rows,
+// each plain, compressed, or both.
+const (
+	maxLogs   = 1000
+	maxSealed = maxLogs + 5
+)
 
 // seal describes the files of a run that has ended, sorted by name.
 func (dir folder) seal() ([]SealedFile, error) {
@@ -159,8 +163,16 @@ const maxDamage = 4
 
 // checkFiles reports which files differ from what was sealed, and how.
 func (dir folder) checkFiles(sealed []SealedFile) (damage []string) {
+	more := 0
 	tell := func(name, format string, args ...any) {
+		if len(damage) == maxDamage {
+			more++
+			return
+		}
 		damage = append(damage, name+": "+fmt.Sprintf(format, args...))
+	}
+	if len(sealed) > maxSealed {
+		return []string{fmt.Sprintf("%s: end.files: %d, and a run has at most %d", manifestFile, len(sealed), maxSealed)}
 	}
 	var names []string
 	for i, s := range sealed {
@@ -194,8 +206,8 @@ func (dir folder) checkFiles(sealed []SealedFile) (damage []string) {
 			tell(name, "it was added after the run ended")
 		}
 	}
-	if more := len(damage) - maxDamage; more > 0 {
-		damage = append(damage[:maxDamage], fmt.Sprintf("and %d more", more))
+	if more > 0 {
+		damage = append(damage, fmt.Sprintf("and %d more", more))
 	}
 	return damage
 }

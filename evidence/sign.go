@@ -24,7 +24,7 @@ func (r *Run) Sign(key ed25519.PrivateKey) error {
 	if damage := r.Damage(); damage != "" {
 		return fmt.Errorf("evidence: %s cannot be signed: it is damaged: %s", r.dir, damage)
 	}
-	return replaceFile(string(r.dir), signatureFile, ed25519.Sign(key, r.raw))
+	return r.dir.replaceFile(signatureFile, ed25519.Sign(key, r.raw))
 }
 
 // CheckSignature verifies that the manifest was signed with this key. Whether the

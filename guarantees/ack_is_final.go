@@ -68,7 +68,7 @@ func (v view) late(r *receipt) bool {
 // undone reports whether the broker crashed by itself before it had to make the
 // acknowledgement durable.
 func (v view) undone(r *receipt) bool {
-	return !v.Profile.ConfirmIsDurable && v.FailedAround(r, true)
+	return !v.Profile.ConfirmIsDurable && v.CrashedAround(r)
 }
 
 func (c *final) again(v view, e *evidence.Event, m *message, r *receipt, out *ruling, kind, what string) {

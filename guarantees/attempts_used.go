@@ -8,14 +8,15 @@ import (
 
 var attemptsUsed = Guarantee{
 	Name: evidence.AttemptsUsed, Usual: "DLQ, no early dead letter",
-	Text: "A message is dead-lettered only when its attempts are used up, it was rejected or it expired, its dead letter keeps the count, a first delivery says so, and what is dead is not served.",
-	Rule: "The deliveries that its subscriber or its link saw are counted; where a fault, an order or the end of a session may have swallowed one, only the system's own count can prove that a dead letter was early. Served after it was seen dead is proven by a session opened after, or later than the in-flight bound; a redrive by command begins anew, and a message with several logical subscribers proves nothing.",
-	new:  func() checker { return &burial{redriven: make(map[ref]bool)} },
+	Text: "A message is dead-lettered only when its attempts are used up, it was rejected or it expired, its dead letter keeps the count, a delivery says truly whether it is the first, and what is dead is not served.",
+	Rule: "The deliveries that its subscriber or its link saw are counted; where a fault, an order or the end of a session may have swallowed one, only the system's own count can prove that a dead letter was early. Served after it was seen dead is proven by a session opened after, or later than the in-flight bound; a redrive by command begins anew, which its first delivery says, and a message with several logical subscribers proves nothing.",
+	new:  func() checker { return &burial{redriven: make(map[ref]bool), fresh: make(map[ref]stamp)} },
 }
 
 type burial struct {
 	redriven map[ref]bool
-	unnamed  bool // a redrive that names no known message
+	fresh    map[ref]stamp // redriven then, and not delivered since
+	unnamed  bool          // a redrive that names no known message
 	served   []resurrection
 	strange  suspicions // first deliveries with a later attempt number
 }
@@ -30,12 +31,20 @@ func (c *burial) on() []evidence.Kind {
 }
 
 func (c *burial) observe(v view, e *evidence.Event, m *message, r *receipt, out *ruling) {
+	if m != nil && m.Struck == nil && v.Profile.MarksAgain && e.Attempt > 1 && e.Mark == evidence.MarkFirst {
+		f := v.finding(m, r, "mark-denies-count", BrokerToConsumer, e.Seq)
+		f.Text = fmt.Sprintf("a delivery of %s says that it is the first, and attempt %d", v.Label(m), e.Attempt)
+		out.violate(byEvents, f)
+	}
 	switch {
 	case e.Kind == evidence.Commanded:
 		if e.Command == evidence.CommandRedrive {
 			if m := v.Resolve(e.PublishID, e.MessageID, e.BusinessID); m != nil {
 				for _, o := range v.Group(m) {
 					c.redriven[o.Ref] = true
+					if len(o.Receipts) == 1 && o.Sent <= o.Receipts[0].Deliveries { // none waits in its client
+						c.fresh[o.Ref] = v.Now
+					}
 				}
 			} else {
 				c.unnamed = true
@@ -43,7 +52,11 @@ func (c *burial) observe(v view, e *evidence.Event, m *message, r *receipt, out 
 		}
 	case m == nil:
 	case r.Deliveries == 1:
-		c.first(v, e, m, r, out)
+		c.first(v, e, m, r, m.Called, "first delivery", out)
+	case c.fresh[m.Ref].Seq != 0:
+		since := c.fresh[m.Ref]
+		delete(c.fresh, m.Ref)
+		c.first(v, e, m, r, since, "first delivery after its redrive", out)
 	case m.DeadLettered.Seq != 0:
 		c.again(v, e, m, m.DeadLettered)
 	case m.Lookups != nil && m.Sole():
@@ -56,24 +69,25 @@ func (c *burial) observe(v view, e *evidence.Event, m *message, r *receipt, out 
 	}
 }
 
-// first judges the attempt number of the first delivery that a subscriber sees.
-func (c *burial) first(v view, e *evidence.Event, m *message, r *receipt, out *ruling) {
+// first judges the attempt number of the first delivery that a subscriber sees
+// since a time: that of the publish, or of a redrive.
+func (c *burial) first(v view, e *evidence.Event, m *message, r *receipt, since stamp, which string, out *ruling) {
 	if e.Attempt == 0 {
 		return
 	}
 	out.instances++
-	if e.Attempt == 1 || len(m.Receipts) > 1 || m.Called.Seq == 0 || m.Frozen || m.Struck != nil {
+	if e.Attempt == 1 || len(m.Receipts) > 1 || since.Seq == 0 || m.Frozen || m.Struck != nil {
 		return
 	}
 	s := v.Subscriber(r.Sub)
 	// The broker may have noticed the end of a session only after the call.
-	if since := m.Called.At - v.Limits.InFlightBound; s == nil || s.Died.Seq != 0 && s.Died.At >= since || s.Ended.Seq != 0 && s.Ended.At >= since ||
-		v.Limits.RedeliveryPeriod > 0 && v.Now.At >= m.Called.At+v.Limits.RedeliveryPeriod {
+	if known := since.At - v.Limits.InFlightBound; s == nil || s.Died.Seq != 0 && s.Died.At >= known || s.Ended.Seq != 0 && s.Ended.At >= known ||
+		v.Limits.RedeliveryPeriod > 0 && v.Now.At >= since.At+v.Limits.RedeliveryPeriod {
 		return
 	}
 	f := v.finding(m, r, "attempt-of-nothing", BrokerToConsumer, e.Seq)
-	f.Text = fmt.Sprintf("the first delivery of %s says that it is attempt %d", v.Label(m), e.Attempt)
-	c.strange.add(m.Called.At, v.Now.At+v.Limits.InFlightBound, f)
+	f.Text = fmt.Sprintf("the %s of %s says that it is attempt %d", which, v.Label(m), e.Attempt)
+	c.strange.add(since.At+1, v.Now.At+v.Limits.InFlightBound, f)
 }
 
 // again records a delivery of a message that was seen dead.

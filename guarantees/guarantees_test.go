@@ -643,6 +643,14 @@ var cases = []history{
 	{evidence.RowsMatchClients, "acknowledged and pending", func(t *tale) {
 		t.sub("c1#1", "g").publish(o1).serve("c1#1", o1).after(100*ms).rows("end", row(evidence.RowPending, o1))
 	}, Violated, "acked-but-pending"},
+	{evidence.RowsMatchClients, "acknowledged and pending long after the store was repaired", func(t *tale) {
+		t.fault("f", evidence.Store).sub("c1#1", "g").publish(o1).deliver("c1#1", o1).on(evidence.AckCalled, "c1#1", o1).fire("f", "unreachable", "", "delete", o1).
+			on(evidence.AckReturned, "c1#1", o1, ackOutcome(evidence.AckConfirmed)).heal("f").after(time.Second).rows("end", row(evidence.RowPending, o1))
+	}, Violated, "acked-but-pending"},
+	{evidence.RowsMatchClients, "acknowledged and pending as the store has just been repaired", func(t *tale) {
+		t.fault("f", evidence.Store).sub("c1#1", "g").publish(o1).deliver("c1#1", o1).on(evidence.AckCalled, "c1#1", o1).fire("f", "unreachable", "", "delete", o1).
+			on(evidence.AckReturned, "c1#1", o1, ackOutcome(evidence.AckConfirmed)).after(100*ms).heal("f").after(100*ms).rows("end", row(evidence.RowPending, o1))
+	}, Held, ""},
 	{evidence.RowsMatchClients, "acknowledged and pending, for the broker died; it ended in order once more, long after", func(t *tale) {
 		killed, ordered := &evidence.ExitInfo{Code: -1, Signal: "killed", Ordered: true}, &evidence.ExitInfo{Ordered: true}
 		t.sub("c1#1", "g").publish(o1).serve("c1#1", o1).broker(evidence.ProcessExited, "", killed).after(100*ms).

@@ -237,11 +237,17 @@ var promises = []history{
 			rows("end", row(evidence.RowDead, o1, attempts(1), func(r *evidence.StoredRow) { r.Cause = evidence.CauseRejected }))
 	}, Held, ""},
 	{evidence.AttemptsUsed, "redriven, and served again", func(t *tale) {
-		poison(t, 3).rows("mid", row(evidence.RowDead, o1, poisoned, attempts(3)))
-		b, m := ids(o1)
-		t.add(evidence.Event{Kind: evidence.Commanded, Command: evidence.CommandRedrive, BusinessID: b, MessageID: m})
-		t.after(time.Second).serve("c1#1", o1).rows("end")
+		redriven(t).after(time.Second).serve("c1#1", o1).rows("end")
 	}, Inconclusive, ""},
+	{evidence.AttemptsUsed, "redriven, and its attempts begin anew", func(t *tale) {
+		redriven(t).deliver("c1#1", o1, attempt(1))
+	}, Held, ""},
+	{evidence.AttemptsUsed, "redriven, and its attempts go on", func(t *tale) {
+		redriven(t).deliver("c1#1", o1, attempt(2), again)
+	}, Violated, "attempt-of-nothing"},
+	{evidence.AttemptsUsed, "redriven, and its consumer has left since", func(t *tale) {
+		redriven(t).end("c1#1").sub("c1#2", "g").deliver("c1#2", o1, attempt(2), again)
+	}, Held, ""},
 	{evidence.AttemptsUsed, "attempts that a fault swallowed", func(t *tale) {
 		t.fault("cut", evidence.Link).sub("c1#1", "g").publish(o1).fire("cut", "cut-after", "c1", "ack").
 			deliver("c1#1", o1, attempt(3)).handler("c1#1", o1).rows("end", row(evidence.RowDead, o1, poisoned, attempts(3)))
@@ -280,6 +286,14 @@ var promises = []history{
 	{evidence.AttemptsUsed, "a first delivery that is the fourth", func(t *tale) {
 		t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1, attempt(4), again)
 	}, Violated, "attempt-of-nothing"},
+	{evidence.AttemptsUsed, "the second attempt is marked as the first", func(t *tale) {
+		t.prof.MarksAgain = true
+		t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1, attempt(1), marked(evidence.MarkFirst)).deliver("c1#1", o1, attempt(2), marked(evidence.MarkFirst))
+	}, Violated, "mark-denies-count"},
+	{evidence.AttemptsUsed, "the second attempt is marked as a redelivery", func(t *tale) {
+		t.prof.MarksAgain = true
+		t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1, attempt(1), marked(evidence.MarkFirst)).deliver("c1#1", o1, attempt(2), again)
+	}, Held, ""},
 	{evidence.AttemptsUsed, "served after its row was dead", func(t *tale) {
 		poison(t, 3).rows("mid", row(evidence.RowDead, o1, poisoned, attempts(3))).after(time.Second).deliver("c1#1", o1, again)
 	}, Violated, "served-when-dead"},
@@ -574,3 +588,10 @@ var promises = []history{
 }
 
 func TestPromises(t *testing.T) { testHistories(t, promises) }
+
+// redriven is a message that has used up its attempts and was given new ones.
+func redriven(t *tale) *tale {
+	poison(t, 3).rows("mid", row(evidence.RowDead, o1, poisoned, attempts(3)))
+	b, m := ids(o1)
+	return t.add(evidence.Event{Kind: evidence.Commanded, Command: evidence.CommandRedrive, BusinessID: b, MessageID: m})
+}

@@ -112,7 +112,7 @@ func (c *reconciliation) acknowledged(v view, m *message, row *evidence.StoredRo
 		if row.Subscription != "" && v.Name(r.Sub) != row.Subscription || !r.Must && r.Deliveries == 0 {
 			continue
 		}
-		if r.Confirm.Seq == 0 || at <= r.Confirm.At+v.Limits.DeleteBound || v.Paused(r.Confirm.At, at) || !v.Profile.ConfirmIsDurable && v.FailedAround(r, false) {
+		if r.Confirm.Seq == 0 || at <= r.Confirm.At+v.Limits.DeleteBound || v.Paused(r.Confirm.At, at) || !v.Profile.ConfirmIsDurable && v.MayOwe(r, at) {
 			return
 		}
 		last = r

@@ -129,7 +129,10 @@ func cause(c evidence.Cause) func(*evidence.Event) {
 func command(c evidence.Command) func(*evidence.Event) {
 	return func(e *evidence.Event) { e.Command = c }
 }
-func again(e *evidence.Event)    { e.Mark = evidence.MarkRedelivered }
+func again(e *evidence.Event) { e.Mark = evidence.MarkRedelivered }
+func marked(m evidence.Mark) func(*evidence.Event) {
+	return func(e *evidence.Event) { e.Mark = m }
+}
 func inMemory(e *evidence.Event) { e.HeldBy = evidence.HeldByBrokerMemory }
 func ackOutcome(o evidence.AckOutcome) func(*evidence.Event) {
 	return func(e *evidence.Event) { e.Ack = o }

@@ -427,8 +427,8 @@ func (l *Ledger) faultFired(e *evidence.Event) {
 	l.active[e.Fault] = true
 	l.Fired = l.Now
 	l.trouble(e.Fault)
-	if failing[l.class[e.Fault]] {
-		l.fails(false)
+	if class := l.class[e.Fault]; failing[class] {
+		l.fails(failure{store: class == evidence.Store})
 	}
 	link := l.Symbol(e.Link)
 	if l.class[e.Fault] == evidence.BrokerPause {
@@ -491,7 +491,7 @@ func (l *Ledger) processExited(e *evidence.Event) {
 	if e.Actor == Broker {
 		l.brokerEnded = l.Now
 		if crashed := e.Exit != nil && !e.Exit.Ordered; crashed || !l.over { // the runner's own stop is no failure
-			l.fails(crashed)
+			l.fails(failure{crashed: crashed})
 		}
 	} else {
 		for _, s := range l.actorOf(e.Actor).sessions {

@@ -34,6 +34,7 @@ func (w windows) overlap(from, to time.Duration) bool {
 type failure struct {
 	Stamp
 	crashed bool // by itself
+	store   bool // the broker went on, without its store
 }
 
 const (
@@ -54,9 +55,10 @@ func (l *Ledger) trouble(fault string) {
 	}
 }
 
-func (l *Ledger) fails(crashed bool) {
+func (l *Ledger) fails(f failure) {
 	if len(l.failures) < maxFailures {
-		l.failures = append(l.failures, failure{l.Now, crashed})
+		f.Stamp = l.Now
+		l.failures = append(l.failures, f)
 	}
 }
 
@@ -108,10 +110,24 @@ func (v *View) FailedBetween(from, to Stamp) bool {
 	return slices.ContainsFunc(v.failures, func(f failure) bool { return f.Seq > from.Seq && f.Seq < to.Seq })
 }
 
-// FailedAround reports whether a failure came between the call of an
+// CrashedAround reports whether the broker ended by itself between the call of an
 // acknowledgement and the bound for what the system does for it.
-func (v *View) FailedAround(r *Receipt, crashesOnly bool) bool {
+func (v *View) CrashedAround(r *Receipt) bool {
+	return v.failedAround(r, func(f failure) bool { return f.crashed })
+}
+
+// MayOwe reports whether what the system does for an acknowledgement may still be
+// undone at a time: it failed meanwhile. A store that failed alone is an excuse
+// until it has worked again for as long as a recovery and a delete may take.
+func (v *View) MayOwe(r *Receipt, at time.Duration) bool {
+	if v.failedAround(r, func(f failure) bool { return !f.store }) {
+		return true
+	}
+	return !v.Calm(at-v.Limits.RecoveryBound-v.Limits.DeleteBound, at) && v.failedAround(r, func(f failure) bool { return f.store })
+}
+
+func (v *View) failedAround(r *Receipt, which func(failure) bool) bool {
 	return slices.ContainsFunc(v.failures, func(f failure) bool {
-		return (f.crashed || !crashesOnly) && f.Seq > r.AckCalled.Seq && (r.Confirm.Seq == 0 || f.At <= r.Confirm.At+v.Limits.DeleteBound)
+		return which(f) && f.Seq > r.AckCalled.Seq && (r.Confirm.Seq == 0 || f.At <= r.Confirm.At+v.Limits.DeleteBound)
 	})
 }
