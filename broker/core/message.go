@@ -153,6 +153,14 @@ func (c *Core) recover(row *store.Row) {
 		lastConsumer: row.LastConsumer, reason: row.Reason,
 	}
 	st := row.State
+	if st == store.Damaged {
+		// A message that is missing, or whose IDs are damaged, is not proven
+		// absent by their not being here.
+		c.horizon = max(c.horizon, c.now.Wall.UnixNano())
+		if row.MessageID == "" {
+			return
+		}
+	}
 	if st == store.Pending && !store.Readable(row.Version) {
 		st = store.RefusedVersion
 	}
@@ -162,7 +170,7 @@ func (c *Core) recover(row *store.Row) {
 		c.requeue(m)
 		return
 	}
-	final := map[store.State]state{store.Dead: dead, store.RefusedVersion: refused}[st]
+	final := map[store.State]state{store.Dead: dead, store.RefusedVersion: refused, store.Damaged: refused}[st]
 	if final == 0 {
 		final = settled
 	}
@@ -244,7 +252,7 @@ var lookups = [...]struct {
 	dead:       {5, wire.Dead, "", wire.NoCause},
 	redriven:   {5, wire.Dead, "", wire.NoCause},
 	settled:    {6, wire.Settled, "", wire.NoCause},
-	refused:    {7, wire.Stored, "written by an older protocol version: kept, and never delivered", wire.NoCause},
+	refused:    {7, wire.Stored, "written by another protocol version, or damaged: kept, and never delivered", wire.NoCause},
 	pending:    {8, wire.Stored, "", wire.NoCause},
 	assigned:   {8, wire.Stored, "", wire.NoCause},
 	inFlight:   {8, wire.Stored, "", wire.NoCause},

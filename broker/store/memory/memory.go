@@ -23,6 +23,8 @@ type Store struct {
 	absent bool   // the last write changed nothing
 	order  uint64 // given last
 	rows   map[string]*store.Row
+	marked []string // message IDs, in the order in which they became markers; some have gone since
+	marks  int      // markers among the rows
 }
 
 var (
@@ -34,11 +36,15 @@ var (
 // Options of a Store. The zero value is ready to use.
 type Options struct {
 	KeepHistory bool             // Delete marks the row processed instead
+	MaxSettled  int              // IDs of settled rows that are kept: the oldest are swept first; 0 is 1,048,576
 	Now         func() time.Time // by which Load knows whether a marker is in its window; time.Now if nil
 }
 
 // New gives an empty store.
 func New(partition store.Partition, options Options) *Store {
+	if options.MaxSettled <= 0 {
+		options.MaxSettled = 1 << 20
+	}
 	if options.Now == nil {
 		options.Now = time.Now
 	}
@@ -79,15 +85,36 @@ func (s *Store) Apply(ctx context.Context, batch []store.Operation) error {
 		undo = append(undo, func() { s.put(id, before) })
 	}
 	s.absent = false
+	s.sweepSurplus()
 	return nil
 }
 
 func (s *Store) put(id string, row *store.Row) {
+	if isMarker(s.rows[id]) {
+		s.marks--
+	}
 	if row == nil {
 		delete(s.rows, id)
 		return
 	}
+	if isMarker(row) {
+		s.marks++
+		s.marked = append(s.marked, id)
+	}
 	s.rows[id] = row
+}
+
+func isMarker(row *store.Row) bool { return row != nil && row.State == store.SettledMarker }
+
+// sweepSurplus deletes the oldest markers above the limit, and forgets of those
+// that have gone already.
+func (s *Store) sweepSurplus() {
+	for len(s.marked) > 0 && (s.marks > s.options.MaxSettled || !isMarker(s.rows[s.marked[0]])) {
+		if isMarker(s.rows[s.marked[0]]) {
+			s.put(s.marked[0], nil)
+		}
+		s.marked = s.marked[1:]
+	}
 }
 
 // change gives the row as it is after op: a new one, none, or the same one where
@@ -143,39 +170,91 @@ func marker(r store.Row, keepUntil time.Time) store.Row {
 	}
 }
 
-func (s *Store) Load(ctx context.Context, fn func(store.Row) error) error {
+func (s *Store) Load(ctx context.Context, settled int, fn func(store.Row) error) error {
+	rows, err := s.read(ctx)
+	if err != nil {
+		return err
+	}
 	now := s.options.Now()
-	return s.each(ctx, func(row store.Row) error {
+	var finished, others []store.Row
+	for _, row := range rows {
 		switch row.State {
 		case store.Processed, store.SettledMarker:
-			if !row.KeepUntil.After(now) {
-				return nil
+			if row.KeepUntil.After(now) {
+				finished = append(finished, marker(row, row.KeepUntil))
 			}
-			row = marker(row, row.KeepUntil)
+		default:
+			others = append(others, row)
 		}
-		return fn(row)
-	})
+	}
+	slices.SortStableFunc(finished, func(a, b store.Row) int { return a.KeepUntil.Compare(b.KeepUntil) })
+	finished = finished[max(0, len(finished)-settled):]
+	return each(ctx, append(finished, others...), false, fn)
 }
 
-func (s *Store) Rows(ctx context.Context, fn func(store.Row) error) error { return s.each(ctx, fn) }
-
-func (s *Store) each(ctx context.Context, fn func(store.Row) error) error {
+func (s *Store) Content(ctx context.Context, messageIDs []string, fn func(store.Row) error) error {
 	s.mu.Lock()
 	err := s.usable(ctx)
-	rows := make([]store.Row, 0, len(s.rows))
-	for _, row := range s.rows {
-		rows = append(rows, store.Refuse(*row))
+	var rows []store.Row
+	for _, id := range messageIDs {
+		if row := s.rows[id]; row != nil && (row.State == store.Pending || row.State == store.Dead) {
+			rows = append(rows, shown(row))
+		}
 	}
 	s.mu.Unlock()
 	if err != nil {
 		return err
 	}
+	return each(ctx, rows, true, fn)
+}
+
+func (s *Store) Rows(ctx context.Context, selection store.Selection, fn func(store.Row) error) error {
+	rows, err := s.read(ctx)
+	if err != nil {
+		return err
+	}
+	rows = slices.DeleteFunc(rows, func(row store.Row) bool { return !selection.Takes(row) })
+	if selection.Limit > 0 {
+		rows = rows[:min(selection.Limit, len(rows))]
+	}
+	return each(ctx, rows, selection.Content, fn)
+}
+
+// read gives all rows in order. Their content is still the store's.
+func (s *Store) read(ctx context.Context) ([]store.Row, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.usable(ctx); err != nil {
+		return nil, err
+	}
+	rows := make([]store.Row, 0, len(s.rows))
+	for _, row := range s.rows {
+		rows = append(rows, shown(row))
+	}
 	slices.SortFunc(rows, func(a, b store.Row) int { return cmp.Compare(a.Order, b.Order) })
+	return rows, nil
+}
+
+// shown is the row as a reader may see it.
+func shown(row *store.Row) store.Row {
+	r := *row
+	r.Size = len(r.Payload)
+	for name, value := range r.Headers {
+		r.Size += len(name) + len(value)
+	}
+	return store.Refuse(r)
+}
+
+func each(ctx context.Context, rows []store.Row, content bool, fn func(store.Row) error) error {
 	for _, row := range rows {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		row.Headers, row.Payload = maps.Clone(row.Headers), slices.Clone(row.Payload)
+		if content {
+			row.Headers, row.Payload = maps.Clone(row.Headers), slices.Clone(row.Payload)
+		} else {
+			row.Headers, row.Payload = nil, nil
+		}
 		if err := fn(row); err != nil {
 			return err
 		}
@@ -194,7 +273,7 @@ func (s *Store) Expired(ctx context.Context, now time.Time, limit int) ([]string
 	for id, row := range s.rows {
 		switch {
 		case row.State == store.SettledMarker && !row.KeepUntil.After(now):
-			delete(s.rows, id)
+			s.put(id, nil)
 		case row.State == store.Pending && store.Readable(row.Version) && !row.ExpiresAt.IsZero() && !row.ExpiresAt.After(now):
 			due = append(due, row)
 		}
@@ -206,7 +285,7 @@ func (s *Store) Expired(ctx context.Context, now time.Time, limit int) ([]string
 	ids := make([]string, len(due))
 	for i, row := range due {
 		ids[i] = row.MessageID
-		delete(s.rows, row.MessageID)
+		s.put(row.MessageID, nil)
 	}
 	s.absent = false
 	return ids, nil
