@@ -171,6 +171,14 @@ func (e *Engine) Begin() *Turn {
 	return next
 }
 
+// Stats of the machine; zero if it keeps none, as one seen through a seam may not.
+func (e *Engine) Stats() core.Stats {
+	if m, ok := e.machine.(interface{ Stats() core.Stats }); ok {
+		return m.Stats()
+	}
+	return core.Stats{}
+}
+
 // Busy says whether a turn is under way.
 func (e *Engine) Busy() bool { return e.busy }
 

@@ -81,6 +81,10 @@ func (l *loop) takeMore() {
 }
 
 func (l *loop) take(e event) {
+	if e.ask != nil {
+		e.ask(l.engine)
+		return
+	}
 	now := l.s.now()
 	if e.opened != nil {
 		l.peers[(*e.inputs)[0].Session] = &peer{conn: e.opened}
@@ -169,7 +173,9 @@ func (l *loop) drain() {
 // work is the store's goroutine.
 func (l *loop) work() {
 	for t := range l.turns {
+		begin, size := time.Now(), len(t.batch)
 		l.engine.Work(l.ctx, t)
+		l.s.turns.add(time.Since(begin), size)
 		l.results <- t
 	}
 }

@@ -92,11 +92,11 @@ func offer(t *testing.T, c *client.Conn) *client.Call {
 }
 
 func TestDialIsRefusedWithTheReason(t *testing.T) {
-	s := serve(t, broker.Config{Token: "secret"})
+	s := serve(t, broker.Config{Token: "a-secret-of-20-bytes"})
 	if _, err := client.Dial(within(t), s.Addr(), client.Options{Token: "guess"}); !errors.Is(err, client.ErrRefused) || !strings.Contains(err.Error(), "token") {
 		t.Fatalf("a wrong token: %v", err)
 	}
-	dial(t, s.Addr(), client.Options{Token: "secret"})
+	dial(t, s.Addr(), client.Options{Token: "a-secret-of-20-bytes"})
 }
 
 func TestDialObeysItsContext(t *testing.T) {
