@@ -118,7 +118,7 @@ func open(nc net.Conn, kind zmq4.SocketType, server bool, o Options) (*Conn, err
 // Admit ends the handshake: the peer is who it should be, and from now on has
 // what the protocol allows. What was sent before waits for Run.
 func (c *Conn) Admit() error {
-	if err := c.nc.SetDeadline(time.Time{}); err != nil {
+	if err := c.nc.SetReadDeadline(time.Time{}); err != nil { // each write sets its own
 		return fmt.Errorf("transport: admit: %w", err)
 	}
 	c.admitted = true
