@@ -54,6 +54,10 @@ type Config struct {
 	Strangers    int           // at once, of those that have not; 256, of which a quarter for one address
 	Limits       core.Limits   // each field has a default, see limits; InFlightBytes is half of Outgoing
 
+	// Memory is how many bytes may be held of messages, of what peers have sent
+	// and of what waits for them to read; 0 is a share of the machine.
+	Memory int64
+
 	Clock func() time.Time // the wall clock; time.Now
 	Log   *slog.Logger     // discarded if nil
 	Seams Seams

@@ -104,7 +104,9 @@ func (e *Engine) Recover(ctx context.Context, now func() core.Instant) error {
 		return nil
 	}
 	pending, refused := 0, 0
+	progress := newProgress(ctx, e.store, e.log, now)
 	err := e.store.Load(ctx, func(row store.Row) error {
+		progress.add()
 		in := core.Input{Kind: core.Recovered, Row: row}
 		e.Step(&in, now())
 		switch row.State {
@@ -178,6 +180,9 @@ func (e *Engine) Stats() core.Stats {
 	}
 	return core.Stats{}
 }
+
+// Waiting is how many operations wait for the store's next turn.
+func (e *Engine) Waiting() int { return len(e.gathered.batch) }
 
 // Busy says whether a turn is under way.
 func (e *Engine) Busy() bool { return e.busy }

@@ -11,9 +11,8 @@ import (
 
 // State is what a running server can tell of itself, for monitoring.
 type State struct {
-	Core     core.Stats
-	Gathered int // operations that wait for the store's next turn
-	Busy     bool
+	Core    core.Stats
+	Waiting int // operations that wait for the store's next turn
 
 	Sessions      int // connections that have said Hello
 	Strangers     int // those that have not
@@ -44,7 +43,7 @@ type Turns struct {
 }
 
 // State asks the server how it is. It waits for the state machine as long as ctx
-// allows; with an error Core, Gathered and Busy are missing, and the rest is there.
+// allows; with an error Core and Waiting are missing, and the rest is there.
 func (s *Server) State(ctx context.Context) (State, error) {
 	st := State{
 		Sessions: len(s.sessions), Strangers: s.gate.Taken(), QueuedEvents: len(s.events),
@@ -58,12 +57,11 @@ func (s *Server) State(ctx context.Context) (State, error) {
 	}
 	s.mu.Unlock()
 	type answer struct {
-		core     core.Stats
-		gathered int
-		busy     bool
+		core    core.Stats
+		waiting int
 	}
 	answered := make(chan answer, 1)
-	ask := event{ask: func(e *Engine) { answered <- answer{e.Stats(), len(e.gathered.batch), e.busy} }}
+	ask := event{ask: func(e *Engine) { answered <- answer{e.Stats(), e.Waiting()} }}
 	select {
 	case s.events <- ask:
 	case <-s.done:
@@ -73,7 +71,7 @@ func (s *Server) State(ctx context.Context) (State, error) {
 	}
 	select {
 	case a := <-answered:
-		st.Core, st.Gathered, st.Busy = a.core, a.gathered, a.busy
+		st.Core, st.Waiting = a.core, a.waiting
 		return st, nil
 	case <-s.done:
 		return st, errEnded

@@ -198,8 +198,23 @@ func TestTLS(t *testing.T) {
 			t.Errorf("%s: a session", name)
 		}
 	}
+	lax := start(t, broker.Config{TLS: laxly(t, authority)})
+	if c, err := client.Dial(within(t), lax.Addr(), client.Options{TLS: old}); err == nil {
+		c.Close()
+		t.Error("TLS 1.2, which the configuration allows: a session")
+	}
 	closedByPeer(t, raw(t, s)) // who never begins
 	cycle(t, c, sub, "order-3")
+}
+
+// laxly allows what the transport must refuse.
+func laxly(t *testing.T, authority certificatestest.Authority) *tls.Config {
+	t.Helper()
+	pair, err := tls.LoadX509KeyPair(authority.Sign(t, "broker"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
 }
 
 // A client certificate stands for a token, if an authority of the broker's has

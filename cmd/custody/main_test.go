@@ -200,7 +200,7 @@ func TestAFileIsWrittenWholeOrNotAtAll(t *testing.T) {
 func TestDeadLetters(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	t.Setenv("TEST_TOKEN", "sesame")
+	t.Setenv("TEST_TOKEN", "open-sesame-open-sesame")
 	b, address := startBroker(t, ctx, "--max-attempts", "1", "--token-env", "TEST_TOKEN")
 	dlq := func(args ...string) string {
 		t.Helper()
@@ -212,7 +212,7 @@ func TestDeadLetters(t *testing.T) {
 		return string(out)
 	}
 
-	conn, err := client.Dial(ctx, address, client.Options{Name: "test", Token: "sesame"})
+	conn, err := client.Dial(ctx, address, client.Options{Name: "test", Token: "open-sesame-open-sesame"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -133,7 +133,11 @@ func runsBelow(dir string, depth int) ([]string, error) {
 
 // writeWhole writes a file beside its place and moves it there, so that nobody
 // ever reads half of it.
-func writeWhole(name string, write func(io.Writer) error) (err error) {
+func writeWhole(name string, write func(io.Writer) error) error {
+	return writeWithMode(name, 0o644, write)
+}
+
+func writeWithMode(name string, mode os.FileMode, write func(io.Writer) error) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+"-")
 	if err != nil {
 		return err
@@ -145,7 +149,7 @@ func writeWhole(name string, write func(io.Writer) error) (err error) {
 	}()
 	err = write(f)
 	if err == nil {
-		err = f.Chmod(0o644) // a temporary file is for its owner only
+		err = f.Chmod(mode) // a temporary file is for its owner only
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
 		return err
