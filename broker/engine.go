@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/custodymq/custody/broker/core"
@@ -17,13 +18,14 @@ import (
 // simulation in virtual time. Only Work may be called beside the other methods,
 // by one goroutine.
 type Engine struct {
-	store    store.Store // nil without one
-	machine  core.Machine
-	log      *slog.Logger
-	effects  []core.Effect
-	gathered *Turn // for the next turn of the store
-	spare    *Turn
-	busy     bool // a turn is under way
+	store      store.Store // nil without one
+	settledIDs int         // that are recovered
+	machine    core.Machine
+	log        *slog.Logger
+	effects    []core.Effect
+	gathered   *Turn // for the next turn of the store
+	spare      *Turn
+	busy       bool // a turn is under way
 }
 
 // Outlet carries out the effects that are not the store's.
@@ -34,8 +36,9 @@ type Outlet interface {
 }
 
 const (
-	maxBatch    = 4096 // operations of one commit
-	purgeAtOnce = 1000
+	maxBatch      = 4096 // operations of one commit
+	purgeAtOnce   = 1000
+	contentAtOnce = 256 // rows
 )
 
 // Turn is one turn of the store: the operations, all or nothing, then what is to
@@ -88,7 +91,7 @@ func NewEngine(cfg Config, idPrefix string) (*Engine, error) {
 }
 
 func newEngine(cfg *Config, idPrefix string) *Engine {
-	e := &Engine{store: cfg.Store, machine: core.New(cfg.core(idPrefix)), log: cfg.Log, gathered: &Turn{}, spare: &Turn{}}
+	e := &Engine{store: cfg.Store, settledIDs: cfg.Limits.SettledIDs, machine: core.New(cfg.core(idPrefix)), log: cfg.Log, gathered: &Turn{}, spare: &Turn{}}
 	if e.store != nil && cfg.Seams.Store != nil {
 		e.store = cfg.Seams.Store(e.store)
 	}
@@ -103,24 +106,62 @@ func (e *Engine) Recover(ctx context.Context, now func() core.Instant) error {
 	if e.store == nil {
 		return nil
 	}
-	pending, refused := 0, 0
-	err := e.store.Load(ctx, func(row store.Row) error {
-		in := core.Input{Kind: core.Recovered, Row: row}
-		e.Step(&in, now())
-		switch row.State {
-		case store.Pending:
-			pending++
-		case store.RefusedVersion:
-			refused++
-			e.log.Warn("row of another protocol version: left untouched, never delivered", "message", row.MessageID, "version", row.Version)
+	var rows []store.Row
+	err := e.store.Load(ctx, e.settledIDs, func(row store.Row) error {
+		if row.State == store.SettledMarker {
+			e.recovered(row, now)
+		} else {
+			rows = append(rows, row)
 		}
 		return nil
 	})
+	count := map[store.State]int{}
+	for batch := range slices.Chunk(rows, contentAtOnce) {
+		var whole map[string]store.Row
+		if err == nil {
+			whole, err = e.content(ctx, batch)
+		}
+		for _, row := range batch {
+			if found, there := whole[row.MessageID]; there {
+				row = found
+			}
+			e.recovered(row, now)
+			count[row.State]++
+		}
+	}
 	if err != nil {
 		return fmt.Errorf("broker: recover the rows of %s: %w", e.store.Partition(), err)
 	}
-	e.log.Info("recovered", "partition", e.store.Partition().String(), "pending", pending, "refused", refused)
+	e.log.Info("recovered", "partition", e.store.Partition().String(),
+		"pending", count[store.Pending], "refused", count[store.RefusedVersion], "damaged", count[store.Damaged])
 	return nil
+}
+
+// content reads the pending rows of a batch whole.
+func (e *Engine) content(ctx context.Context, batch []store.Row) (map[string]store.Row, error) {
+	var ids []string
+	for _, row := range batch {
+		if row.State == store.Pending {
+			ids = append(ids, row.MessageID)
+		}
+	}
+	whole := make(map[string]store.Row, len(ids))
+	err := e.store.Content(ctx, ids, func(row store.Row) error {
+		whole[row.MessageID] = row
+		return nil
+	})
+	return whole, err
+}
+
+func (e *Engine) recovered(row store.Row, now func() core.Instant) {
+	switch row.State {
+	case store.RefusedVersion:
+		e.log.Warn("row of another protocol version: left untouched, never delivered", "message", row.MessageID, "version", row.Version)
+	case store.Damaged:
+		e.log.Error("damage in the store: left untouched, never delivered", "message", row.MessageID, "topic", row.Topic, "reason", row.Reason)
+	}
+	in := core.Input{Kind: core.Recovered, Row: row}
+	e.Step(&in, now())
 }
 
 // Step takes one input. Its effects wait for Execute.

@@ -3,7 +3,6 @@ package broker
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
 
@@ -26,14 +25,14 @@ type inspection struct {
 // RowView is one row as the Admin commands rows, dlq.list and dlq.show answer
 // it, in JSON. Payload only in dlq.show.
 type RowView struct {
-	State        string            `json:"state"` // pending, processed, settled, dead, refused-version
+	State        string            `json:"state"` // pending, processed, settled, dead, refused-version, damaged
 	MessageID    string            `json:"messageId"`
 	BusinessID   string            `json:"businessId,omitempty"`
 	Topic        string            `json:"topic,omitempty"`
 	Group        string            `json:"group,omitempty"`
 	Key          string            `json:"key,omitempty"`
 	Headers      map[string]string `json:"headers,omitempty"`
-	Size         int               `json:"size"` // bytes of the payload
+	Size         int               `json:"size"` // bytes of payload and headers as stored
 	Payload      []byte            `json:"payload,omitempty"`
 	Version      uint8             `json:"version,omitempty"`
 	Order        uint64            `json:"order,omitempty"`
@@ -58,20 +57,18 @@ const maxListed = 5000 // rows in one answer
 func viewOf(row store.Row) RowView {
 	return RowView{
 		State: row.State.String(), MessageID: row.MessageID, BusinessID: row.BusinessID, Topic: row.Topic, Group: row.Group,
-		Key: row.Key, Size: len(row.Payload), Version: row.Version, Order: row.Order,
+		Key: row.Key, Size: row.Size, Version: row.Version, Order: row.Order,
 		InsertedAt: row.InsertedAt, ExpiresAt: row.ExpiresAt, KeepUntil: row.KeepUntil, Attempts: row.Attempts,
 		LastConsumer: row.LastConsumer, Reason: row.Reason, Partition: row.Partition.String(),
 	}
 }
 
-var errFound = errors.New("found")
-
 func (i *inspection) run(ctx context.Context, s store.Store) {
 	switch i.command.Topic {
 	case "rows":
-		i.list(ctx, s, func(store.Row) bool { return true })
+		i.list(ctx, s, store.Selection{Limit: maxListed + 1})
 	case "dlq.list":
-		i.list(ctx, s, func(row store.Row) bool { return row.State == store.Dead })
+		i.list(ctx, s, store.Selection{Limit: maxListed + 1, State: store.Dead})
 	case "dlq.show":
 		i.find(ctx, s)
 		if i.err != nil {
@@ -86,34 +83,27 @@ func (i *inspection) run(ctx context.Context, s store.Store) {
 	}
 }
 
-func (i *inspection) list(ctx context.Context, s store.Store, want func(store.Row) bool) {
+func (i *inspection) list(ctx context.Context, s store.Store, selection store.Selection) {
 	view := RowsView{Rows: []RowView{}}
-	err := s.Rows(ctx, func(row store.Row) error {
-		switch {
-		case !want(row):
-		case len(view.Rows) == maxListed:
+	err := s.Rows(ctx, selection, func(row store.Row) error {
+		if len(view.Rows) == maxListed {
 			view.Truncated = true
-		default:
-			view.Rows = append(view.Rows, viewOf(row))
+			return nil
 		}
+		view.Rows = append(view.Rows, viewOf(row))
 		return nil
 	})
 	i.answer(view, err)
 }
 
 func (i *inspection) find(ctx context.Context, s store.Store) {
-	err := s.Rows(ctx, func(row store.Row) error {
-		if row.MessageID == i.command.MessageID && row.State == store.Dead {
-			i.row = row
-			return errFound
-		}
+	found := false
+	i.err = s.Content(ctx, []string{i.command.MessageID}, func(row store.Row) error {
+		i.row, found = row, row.State == store.Dead
 		return nil
 	})
-	switch {
-	case err == nil:
+	if i.err == nil && !found {
 		i.err = fmt.Errorf("no dead letter has the message ID %q", i.command.MessageID)
-	case !errors.Is(err, errFound):
-		i.err = err
 	}
 }
 

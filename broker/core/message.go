@@ -267,9 +267,14 @@ func (c *Core) recover(row *store.Row) {
 		c.remember(m)
 		c.stats.Refused++
 	case store.Damaged:
-		m.state = damaged
-		c.remember(m)
+		// A message that is missing, or whose IDs are damaged, is not proven
+		// absent by their not being here.
+		c.horizon = max(c.horizon, c.now.Wall.UnixNano())
 		c.stats.Damaged++
+		if m.id != "" {
+			m.state = damaged
+			c.remember(m)
+		}
 	default:
 		inserted, until := m.inserted, row.KeepUntil
 		if row.InsertedAt.IsZero() {

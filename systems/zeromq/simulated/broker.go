@@ -49,7 +49,7 @@ func (d *database) rows() (evidence.Snapshot, error) {
 	d.until = time.Time{}
 	s := evidence.Snapshot{Source: evidence.SourceBroker, Trust: evidence.Exact, Partition: d.in.partition().String()}
 	for _, p := range d.partitions {
-		err := p.Rows(context.Background(), func(row store.Row) error {
+		err := p.Rows(context.Background(), store.Selection{Content: true}, func(row store.Row) error {
 			state, shown := rowStates[row.State]
 			if !shown {
 				return nil // a marker of a settled message: its row is gone
