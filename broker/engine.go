@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime/debug"
 	"slices"
 	"time"
 
@@ -35,11 +34,13 @@ type Engine struct {
 	busy   bool   // a turn is under way
 	asked  uint64 // writes, ever
 	stored uint64 // of these
+	fatal  error  // the store takes nothing any more
 
 	fetches     []core.Effect
 	fetching    bool
 	inspections []*inspection // waiting
 	inspecting  int           // under way
+	inspectors  map[core.Session]int
 }
 
 // write is an operation on its way to the store.
@@ -114,7 +115,7 @@ func NewEngine(cfg Config, idPrefix string) (*Engine, error) {
 func newEngine(cfg *Config, idPrefix string) *Engine {
 	e := &Engine{
 		store: cfg.Store, settledIDs: cfg.Limits.SettledIDs, machine: core.New(cfg.core(idPrefix)), log: cfg.Log,
-		owed: map[core.Session]int{},
+		owed: map[core.Session]int{}, inspectors: map[core.Session]int{},
 	}
 	if e.store != nil && cfg.Seams.Store != nil {
 		e.store = cfg.Seams.Store(e.store)
@@ -184,6 +185,7 @@ func (e *Engine) Execute(out Outlet) {
 			e.fetches = append(e.fetches, *f)
 		case core.Inspect:
 			e.inspections = append(e.inspections, &inspection{session: f.Session, command: f.Message, after: e.asked})
+			e.inspectors[f.Session]++
 		}
 	}
 	clear(e.effects)
@@ -199,7 +201,7 @@ func (e *Engine) Owing() int { return len(e.owed) }
 // Begin gives the store's next turn, to be done by Work and answered by End; nil
 // while one is under way, or if there is nothing to do.
 func (e *Engine) Begin() *Turn {
-	if e.busy || len(e.queue) == 0 && e.purge.IsZero() {
+	if e.busy || e.fatal != nil || len(e.queue) == 0 && e.purge.IsZero() {
 		return nil
 	}
 	t := &e.turn
@@ -228,6 +230,14 @@ func (e *Engine) take(n int) {
 	}
 }
 
+// Stats of the machine; zero if it keeps none, as one seen through a seam may not.
+func (e *Engine) Stats() core.Stats {
+	if m, ok := e.machine.(interface{ Stats() core.Stats }); ok {
+		return m.Stats()
+	}
+	return core.Stats{}
+}
+
 // Busy says whether a turn is under way.
 func (e *Engine) Busy() bool { return e.busy }
 
@@ -253,21 +263,22 @@ func (e *Engine) End(t *Turn, now core.Instant) error {
 	if len(t.purged) == purgeAtOnce && e.purge.IsZero() {
 		e.purge = t.purge // there may be more
 	}
-	fatal := t.fatal
+	if t.fatal != nil {
+		e.fatal = t.fatal
+	}
 	t.reset()
-	return fatal
+	return e.fatal
 }
 
-// Work does a turn: what the store's goroutine does. A panic of the store is a
-// fatal error.
+// abort ends a turn that a panic of the store broke off: nobody knows what of it
+// is stored, and the store is not to be trusted with more.
+func (t *Turn) abort(why error) {
+	t.fatal = why
+	t.fail(0, len(t.batch), why)
+}
+
+// Work does a turn: what the store's goroutine does.
 func (e *Engine) Work(ctx context.Context, t *Turn) {
-	defer func() {
-		if p := recover(); p != nil {
-			e.log.Error("the store panicked", "panic", p, "stack", string(debug.Stack()))
-			t.fatal = fmt.Errorf("broker: the store panicked: %v", p)
-			t.fail(0, len(t.batch), t.fatal)
-		}
-	}()
 	if len(t.batch) > 0 {
 		e.apply(ctx, t)
 	}

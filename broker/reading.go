@@ -2,8 +2,6 @@ package broker
 
 import (
 	"context"
-	"fmt"
-	"runtime/debug"
 
 	"github.com/custodymq/custody/broker/core"
 	"github.com/custodymq/custody/broker/store"
@@ -51,14 +49,8 @@ func (e *Engine) Read() *Reading {
 	return nil
 }
 
-// Perform reads. A panic of the store fails this reading only: nothing was written.
+// Perform reads.
 func (e *Engine) Perform(ctx context.Context, r *Reading) {
-	defer func() {
-		if p := recover(); p != nil {
-			e.log.Error("the store panicked while it was read", "panic", p, "stack", string(debug.Stack()))
-			r.err = fmt.Errorf("the store panicked: %v", p)
-		}
-	}()
 	if r.inspect != nil {
 		r.inspect.run(ctx, e.store)
 		return
@@ -74,11 +66,13 @@ func (e *Engine) Perform(ctx context.Context, r *Reading) {
 	})
 }
 
-// Finish gives the machine the result of a reading. The session whose inspection
-// it was, if it was one, is told apart by the caller's peers: see Inspected.
+// Finish gives the machine the result of a reading.
 func (e *Engine) Finish(r *Reading, now core.Instant) {
 	if i := r.inspect; i != nil {
 		e.inspecting--
+		if e.inspectors[i.session]--; e.inspectors[i.session] == 0 {
+			delete(e.inspectors, i.session)
+		}
 		if r.err != nil {
 			i.answer(nil, r.err)
 		}
@@ -112,10 +106,5 @@ func (e *Engine) Finish(r *Reading, now core.Instant) {
 	}
 }
 
-// Inspecting is the session that a reading answers; 0 if it is not an inspection.
-func (r *Reading) Inspecting() core.Session {
-	if r.inspect == nil {
-		return 0
-	}
-	return r.inspect.session
-}
+// Inspections of a session that wait or are under way.
+func (e *Engine) Inspections(s core.Session) int { return e.inspectors[s] }

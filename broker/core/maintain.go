@@ -96,9 +96,7 @@ func (c *Core) deadInStore(t ticket, err error) {
 func (c *Core) admin(s *session, q *wire.Message) {
 	switch q.Topic {
 	case "stats":
-		stats := c.stats
-		stats.Subscriptions, stats.Unsettled, stats.Held = c.subscriptions, c.unsettled, c.held
-		text, _ := json.Marshal(stats) // a struct of numbers does not fail
+		text, _ := json.Marshal(c.Stats()) // a struct of numbers does not fail
 		c.send(s.id, wire.Message{Kind: wire.AdminReply, Request: q.Request, Answer: wire.Accepted, Payload: text})
 	case "rows", "dlq.list", "dlq.show", "dlq.redrive", "dlq.discard":
 		if !c.cfg.HasStore {
