@@ -54,8 +54,12 @@ type Config struct {
 	Strangers    int           // at once, of those that have not; 256, of which a quarter for one address
 	Limits       core.Limits   // each field has a default, see limits; InFlightBytes is half of Outgoing
 
-	// Memory is how many bytes may be held of messages, of what peers have sent
-	// and of what waits for them to read; 0 is a share of the machine.
+	// Memory is how many bytes the broker may hold: half of it messages, topics
+	// and subscriptions, a sixteenth the IDs of finished messages, an eighth what
+	// was read from peers and is not handled yet, a quarter what waits to be
+	// written to them. The process takes more: Go's collector lets garbage grow
+	// to the size of what is in use, unless GOMEMLIMIT says otherwise. 0 is a
+	// quarter of the memory of the machine, or of its cgroup.
 	Memory int64
 
 	Clock func() time.Time // the wall clock; time.Now
@@ -78,9 +82,20 @@ var limits = core.Limits{
 	PublishWindow: 4096,
 	Messages:      4 << 20,
 	Topics:        64 << 10,
-	SettledIDs:    256 << 10,
+	SettledIDs:    1 << 20,
 	Errors:        16,
+	Listeners:     1024,
+	FanOut:        8192,
 }
+
+// Shares of Config.Memory.
+const (
+	shareMessages = 2
+	shareSettled  = 16
+	shareIncoming = 8
+	shareOutgoing = 4
+	leastMemory   = 64 << 20
+)
 
 // maxTTL is where a time to live is taken for a mistake of its unit.
 const maxTTL = 10 * 365 * 24 * time.Hour
@@ -119,13 +134,16 @@ func (c Config) withDefaults() (Config, error) {
 		{&l.Sessions, limits.Sessions}, {&l.Subscriptions, limits.Subscriptions}, {&l.InFlight, limits.InFlight},
 		{&l.InFlightBytes, c.Outgoing / 2},
 		{&l.PublishWindow, limits.PublishWindow}, {&l.Messages, limits.Messages}, {&l.Topics, limits.Topics},
-		{&l.SettledIDs, limits.SettledIDs}, {&l.Errors, limits.Errors},
+		{&l.SettledIDs, limits.SettledIDs}, {&l.Errors, limits.Errors}, {&l.Listeners, limits.Listeners}, {&l.FanOut, limits.FanOut},
 	} {
 		*f.v = or(*f.v, f.standard)
 		if *f.v < 0 {
 			return c, errors.New("broker: config: a limit must not be negative")
 		}
 	}
+	c.Memory = or(c.Memory, machineMemory()/4)
+	l.Memory = or(l.Memory, c.Memory/shareMessages)
+	l.SettledBytes = or(l.SettledBytes, c.Memory/shareSettled)
 	if c.Clock == nil {
 		c.Clock = time.Now
 	}
@@ -153,6 +171,8 @@ func (c *Config) validate() error {
 		return fmt.Errorf("broker: config: MaxAttempts is %d, must be at least 1", c.MaxAttempts)
 	case c.DefaultTTL > maxTTL:
 		return fmt.Errorf("broker: config: DefaultTTL is %v, over the limit of %v", c.DefaultTTL, maxTTL)
+	case c.Memory < leastMemory:
+		return fmt.Errorf("broker: config: Memory is %d bytes, must be at least %d MiB", c.Memory, leastMemory>>20)
 	case c.Outgoing < 2*wire.MaxPayload:
 		return fmt.Errorf("broker: config: Outgoing is %d bytes, must be at least two payloads (%d)", c.Outgoing, 2*wire.MaxPayload)
 	case c.Connections < 0 || c.Strangers < 0:
@@ -189,11 +209,12 @@ func (c *Config) gate() admission.Limits {
 }
 
 func (c *Config) core(prefix string) core.Config {
+	durable, says := c.Store.(store.Durable)
 	return core.Config{
 		Name: c.Name, IDPrefix: prefix, Start: c.Clock(), HasStore: c.Store != nil,
 		MaxAttempts: c.MaxAttempts, Visibility: c.VisibilityTimeout, Backoff: c.Backoff,
 		DefaultTTL: c.DefaultTTL, MaxTTL: maxTTL, ExpiryEvery: c.ExpiryInterval,
 		StoreRetry: c.StoreRetry, Settled: c.SettledWindow, Heartbeat: c.Heartbeat,
-		KeepHistory: c.KeepHistory, ConfirmAfterDelete: c.ConfirmAfterDelete, Limits: c.Limits,
+		StoreInMemory: says && durable.Flush() == store.FlushNever, KeepHistory: c.KeepHistory, ConfirmAfterDelete: c.ConfirmAfterDelete, Limits: c.Limits,
 	}
 }

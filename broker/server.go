@@ -24,20 +24,23 @@ import (
 // Server is a running broker. Its methods are safe for concurrent use.
 //
 // Goroutines: one accepts; one for each connection until its Hello is accepted,
-// then two (reading, writing); one owns the state machine; one talks to the store.
-// No peer can make another wait: what is for a peer goes to its own bounded queue.
+// then two (reading, writing); one owns the state machine; one writes to the store,
+// and a few read it. No peer can make another wait: what it says waits in its own
+// bounded inbox for its turn, and what is for it in its own bounded queue.
 type Server struct {
 	cfg    Config
 	ln     net.Listener
 	begin  time.Time
 	offset atomic.Int64 // of the wall clock, ns
 
-	events   chan event
-	stopping chan struct{} // nothing new is taken
-	abandon  context.CancelFunc
-	stop     sync.Once
-	all      sync.WaitGroup // every goroutine
-	done     chan struct{}
+	inbox      *inbox
+	outgoing   *transport.Budget
+	stopping   chan struct{}      // nothing new is taken
+	stopTaking context.CancelFunc // ends what waits for a place in the inbox
+	abandon    context.CancelFunc
+	stop       sync.Once
+	all        sync.WaitGroup // every goroutine
+	done       chan struct{}
 
 	lastSession atomic.Uint64
 	gate        *admission.Gate // of those who have not said Hello
@@ -60,23 +63,6 @@ type session struct {
 	user *access.User // nil may do everything
 }
 
-// event is what a connection's reader tells the loop, or what somebody asks it.
-type event struct {
-	opened *transport.Conn // with the first input
-	inputs *[]core.Input   // from inputPool
-	ask    func(*Engine)   // alone
-}
-
-const (
-	gatherInputs = 128 // of one connection, before the loop gets them
-	queuedEvents = 64
-)
-
-var inputPool = sync.Pool{New: func() any {
-	batch := make([]core.Input, 0, gatherInputs)
-	return &batch
-}}
-
 // Open recovers what the store holds, listens, and serves until Close. ctx
 // bounds the recovery only.
 func Open(ctx context.Context, cfg Config) (*Server, error) {
@@ -86,13 +72,17 @@ func Open(ctx context.Context, cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, begin: time.Now(),
-		events: make(chan event, queuedEvents), stopping: make(chan struct{}), done: make(chan struct{}),
+		outgoing: transport.NewBudget(cfg.Memory / shareOutgoing),
+		stopping: make(chan struct{}), done: make(chan struct{}),
 		gate: admission.New(cfg.gate(), time.Now), sessions: make(chan struct{}, cfg.Connections),
 		strangers: newAudit(cfg.Log), tokens: newAudit(cfg.Log),
 		conns: map[net.Conn]session{}, users: cfg.Users,
 	}
 	running, abandon := context.WithCancel(context.Background())
 	s.abandon = abandon
+	taking, stopTaking := context.WithCancel(running)
+	s.stopTaking = stopTaking
+	s.inbox = newInbox(taking, cfg.Connections, cfg.Memory/shareIncoming)
 	l := newLoop(running, s, newEngine(&cfg, rand.Text()[:8]+"-"))
 	if err := l.engine.Recover(ctx, s.now); err != nil {
 		abandon()
@@ -166,6 +156,7 @@ func (s *Server) shutDown(cause error) {
 		s.err = cause
 		s.mu.Unlock()
 		close(s.stopping)
+		s.stopTaking()
 		s.ln.Close()
 	})
 }
@@ -288,6 +279,8 @@ func (s *Server) serve(nc net.Conn, place *admission.Place) {
 	if entered.user != nil {
 		log = log.With("user", entered.user.Name)
 	}
+	conn.SetBudget(s.outgoing)
+	p := s.inbox.enter(id, conn)
 	s.all.Go(func() {
 		if err := conn.Run(); !errors.Is(err, transport.ErrClosed) {
 			log.Info("session lost while writing", "error", err)
@@ -297,13 +290,16 @@ func (s *Server) serve(nc net.Conn, place *admission.Place) {
 		conn.CloseAfterQueue()
 		<-conn.Done()
 	}()
-	if !s.tell(event{opened: conn, inputs: one(core.Input{Kind: core.Opened, Session: id, Message: hello})}) {
+	p.add(core.Input{Kind: core.Opened, Session: id, Message: hello})
+	if p.hand() != nil {
 		return
 	}
 	log.Debug("session opened")
-	err = s.read(entered, id)
+	err = s.read(entered, p)
 	log.Debug("session ended", "cause", err)
-	s.tell(event{inputs: one(core.Input{Kind: core.Closed, Session: id})})
+	p.leave()
+	p.add(core.Input{Kind: core.Closed, Session: id})
+	_ = p.hand()
 }
 
 func isMessageError(err error) bool {
@@ -311,48 +307,27 @@ func isMessageError(err error) bool {
 }
 
 // read tells the loop what a session says, as many messages at once as are here.
-func (s *Server) read(from session, id core.Session) error {
+func (s *Server) read(from session, p *peer) error {
 	for {
-		batch := inputPool.Get().(*[]core.Input)
-		var err error
-		for {
-			var m wire.Message
-			m, err = from.conn.Receive()
-			switch {
-			case isMessageError(err):
-				*batch = append(*batch, core.Input{Kind: core.Malformed, Session: id, Message: m, Reason: err.Error()})
-				err = nil
-			case err != nil:
-			case permitted(from.user, &m):
-				*batch = append(*batch, core.Input{Kind: core.Received, Session: id, Message: m})
-			default:
-				err = s.forbid(from, &m)
-			}
-			if err != nil || len(*batch) == gatherInputs || !from.conn.Buffered() {
-				break
-			}
+		m, err := from.conn.Receive()
+		switch {
+		case isMessageError(err):
+			p.add(core.Input{Kind: core.Malformed, Session: p.id, Message: m, Reason: err.Error()})
+			err = nil
+		case err != nil:
+		case permitted(from.user, &m):
+			p.add(core.Input{Kind: core.Received, Session: p.id, Message: m})
+		default:
+			p.leave()
+			err = s.forbid(from, &m)
 		}
-		if !s.tell(event{inputs: batch}) {
-			return transport.ErrClosed
+		if err != nil || len(p.batch) >= gatherInputs || !from.conn.Buffered() {
+			if ended := p.hand(); ended != nil {
+				return transport.ErrClosed
+			}
 		}
 		if err != nil {
 			return err
 		}
-	}
-}
-
-func one(in core.Input) *[]core.Input {
-	batch := inputPool.Get().(*[]core.Input)
-	*batch = append(*batch, in)
-	return batch
-}
-
-// tell is false when the loop takes nothing any more.
-func (s *Server) tell(e event) bool {
-	select {
-	case s.events <- e:
-		return true
-	case <-s.stopping:
-		return false
 	}
 }

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -11,12 +12,12 @@ import (
 
 // State is what a running server can tell of itself, for monitoring.
 type State struct {
-	Core    core.Stats
-	Waiting int // operations that wait for the store's next turn
+	Core     core.Stats
+	Gathered int // operations that wait for the store's next turn
 
 	Sessions      int // connections that have said Hello
 	Strangers     int // those that have not
-	QueuedEvents  int // batches of inputs that wait for the state machine
+	Waiting       int // sessions of which inputs wait for the state machine
 	OutgoingBytes int // that wait for peers to read, in sum
 	Refused       map[Refusal]uint64
 	Turns         Turns
@@ -43,10 +44,10 @@ type Turns struct {
 }
 
 // State asks the server how it is. It waits for the state machine as long as ctx
-// allows; with an error Core and Waiting are missing, and the rest is there.
+// allows; with an error Core and Gathered are missing, and the rest is there.
 func (s *Server) State(ctx context.Context) (State, error) {
 	st := State{
-		Sessions: len(s.sessions), Strangers: s.gate.Taken(), QueuedEvents: len(s.events),
+		Sessions: len(s.sessions), Strangers: s.gate.Taken(), Waiting: s.inbox.waiting(),
 		Refused: s.refused.counts(), Turns: s.turns.state(),
 	}
 	s.mu.Lock()
@@ -57,21 +58,16 @@ func (s *Server) State(ctx context.Context) (State, error) {
 	}
 	s.mu.Unlock()
 	type answer struct {
-		core    core.Stats
-		waiting int
+		core     core.Stats
+		gathered int
 	}
 	answered := make(chan answer, 1)
-	ask := event{ask: func(e *Engine) { answered <- answer{e.Stats(), e.Waiting()} }}
-	select {
-	case s.events <- ask:
-	case <-s.done:
-		return st, errEnded
-	case <-ctx.Done():
-		return st, ctx.Err()
+	if !s.inbox.ask(func(e *Engine) { answered <- answer{e.Stats(), len(e.queue)} }) {
+		return st, errors.New("broker: too many ask for the state at once")
 	}
 	select {
 	case a := <-answered:
-		st.Core, st.Waiting = a.core, a.waiting
+		st.Core, st.Gathered = a.core, a.gathered
 		return st, nil
 	case <-s.done:
 		return st, errEnded

@@ -253,10 +253,10 @@ func TestUnsubscribeEndsTheStream(t *testing.T) {
 	if _, err := d.Nack(within(t), client.Rejection{Reason: "bad", DeadLetter: true}); err != nil {
 		t.Fatal(err)
 	}
-	for command, want := range map[string]string{"dlq.list": d.MessageID, "dlq.show": "rejected by the consumer: bad"} {
-		reply, err := two.Admin(within(t), command, d.MessageID)
-		if err != nil || !strings.Contains(string(reply.Payload), want) {
-			t.Fatalf("%s: %s (%s), %v; want %q in it", command, reply.Payload, reply.Reason, err, want)
+	for _, c := range []struct{ command, object, want string }{{"dlq.list", "", d.MessageID}, {"dlq.show", d.MessageID, "rejected by the consumer: bad"}} {
+		reply, err := two.Admin(within(t), c.command, c.object)
+		if err != nil || !strings.Contains(string(reply.Payload), c.want) {
+			t.Fatalf("%s: %s (%s), %v; want %q in it", c.command, reply.Payload, reply.Reason, err, c.want)
 		}
 	}
 	if reply, err := two.Admin(within(t), "dlq.redrive", d.MessageID); err != nil || reply.Answer != wire.Accepted {

@@ -161,7 +161,7 @@ func (r *rig) arrives(sub *client.Subscription) bool {
 }
 
 func (r *rig) count(s store.Store, state store.State) (n int) {
-	err := s.Rows(r.ctx, func(row store.Row) error {
+	err := s.Rows(r.ctx, store.Selection{}, func(row store.Row) error {
 		if row.State == state {
 			n++
 		}
@@ -655,7 +655,7 @@ func (r *rig) purged() {
 	r.publish(m)
 	r.until(func() bool {
 		gone := true
-		err := r.rows.Rows(r.ctx, func(row store.Row) error {
+		err := r.rows.Rows(r.ctx, store.Selection{}, func(row store.Row) error {
 			gone = gone && (row.BusinessID != "order-100" || row.State != store.Pending)
 			return nil
 		})

@@ -14,7 +14,8 @@ import (
 type edited struct {
 	store.Store
 	apply   func(context.Context, []store.Operation) error
-	load    func(context.Context, func(store.Row) error) error
+	load    func(context.Context, int, func(store.Row) error) error
+	content func(context.Context, []string, func(store.Row) error) error
 	expired func(context.Context, time.Time, int) ([]string, error)
 }
 
@@ -25,11 +26,18 @@ func (e edited) Apply(ctx context.Context, batch []store.Operation) error {
 	return e.Store.Apply(ctx, batch)
 }
 
-func (e edited) Load(ctx context.Context, fn func(store.Row) error) error {
+func (e edited) Load(ctx context.Context, settled int, fn func(store.Row) error) error {
 	if e.load != nil {
-		return e.load(ctx, fn)
+		return e.load(ctx, settled, fn)
 	}
-	return e.Store.Load(ctx, fn)
+	return e.Store.Load(ctx, settled, fn)
+}
+
+func (e edited) Content(ctx context.Context, messageIDs []string, fn func(store.Row) error) error {
+	if e.content != nil {
+		return e.content(ctx, messageIDs, fn)
+	}
+	return e.Store.Content(ctx, messageIDs, fn)
 }
 
 func (e edited) Expired(ctx context.Context, now time.Time, limit int) ([]string, error) {
@@ -105,8 +113,8 @@ func loseDeadLetters(inner store.Store, _ Options) store.Store {
 }
 
 func forgetPending(inner store.Store, _ Options) store.Store {
-	return edited{Store: inner, load: func(ctx context.Context, fn func(store.Row) error) error {
-		return inner.Load(ctx, func(row store.Row) error {
+	return edited{Store: inner, load: func(ctx context.Context, settled int, fn func(store.Row) error) error {
+		return inner.Load(ctx, settled, func(row store.Row) error {
 			if row.State == store.Pending {
 				return nil
 			}
@@ -115,14 +123,23 @@ func forgetPending(inner store.Store, _ Options) store.Store {
 	}}
 }
 
-// reloading changes each row as it is read at the start.
+// reloading changes each row as it is read again, its content too.
 func reloading(inner store.Store, change func(*store.Row)) edited {
-	return edited{Store: inner, load: func(ctx context.Context, fn func(store.Row) error) error {
-		return inner.Load(ctx, func(row store.Row) error {
+	changing := func(fn func(store.Row) error) func(store.Row) error {
+		return func(row store.Row) error {
 			change(&row)
 			return fn(row)
-		})
-	}}
+		}
+	}
+	return edited{
+		Store: inner,
+		load: func(ctx context.Context, settled int, fn func(store.Row) error) error {
+			return inner.Load(ctx, settled, changing(fn))
+		},
+		content: func(ctx context.Context, messageIDs []string, fn func(store.Row) error) error {
+			return inner.Content(ctx, messageIDs, changing(fn))
+		},
+	}
 }
 
 func loadWithoutHeaders(inner store.Store, _ Options) store.Store {
@@ -165,9 +182,9 @@ func forgetLastOfBatch(inner store.Store, _ Options) store.Store {
 }
 
 func loadBackwards(inner store.Store, _ Options) store.Store {
-	return edited{Store: inner, load: func(ctx context.Context, fn func(store.Row) error) error {
+	return edited{Store: inner, load: func(ctx context.Context, settled int, fn func(store.Row) error) error {
 		var rows []store.Row
-		err := inner.Load(ctx, func(row store.Row) error {
+		err := inner.Load(ctx, settled, func(row store.Row) error {
 			rows = append(rows, row)
 			return nil
 		})

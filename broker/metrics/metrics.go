@@ -57,9 +57,9 @@ func counter(name, help string, v func(*broker.State) float64) metric {
 var metrics = []metric{
 	gauge("connections", "Connections that have said Hello.", func(s *broker.State) float64 { return float64(s.Sessions) }),
 	gauge("strangers", "Connections that have not said Hello.", func(s *broker.State) float64 { return float64(s.Strangers) }),
-	gauge("queued_events", "Batches of inputs that wait for the state machine.", func(s *broker.State) float64 { return float64(s.QueuedEvents) }),
+	gauge("waiting_sessions", "Sessions of which requests wait for the state machine.", func(s *broker.State) float64 { return float64(s.Waiting) }),
 	gauge("outgoing_bytes", "Bytes that wait for peers to read, in sum.", func(s *broker.State) float64 { return float64(s.OutgoingBytes) }),
-	loopGauge("store_queue", "Operations that wait for the store's next turn.", func(s *broker.State) float64 { return float64(s.Waiting) }),
+	loopGauge("store_queue", "Operations that wait for the store's next turn.", func(s *broker.State) float64 { return float64(s.Gathered) }),
 	loopGauge("subscriptions", "Subscriptions of all sessions.", func(s *broker.State) float64 { return float64(s.Core.Subscriptions) }),
 	loopGauge("unsettled_messages", "Messages that are not settled, dead or expired.", func(s *broker.State) float64 { return float64(s.Core.Unsettled) }),
 	counter("accepted_total", "Publishes that were accepted.", func(s *broker.State) float64 { return float64(s.Core.Accepted) }),

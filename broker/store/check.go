@@ -21,9 +21,14 @@ func Refuse(r Row) Row {
 	}
 	return Row{
 		Order: r.Order, State: RefusedVersion,
-		MessageID: r.MessageID, BusinessID: r.BusinessID, Topic: r.Topic, Version: r.Version,
+		MessageID: r.MessageID, BusinessID: r.BusinessID, Topic: r.Topic, Version: r.Version, Size: r.Size,
 		InsertedAt: r.InsertedAt, ExpiresAt: r.ExpiresAt, Partition: r.Partition,
 	}
+}
+
+// Takes says whether the selection has this row in it, its Limit aside.
+func (s Selection) Takes(r Row) bool {
+	return r.Order > s.After && (s.State == 0 || r.State == s.State) && (s.MessageID == "" || r.MessageID == s.MessageID)
 }
 
 // Check is nil if every operation of the batch is well formed; otherwise the

@@ -25,20 +25,32 @@ type Store interface {
 	// its rows refer to unchanged for good: after a cancelled call the store
 	// may still be reading it.
 	Apply(ctx context.Context, batch []Operation) error
-	// Load gives what must survive a restart, in order of Row.Order: pending
-	// and dead rows, and the IDs of settled ones that are still in their
-	// window, those as State SettledMarker. Rows of a payload version that
-	// this build cannot read come as State RefusedVersion and are left
-	// untouched. fn must not call the store. An error of fn ends the loading
-	// and is returned.
-	Load(ctx context.Context, fn func(Row) error) error
+	// Load gives what must survive a restart, without content: Payload and
+	// Headers are nil, Size says how large they are. First come the IDs of
+	// settled rows that are still in their window, as State SettledMarker: the
+	// newest, at most settled of them, oldest first. Then come pending, dead,
+	// refused and damaged rows, in order of Row.Order. Time and memory are
+	// proportional to the number of rows, never to their bytes.
+	//
+	// A row of a payload version that this build cannot read comes as
+	// RefusedVersion, one that fails its checksum as Damaged; both are left
+	// untouched. A Damaged row without a message ID stands for rows that are
+	// missing altogether; its Reason says how many, and how that is known.
+	//
+	// fn must not call the store. An error of fn ends the loading and is returned.
+	Load(ctx context.Context, settled int, fn func(Row) error) error
+	// Content gives whole rows, pending or dead, by message ID, in the order
+	// asked for. A row that is not there is left out. One that fails its
+	// checksum comes as Damaged, without content. It never waits for a write.
+	// fn as in Load.
+	Content(ctx context.Context, messageIDs []string, fn func(Row) error) error
 	// Expired deletes this partition's pending rows whose deadline has passed at now
 	// and returns their message IDs, at most limit, earliest deadlines first.
 	// It also sweeps, unreported, settled markers whose window is over.
 	Expired(ctx context.Context, now time.Time, limit int) ([]string, error)
-	// Rows shows all rows for inspection in order of Row.Order, without
-	// changing any. fn as in Load.
-	Rows(ctx context.Context, fn func(Row) error) error
+	// Rows shows the selected rows for inspection in order of Row.Order. It
+	// never waits for a write. fn as in Load.
+	Rows(ctx context.Context, selection Selection, fn func(Row) error) error
 	// Partition is the connection's name and the storage identity.
 	Partition() Partition
 	// Close waits for a write that is under way. Closing again does nothing.
@@ -103,6 +115,15 @@ var operationNames = [...]string{
 // String is the name that faults and scripts use.
 func (k OperationKind) String() string { return nameOf(operationNames[:], k) }
 
+// Selection is a page of rows. The zero value selects all, without content.
+type Selection struct {
+	After     uint64 // rows with a greater Row.Order; the last one of the page before
+	Limit     int    // at most that many; 0: all
+	State     State  // only these; 0: all
+	MessageID string // only this one; "": all
+	Content   bool   // with Payload and Headers; otherwise neither is read
+}
+
 // Row is one stored message.
 type Row struct {
 	Order        uint64 // ascending in order of insertion; given by the store, ignored when written
@@ -114,6 +135,7 @@ type Row struct {
 	Key          string
 	Headers      map[string]string
 	Payload      []byte
+	Size         int   // bytes of Payload and Headers as stored; filled when read
 	Version      uint8 // of the protocol that wrote the payload
 	InsertedAt   time.Time
 	ExpiresAt    time.Time // zero: never
@@ -133,11 +155,12 @@ const (
 	SettledMarker        // only the IDs are left
 	Dead                 // in the dead-letter queue
 	RefusedVersion       // readable by name only: IDs, topic, version and times of a payload version this build cannot read
+	Damaged              // fails its checksum: what can be read of its IDs and topic, never delivered, left untouched
 )
 
 var stateNames = [...]string{
 	Pending: "pending", Processed: "processed", SettledMarker: "settled",
-	Dead: "dead", RefusedVersion: "refused-version",
+	Dead: "dead", RefusedVersion: "refused-version", Damaged: "damaged",
 }
 
 func (s State) String() string { return nameOf(stateNames[:], s) }
@@ -175,6 +198,15 @@ var ErrExists = errors.New("store: message ID exists")
 
 // ErrFull: no space is left, or less than the reserve.
 var ErrFull = errors.New("store: no space left")
+
+// ErrFenced: the partition was written by another broker, which owns it now. The
+// store takes no write any more. It comes as a *Failure with NotWritten.
+var ErrFenced = errors.New("store: the partition was written by another broker")
+
+// ErrMoved: the store's files were moved or deleted while it was open, so that
+// nothing written to them would be found again. The store takes no write any
+// more. It comes as a *Failure, with NotWritten if it was seen before the write.
+var ErrMoved = errors.New("store: the files were moved or deleted")
 
 // ErrClosed: the store was closed.
 var ErrClosed = errors.New("store: closed")

@@ -46,7 +46,7 @@ const (
 
 	maxCommand = 1 << 10
 	readBuffer = 64 << 10
-	keepBuffer = 1 << 20 // a write buffer that grew beyond is not kept
+	keepBuffer = 64 << 10 // a write buffer that grew beyond is not kept
 )
 
 var (
@@ -80,6 +80,7 @@ type Conn struct {
 	until    time.Time // of the read deadline that is set
 	admitted bool
 	early    *budget
+	reserve  func(n int) error
 	tls      *tls.ConnectionState
 }
 
@@ -128,6 +129,10 @@ func (c *Conn) Admit() error {
 	_, _ = c.br.Peek(len(ahead)) // so that Buffered counts them
 	return nil
 }
+
+// SetReserve has f called before a message of n bytes is read, for the whole of
+// it: f waits until there is room. An error ends the connection.
+func (c *Conn) SetReserve(f func(n int) error) { c.reserve = f }
 
 // Refuse says why a peer is not admitted, within the deadline of the handshake,
 // and sends what was to be sent before. Run must not run.
@@ -294,7 +299,7 @@ func (c *Conn) Receive() (wire.Message, error) {
 		if flags&flagMore == 0 {
 			return wire.Message{}, fmt.Errorf("%w: one part, must be 2 (head, payload)", wire.ErrMalformed)
 		}
-		payload, extra, err := c.payload()
+		payload, extra, err := c.payload(head)
 		if err != nil {
 			return wire.Message{}, err
 		}
@@ -306,7 +311,7 @@ func (c *Conn) Receive() (wire.Message, error) {
 }
 
 // payload reads the second part, and throws away parts that must not follow.
-func (c *Conn) payload() (payload []byte, extra bool, err error) {
+func (c *Conn) payload(head []byte) (payload []byte, extra bool, err error) {
 	for part := 0; part < 16; part++ {
 		size, headerSize, flags, err := peekHeader(c.br)
 		switch {
@@ -316,6 +321,17 @@ func (c *Conn) payload() (payload []byte, extra bool, err error) {
 			return nil, false, fmt.Errorf("%w: a command between the parts of a message", ErrFrame)
 		case size > c.limit(wire.MaxPayload):
 			return nil, false, fmt.Errorf("%w: a payload of %d bytes announced, limit %d", ErrFrame, size, c.limit(wire.MaxPayload))
+		}
+		if c.reserve != nil {
+			if err := c.reserve(len(head) + int(size)); err != nil {
+				return nil, false, err
+			}
+			if size > readBuffer { // it may have waited
+				c.until = time.Time{}
+				if err := c.extend(); err != nil {
+					return nil, false, err
+				}
+			}
 		}
 		payload = make([]byte, size)
 		if err := c.read(headerSize, payload); err != nil {

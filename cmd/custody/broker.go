@@ -175,7 +175,7 @@ func memoryFrom(size string) (int64, error) {
 	return n, nil
 }
 
-const minMemory = 32 << 20
+const minMemory = 64 << 20 // as the broker has it
 
 // checkBroker finds mistakes in the call before anything is opened.
 func checkBroker(f brokerFlags) error {

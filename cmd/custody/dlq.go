@@ -116,16 +116,25 @@ func oneMessage(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-func (f *dlqFlags) read(cmd *cobra.Command, command, id string, text func(io.Writer, broker.RowsView)) error {
-	reply, err := f.ask(cmd.Context(), command, id)
-	if err != nil {
-		return err
+// read shows the answer of a command, all pages of it.
+func (f *dlqFlags) read(cmd *cobra.Command, command, object string, text func(io.Writer, broker.RowsView)) error {
+	var all broker.RowsView
+	for {
+		reply, err := f.ask(cmd.Context(), command, object)
+		if err != nil {
+			return err
+		}
+		var page broker.RowsView
+		if err := json.Unmarshal(reply.Payload, &page); err != nil {
+			return unmeasured{fmt.Errorf("dlq: the answer of %s cannot be read (is it a Custody broker of this version?): %w", f.address, err)}
+		}
+		all.Rows = append(all.Rows, page.Rows...)
+		if page.Next == "" || page.Next == object {
+			all.Truncated = page.Truncated
+			return printAs(cmd.OutOrStdout(), f.format, all, func(w io.Writer) { text(w, all) })
+		}
+		object = page.Next
 	}
-	var view broker.RowsView
-	if err := json.Unmarshal(reply.Payload, &view); err != nil {
-		return unmeasured{fmt.Errorf("dlq: the answer of %s cannot be read (is it a Custody broker of this version?): %w", f.address, err)}
-	}
-	return printAs(cmd.OutOrStdout(), f.format, view, func(w io.Writer) { text(w, view) })
 }
 
 func (f *dlqFlags) settle(cmd *cobra.Command, verb, done, id string) error {
@@ -207,7 +216,11 @@ func showLetters(w io.Writer, view broker.RowsView) {
 		for _, name := range slices.Sorted(maps.Keys(r.Headers)) {
 			fmt.Fprintf(t, "header %s\t%s\n", reports.Visible(name), reports.Visible(r.Headers[name]))
 		}
-		fmt.Fprintf(t, "payload\t%d bytes\n", r.Size)
+		size := fmt.Sprintf("%d bytes", r.Size)
+		if view.Truncated {
+			size += fmt.Sprintf(", the first %d of the payload shown", len(r.Payload))
+		}
+		fmt.Fprintf(t, "payload\t%s\n", size)
 		t.Flush()
 		for line := range strings.SplitSeq(string(r.Payload), "\n") {
 			fmt.Fprintf(w, "  %s\n", reports.Visible(line))

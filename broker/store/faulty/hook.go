@@ -22,7 +22,7 @@ type Hook interface {
 // Op is one operation.
 type Op struct {
 	Layer Layer
-	// Name at the contract: apply, load, expire, rows, reestablish.
+	// Name at the contract: apply, load, content, expire, rows, reestablish.
 	// At the files: open, read, write, sync, truncate, size, delete, access, lock.
 	Name string
 

@@ -42,12 +42,16 @@ func (s *Store) Apply(ctx context.Context, batch []store.Operation) error {
 	})
 }
 
-func (s *Store) Load(ctx context.Context, fn func(store.Row) error) error {
-	return s.around(ctx, Op{Layer: Contract, Name: "load"}, func() error { return s.inner.Load(ctx, fn) })
+func (s *Store) Load(ctx context.Context, settled int, fn func(store.Row) error) error {
+	return s.around(ctx, Op{Layer: Contract, Name: "load"}, func() error { return s.inner.Load(ctx, settled, fn) })
 }
 
-func (s *Store) Rows(ctx context.Context, fn func(store.Row) error) error {
-	return s.around(ctx, Op{Layer: Contract, Name: "rows"}, func() error { return s.inner.Rows(ctx, fn) })
+func (s *Store) Content(ctx context.Context, messageIDs []string, fn func(store.Row) error) error {
+	return s.around(ctx, Op{Layer: Contract, Name: "content"}, func() error { return s.inner.Content(ctx, messageIDs, fn) })
+}
+
+func (s *Store) Rows(ctx context.Context, selection store.Selection, fn func(store.Row) error) error {
+	return s.around(ctx, Op{Layer: Contract, Name: "rows"}, func() error { return s.inner.Rows(ctx, selection, fn) })
 }
 
 func (s *Store) Expired(ctx context.Context, now time.Time, limit int) ([]string, error) {

@@ -143,39 +143,91 @@ func marker(r store.Row, keepUntil time.Time) store.Row {
 	}
 }
 
-func (s *Store) Load(ctx context.Context, fn func(store.Row) error) error {
+func (s *Store) Load(ctx context.Context, settled int, fn func(store.Row) error) error {
+	rows, err := s.read(ctx)
+	if err != nil {
+		return err
+	}
 	now := s.options.Now()
-	return s.each(ctx, func(row store.Row) error {
+	var finished, others []store.Row
+	for _, row := range rows {
 		switch row.State {
 		case store.Processed, store.SettledMarker:
-			if !row.KeepUntil.After(now) {
-				return nil
+			if row.KeepUntil.After(now) {
+				finished = append(finished, marker(row, row.KeepUntil))
 			}
-			row = marker(row, row.KeepUntil)
+		default:
+			others = append(others, row)
 		}
-		return fn(row)
-	})
+	}
+	slices.SortStableFunc(finished, func(a, b store.Row) int { return a.KeepUntil.Compare(b.KeepUntil) })
+	finished = finished[max(0, len(finished)-settled):]
+	return each(ctx, append(finished, others...), false, fn)
 }
 
-func (s *Store) Rows(ctx context.Context, fn func(store.Row) error) error { return s.each(ctx, fn) }
-
-func (s *Store) each(ctx context.Context, fn func(store.Row) error) error {
+func (s *Store) Content(ctx context.Context, messageIDs []string, fn func(store.Row) error) error {
 	s.mu.Lock()
 	err := s.usable(ctx)
-	rows := make([]store.Row, 0, len(s.rows))
-	for _, row := range s.rows {
-		rows = append(rows, store.Refuse(*row))
+	var rows []store.Row
+	for _, id := range messageIDs {
+		if row := s.rows[id]; row != nil && (row.State == store.Pending || row.State == store.Dead) {
+			rows = append(rows, shown(row))
+		}
 	}
 	s.mu.Unlock()
 	if err != nil {
 		return err
 	}
+	return each(ctx, rows, true, fn)
+}
+
+func (s *Store) Rows(ctx context.Context, selection store.Selection, fn func(store.Row) error) error {
+	rows, err := s.read(ctx)
+	if err != nil {
+		return err
+	}
+	rows = slices.DeleteFunc(rows, func(row store.Row) bool { return !selection.Takes(row) })
+	if selection.Limit > 0 {
+		rows = rows[:min(selection.Limit, len(rows))]
+	}
+	return each(ctx, rows, selection.Content, fn)
+}
+
+// read gives all rows in order. Their content is still the store's.
+func (s *Store) read(ctx context.Context) ([]store.Row, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.usable(ctx); err != nil {
+		return nil, err
+	}
+	rows := make([]store.Row, 0, len(s.rows))
+	for _, row := range s.rows {
+		rows = append(rows, shown(row))
+	}
 	slices.SortFunc(rows, func(a, b store.Row) int { return cmp.Compare(a.Order, b.Order) })
+	return rows, nil
+}
+
+// shown is the row as a reader may see it.
+func shown(row *store.Row) store.Row {
+	r := *row
+	r.Size = len(r.Payload)
+	for name, value := range r.Headers {
+		r.Size += len(name) + len(value)
+	}
+	return store.Refuse(r)
+}
+
+func each(ctx context.Context, rows []store.Row, content bool, fn func(store.Row) error) error {
 	for _, row := range rows {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		row.Headers, row.Payload = maps.Clone(row.Headers), slices.Clone(row.Payload)
+		if content {
+			row.Headers, row.Payload = maps.Clone(row.Headers), slices.Clone(row.Payload)
+		} else {
+			row.Headers, row.Payload = nil, nil
+		}
 		if err := fn(row); err != nil {
 			return err
 		}

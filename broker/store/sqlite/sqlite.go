@@ -17,15 +17,17 @@ import (
 
 // Store is a store.Store in an SQLite file.
 //
-// One connection writes and one reads, each owned by one call at a time. A write
+// One connection writes and two read, each owned by one call at a time. A write
 // runs to its end even if its caller has left, since a sync that hangs cannot be
 // interrupted. A read obeys its ctx between rows.
 type Store struct {
 	options Options
 	witness *witness
 
-	writer chan *writer // holds the writer while nobody has it
-	reader chan *reader // holds the reader while nobody has it
+	// Each holds its connection while nobody has it. A long inspection holds up
+	// no delivery, so it has a reader of its own.
+	writer            chan *writer
+	reader, inspector chan *reader
 
 	closing   chan struct{}
 	closeOnce sync.Once
@@ -96,8 +98,7 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 	}
 	s := &Store{
 		options: options, witness: witness,
-		writer:  make(chan *writer, 1),
-		reader:  make(chan *reader, 1),
+		writer: make(chan *writer, 1), reader: make(chan *reader, 1), inspector: make(chan *reader, 1),
 		closing: make(chan struct{}),
 	}
 	w := &writer{store: s, token: rand.Int64(), absent: true}
@@ -111,8 +112,15 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 		witness.close()
 		return nil, err
 	}
+	i, err := openReader(ctx, s, w.partition)
+	if err != nil {
+		err = errors.Join(err, r.close(), w.close())
+		witness.close()
+		return nil, err
+	}
 	s.writer <- w
 	s.reader <- r
+	s.inspector <- i
 	if options.Sync == store.FlushPeriodic {
 		s.flusher.Go(s.flushPeriodically)
 	}
@@ -250,11 +258,12 @@ func (s *Store) close() error {
 	timer := time.NewTimer(closeWait)
 	defer timer.Stop()
 	var w *writer
-	var r *reader
-	for w == nil || r == nil {
+	var r, i *reader
+	for w == nil || r == nil || i == nil {
 		select {
 		case w = <-s.writer:
 		case r = <-s.reader:
+		case i = <-s.inspector:
 		case <-timer.C:
 			return s.wrap(fmt.Errorf("not closed: a call is still under way after %v", closeWait))
 		}
@@ -263,8 +272,8 @@ func (s *Store) close() error {
 	if w.unsynced || w.suspect {
 		err = w.certify(context.Background())
 	}
-	// The reader first: the last connection to close checkpoints the log.
-	err = errors.Join(err, r.close(), w.close())
+	// The readers first: the last connection to close checkpoints the log.
+	err = errors.Join(err, r.close(), i.close(), w.close())
 	s.witness.close()
 	if err != nil {
 		return s.wrap(err)

@@ -84,7 +84,7 @@ func inserts(n int, prefix string) []store.Operation {
 func ids(t *testing.T, s *Store) string {
 	t.Helper()
 	var ids []string
-	if err := s.Rows(context.Background(), func(r store.Row) error { ids = append(ids, r.MessageID); return nil }); err != nil {
+	if err := s.Rows(context.Background(), store.Selection{}, func(r store.Row) error { ids = append(ids, r.MessageID); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	return strings.Join(ids, " ")

@@ -39,6 +39,9 @@ func Exercise(t *testing.T, newDatabase func(t *testing.T) Database) {
 	}{
 		{"a row comes back as it was inserted", rowComesBack},
 		{"rows come in order of insertion", order},
+		{"content comes in the order asked for", contents},
+		{"rows are inspected by page, state and message ID", selections},
+		{"the newest settled IDs are loaded first, up to the limit", newestSettled},
 		{"a message ID is inserted once", insertedOnce},
 		{"a batch is all or nothing", allOrNothing},
 		{"a malformed batch is refused", malformed},
@@ -151,13 +154,37 @@ func uncertain(t *testing.T, err error) {
 	}
 }
 
-func collect(t *testing.T, read func(context.Context, func(store.Row) error) error) []store.Row {
+// collect gives the rows of a read, which passes fn on.
+func collect(t *testing.T, read func(fn func(store.Row) error) error) []store.Row {
 	t.Helper()
 	var rows []store.Row
-	if err := read(testContext(t), func(r store.Row) error { rows = append(rows, r); return nil }); err != nil {
+	if err := read(func(r store.Row) error { rows = append(rows, r); return nil }); err != nil {
 		t.Fatalf("read: %v", err)
 	}
 	return rows
+}
+
+const manySettled = 1000
+
+func load(t *testing.T, s store.Store) []store.Row {
+	t.Helper()
+	return collect(t, func(fn func(store.Row) error) error { return s.Load(testContext(t), manySettled, fn) })
+}
+
+func content(t *testing.T, s store.Store, ids ...string) []store.Row {
+	t.Helper()
+	return collect(t, func(fn func(store.Row) error) error { return s.Content(testContext(t), ids, fn) })
+}
+
+func selected(t *testing.T, s store.Store, selection store.Selection) []store.Row {
+	t.Helper()
+	return collect(t, func(fn func(store.Row) error) error { return s.Rows(testContext(t), selection, fn) })
+}
+
+// rows are all, whole.
+func rows(t *testing.T, s store.Store) []store.Row {
+	t.Helper()
+	return selected(t, s, store.Selection{Content: true})
 }
 
 // states renders rows shortly: "a:pending b:dead".
@@ -171,14 +198,14 @@ func states(rows []store.Row) string {
 
 func wantRows(t *testing.T, s store.Store, want ...string) {
 	t.Helper()
-	if got := states(collect(t, s.Rows)); got != fmt.Sprint(want) {
+	if got := states(rows(t, s)); got != fmt.Sprint(want) {
 		t.Fatalf("rows: got %v, want %v", got, want)
 	}
 }
 
 func wantLoad(t *testing.T, s store.Store, want ...string) {
 	t.Helper()
-	if got := states(collect(t, s.Load)); got != fmt.Sprint(want) {
+	if got := states(load(t, s)); got != fmt.Sprint(want) {
 		t.Fatalf("load: got %v, want %v", got, want)
 	}
 }
@@ -194,14 +221,25 @@ func rowComesBack(t *testing.T, db Database) {
 	for _, r := range want {
 		apply(t, s, on(store.Insert, r))
 	}
-	for name, read := range map[string]func(context.Context, func(store.Row) error) error{"Load": s.Load, "Rows": s.Rows} {
-		got := collect(t, read)
+	for name, got := range map[string][]store.Row{
+		"Load": load(t, s), "Rows": rows(t, s), "Rows without content": selected(t, s, store.Selection{}),
+		"Content": content(t, s, full.MessageID, bare.MessageID, binary.MessageID),
+	} {
 		if len(got) != len(want) {
 			t.Fatalf("%s: %d rows, want %d", name, len(got), len(want))
 		}
 		for i, g := range got {
 			w := want[i]
-			w.Order, w.State, w.Partition = g.Order, store.Pending, home
+			w.Order, w.State, w.Partition, w.Size = g.Order, store.Pending, home, g.Size
+			if g.Size < len(w.Payload) || g.Size > len(w.Payload)+100 {
+				t.Errorf("%s: %s has %d bytes of payload, size says %d", name, w.MessageID, len(w.Payload), g.Size)
+			}
+			if name == "Load" || name == "Rows without content" {
+				w.Payload, w.Headers = nil, nil
+				if g.Payload != nil || g.Headers != nil {
+					t.Errorf("%s: %s comes with content", name, w.MessageID)
+				}
+			}
 			if !g.InsertedAt.Equal(w.InsertedAt) || !g.ExpiresAt.Equal(w.ExpiresAt) || !g.KeepUntil.IsZero() {
 				t.Errorf("%s: times of %s: got %v", name, w.MessageID, g)
 			}
@@ -223,7 +261,7 @@ func order(t *testing.T, db Database) {
 	apply(t, s, insert(ids[2]))
 	apply(t, s, insert(ids[3]), insert(ids[4]))
 	apply(t, s, on(store.Attempt, store.Row{MessageID: "z", Attempts: 1}), on(store.DeadLetter, store.Row{MessageID: "m"}))
-	rows := collect(t, s.Load)
+	rows := load(t, s)
 	wantLoad(t, s, "z:pending", "a:pending", "m:dead", "0:pending", "y:pending")
 	if !slices.IsSortedFunc(rows, func(a, b store.Row) int { return int(int64(a.Order) - int64(b.Order)) }) || rows[0].Order == rows[1].Order {
 		t.Fatalf("order does not ascend: %+v", rows)
@@ -255,7 +293,7 @@ func allOrNothing(t *testing.T, db Database) {
 	s := open(t, db.Open, home)
 	apply(t, s, insert("pending"), insert("settle"), insert("delete"), insert("mark"), insert("dead"), insert("discard"))
 	apply(t, s, on(store.DeadLetter, store.Row{MessageID: "dead"}), on(store.DeadLetter, store.Row{MessageID: "discard"}))
-	before := collect(t, s.Rows)
+	before := rows(t, s)
 	err := s.Apply(testContext(t), []store.Operation{
 		insert("new"),
 		on(store.Attempt, store.Row{MessageID: "pending", Attempts: 9}),
@@ -269,7 +307,7 @@ func allOrNothing(t *testing.T, db Database) {
 		insert("pending"),
 	})
 	notWritten(t, err)
-	if after := collect(t, s.Rows); !reflect.DeepEqual(before, after) {
+	if after := rows(t, s); !reflect.DeepEqual(before, after) {
 		t.Fatalf("a failed batch left something behind:\nbefore %+v\nafter  %+v", before, after)
 	}
 	apply(t, s) // an empty batch
@@ -305,25 +343,25 @@ func changes(t *testing.T, db Database) {
 	wantRows(t, s, "a:pending")
 
 	apply(t, s, on(store.Attempt, store.Row{MessageID: "a", Attempts: 2, Group: "g", LastConsumer: "c1"}))
-	got := collect(t, s.Load)[0]
+	got := content(t, s, "a")[0]
 	if got.Attempts != 2 || got.Group != "g" || got.LastConsumer != "c1" || string(got.Payload) != "payload of a" {
 		t.Fatalf("after attempt: %+v", got)
 	}
 
 	apply(t, s, on(store.DeadLetter, store.Row{MessageID: "a", Reason: "too many", LastConsumer: "c2"}))
-	got = collect(t, s.Load)[0]
+	got = content(t, s, "a")[0]
 	if got.State != store.Dead || got.Reason != "too many" || got.LastConsumer != "c2" || got.Attempts != 2 || len(got.Payload) == 0 {
 		t.Fatalf("after dead letter: %+v", got)
 	}
 	apply(t, s,
 		on(store.Attempt, store.Row{MessageID: "a", Attempts: 7}), on(store.Settle, store.Row{MessageID: "a"}),
 		on(store.Delete, store.Row{MessageID: "a"}), on(store.DeadLetter, store.Row{MessageID: "a", Reason: "again"}))
-	if again := collect(t, s.Load)[0]; !reflect.DeepEqual(again, got) {
+	if again := content(t, s, "a")[0]; !reflect.DeepEqual(again, got) {
 		t.Fatalf("a dead row was changed: %+v", again)
 	}
 
 	apply(t, s, on(store.Redrive, store.Row{MessageID: "a", ExpiresAt: farOff}))
-	got = collect(t, s.Load)[0]
+	got = content(t, s, "a")[0]
 	if got.State != store.Pending || got.Attempts != 0 || got.Reason != "" || !got.ExpiresAt.Equal(farOff) || string(got.Payload) != "payload of a" {
 		t.Fatalf("after redrive: %+v", got)
 	}
@@ -333,7 +371,7 @@ func changes(t *testing.T, db Database) {
 	apply(t, s, insert("b"))
 	apply(t, s, on(store.DeadLetter, store.Row{MessageID: "b"}), on(store.Discard, store.Row{MessageID: "b", KeepUntil: farOff}))
 	wantRows(t, s, "b:settled")
-	if kept := collect(t, s.Load)[0]; kept.BusinessID == "" || len(kept.Payload) > 0 {
+	if kept := load(t, s)[0]; kept.BusinessID == "" || len(kept.Payload) > 0 {
 		t.Fatalf("what is kept of a discarded row: %+v", kept)
 	}
 }
@@ -348,7 +386,7 @@ func settledWindow(t *testing.T, db Database) {
 		on(store.Settle, store.Row{MessageID: "processed", KeepUntil: farOff}))
 	wantRows(t, s, "kept:settled", "over:settled", "processed:processed", "pending:pending")
 	wantLoad(t, s, "kept:settled", "processed:settled", "pending:pending")
-	for _, r := range collect(t, s.Load)[:2] {
+	for _, r := range load(t, s)[:2] {
 		if len(r.Payload) > 0 || len(r.Headers) > 0 || r.BusinessID != "business-"+r.MessageID || !r.KeepUntil.Equal(farOff) {
 			t.Errorf("a marker has the IDs and the time only: %+v", r)
 		}
@@ -370,7 +408,7 @@ func history(t *testing.T, db Database) {
 	}
 	wantRows(t, s, "a:processed", "b:processed")
 	wantLoad(t, s, "a:settled")
-	if got := collect(t, s.Rows)[0]; string(got.Payload) != "payload of a" || got.Topic != "orders/new" {
+	if got := rows(t, s)[0]; string(got.Payload) != "payload of a" || got.Topic != "orders/new" {
 		t.Fatalf("history lost the row: %+v", got)
 	}
 }
@@ -415,7 +453,7 @@ func isolation(t *testing.T, db Database) {
 	}
 	untouched := []string{"same:pending", "doomed:pending", "dead:dead", "marker:settled"}
 	for _, s := range stores {
-		for _, r := range collect(t, s.Rows) {
+		for _, r := range rows(t, s) {
 			if r.Partition != s.Partition() {
 				t.Fatalf("%v shows a row of %v", s.Partition(), r.Partition)
 			}
@@ -449,7 +487,7 @@ func otherVersion(t *testing.T, db Database) {
 	want := []string{"old:refused-version", "current:pending", "future:refused-version", "dead:refused-version"}
 	wantLoad(t, s, want...)
 	wantRows(t, s, want...)
-	before := collect(t, s.Load)
+	before := load(t, s)
 	if r := before[0]; r.Version != wire.OldestVersion-1 || r.Topic != "orders/new" || r.BusinessID != "business-old" || len(r.Payload) > 0 || len(r.Headers) > 0 {
 		t.Fatalf("a refused row is shown by name only: %+v", r)
 	}
@@ -461,11 +499,11 @@ func otherVersion(t *testing.T, db Database) {
 	if ids, err := s.Expired(testContext(t), epoch, 10); err != nil || len(ids) > 0 {
 		t.Fatalf("a refused row expired: %v %v", ids, err)
 	}
-	if after := collect(t, s.Load); !reflect.DeepEqual(before, after) {
+	if after := load(t, s); !reflect.DeepEqual(before, after) {
 		t.Fatalf("a refused row was touched: %+v", after)
 	}
 	db.Age(t, s, "old", wire.Version) // the newer broker reads it: nothing was lost
-	if r := collect(t, s.Load)[0]; r.State != store.Pending || string(r.Payload) != "payload of old" {
+	if r := content(t, s, "old")[0]; r.State != store.Pending || string(r.Payload) != "payload of old" {
 		t.Fatalf("back under its own version: %+v", r)
 	}
 }
@@ -479,16 +517,16 @@ func reopen(t *testing.T, db Database) {
 	apply(t, s, on(store.Attempt, store.Row{MessageID: "a", Attempts: 4, LastConsumer: "c1"}),
 		on(store.Delete, store.Row{MessageID: "b", KeepUntil: farOff}),
 		on(store.DeadLetter, store.Row{MessageID: "c", Reason: "why"}))
-	before := collect(t, s.Load)
+	before := load(t, s)
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
 	s = open(t, db.Open, home)
-	if after := collect(t, s.Load); !reflect.DeepEqual(before, after) {
+	if after := load(t, s); !reflect.DeepEqual(before, after) {
 		t.Fatalf("before closing %+v\nafter opening %+v", before, after)
 	}
 	apply(t, s, insert("e"))
-	rows := collect(t, s.Load)
+	rows := load(t, s)
 	if last := rows[len(rows)-1]; last.MessageID != "e" || last.Order <= rows[len(rows)-2].Order {
 		t.Fatalf("the order goes on: %v", states(rows))
 	}
@@ -511,7 +549,7 @@ func concurrency(t *testing.T, db Database) {
 		})
 		group.Go(func() {
 			for range each {
-				err := s.Load(ctx, func(r store.Row) error {
+				err := s.Load(ctx, manySettled, func(r store.Row) error {
 					if r.Attempts != 1 {
 						return fmt.Errorf("half a batch is seen of %s", r.MessageID)
 					}
@@ -527,7 +565,7 @@ func concurrency(t *testing.T, db Database) {
 		})
 	}
 	group.Wait()
-	if n := len(collect(t, s.Rows)); n != writers*each {
+	if n := len(rows(t, s)); n != writers*each {
 		t.Fatalf("%d rows, want %d", n, writers*each)
 	}
 }
@@ -544,18 +582,18 @@ func cancelled(t *testing.T, db Database) {
 	if _, err := s.Expired(ctx, farOff, 10); !errors.Is(err, context.Canceled) {
 		t.Fatalf("expired: %v", err)
 	}
-	if err := s.Load(ctx, func(store.Row) error { return nil }); !errors.Is(err, context.Canceled) {
+	if err := s.Load(ctx, manySettled, func(store.Row) error { return nil }); !errors.Is(err, context.Canceled) {
 		t.Fatalf("load: %v", err)
 	}
 
 	ctx, cancel = context.WithCancel(context.Background())
 	seen := 0
-	err = s.Rows(ctx, func(store.Row) error { seen++; cancel(); return nil })
+	err = s.Rows(ctx, store.Selection{}, func(store.Row) error { seen++; cancel(); return nil })
 	if !errors.Is(err, context.Canceled) || seen != 1 {
 		t.Fatalf("rows cancelled after the first: %d seen, %v", seen, err)
 	}
 	enough := errors.New("enough")
-	if err := s.Load(testContext(t), func(store.Row) error { return enough }); !errors.Is(err, enough) {
+	if err := s.Load(testContext(t), manySettled, func(store.Row) error { return enough }); !errors.Is(err, enough) {
 		t.Fatalf("load ended by its caller: %v", err)
 	}
 	wantRows(t, s, "a:pending", "b:pending")
@@ -633,7 +671,7 @@ func closed(t *testing.T, db Database) {
 	if notWritten(t, err); !errors.Is(err, store.ErrClosed) {
 		t.Errorf("apply: %v", err)
 	}
-	if err := s.Load(testContext(t), func(store.Row) error { return nil }); !errors.Is(err, store.ErrClosed) {
+	if err := s.Load(testContext(t), manySettled, func(store.Row) error { return nil }); !errors.Is(err, store.ErrClosed) {
 		t.Errorf("load: %v", err)
 	}
 	if _, err := s.Expired(testContext(t), epoch, 1); !errors.Is(err, store.ErrClosed) {
@@ -680,4 +718,68 @@ func certified(t *testing.T, db Database) {
 	want("a write that never came", true)
 	s.Disarm()
 	wantRows(t, s, "a:pending", "b:pending", "c:pending")
+}
+
+func contents(t *testing.T, db Database) {
+	s := open(t, db.Open, home)
+	apply(t, s, insert("a"), insert("b"), insert("settled"), insert("dead"), insert("marker"))
+	apply(t, s, on(store.Settle, store.Row{MessageID: "settled", KeepUntil: farOff}), on(store.DeadLetter, store.Row{MessageID: "dead", Reason: "r"}),
+		on(store.Delete, store.Row{MessageID: "marker", KeepUntil: farOff}))
+	apply(t, open(t, db.Open, neighbour), insert("elsewhere"))
+	got := content(t, s, "b", "dead", "absent", "settled", "marker", "elsewhere", "a", "b")
+	if states(got) != "[b:pending dead:dead a:pending b:pending]" {
+		t.Fatalf("content of %v", states(got))
+	}
+	for _, r := range got {
+		if string(r.Payload) != "payload of "+r.MessageID || r.Headers["ä"] != "ö" {
+			t.Errorf("content of %s: %+v", r.MessageID, r)
+		}
+	}
+	if got := content(t, s); got != nil {
+		t.Errorf("nothing was asked for: %v", states(got))
+	}
+}
+
+func selections(t *testing.T, db Database) {
+	s := open(t, db.Open, home)
+	apply(t, s, insert("a"), insert("b"), insert("c"), insert("d"), insert("e"))
+	apply(t, s, on(store.DeadLetter, store.Row{MessageID: "b"}), on(store.DeadLetter, store.Row{MessageID: "d"}),
+		on(store.Settle, store.Row{MessageID: "e", KeepUntil: farOff}))
+	all := rows(t, s)
+	for _, c := range []struct {
+		name      string
+		selection store.Selection
+		want      string
+	}{
+		{"all", store.Selection{}, "[a:pending b:dead c:pending d:dead e:processed]"},
+		{"first page", store.Selection{Limit: 2}, "[a:pending b:dead]"},
+		{"next page", store.Selection{Limit: 2, After: all[1].Order}, "[c:pending d:dead]"},
+		{"last page", store.Selection{Limit: 2, After: all[3].Order}, "[e:processed]"},
+		{"behind the last", store.Selection{Limit: 2, After: all[4].Order}, "[]"},
+		{"dead", store.Selection{State: store.Dead}, "[b:dead d:dead]"},
+		{"dead, one", store.Selection{State: store.Dead, Limit: 1}, "[b:dead]"},
+		{"dead, the next", store.Selection{State: store.Dead, Limit: 1, After: all[1].Order}, "[d:dead]"},
+		{"processed", store.Selection{State: store.Processed}, "[e:processed]"},
+		{"one", store.Selection{MessageID: "c"}, "[c:pending]"},
+		{"one that is not dead", store.Selection{MessageID: "c", State: store.Dead}, "[]"},
+		{"none", store.Selection{MessageID: "x"}, "[]"},
+	} {
+		if got := states(selected(t, s, c.selection)); got != c.want {
+			t.Errorf("%s: got %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
+func newestSettled(t *testing.T, db Database) {
+	s := open(t, db.Open, home)
+	for i, id := range []string{"a", "b", "c", "d"} {
+		apply(t, s, insert(id), insert("pending-"+id))
+		apply(t, s, on(store.Delete, store.Row{MessageID: id, KeepUntil: farOff.Add(time.Duration(i%3) * time.Hour)}))
+	}
+	for limit, want := range []string{"", "c:settled ", "b:settled c:settled ", "d:settled b:settled c:settled ", "a:settled d:settled b:settled c:settled "} {
+		got := states(collect(t, func(fn func(store.Row) error) error { return s.Load(testContext(t), limit, fn) }))
+		if want := "[" + want + "pending-a:pending pending-b:pending pending-c:pending pending-d:pending]"; got != want {
+			t.Errorf("at most %d: got %v, want %v", limit, got, want)
+		}
+	}
 }

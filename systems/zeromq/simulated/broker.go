@@ -49,7 +49,7 @@ func (d *database) rows() (evidence.Snapshot, error) {
 	d.until = time.Time{}
 	s := evidence.Snapshot{Source: evidence.SourceBroker, Trust: evidence.Exact, Partition: d.in.partition().String()}
 	for _, p := range d.partitions {
-		err := p.Rows(context.Background(), func(row store.Row) error {
+		err := p.Rows(context.Background(), store.Selection{Content: true}, func(row store.Row) error {
 			state, shown := rowStates[row.State]
 			if !shown {
 				return nil // a marker of a settled message: its row is gone
@@ -201,6 +201,7 @@ func (p *brokerProcess) turn() {
 			t = p.engine.Begin()
 		}
 	})
+	p.read()
 	if t == nil || p.dead {
 		return
 	}
@@ -209,10 +210,44 @@ func (p *brokerProcess) turn() {
 		p.guard(func() { p.engine.Work(background, t) })
 		p.hop()
 		p.do(func() {
-			p.guard(func() { p.engine.End(t, p.instant()) })
-			p.turn()
+			var fatal error
+			p.guard(func() { fatal = p.engine.End(t, p.instant()) })
+			if p.turn(); fatal != nil {
+				p.fail(fatal)
+			}
 		})
 	}))
+}
+
+// read begins what is to be read and may be.
+func (p *brokerProcess) read() {
+	for !p.dead {
+		var r *broker.Reading
+		p.guard(func() { r = p.engine.Read() })
+		if r == nil {
+			return
+		}
+		p.work = append(p.work, p.in.Spawn(func() {
+			p.ready()
+			p.guard(func() { p.engine.Perform(background, r) })
+			p.hop()
+			p.do(func() {
+				p.guard(func() { p.engine.Finish(r, p.instant()) })
+				p.turn()
+			})
+		}))
+	}
+}
+
+// fail ends the process with an error, after what has been answered was sent.
+func (p *brokerProcess) fail(err error) {
+	p.dead, p.stopping = true, true
+	p.in.After(0, func() { // not now: a task of the process calls, and none ends itself
+		p.exit(evidence.ExitInfo{Code: 1}, err.Error())
+		for _, n := range p.conns {
+			n.hangUp(evidence.ToBroker)
+		}
+	})
 }
 
 // ready is when the store gets to a piece of work.
