@@ -48,8 +48,16 @@ func TestStore(t *testing.T) {
 				}
 				return storetest.Database{
 					Open: open(false), History: open(true), Durable: true,
+					Bounded: func(t *testing.T, p store.Partition, n int) store.Store {
+						return mustOpen(t, Options{Path: path, Partition: p, Sync: sync, MaxSettled: n})
+					},
+					Damage: func(t *testing.T, _ store.Store, id string) {
+						exec(t, path, fmt.Sprintf(`UPDATE custody_row SET topic='elsewhere' WHERE message_id='%s'`, id))
+					},
 					Age: func(t *testing.T, s store.Store, id string, version uint8) {
-						exec(t, path, fmt.Sprintf(`UPDATE custody_row SET version=%d WHERE message_id='%s'`, version, id))
+						aging := change{"age", []field{versionField}}
+						execWith(t, path, aging.register, fmt.Sprintf(`UPDATE custody_row SET version=%d, %s WHERE message_id='%s'`,
+							version, aging.set(fmt.Sprint(int64(versionField.int(int64(version))))), id))
 					},
 				}
 			})
@@ -60,9 +68,14 @@ func TestStore(t *testing.T) {
 // exec does what another program may do to the file.
 func exec(t *testing.T, path, sql string) {
 	t.Helper()
+	execWith(t, path, func(*sqlite3.Conn) error { return nil }, sql)
+}
+
+func execWith(t *testing.T, path string, prepare func(*sqlite3.Conn) error, sql string) {
+	t.Helper()
 	conn, err := sqlite3.OpenFlags(path, sqlite3.OPEN_READWRITE|sqlite3.OPEN_CREATE)
 	if err == nil {
-		err = errors.Join(conn.BusyTimeout(5*time.Second), conn.Exec(sql), conn.Close())
+		err = errors.Join(conn.BusyTimeout(5*time.Second), prepare(conn), conn.Exec(sql), conn.Close())
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -303,11 +316,8 @@ func TestAnotherWriterHidesWhatBecameOfAWrite(t *testing.T) {
 	if absent, err := s.Reestablish(t.Context()); err == nil || absent {
 		t.Fatalf("absent %v, %v", absent, err)
 	}
-	if err := s.Apply(t.Context(), inserts(1, "after")); err != nil {
-		t.Fatal(err)
-	}
-	if absent, err := s.Reestablish(t.Context()); err != nil || absent {
-		t.Fatalf("absent %v, %v", absent, err)
+	if err := s.Apply(t.Context(), inserts(1, "after")); !errors.Is(err, store.ErrFenced) {
+		t.Fatalf("a fenced store writes: %v", err)
 	}
 }
 
@@ -352,7 +362,7 @@ func TestOpenRefuses(t *testing.T) {
 		{"a newer schema", `PRAGMA user_version=99`, "newer"},
 		{"an older schema", `PRAGMA user_version=0`, "older"},
 		{"a missing table", `DROP TABLE custody_row`, "custody_row is missing"},
-		{"a missing index", `DROP INDEX custody_window`, "custody_window is missing"},
+		{"a missing index", `DROP INDEX custody_settled`, "custody_settled is missing"},
 		{"an altered table", `ALTER TABLE custody_row ADD COLUMN x TEXT`, "custody_row is not as"},
 		{"a foreign file", `PRAGMA application_id=7`, "not a broker's store"},
 	} {
