@@ -133,7 +133,7 @@ func (e *Engine) Recover(ctx context.Context, now func() core.Instant) error {
 		return nil
 	}
 	count := map[store.State]int{}
-	progress := newProgress(ctx, e.store, e.log, now)
+	progress := newProgress(ctx, e.store, e.settledIDs, e.log, now)
 	err := e.store.Load(ctx, e.settledIDs, func(row store.Row) error {
 		progress.add()
 		e.recovered(row, now)
@@ -143,7 +143,11 @@ func (e *Engine) Recover(ctx context.Context, now func() core.Instant) error {
 	if err != nil {
 		return fmt.Errorf("broker: recover the rows of %s: %w", e.store.Partition(), err)
 	}
-	e.log.Info("recovered", "partition", e.store.Partition().String(),
+	level := slog.LevelInfo
+	if len(count) == 0 {
+		level = slog.LevelDebug
+	}
+	e.log.Log(ctx, level, "recovered", "partition", e.store.Partition().String(),
 		"pending", count[store.Pending], "refused", count[store.RefusedVersion], "damaged", count[store.Damaged])
 	return nil
 }

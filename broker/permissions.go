@@ -41,7 +41,7 @@ func (s *Server) forbid(from session, m *wire.Message) error {
 		object = m.BusinessID
 	}
 	s.refused.permissions.Add(1)
-	s.tokens.log("not permitted", "peer", from.conn.RemoteAddr(), "user", from.user.Name, "verb", g.verb, "object", object)
+	s.tokens.log("not permitted", "peer", from.conn.RemoteAddr().String(), "user", from.user.Name, "verb", g.verb, "object", object)
 	_, err := from.conn.Send(&wire.Message{
 		Kind: g.reply, Request: m.Request, MessageID: m.MessageID, BusinessID: businessID(m), Answer: g.answer, Cause: wire.Forbidden,
 		Reason: core.Clip(fmt.Sprintf("%s may not %s %q", from.user.Name, g.verb, object)),

@@ -21,10 +21,10 @@ type progress struct {
 
 const tellEvery = time.Second
 
-func newProgress(ctx context.Context, s store.Store, log *slog.Logger, now func() core.Instant) *progress {
+func newProgress(ctx context.Context, s store.Store, settled int, log *slog.Logger, now func() core.Instant) *progress {
 	p := &progress{log: log, now: now, told: now().Elapsed}
 	if counter, ok := s.(store.Counter); ok {
-		if n, err := counter.Count(ctx); err == nil { // Load will say what is wrong
+		if n, err := counter.Count(ctx, settled); err == nil { // Load will say what is wrong
 			p.of = n
 		}
 	}

@@ -200,7 +200,7 @@ func (s *Server) admit(nc net.Conn) {
 	place := s.gate.Enter(nc.RemoteAddr(), nc)
 	if place == nil {
 		s.refused.places.Add(1)
-		s.strangers.log("connection refused: its address is serving penalties for wrong tokens", "peer", nc.RemoteAddr())
+		s.strangers.log("connection refused: its address is serving penalties for wrong tokens", "peer", nc.RemoteAddr().String())
 		nc.Close()
 		return
 	}
@@ -251,7 +251,7 @@ func (s *Server) SetUsers(users *access.Users) {
 		if of.user == nil || users.Has(of.user) {
 			continue
 		}
-		s.cfg.Log.Info("session ended: its user was changed", "peer", of.conn.RemoteAddr(), "user", of.user.Name)
+		s.cfg.Log.Info("session ended: its user was changed", "peer", of.conn.RemoteAddr().String(), "user", of.user.Name)
 		_, _ = of.conn.Send(&wire.Message{Kind: wire.Error, Reason: "this user was changed or removed: connect again"})
 		of.conn.CloseAfterQueue()
 	}

@@ -36,7 +36,7 @@ func (s *Server) welcome(nc net.Conn, place *admission.Place) (session, wire.Mes
 	if errors.Is(reason, errStranger) {
 		failures, wait := place.Penalize()
 		s.refused.tokens.Add(1)
-		s.tokens.log("token refused", "peer", nc.RemoteAddr(), "client", hello.Client, "failures", failures, "wait", wait)
+		s.tokens.log("token refused", "peer", nc.RemoteAddr().String(), "client", hello.Client, "failures", failures, "wait", wait.String())
 		s.serveTime(place, min(wait, time.Until(deadline)))
 	} else if reason == nil {
 		reason = s.enter(place)
@@ -115,5 +115,5 @@ func (s *Server) turnAway(nc net.Conn, place *admission.Place, what string, err 
 	default:
 		s.refused.handshakes.Add(1)
 	}
-	s.strangers.log(what, "peer", nc.RemoteAddr(), "error", err)
+	s.strangers.log(what, "peer", nc.RemoteAddr().String(), "error", err)
 }

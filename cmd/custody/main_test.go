@@ -298,8 +298,13 @@ func TestDeadLetters(t *testing.T) {
 func startBroker(t *testing.T, ctx context.Context, args ...string) (*exec.Cmd, string) {
 	t.Helper()
 	args = append([]string{"broker", "--listen", "127.0.0.1:0", "--data", filepath.Join(t.TempDir(), "rows.db")}, args...)
+	return startBrokerWith(t, ctx, t.Output(), args...)
+}
+
+func startBrokerWith(t *testing.T, ctx context.Context, stderr io.Writer, args ...string) (*exec.Cmd, string) {
+	t.Helper()
 	cmd := exec.CommandContext(ctx, "custody", args...)
-	cmd.Stderr = t.Output()
+	cmd.Stderr = stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
