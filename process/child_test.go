@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// echoRole answers, notifies and reports; it can be told to hang or to end.
+// echoRole answers, notifies and reports; it can be made to hang or exit.
 func echoRole() process.Role {
 	var parent *process.Parent
 	return process.Role{
@@ -81,7 +81,7 @@ func start(t *testing.T) *started {
 	t.Helper()
 	s := &started{ended: make(chan process.Exit, 1)}
 	child, err := process.StartChild(t.Context(), process.ChildOptions{Role: "echo", Config: "fine", Log: &s.log,
-		Asked: func(_ context.Context, question string, params json.RawMessage) (any, error) {
+		Answer: func(_ context.Context, question string, params json.RawMessage) (any, error) {
 			if string(params) == `"refuse"` {
 				return nil, errors.New("refused")
 			}
@@ -233,8 +233,8 @@ func TestChildAsksItsParent(t *testing.T) {
 	}
 }
 
-// A panic of the harness's part of a child is told to the parent, and is never
-// Go's exit code.
+// A panic of the harness's code in a child is reported to the parent, and never
+// ends with Go's exit code.
 func TestPanicInAChild(t *testing.T) {
 	told := make(chan error, 1)
 	defer tasks.OnPanic(func(err error) { told <- err })()
@@ -250,7 +250,8 @@ func TestPanicInAChild(t *testing.T) {
 	}
 }
 
-// An order to what has ended by itself reaches nobody, and its end was not ordered.
+// Striking a process that exited by itself fails, and the exit does not count
+// as ordered.
 func TestStrikeWhatHasEnded(t *testing.T) {
 	s := start(t)
 	if err := s.Call(t.Context(), "exit", nil, nil); !errors.Is(err, process.ErrExited) {

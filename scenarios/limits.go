@@ -5,7 +5,7 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// limits: what is within them is taken, what is over them is refused.
+// limits: what is within a limit is accepted, what exceeds it is refused.
 var limits = script.Scenario{
 	Name: "limits",
 	Why:  "Every limit of the protocol is met exactly and exceeded by one, and what cannot be done is asked for: the former is accepted in full, the latter refused with its cause, and nothing is left of it.",

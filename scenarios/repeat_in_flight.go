@@ -6,7 +6,7 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// repeatInFlight: one message ID is one message, also before it is one.
+// repeatInFlight: one message ID is one message, even before it is stored.
 var repeatInFlight = script.Scenario{
 	Name:  "repeat-in-flight",
 	Why:   "A publish is repeated under its message ID, by its publisher's other connections, while its first try is still on its way to the store: all are answered, and there is one row and one effect.",

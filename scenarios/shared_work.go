@@ -8,7 +8,7 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// sharedWork: who competes and is ready gets something to do.
+// sharedWork: no ready consumer starves.
 var sharedWork = script.Scenario{
 	Name:  "shared-work",
 	Why:   "Three consumers compete for two hundred messages, each free most of the time: each of them is served.",

@@ -8,12 +8,12 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// steadyLoad is the work that a production system has all day: batches, windows,
-// keys, headers and sizes, from two publishers at once.
+// steadyLoad is ordinary production load: batches, windows, keys, headers and
+// sizes, from two publishers at once.
 var steadyLoad = script.Scenario{
 	Name:  "steady-load",
 	Why:   "Two publishers send hundreds of messages at once, with keys, headers and sizes of every kind, and nothing goes wrong.",
-	Needs: []string{string(systems.NeedAcks)}, // so that a full window holds back
+	Needs: []string{string(systems.NeedAcks)}, // so that the window applies
 	Steps: []script.Step{
 		script.Producer{Name: "p1", Destination: "orders"},
 		script.Producer{Name: "p2", Destination: "orders"},

@@ -5,7 +5,7 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// wildcards: a filter takes what it matches, and nothing beside it.
+// wildcards: a filter receives exactly what it matches.
 var wildcards = script.Scenario{
 	Name: "wildcards",
 	Why:  "One consumer subscribes to a level of destinations, one to all below another: each is sent what its filter matches, and nobody else's.",

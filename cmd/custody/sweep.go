@@ -97,7 +97,7 @@ func sweep(cmd *cobra.Command, f sweepFlags) error {
 	var cells []reports.SweepCell
 	place := map[string]int{} // of a scenario among the cells
 	for _, h := range handOvers {
-		for _, s := range scenarios.Strokes() {
+		for _, s := range scenarios.SweepFaults() {
 			if strike, ok := h.Strike(s, f.guarantees); ok {
 				place[strike.Name] = len(cells)
 				plan.Scenarios = append(plan.Scenarios, strike)
