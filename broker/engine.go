@@ -75,6 +75,8 @@ type Turn struct {
 	failed []error // of each operation; nil if all succeeded
 	purged []string
 	fatal  error // the store can take no more writes, and the broker must end
+
+	took time.Duration // measured by the server
 }
 
 // reset makes it ready for the next turn. After a failure the store may still be
@@ -163,12 +165,18 @@ func (e *Engine) recovered(row store.Row, now func() core.Instant) {
 	e.Step(&in, now())
 }
 
-// Step takes one input, and says how many effects it has. They wait for Execute.
-func (e *Engine) Step(in *core.Input, now core.Instant) (effects int) {
+// Step takes one input, whose effects wait for Execute. It says what they cost:
+// one each, and more where much is to be copied.
+func (e *Engine) Step(in *core.Input, now core.Instant) (cost int) {
 	before := len(e.effects)
 	e.effects = e.machine.Step(in, now, e.effects)
-	return len(e.effects) - before
+	for i := before; i < len(e.effects); i++ {
+		cost += 1 + len(e.effects[i].Message.Payload)/copiedForOne
+	}
+	return cost
 }
+
+const copiedForOne = 2 << 10 // bytes that cost as much as an effect
 
 // Execute carries out the effects so far, in order.
 func (e *Engine) Execute(out Outlet) {

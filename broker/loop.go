@@ -30,6 +30,9 @@ type loop struct {
 	touched []*peer // have something to write
 	timer   *time.Timer
 
+	contended time.Duration // when several sessions wanted something of the store
+	operation time.Duration // what one takes in a turn, an average that forgets
+
 	ctx      context.Context // of the store's work
 	turns    chan *Turn
 	results  chan *Turn
@@ -153,11 +156,30 @@ func (l *loop) serve(p *peer) (cost int) {
 }
 
 // mustWait: a session has one inspection under way, and a share of the store's
-// next turn. What else it says waits in its inbox and in its socket, so that the
-// turn of others stays short.
+// next turn. What else it says waits in its inbox and in its socket.
 func (l *loop) mustWait(p *peer) bool {
-	return l.engine.Inspections(p.id) > 0 || l.engine.Owed(p.id) >= max(maxBatch/max(l.engine.Owing(), 1), 16)
+	return l.engine.Inspections(p.id) > 0 || l.engine.Owed(p.id) >= l.share()
 }
+
+// share of one session in the store's next turn. While several want something of
+// the store, a turn is kept short, for each of them waits for the one under way
+// and for its own.
+func (l *loop) share() int {
+	owing := l.engine.Owing()
+	now := time.Since(l.s.begin)
+	if owing > 1 {
+		l.contended = now
+	}
+	if l.contended == 0 || now-l.contended > contentionLasts {
+		return maxBatch
+	}
+	return max(min(int(turnWanted/max(l.operation, time.Microsecond)), maxBatch)/max(owing, 1), 8)
+}
+
+const (
+	turnWanted      = 4 * time.Millisecond // of a turn for which others wait
+	contentionLasts = 100 * time.Millisecond
+)
 
 // unpark lets those go on who need not wait any more.
 func (l *loop) unpark() {
@@ -171,6 +193,9 @@ func (l *loop) unpark() {
 }
 
 func (l *loop) end(t *Turn) {
+	if n := len(t.batch); n >= 8 {
+		l.operation += (t.took/time.Duration(n) - l.operation) / 8
+	}
 	if err := l.engine.End(t, l.s.now()); err != nil {
 		l.s.shutDown(err)
 	}
@@ -306,7 +331,8 @@ func (l *loop) work() {
 	for t := range l.turns {
 		begin, size := time.Now(), len(t.batch)
 		l.guard(func() { l.engine.Work(l.ctx, t) }, t.abort)
-		l.s.turns.add(time.Since(begin), size)
+		t.took = time.Since(begin)
+		l.s.turns.add(t.took, size)
 		l.results <- t
 	}
 }

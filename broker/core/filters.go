@@ -35,6 +35,17 @@ func (f *filters) find(filter string) *filterNode {
 	return n
 }
 
+// has says whether somebody subscribes to exactly this filter.
+func (f *filters) has(filter string) bool {
+	n := &f.root
+	for level := range strings.SplitSeq(filter, "/") {
+		if n = n.below[level]; n == nil {
+			return false
+		}
+	}
+	return n.copies != nil || n.competitors != nil
+}
+
 // prune removes a node without subscriptions, and what only led to it.
 func (f *filters) prune(n *filterNode) {
 	for n.parent != nil && n.copies == nil && n.competitors == nil && len(n.below) == 0 {

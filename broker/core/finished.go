@@ -32,7 +32,7 @@ type record struct {
 const (
 	chunkSize    = 64 << 10
 	recordHeader = 3 + 8 + 8 // state, sizes of both IDs, inserted, until
-	recordIndex  = 2 * 24    // what the index takes for a record, about
+	recordIndex  = 2 * 36    // what the index takes for a record, about
 )
 
 func newFinished() finished {

@@ -174,7 +174,7 @@ func (f family) heap() heap[*message] {
 			if wa, wb := lookups[a.state].weight, lookups[b.state].weight; wa != wb {
 				return wa > wb
 			}
-			return a.rank > b.rank
+			return a.rank < b.rank
 		},
 		place: func(m *message) *place { return &m.kin },
 	}
@@ -330,7 +330,7 @@ func (c *Core) lookup(s *session, q *wire.Message) {
 }
 
 // lookups: of several messages with one business ID the weightiest answers, of
-// equals the youngest.
+// equals the oldest.
 var lookups = [...]struct {
 	weight int
 	answer wire.Answer

@@ -35,6 +35,8 @@ const (
 )
 
 // topic finds or remembers one; nil if all that may be remembered hold messages.
+// A topic to whose very name somebody subscribes always has a place: there are no
+// more of these than subscriptions, and who fills the others cannot take it.
 func (c *Core) topic(name string) *topic {
 	if t := c.topics[name]; t != nil {
 		if t.idle {
@@ -43,7 +45,7 @@ func (c *Core) topic(name string) *topic {
 		}
 		return t
 	}
-	if len(c.topics) >= c.cfg.Limits.Topics && !c.forgetIdleTopic() {
+	if len(c.topics) >= c.cfg.Limits.Topics && !c.forgetIdleTopic() && !c.filters.has(name) {
 		return nil
 	}
 	return c.newTopic(name)
