@@ -1,5 +1,5 @@
-// Package business is the application side of a run: a database in which an
-// effect is a row, and a consumption log written in the same transaction.
+// Package business is the application side of a run: a database in which every
+// effect is a row, with a consumption log written in the same transaction.
 package business
 
 import (
@@ -14,13 +14,12 @@ import (
 	"github.com/custodymq/custody/evidence"
 )
 
-// Database of one application: SQLite in a file, so that several processes can
-// share it and a killed one leaves what it committed. Safe for concurrent use.
+// Database is one application's SQLite file. Processes can share it, and a
+// killed one leaves what it committed. Safe for concurrent use.
 type Database struct{ db *sql.DB }
 
-// The effect table has no unique constraint on purpose: an effect that happens
-// twice must show as two rows, not be repaired by the schema. Only the
-// consumption log is unique.
+// The effect table has no unique constraint on purpose: a duplicate effect must
+// show as two rows. Only the consumption log is unique.
 const schema = `
 CREATE TABLE IF NOT EXISTS effect (
 	subscriber TEXT NOT NULL, business_id TEXT NOT NULL,
@@ -43,41 +42,40 @@ func Open(ctx context.Context, path string) (*Database, error) {
 	return &Database{db: db}, nil
 }
 
-// Close releases the database.
 func (d *Database) Close() error { return d.db.Close() }
 
-// Delivery is what a handler learns of a message.
+// Delivery is what a handler knows of a message.
 type Delivery struct {
 	Subscriber string // the logical subscriber
 	BusinessID string
 	PublishID  string
 	MessageID  string
 	Digest     string
-	LogKey     string // in the consumption log: what every repetition of it has in common
+	LogKey     string // consumption log key, shared by all repeats of the message
 }
 
-// Outcome of one business transaction.
+// Outcome is the outcome of a business transaction.
 type Outcome uint8
 
 const (
-	// Failed: rolled back, nothing was done.
+	// Failed: rolled back, no effect.
 	Failed Outcome = iota
-	// Committed: the effect is a row.
+	// Committed: the effect is stored.
 	Committed
-	// Absorbed: the consumption log knew the message, nothing was done.
+	// Absorbed: a duplicate by the consumption log, no effect.
 	Absorbed
-	// Uncertain: COMMIT was asked for and did not answer with success.
+	// Uncertain: COMMIT did not return success.
 	Uncertain
 )
 
-// Apply makes the effect of a message. With log, the consumption log is
-// written in the same transaction and absorbs what it has seen.
+// Apply commits the effect of a message. With log, it writes the consumption
+// log in the same transaction and absorbs duplicates.
 func (d *Database) Apply(ctx context.Context, m Delivery, log bool) (Outcome, error) {
 	tx, err := d.db.BeginTx(ctx, nil)
 	if err != nil {
 		return Failed, fmt.Errorf("business: begin: %w", err)
 	}
-	defer tx.Rollback() // after a commit this does nothing
+	defer tx.Rollback() // no-op after a commit
 	if log {
 		_, err := tx.ExecContext(ctx, `INSERT INTO consumption_log VALUES (?, ?, ?, ?)`, m.Subscriber, m.LogKey, m.BusinessID, m.PublishID)
 		if errors.Is(err, sqlite3.CONSTRAINT_UNIQUE) || errors.Is(err, sqlite3.CONSTRAINT_PRIMARYKEY) {
@@ -97,7 +95,7 @@ func (d *Database) Apply(ctx context.Context, m Delivery, log bool) (Outcome, er
 	return Committed, nil
 }
 
-// Backup writes a copy of what is committed to a new file.
+// Backup copies the committed state to a new file.
 func (d *Database) Backup(ctx context.Context, path string) error {
 	if _, err := d.db.ExecContext(ctx, `VACUUM INTO ?`, path); err != nil {
 		return fmt.Errorf("business: back up to %s: %w", path, err)
@@ -105,10 +103,10 @@ func (d *Database) Backup(ctx context.Context, path string) error {
 	return nil
 }
 
-// Restore puts back what a backup holds, in one transaction: what was done since
-// is gone, the consumption log's part of it too.
+// Restore replaces all rows with those of a backup, in one transaction,
+// including the consumption log.
 func (d *Database) Restore(ctx context.Context, path string) (err error) {
-	conn, err := d.db.Conn(ctx) // what is attached belongs to one connection
+	conn, err := d.db.Conn(ctx) // an attached database belongs to one connection
 	if err != nil {
 		return fmt.Errorf("business: restore from %s: %w", path, err)
 	}
@@ -135,7 +133,7 @@ COMMIT;`)
 	return errors.Join(failed, detached)
 }
 
-// Rows shows all effects and the log, exactly.
+// Rows returns all effects and the consumption log.
 func (d *Database) Rows(ctx context.Context) (evidence.Snapshot, error) {
 	s := evidence.Snapshot{Source: evidence.SourceBusiness, Trust: evidence.Exact}
 	for _, table := range []struct {

@@ -99,7 +99,7 @@ func TestRestorePutsBackEffectsAndLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	apply("order-2")
-	for range 2 { // a backup serves more than once
+	for range 2 { // a backup can be restored repeatedly
 		if err := d.Restore(t.Context(), backup); err != nil {
 			t.Fatal(err)
 		}

@@ -8,9 +8,9 @@ import (
 	"github.com/custodymq/custody/evidence"
 )
 
-// Store is the business database as a run uses it.
+// Store is the business database of a run.
 type Store interface {
-	// Apply makes the effect of a message: see Database.Apply.
+	// Apply commits the effect of a message: see Database.Apply.
 	Apply(ctx context.Context, m Delivery, log bool) (Outcome, error)
 	Backup(ctx context.Context, path string) error
 	Restore(ctx context.Context, path string) error
@@ -23,7 +23,7 @@ var (
 	_ Store = (*Memory)(nil)
 )
 
-// Memory is the same database in memory, for a run in virtual time. Not safe for
+// Memory is a Store in memory, for runs in virtual time. Not safe for
 // concurrent use.
 type Memory struct {
 	state   tables
@@ -32,7 +32,6 @@ type Memory struct {
 
 type tables struct{ effects, log []evidence.StoredRow }
 
-// NewMemory is empty.
 func NewMemory() *Memory { return &Memory{backups: map[string]tables{}} }
 
 func (d *Memory) Apply(_ context.Context, m Delivery, log bool) (Outcome, error) {
@@ -58,7 +57,7 @@ func (d *Memory) Backup(_ context.Context, path string) error {
 func (d *Memory) Restore(_ context.Context, path string) error {
 	kept, ok := d.backups[path]
 	if !ok {
-		return fmt.Errorf("business: restore from %s: there is no such backup", path)
+		return fmt.Errorf("business: restore from %s: no such backup", path)
 	}
 	d.state = tables{slices.Clone(kept.effects), slices.Clone(kept.log)}
 	return nil

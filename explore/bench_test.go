@@ -4,7 +4,7 @@ import (
 	"testing"
 )
 
-// BenchmarkSchedules draws, simulates, hashes and judges, on one core.
+// BenchmarkSchedules draws, simulates, hashes and judges schedules on one core.
 func BenchmarkSchedules(b *testing.B) {
 	b.ReportAllocs()
 	desc, run := atLeastOnce.Describe(), simulator(atLeastOnce, "")

@@ -25,60 +25,60 @@ import (
 	"github.com/custodymq/custody/tasks"
 )
 
-// Options of an exploration.
+// Options configure an exploration.
 type Options struct {
-	System   systems.System // one that is systems.Simulated is; any other is run
-	Spec     string         // how `--system` names it
-	Defect   string         // a seeded defect to switch on
-	Seed     uint64         // of the first schedule; the next has the next
-	Runs     int            // schedules; fewer if one breaks a promise
-	For      time.Duration  // none is begun after it; 0 is no limit
-	Parallel int            // at once; 0 is one for each core
-	Scale    float64        // of a system that is run
-	Dir      string         // a folder for the runs of a system that is run; those that break nothing are removed
-	// Again of Of runs of a system must break the promise for a step of
-	// shrinking to be kept. Zero is 2 of 3.
+	System   systems.System // a systems.Simulated is simulated; any other is run
+	Spec     string         // as given to --system
+	Defect   string         // a seeded defect
+	Seed     uint64         // of the first schedule; later ones count up
+	Runs     int            // schedules; fewer if one is violated
+	For      time.Duration  // no schedule starts after it; 0 for no limit
+	Parallel int            // schedules at once; 0 for the number of cores
+	Scale    float64        // for real systems
+	Dir      string         // for runs of real systems; those without a violation are removed
+	// A shrinking step on a real system is kept if Again of Of runs still fail.
+	// 0 means 2 of 3.
 	Again, Of int
-	// Progress hears how many schedules have ended, from several goroutines.
+	// Progress is called concurrently with the number of finished schedules.
 	Progress func(schedules int)
 }
 
-// Result of an exploration. For a simulation it depends on the seed and the
-// number of schedules alone, but for Took.
+// Result of an exploration. For a simulated system all but Took is determined
+// by the seed and the number of schedules.
 type Result struct {
 	System       string        `json:"system"`
 	Defect       string        `json:"defect,omitempty"`
 	Simulated    bool          `json:"simulated"`
 	Seed         uint64        `json:"seed"`
 	Schedules    int           `json:"schedules"`
-	Unmeasured   int           `json:"unmeasured"`   // of these: the script asked for what could not be done just then
-	Inapplicable int           `json:"inapplicable"` // of these: the script asked for what the system turned out to lack
+	Unmeasured   int           `json:"unmeasured"`   // of these: a step could not be performed at that moment
+	Inapplicable int           `json:"inapplicable"` // of these: the system turned out to lack something
 	Took         time.Duration `json:"took"`
 	Hash         string        `json:"hash,omitempty"` // of all histories, in order
 	Found        *Violation    `json:"found,omitempty"`
-	Error        string        `json:"error,omitempty"` // why the latest that was not measured was not
+	Error        string        `json:"error,omitempty"` // of the latest unmeasured run
 }
 
-// Violation is the first schedule that breaks a promise, and what is left of it.
+// Violation is the first schedule that violates a claim, shrunk.
 type Violation struct {
 	Seed     uint64          `json:"seed"`
-	Broken   []string        `json:"broken"` // guarantees, by the schedule as it was drawn
-	Shrunk   string          `json:"shrunk"` // the guarantee that the script still breaks
+	Broken   []string        `json:"broken"` // guarantees, in the schedule as drawn
+	Shrunk   string          `json:"shrunk"` // the guarantee the shrunk script violates
 	Why      string          `json:"why"`
 	Steps    int             `json:"steps"`
-	Drawn    int             `json:"drawn"` // steps of the schedule as it was drawn
+	Drawn    int             `json:"drawn"` // steps of the schedule as drawn
 	Tries    int             `json:"tries"` // of shrinking
 	Scenario script.Scenario `json:"-"`
 	Script   string          `json:"script"`
 }
 
-// run is one run of a scenario, judged. digest is of its history where it is
-// the same for the same seed.
+// run runs and judges a scenario. digest is the history's, where that is
+// deterministic.
 type run func(ctx context.Context, s script.Scenario, seed uint64) (j guarantees.Judgement, digest []byte, err error)
 
-// Explore draws schedules until one breaks a promise that covers it, and shrinks
-// that one. What it finds first is what a single worker would find first. An
-// error is a mistake in the options, or ctx's.
+// Explore draws schedules until one violates a covering claim, and shrinks it.
+// The result does not depend on the number of workers. An error is invalid
+// options, or ctx's.
 func Explore(ctx context.Context, o Options) (Result, error) {
 	if o.Runs < 1 {
 		return Result{}, errors.New("explore: there must be at least one run")
@@ -95,7 +95,7 @@ func Explore(ctx context.Context, o Options) (Result, error) {
 	}
 	e.newRun = func() run { return simulator(o.System, o.Defect) }
 	if !simulated {
-		e.newRun = func() run { return e.onSystem }
+		e.newRun = func() run { return e.runSystem }
 	}
 	e.search(ctx)
 	r := e.result(simulated)
@@ -110,7 +110,7 @@ func Explore(ctx context.Context, o Options) (Result, error) {
 	return r, context.Cause(ctx)
 }
 
-// simulator gives the runs of one worker.
+// simulator returns the run function of one worker.
 func simulator(system systems.System, defect string) run {
 	var sim Simulator
 	return func(ctx context.Context, s script.Scenario, seed uint64) (guarantees.Judgement, []byte, error) {
@@ -131,17 +131,17 @@ type explorer struct {
 	o      Options
 	began  time.Time
 	desc   systems.Description
-	prefer string // the guarantee that the defect breaks
+	prefer string // the guarantee that the defect violates
 	newRun func() run
 
-	next  atomic.Int64 // the schedule to be drawn
+	next  atomic.Int64 // schedule to draw
 	ended atomic.Int64
-	made  atomic.Int64 // runs of a system, for the names of their folders
-	found atomic.Int64 // the first that breaks a promise; -1 if none does
+	made  atomic.Int64 // runs of a real system, to name their directories
+	found atomic.Int64 // first violating schedule; -1 for none
 
-	mu       sync.Mutex
-	outcomes []outcome
-	sight    guarantees.Judgement // of found
+	mu        sync.Mutex
+	outcomes  []outcome
+	judgement guarantees.Judgement // of found
 }
 
 type outcome struct {
@@ -151,8 +151,8 @@ type outcome struct {
 	err          error
 }
 
-// search until a schedule breaks a promise: workers draw in order, and go on to
-// the end of what was begun before it.
+// search runs schedules until one violates a claim. Workers draw in order and
+// finish every earlier one.
 func (e *explorer) search(ctx context.Context) {
 	workers := e.o.Parallel
 	if workers == 0 {
@@ -176,14 +176,14 @@ func (e *explorer) search(ctx context.Context) {
 
 func (e *explorer) schedule(ctx context.Context, run run, n int64) {
 	seed := e.o.Seed + uint64(n)
-	j, digest, err := guarded(run)(ctx, Generate(e.desc, seed), seed)
+	j, digest, err := recovering(run)(ctx, Generate(e.desc, seed), seed)
 	if ctx.Err() != nil {
 		return
 	}
 	e.mu.Lock()
 	e.outcomes = append(e.outcomes, outcome{n, digest, j.Outcome == guarantees.NotApplicable, err})
 	if first := e.found.Load(); len(j.Broken) > 0 && (first < 0 || n < first) {
-		e.sight = j
+		e.judgement = j
 		e.found.Store(n)
 	}
 	e.mu.Unlock()
@@ -192,8 +192,8 @@ func (e *explorer) schedule(ctx context.Context, run run, n int64) {
 	}
 }
 
-// guarded makes a panic of the harness a run that was not measured.
-func guarded(do run) run {
+// recovering turns a panic of the harness into an unmeasured run.
+func recovering(do run) run {
 	return func(ctx context.Context, s script.Scenario, seed uint64) (j guarantees.Judgement, digest []byte, err error) {
 		defer func() {
 			if p := recover(); p != nil {
@@ -204,7 +204,7 @@ func guarded(do run) run {
 	}
 }
 
-// result leaves out what was begun after the first that broke a promise.
+// result ignores schedules after the first violation.
 func (e *explorer) result(simulated bool) Result {
 	r := Result{System: e.desc.System + ":" + e.desc.Profile.Name, Defect: e.o.Defect, Simulated: simulated, Seed: e.o.Seed, Took: time.Since(e.began)}
 	slices.SortFunc(e.outcomes, func(a, b outcome) int { return cmp.Compare(a.schedule, b.schedule) })
@@ -229,26 +229,26 @@ func (e *explorer) result(simulated bool) Result {
 	}
 	if first >= 0 {
 		s := Generate(e.desc, e.o.Seed+uint64(first))
-		r.Found = &Violation{Seed: e.o.Seed + uint64(first), Broken: brokenOf(e.sight), Why: e.sight.Why, Drawn: len(s.Steps), Scenario: s}
+		r.Found = &Violation{Seed: e.o.Seed + uint64(first), Broken: brokenOf(e.judgement), Why: e.judgement.Why, Drawn: len(s.Steps), Scenario: s}
 	}
 	return r
 }
 
-// Bounds of shrinking: so many scripts are tried, each so often.
+// Bounds of shrinking: scripts tried, and runs of each.
 const (
 	simulatedTries, simulatedRuns = 4000, 5
 	systemTries                   = 60
 )
 
-// shrink what was found, while it breaks the same guarantee. In a simulation a
-// step is kept if it fails for as many seeds as before; on a system, if it fails
-// often enough.
+// shrink shrinks the violation while it violates the same guarantee. In a
+// simulation a step is kept if it fails for as many seeds as before; on a real
+// system, if it fails often enough.
 func (e *explorer) shrink(ctx context.Context, v *Violation, simulated bool) {
 	v.Shrunk = v.Broken[0]
 	if slices.Contains(v.Broken, e.prefer) {
 		v.Shrunk = e.prefer
 	}
-	run := guarded(e.newRun())
+	run := recovering(e.newRun())
 	need, of, tries := 1, simulatedRuns, simulatedTries
 	if !simulated {
 		need, of, tries = cmp.Or(e.o.Again, 2), cmp.Or(e.o.Of, 3), systemTries
@@ -275,7 +275,7 @@ func (e *explorer) shrink(ctx context.Context, v *Violation, simulated bool) {
 		return true
 	}
 	if simulated {
-		fails(v.Scenario) // how often is what shrinking must not lower
+		fails(v.Scenario) // shrinking must not make it rarer
 	}
 	v.Scenario = Shrink(v.Scenario, tries, fails)
 	v.Scenario.Name = fmt.Sprintf("%s-%d", v.Shrunk, v.Seed)
@@ -288,20 +288,20 @@ func (e *explorer) shrink(ctx context.Context, v *Violation, simulated bool) {
 	v.Steps, v.Script = len(v.Scenario.Steps), script.Print(v.Scenario)
 }
 
-// Keep writes the script to a file in dir and gives its path.
+// Keep writes the script to a file in dir and returns its path.
 func (v *Violation) Keep(dir string) (string, error) {
 	path := filepath.Join(dir, v.Scenario.Name+".scenario")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return "", fmt.Errorf("explore: a folder for the script: %w", err)
+		return "", fmt.Errorf("explore: create the script's directory: %w", err)
 	}
 	if err := os.WriteFile(path, []byte(v.Script), 0o644); err != nil {
-		return "", fmt.Errorf("explore: keep the script: %w", err)
+		return "", fmt.Errorf("explore: write the script: %w", err)
 	}
 	return path, nil
 }
 
-// onSystem makes one run of a system. Its evidence stays if it breaks a promise.
-func (e *explorer) onSystem(ctx context.Context, s script.Scenario, seed uint64) (guarantees.Judgement, []byte, error) {
+// runSystem runs a real system. The evidence is kept if a claim is violated.
+func (e *explorer) runSystem(ctx context.Context, s script.Scenario, seed uint64) (guarantees.Judgement, []byte, error) {
 	dir := filepath.Join(e.o.Dir, fmt.Sprintf("%s-run-%d", s.Name, e.made.Add(1)))
 	j, err := scenarios.Run(ctx, runner.Options{System: e.o.System, Spec: e.o.Spec, Scenario: s, Dir: dir, Seed: seed, Scale: e.o.Scale, Defect: e.o.Defect})
 	if len(j.Broken) == 0 {

@@ -32,8 +32,7 @@ var (
 	withHistory = simulated.New(zeromq.Profiles(1)[1].(zeromq.Profile))
 )
 
-// A correct broker breaks nothing, whatever is drawn: a harness that cries wolf
-// is no use.
+// No drawn schedule violates a claim of a correct broker.
 func TestNoFalseAlarm(t *testing.T) {
 	for _, c := range []struct {
 		profile simulated.System
@@ -52,12 +51,12 @@ func TestNoFalseAlarm(t *testing.T) {
 	}
 }
 
-// mostSchedules is within how many each defect must be found: at the target of
-// 2,000 a second, a third of a minute.
+// mostSchedules bounds the search for each defect: at the target of 2,000 a
+// second, 20 s.
 const mostSchedules = 40_000
 
-// unexplored are the defects that a drawn schedule is too small for, with the
-// reason; the catalogue catches them.
+// unexplored lists the defects that drawn schedules are too small for, with the
+// reason; the catalogue detects them.
 var unexplored = map[string]string{
 	"session-dropped": "it takes thirty deliveries on one session",
 	"anybody-settles": "it takes a consumer that stands still while another works; found now and then",
@@ -110,7 +109,7 @@ func TestSameSeedSameHistories(t *testing.T) {
 	}
 }
 
-// What is found does not depend on how many look for it.
+// The result does not depend on the number of workers.
 func TestSameSeedSameFinding(t *testing.T) {
 	var scripts []string
 	for _, parallel := range []int{1, 3} {
@@ -125,7 +124,7 @@ func TestSameSeedSameFinding(t *testing.T) {
 	}
 }
 
-// Every drawn script is one that custody run takes.
+// Every drawn script is valid for custody run.
 func TestDrawnScriptsCanBeRun(t *testing.T) {
 	for _, spec := range []string{"zeromq", "zeromq:at-most-once", "nats"} {
 		system, err := registry.Find(spec, 1)
@@ -155,7 +154,7 @@ func TestDrawnScriptsCanBeRun(t *testing.T) {
 	}
 }
 
-// Found once, kept: none of them breaks a promise again.
+// Regressions: none of the scripts found earlier violates a claim.
 func TestRegressions(t *testing.T) {
 	files, err := filepath.Glob("../scenarios/regressions/*.scenario")
 	if err != nil || len(files) == 0 {
@@ -219,7 +218,7 @@ publish batch-1 by p1
 	}
 }
 
-// A pair that only makes sense together goes together.
+// Steps that belong together are removed together.
 func TestShrinkPairs(t *testing.T) {
 	s, err := script.Parse("", "scenario pair\nproducer p1 to orders\nconsumer c1 on orders\nstop c1\npublish order-1 by p1\nstart c1\n")
 	if err != nil {
@@ -279,7 +278,7 @@ func TestBytesAreEvents(t *testing.T) {
 	}
 }
 
-// On a system a step of shrinking is kept if it fails often enough.
+// On a real system a shrinking step is kept if it fails often enough.
 func TestShrinkingOnASystem(t *testing.T) {
 	s, err := script.Parse("", "scenario flaky\nproducer p1 to orders\nproducer p2 to mails\nconsumer c1 on orders\npublish order-1 by p1\n")
 	if err != nil {
@@ -289,7 +288,7 @@ func TestShrinkingOnASystem(t *testing.T) {
 	flaky := func(_ context.Context, s script.Scenario, _ uint64) (j guarantees.Judgement, _ []byte, err error) {
 		text := script.Print(s)
 		runs[text]++
-		often := map[bool]int{true: 2, false: 1}[strings.Contains(text, "consumer")] // times of three
+		often := map[bool]int{true: 2, false: 1}[strings.Contains(text, "consumer")] // of three runs
 		if strings.Contains(text, "publish") && runs[text]%3 < often {
 			j.Broken = []guarantees.Finding{{Guarantee: "order"}}
 		}
@@ -303,8 +302,7 @@ func TestShrinkingOnASystem(t *testing.T) {
 	}
 }
 
-// A real system is explored as well as a simulated one, and its evidence goes
-// unless it shows something.
+// Exploring a real system keeps evidence only of violations.
 func TestExploreASystem(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it makes real runs")

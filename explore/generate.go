@@ -13,20 +13,20 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// Generate draws a scenario for a system: the same seed gives the same. It asks
-// for nothing that the description says is lacking.
+// Generate draws a scenario for a system, deterministically for a seed. It asks
+// for nothing that the description lacks.
 func Generate(desc systems.Description, seed uint64) script.Scenario {
 	g := &generator{desc: desc, r: rand.New(rand.NewPCG(seed, 0x7363726970747)), running: map[string]bool{}}
-	g.cast()
+	g.addActors()
 	for range 2 + g.r.IntN(8) {
 		g.draw()
 	}
-	g.dismiss()
+	g.stopSilent()
 	return script.Scenario{Name: fmt.Sprintf("explored-%d", seed), Why: fmt.Sprintf("Drawn by chance, with the seed %d.", seed),
 		Steps: g.steps, Expect: expected(desc, g.steps)}
 }
 
-// expected are the guarantees that the system claims, and the application where
+// expected are the guarantees claimed by the system, and by the application if
 // every consumer keeps a consumption log.
 func expected(desc systems.Description, steps []script.Step) []string {
 	var names []string
@@ -36,28 +36,28 @@ func expected(desc systems.Description, steps []script.Step) []string {
 	return names
 }
 
-// generator follows what the steps so far have brought about, as far as they
-// tell, so that the next makes sense.
+// generator tracks what the steps so far have caused, so that the next one
+// makes sense.
 type generator struct {
-	desc      systems.Description
-	r         *rand.Rand
-	steps     []script.Step
-	producers []script.Producer
-	consumers []script.Consumer
-	running   map[string]bool // consumers
-	published []script.Publish
-	armed     []string // labels that are not healed
-	faults    int
-	brittle   bool // the broker may be down
-	moved     bool // to another partition
+	desc          systems.Description
+	r             *rand.Rand
+	steps         []script.Step
+	producers     []script.Producer
+	consumers     []script.Consumer
+	running       map[string]bool // consumers
+	published     []script.Publish
+	armed         []string // labels not yet healed
+	faults        int
+	maybeDown     bool // the broker may be down
+	otherIdentity bool // under another storage identity
 }
 
-// does says whether one in n is drawn.
-func (g *generator) does(n int) bool { return g.r.IntN(n) == 0 }
+// oneIn is true with probability 1/n.
+func (g *generator) oneIn(n int) bool { return g.r.IntN(n) == 0 }
 
 func pick[T any](g *generator, list ...T) T { return list[g.r.IntN(len(list))] }
 
-// add a step, unless the system lacks what it needs.
+// add appends a step, unless the system lacks what it needs.
 func (g *generator) add(s script.Step) bool {
 	for _, n := range runner.Needs(script.Scenario{Steps: []script.Step{s}}) {
 		if _, lacks := g.desc.Lacks[n]; lacks {
@@ -73,21 +73,21 @@ func (g *generator) lacks(n systems.Need) bool {
 	return lacks
 }
 
-// cast the actors. On one topic everybody has the profile's mode; or producers
-// have one mode and consumers the other, and nothing may match.
-func (g *generator) cast() {
+// addActors declares the actors. On a topic all have the profile's mode, or
+// producers have one and consumers the other, and nothing may match.
+func (g *generator) addActors() {
 	topics := []string{"orders"}
-	if g.does(6) {
+	if g.oneIn(6) {
 		topics = append(topics, "mails")
 	}
 	modes := map[string][2]string{}
-	if g.does(10) && !g.lacks(systems.NeedModes) {
+	if g.oneIn(10) && !g.lacks(systems.NeedModes) {
 		modes[pick(g, topics...)] = pick(g, [2]string{"at-most-once", "at-least-once"}, [2]string{"at-least-once", "at-most-once"})
 	}
 	for i := range len(topics) + g.r.IntN(4)/3 {
 		topic := topics[i%len(topics)]
 		p := script.Producer{Name: fmt.Sprintf("p%d", i+1), Destination: topic, Mode: modes[topic][0]}
-		if g.does(10) && !g.lacks(systems.NeedTTL) {
+		if g.oneIn(10) && !g.lacks(systems.NeedTTL) {
 			p.TTL = pick(g, time.Second, time.Minute)
 		}
 		g.add(p)
@@ -95,14 +95,14 @@ func (g *generator) cast() {
 	}
 	for i := range 1 + g.r.IntN(3) {
 		topic := topics[g.r.IntN(len(topics))]
-		c := script.Consumer{Name: fmt.Sprintf("c%d", i+1), Destination: topic, Mode: modes[topic][1], Idempotent: !g.does(5),
-			Offline: g.does(4), Silent: g.does(6), Child: g.does(6) && !g.lacks(systems.NeedConnector)}
-		if g.does(3) {
+		c := script.Consumer{Name: fmt.Sprintf("c%d", i+1), Destination: topic, Mode: modes[topic][1], Idempotent: !g.oneIn(5),
+			Offline: g.oneIn(4), Silent: g.oneIn(6), Child: g.oneIn(6) && !g.lacks(systems.NeedConnector)}
+		if g.oneIn(3) {
 			c.Window = 2 + g.r.IntN(8)
 		}
 		if c.Silent {
 			c.Idempotent = false
-		} else if g.does(6) && !g.lacks(systems.NeedNack) {
+		} else if g.oneIn(6) && !g.lacks(systems.NeedNack) {
 			c.Fails = []script.Failing{{On: script.IDs{Name: "order-1"}, Times: g.r.IntN(3)}}
 		}
 		g.add(c)
@@ -111,10 +111,10 @@ func (g *generator) cast() {
 	}
 }
 
-// dismiss the consumers that take messages and never answer: while one is there
-// nothing recovers, and no broker is to blame. An await that fails would end the
-// script before.
-func (g *generator) dismiss() {
+// stopSilent stops consumers that never acknowledge: while one runs, nothing
+// recovers through no fault of the broker. A failing await would end the script
+// earlier.
+func (g *generator) stopSilent() {
 	for _, c := range g.consumers {
 		if c.Silent && g.running[c.Name] {
 			g.add(script.Stop{Actor: c.Name})
@@ -122,7 +122,8 @@ func (g *generator) dismiss() {
 	}
 }
 
-// fair says whether a script is sure to end without such a consumer.
+// fair reports whether every silent consumer is stopped for certain: an await
+// could end the script before.
 func fair(s script.Scenario) bool {
 	silent := map[string]bool{}
 	awaits := false
@@ -152,13 +153,13 @@ func fair(s script.Scenario) bool {
 	return true
 }
 
-// kinds of steps, each as often as its weight says.
+// kinds of steps, weighted.
 var kinds = []struct {
 	weight int
 	draw   func(*generator)
 }{
 	{30, (*generator).publish},
-	{8, (*generator).again},
+	{8, (*generator).republish},
 	{4, (*generator).resolve},
 	{14, (*generator).await},
 	{12, (*generator).strikeFrame},
@@ -172,8 +173,8 @@ var kinds = []struct {
 	{5, (*generator).stop},
 	{4, (*generator).restart},
 	{4, (*generator).elapse},
-	{4, (*generator).move},
-	{2, (*generator).dispose},
+	{4, (*generator).changeIdentity},
+	{2, (*generator).handleDeadLetter},
 	{2, func(g *generator) { g.add(script.Snapshot{Checkpoint: fmt.Sprintf("s%d", len(g.steps))}) }},
 }
 
@@ -197,7 +198,7 @@ func (g *generator) draw() {
 func (g *generator) publish() {
 	n := len(g.published) + 1
 	s := script.Publish{BusinessID: fmt.Sprintf("order-%d", n), By: pick(g, g.producers...).Name}
-	if g.does(4) { // what must come through whole, whatever else happens
+	if g.oneIn(4) { // always delivered whole, whatever else happens
 		s.Headers = 1 + g.r.IntN(3)
 	}
 	switch g.r.IntN(10) {
@@ -217,7 +218,7 @@ func (g *generator) publish() {
 		s.BusinessID, s.From, s.To = fmt.Sprintf("batch-%d-", n), 1, 2+g.r.IntN(4)
 		s.Window = g.r.IntN(4)
 	}
-	if s.To == 0 && len(g.published) > 0 && g.does(10) {
+	if s.To == 0 && len(g.published) > 0 && g.oneIn(10) {
 		s.TTL = pick(g, time.Second, time.Minute)
 	}
 	if g.add(s) {
@@ -225,8 +226,8 @@ func (g *generator) publish() {
 	}
 }
 
-// someID is a business ID that was published, the first more often.
-func (g *generator) someID() (id string, by string, ok bool) {
+// randomID returns a published business ID, favouring the first.
+func (g *generator) randomID() (id string, by string, ok bool) {
 	if len(g.published) == 0 {
 		return "", "", false
 	}
@@ -237,9 +238,9 @@ func (g *generator) someID() (id string, by string, ok bool) {
 	return s.BusinessID, s.By, true
 }
 
-// again publishes a message a second time, under the ID that the publisher chose:
-// under another it would be another message, and its effect another effect.
-func (g *generator) again() {
+// republish publishes a message again under the publisher's ID: under another
+// it would be another message, with another effect.
+func (g *generator) republish() {
 	for _, p := range g.published {
 		if p.To == 0 && (p.MessageID != "" || p.Until != "") {
 			g.add(script.Retry{BusinessID: p.BusinessID, By: p.By, SameID: true})
@@ -248,20 +249,20 @@ func (g *generator) again() {
 	}
 }
 
-// resolve asks only where what is asked for can be seen: another partition does
-// not know of it.
+// resolve looks up only what can be found: another partition does not know of
+// it.
 func (g *generator) resolve() {
-	if id, by, ok := g.someID(); ok && !g.moved && !g.lacks(systems.NeedLookup) {
-		g.up()
+	if id, by, ok := g.randomID(); ok && !g.otherIdentity && !g.lacks(systems.NeedLookup) {
+		g.ensureBroker()
 		g.add(script.Resolve{BusinessID: id, By: by})
 	}
 }
 
-// awaitBound is short: what has not come about by then will not.
+// awaitBound is short: what is not met by then will not be.
 const awaitBound = 2 * time.Second
 
 func (g *generator) await() {
-	id, _, ok := g.someID()
+	id, _, ok := g.randomID()
 	if !ok || slices.ContainsFunc(g.consumers, func(c script.Consumer) bool { return c.Silent }) {
 		return
 	}
@@ -274,7 +275,7 @@ func (g *generator) label() string {
 	return fmt.Sprintf("f%d", g.faults)
 }
 
-// fault arms one, unless the system lacks what it needs.
+// fault arms a fault, unless the system lacks what it needs.
 func (g *generator) fault(s script.Fault) bool {
 	s.Label = g.label()
 	f, ok := faults.Find(s.Verb)
@@ -282,27 +283,27 @@ func (g *generator) fault(s script.Fault) bool {
 		return false
 	}
 	if f.Ends && s.Target == faults.Broker {
-		g.brittle = true
+		g.maybeDown = true
 	}
 	g.armed = append(g.armed, s.Label)
 	return true
 }
 
-// handOver is a frame on an actor's link.
+// handOver draws a frame on an actor's link.
 func (g *generator) handOver() (frame, on string) {
-	if g.does(2) {
+	if g.oneIn(2) {
 		return pick(g, links.FramePublish, links.FrameAccept), pick(g, g.producers...).Name
 	}
 	return pick(g, links.FrameDeliver, links.FrameAck, links.FrameAckConfirm, links.FrameNack), pick(g, g.consumers...).Name
 }
 
-// few is a count of messages, mostly the first.
-func (g *generator) few() int { return max(0, g.r.IntN(6)-2) }
+// smallCount is mostly 0.
+func (g *generator) smallCount() int { return max(0, g.r.IntN(6)-2) }
 
-// strikeFrame leaves corruption out: nobody here promises to see it.
+// strikeFrame omits corruption, which no claim covers.
 func (g *generator) strikeFrame() {
 	frame, on := g.handOver()
-	s := script.Fault{Verb: pick(g, "drop", "hold", "duplicate", "delay", "cut"), Event: "frame " + frame, On: on, N: g.few()}
+	s := script.Fault{Verb: pick(g, "drop", "hold", "duplicate", "delay", "cut"), Event: "frame " + frame, On: on, N: g.smallCount()}
 	switch s.Verb {
 	case "delay":
 		s.By = pick(g, 50*time.Millisecond, 700*time.Millisecond, 2*time.Second)
@@ -310,16 +311,16 @@ func (g *generator) strikeFrame() {
 		s.When = pick(g, script.Before, script.After)
 	case "duplicate":
 		if frame == links.FramePublish {
-			s.Verb = "drop" // two publishes are two messages
+			s.Verb = "drop" // a duplicated publish is two messages
 		}
 	}
-	if g.does(8) {
+	if g.oneIn(8) {
 		s.Repeat = script.Every
 	}
 	g.fault(s)
 }
 
-// operations of the store that a fault can wait for.
+// operations of the store that can trigger a fault.
 var operations = []string{"insert", "delete", "attempt", "dead-letter"}
 
 func (g *generator) strikeBroker() {
@@ -327,14 +328,14 @@ func (g *generator) strikeBroker() {
 	switch g.r.IntN(4) {
 	case 0:
 		frame, on := g.handOver()
-		s.When, s.Event, s.On, s.N = pick(g, script.Before, script.After), "frame "+frame, on, g.few()
+		s.When, s.Event, s.On, s.N = pick(g, script.Before, script.After), "frame "+frame, on, g.smallCount()
 	case 1:
 		if s.Verb == "kill" {
-			g.up()
-			s.When, s.Event, s.N = pick(g, script.Before, script.After), "operation "+pick(g, operations...), g.few()
+			g.ensureBroker()
+			s.When, s.Event, s.N = pick(g, script.Before, script.After), "operation "+pick(g, operations...), g.smallCount()
 		}
 	default:
-		g.up()
+		g.ensureBroker()
 	}
 	g.fault(s)
 }
@@ -343,16 +344,16 @@ func (g *generator) strikeConsumer() {
 	for _, c := range g.consumers {
 		if c.Child && g.running[c.Name] {
 			g.fault(script.Fault{Verb: "kill", Target: c.Name, When: pick(g, script.Before, script.After),
-				Event: "frame " + pick(g, links.FrameDeliver, links.FrameAck, links.FrameAckConfirm), On: c.Name, N: g.few()})
+				Event: "frame " + pick(g, links.FrameDeliver, links.FrameAck, links.FrameAckConfirm), On: c.Name, N: g.smallCount()})
 			return
 		}
 	}
 }
 
 func (g *generator) strikeStore() {
-	g.up()
+	g.ensureBroker()
 	s := script.Fault{Verb: pick(g, "unreachable", "slow", "full", "lose-reply", "block"), Target: "store", When: script.Before,
-		Event: "operation " + pick(g, operations...), N: g.few()}
+		Event: "operation " + pick(g, operations...), N: g.smallCount()}
 	switch s.Verb {
 	case "slow":
 		s.By = pick(g, 100*time.Millisecond, 2*time.Second)
@@ -363,7 +364,7 @@ func (g *generator) strikeStore() {
 	case "block":
 		s.When = pick(g, script.Before, script.After)
 	}
-	if g.does(4) && s.Verb != "block" {
+	if g.oneIn(4) && s.Verb != "block" {
 		s.Repeat = script.Every
 	}
 	g.fault(s)
@@ -371,7 +372,7 @@ func (g *generator) strikeStore() {
 
 func (g *generator) strikeLink() {
 	on := pick(g, g.consumers...).Name
-	if g.does(2) {
+	if g.oneIn(2) {
 		on = pick(g, g.producers...).Name
 	}
 	g.fault(script.Fault{Verb: pick(g, "black-hole", "down", "reset"), On: on})
@@ -389,9 +390,9 @@ func (g *generator) heal() {
 	}
 }
 
-// up brings the broker up where a fault may have ended it: what follows needs it.
-func (g *generator) up() {
-	if g.brittle {
+// ensureBroker starts the broker where a fault may have ended it.
+func (g *generator) ensureBroker() {
+	if g.maybeDown {
 		g.add(script.Start{Actor: faults.Broker})
 	}
 }
@@ -399,13 +400,13 @@ func (g *generator) up() {
 func (g *generator) start() {
 	for _, c := range g.consumers {
 		if !g.running[c.Name] {
-			g.up()
+			g.ensureBroker()
 			g.add(script.Start{Actor: c.Name})
 			g.running[c.Name] = true
 			return
 		}
 	}
-	g.up()
+	g.ensureBroker()
 }
 
 func (g *generator) stop() {
@@ -417,11 +418,11 @@ func (g *generator) stop() {
 }
 
 func (g *generator) restart() {
-	g.up()
+	g.ensureBroker()
 	g.add(script.Restart{Actor: faults.Broker})
 }
 
-// elapse waits until a short time to live is over.
+// elapse waits until a short time to live has passed.
 func (g *generator) elapse() {
 	for _, p := range g.published {
 		if p.To == 0 && p.TTL > 0 && p.TTL <= 2*time.Second {
@@ -434,27 +435,27 @@ func (g *generator) elapse() {
 	}
 }
 
-// move puts the broker under another storage identity, and shows the rows that
-// are not its own then.
-func (g *generator) move() {
+// changeIdentity restarts the broker under another storage identity, which
+// hides the earlier rows.
+func (g *generator) changeIdentity() {
 	if g.lacks(systems.NeedIdentity) {
 		return
 	}
-	g.up()
-	g.moved = true
+	g.ensureBroker()
+	g.otherIdentity = true
 	g.add(script.Set{Setting: "identity", Value: pick(g, "identity-2", "identity-2", "identity-1")})
 	g.add(script.Restart{Actor: faults.Broker})
 	g.add(script.Snapshot{Checkpoint: fmt.Sprintf("s%d", len(g.steps))})
-	if g.does(2) {
+	if g.oneIn(2) {
 		g.elapse()
 	}
 }
 
-// dispose of a dead letter.
-func (g *generator) dispose() {
-	if id, _, ok := g.someID(); ok && !g.lacks(systems.NeedDeadLetters) {
-		g.up()
-		if g.does(2) {
+// handleDeadLetter redrives or discards a dead letter.
+func (g *generator) handleDeadLetter() {
+	if id, _, ok := g.randomID(); ok && !g.lacks(systems.NeedDeadLetters) {
+		g.ensureBroker()
+		if g.oneIn(2) {
 			g.add(script.Redrive{BusinessID: id})
 		} else {
 			g.add(script.Discard{BusinessID: id})

@@ -13,7 +13,7 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// panicking is a store in which the n-th write ends the broker's process.
+// panicking is a store whose n-th write panics.
 type panicking struct {
 	store.Store
 	writes *int
@@ -27,8 +27,8 @@ func (s panicking) Apply(ctx context.Context, batch []store.Operation) error {
 	return s.Store.Apply(ctx, batch)
 }
 
-// A panic of the simulated broker is its end, and a finding: the run goes on
-// with the broker that is started again.
+// A panic of the simulated broker is a crash, and a finding: the run goes on
+// with a restarted broker.
 func TestPanicOfTheBrokerIsAFinding(t *testing.T) {
 	s, err := script.Parse("", `scenario panic
 producer p1 to orders

@@ -8,10 +8,10 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// Shrink gives the smallest scenario that it finds for which fails still says
-// yes, s itself being one: first with fewer steps (delta debugging), then with
-// plainer ones, until neither helps. It asks about no script that runner.Check
-// refuses. fails is asked at most bound times.
+// Shrink returns a small scenario for which fails is true, as it is for s:
+// first with fewer steps (delta debugging), then with simpler ones, until
+// neither helps. It skips scripts that runner.Check rejects. fails is called at
+// most bound times.
 func Shrink(s script.Scenario, bound int, fails func(script.Scenario) bool) script.Scenario {
 	k := &shrinker{best: s, left: bound, fails: fails}
 	for {
@@ -30,7 +30,7 @@ type shrinker struct {
 	fails func(script.Scenario) bool
 }
 
-// try keeps these steps if the scenario still fails with them.
+// try keeps the steps if the scenario still fails.
 func (k *shrinker) try(steps []script.Step) bool {
 	s := k.best
 	s.Steps = steps
@@ -45,8 +45,8 @@ func (k *shrinker) try(steps []script.Step) bool {
 	return true
 }
 
-// fewer leaves out runs of steps: halves, quarters, at last single ones; and
-// pairs, for what is armed and healed, stopped and started.
+// fewer removes runs of steps (halves, quarters, down to one), and pairs, such
+// as a fault and its heal.
 func (k *shrinker) fewer() {
 	for size := max(len(k.best.Steps)/2, 1); size >= 1; size /= 2 {
 		for at := len(k.best.Steps) - size; at >= 0; at-- {
@@ -75,7 +75,7 @@ func (k *shrinker) plainer() {
 	}
 }
 
-// simpler are the forms of a step with one thing less.
+// simpler returns the step with one thing less, in each way.
 func simpler(step script.Step) []script.Step {
 	switch s := step.(type) {
 	case script.Producer:
@@ -100,7 +100,7 @@ func simpler(step script.Step) []script.Step {
 		return append(forms, s)
 	case script.Fault:
 		forms := append(leavingOut(&s, &s.Repeat), leavingOut(&s, &s.N)...)
-		if s.Target != "" && s.Event != "" { // at once, and not at a hand-over
+		if s.Target != "" && s.Event != "" { // unconditionally, instead of at a hand-over
 			forms = append(forms, script.Fault{Label: s.Label, Verb: s.Verb, Target: s.Target, By: s.By})
 		}
 		return forms
@@ -113,7 +113,7 @@ func simpler(step script.Step) []script.Step {
 	return nil
 }
 
-// leavingOut is the step with a field of it left out; nothing if it is already.
+// leavingOut returns the step with a field cleared; nothing if it was zero.
 func leavingOut[S script.Step, V comparable](step *S, field *V) []script.Step {
 	var zero V
 	was := *field
@@ -126,8 +126,8 @@ func leavingOut[S script.Step, V comparable](step *S, field *V) []script.Step {
 	return []script.Step{form}
 }
 
-// failingLess is a consumer whose handler fails always where it failed a few
-// times, and on one thing less.
+// failingLess returns forms with one failure less, or failing always instead of
+// a few times.
 func failingLess(s script.Consumer) (forms []script.Step) {
 	for i, f := range s.Fails {
 		form := s

@@ -10,8 +10,7 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// The simulation is believed because it says of the whole catalogue what a real
-// broker says.
+// The simulation agrees with the real broker on the whole catalogue.
 func TestCatalogueHolds(t *testing.T) {
 	for _, s := range scenarios.All() {
 		t.Run(s.Name, func(t *testing.T) {
@@ -39,8 +38,8 @@ func TestCatalogueHolds(t *testing.T) {
 	}
 }
 
-// unsimulated are the scenarios that a simulation has no counterpart for, with
-// the reason. Any other must be simulated.
+// unsimulated lists the scenarios that cannot be simulated, with the reason.
+// All others must be.
 var unsimulated = map[string]string{
 	"link-slow":              "latency of bytes",
 	"fsync-error":            "the log's file",
@@ -56,8 +55,8 @@ var unsimulated = map[string]string{
 	"storage-repaired":       "the log's file",
 }
 
-// A consumer's process that stands still keeps what it holds while the broker gives
-// it to another, and goes on where it was.
+// A paused consumer keeps what it holds while the broker redelivers it, and
+// resumes where it was.
 func TestPausedConsumer(t *testing.T) {
 	s, err := script.Parse("", `scenario still
 producer p1 to orders
@@ -90,7 +89,7 @@ expect no-accepted-loss, recovery-bounded, single-effect
 	}
 }
 
-// The catalogue catches every defect in the simulation as it does on the broker.
+// The catalogue detects every defect in the simulation too.
 func TestCatalogueCatchesDefects(t *testing.T) {
 	for _, d := range defects.All() {
 		if d.Connected {

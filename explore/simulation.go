@@ -1,7 +1,7 @@
-// Package explore looks for schedules that nobody thought of: it draws small
-// scenarios by chance, runs each, judges it, and shrinks one that breaks a
-// promise to the fewest steps that still do. A simulated system makes thousands
-// of runs a second, and the same ones for the same seed.
+// Package explore searches for schedules nobody thought of: it draws small
+// random scenarios, runs and judges each, and shrinks one that violates a
+// claim. A simulated system runs thousands a second, deterministically for a
+// seed.
 package explore
 
 import (
@@ -16,23 +16,22 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// Simulation of one scenario on a simulated system.
+// Simulation is a scenario on a simulated system.
 type Simulation struct {
 	System   systems.System
 	Scenario script.Scenario
-	Seed     uint64 // of every delay
-	Defect   string // a seeded defect; empty is none
+	Seed     uint64 // of all delays
+	Defect   string // a seeded defect, or empty
 }
 
-// Simulator keeps what one simulation leaves for the next to use. Not safe for
-// concurrent use.
+// Simulator reuses memory between simulations. Not safe for concurrent use.
 type Simulator struct {
 	room []evidence.Event
 	line []byte
 }
 
-// Run gives the history of the scenario. Its events are the Simulator's and valid
-// until its next Run. An error is a failure to measure; the history says so too.
+// Run returns the scenario's history, whose events are valid until the next
+// Run. An error is a failure to measure, which the history states too.
 func (s *Simulator) Run(ctx context.Context, o Simulation) (*evidence.History, error) {
 	var kept *evidence.Memory
 	err := runner.Run(ctx, runner.Options{System: o.System, Spec: "zeromq", Scenario: o.Scenario, Seed: o.Seed, Scale: 1, Defect: o.Defect,
@@ -47,7 +46,7 @@ func (s *Simulator) Run(ctx context.Context, o Simulation) (*evidence.History, e
 	return kept.History(), err
 }
 
-// Judge runs a simulation and judges it.
+// Judge runs and judges a simulation.
 func (s *Simulator) Judge(ctx context.Context, o Simulation) (guarantees.Judgement, error) {
 	h, err := s.Run(ctx, o)
 	if err != nil {
@@ -56,19 +55,20 @@ func (s *Simulator) Judge(ctx context.Context, o Simulation) (guarantees.Judgeme
 	return guarantees.Judge(h)
 }
 
-// Bytes of a history, as a saved run holds its events: valid until the next call.
+// Bytes encodes a history's events as a saved run does. The result is valid
+// until the next call.
 func (s *Simulator) Bytes(h *evidence.History) []byte {
 	s.line = s.line[:0]
 	for e, err := range h.Events {
 		if err != nil {
-			break // those of a simulation have none
+			break // simulations produce no such error
 		}
 		s.line = append(evidence.AppendJSON(s.line, e), '\n')
 	}
 	return s.line
 }
 
-// brokenOf are the guarantees of which a claim that covers the run was broken.
+// brokenOf returns the guarantees with a violated covering claim.
 func brokenOf(j guarantees.Judgement) []string {
 	var names []string
 	for _, f := range j.Broken {

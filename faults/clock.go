@@ -8,7 +8,7 @@ import (
 )
 
 var clockFault = Fault{Verb: "clock", Class: evidence.Clock, Strikes: StrikesClock,
-	Text:    "The clock is wrong by this much until the fault is healed.",
+	Text:    "The clock is off by this much until the fault is healed.",
 	Example: "fault skew: clock broker by 1h",
 	arm: func(ctx context.Context, s Spec, t Targets) (Injection, error) {
 		clock, err := t.Clock(s.Target)

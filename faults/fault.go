@@ -1,6 +1,6 @@
-// Package faults is what can be broken on purpose: one file per family of
-// fault. A fault declares the small interface that it strikes (a link, a
-// process, a store, a clock); it never sees a bench.
+// Package faults is what can be broken on purpose, one file per family. A fault
+// declares the small interface it strikes (link, process, store, clock); it
+// knows nothing of the runner.
 package faults
 
 import (
@@ -18,23 +18,23 @@ import (
 	"github.com/custodymq/custody/tasks"
 )
 
-// Fault is one verb of the notation.
+// Fault is a verb of the notation.
 type Fault struct {
 	Verb    string
-	Class   evidence.Class // of what it stands for; a process' depends on whose it is, see ClassOf
+	Class   evidence.Class // of a process fault, when it strikes the system; see ClassOf
 	Strikes Strikes
 	Text    string // one sentence, for `custody explain`
 	Example string // a script line
-	Ends    bool   // its process is gone until something starts it again
-	Lasts   bool   // what it holds stands still until it is healed
-	Timed   bool   // it takes a time: "by 50ms"
-	Bytes   bool   // it strikes bytes, not frames: see links.Options.Toxics
+	Ends    bool   // the process stays down until it is started again
+	Lasts   bool   // in force until healed
+	Timed   bool   // takes a duration: "by 50ms"
+	Bytes   bool   // strikes bytes, not frames: see links.Options.Toxics
 
-	frame actions // on the frame that it waits for
+	frame actions // on the frame that triggers it
 	arm   func(ctx context.Context, s Spec, t Targets) (Injection, error)
 }
 
-// Strikes says what a fault acts upon.
+// Strikes is what a fault acts on.
 type Strikes string
 
 const (
@@ -45,53 +45,52 @@ const (
 	StrikesClock   Strikes = "a clock"
 )
 
-// Spec is one fault as a script asks for it.
+// Spec is one fault as declared in a script.
 type Spec struct {
 	Label     string
 	Target    string // "broker", "store" or an actor
 	Repeat    links.Repeat
-	After     bool   // strike after the event, not before it
-	Frame     string // the frame kind it waits for; empty if none
-	Operation string // the store operation it waits for; empty if none
+	After     bool   // after the event instead of before it
+	Frame     string // frame kind that triggers it, or empty
+	Operation string // store operation that triggers it, or empty
 	N         int
 	Of        string // business ID
-	On        string // the actor on whose link
+	On        string // actor whose link carries the frame
 	By        time.Duration
 	Rate      int // KiB/s
 }
 
-// Targets finds what a fault strikes. An error says why there is no such thing.
+// Targets resolves what a fault strikes. An error says why it cannot.
 type Targets interface {
 	Link(actor string) (links.Interruptible, error)
 	Process(target string) (Process, error)
-	// Store and Clock fail with an *AbsentError where no broker runs that has them.
+	// Store and Clock return an *AbsentError if no broker is running.
 	Store() (systems.StoreFaulter, error)
 	Clock(target string) (systems.Clocked, error)
 	Sink() evidence.Sink
 	Runtime() tasks.Runtime
 }
 
-// Process can be struck as a whole. Each order returns when its effect is
-// certain; an error is a failure of the harness.
+// Process can be signalled. Each method returns when its effect is certain; an
+// error is a failure of the harness.
 type Process interface {
-	Kill(ctx context.Context) (Stroke, error)
-	Shutdown(ctx context.Context) (Stroke, error)
-	Pause(ctx context.Context) (Stroke, error)
-	// Continue lets go on what a pause has stopped: that incarnation, and none
-	// that came after it.
-	Continue(ctx context.Context, paused Stroke) (Stroke, error)
-	// Revive starts it again if it does not run and should; it does nothing
-	// for a process that the script will start, or not, itself.
-	Revive(ctx context.Context) (Stroke, error)
+	Kill(ctx context.Context) (Outcome, error)
+	Shutdown(ctx context.Context) (Outcome, error)
+	Pause(ctx context.Context) (Outcome, error)
+	// Continue resumes the incarnation that was paused, never a later one.
+	Continue(ctx context.Context, paused Outcome) (Outcome, error)
+	// Revive restarts a process that is down. It does nothing for one whose
+	// restart is up to the script.
+	Revive(ctx context.Context) (Outcome, error)
 }
 
-// Stroke is what an order did, and to which process.
-type Stroke struct {
-	Incarnation int    // which start of the process, from 1; 0: it was never started
-	Missed      string // why nothing was struck, such as "c2 was not running"; empty if it was
+// Outcome is what a signal did, and to which process.
+type Outcome struct {
+	Incarnation int    // start count of the process; 0 if it never started
+	Missed      string // why nothing was struck, such as "c2 was not running"; else empty
 }
 
-// AbsentError says why there is nothing to strike now, as in "broker was not
+// AbsentError says why there is nothing to strike, as in "broker was not
 // running". The fault has not fired.
 type AbsentError struct{ Why string }
 
@@ -99,18 +98,18 @@ func (e *AbsentError) Error() string { return e.Why }
 
 // Injection is an armed fault.
 type Injection interface {
-	// Fired is closed when the effect was seen for the first time.
+	// Fired is closed when the effect is first seen.
 	Fired() <-chan struct{}
-	// Heal ends it; a second call does nothing. Bounded by ctx.
+	// Heal ends the fault, bounded by ctx. A second call does nothing.
 	Heal(ctx context.Context) error
 }
 
 var all = slices.Concat(frameFaults(), linkFaults(), processFaults(), storeFaults(), []Fault{clockFault})
 
-// All is the list of faults.
+// All returns every fault.
 func All() []Fault { return slices.Clone(all) }
 
-// Find a fault by its verb.
+// Find returns the fault of a verb.
 func Find(verb string) (Fault, bool) {
 	for _, f := range all {
 		if f.Verb == verb {
@@ -120,7 +119,8 @@ func Find(verb string) (Fault, bool) {
 	return Fault{}, false
 }
 
-// ClassOf a fault as it is used: killing a consumer is a client's crash.
+// ClassOf returns the class for a use of the fault: killing a consumer is a
+// client crash.
 func (f Fault) ClassOf(s Spec) evidence.Class {
 	if f.Strikes == StrikesProcess && s.Target != Broker {
 		return evidence.ClientCrash
@@ -128,10 +128,13 @@ func (f Fault) ClassOf(s Spec) evidence.Class {
 	return f.Class
 }
 
-// Broker is the target that is the system under test itself.
-const Broker = "broker"
+// Targets other than actors.
+const (
+	Broker = "broker" // the system under test
+	Store  = "store"  // its storage
+)
 
-// Check says what is wrong with the use of a fault, before anything starts.
+// Check reports misuse of a fault before anything starts.
 func (f Fault) Check(s Spec) error {
 	switch {
 	case f.Strikes == StrikesFrame && (s.Frame == "" || s.On == ""):
@@ -140,7 +143,7 @@ func (f Fault) Check(s Spec) error {
 		return fmt.Errorf("%s strikes a link: say whose, as in %q", f.Verb, f.Example)
 	case (f.Strikes == StrikesProcess || f.Strikes == StrikesClock || f.Strikes == StrikesStore) && s.Target == "":
 		return fmt.Errorf("%s strikes %s: say which, as in %q", f.Verb, f.Strikes, f.Example)
-	case f.Strikes == StrikesStore && s.Target != "store":
+	case f.Strikes == StrikesStore && s.Target != Store:
 		return fmt.Errorf("%s strikes the store, not %q, as in %q", f.Verb, s.Target, f.Example)
 	case s.Frame != "" && s.On == "":
 		return fmt.Errorf("the frame %q is on whose link? Add \"on ACTOR\", as in %q", s.Frame, f.Example)
@@ -148,10 +151,10 @@ func (f Fault) Check(s Spec) error {
 	return nil
 }
 
-// Action on the frame that the fault waits for, if it waits for one.
+// Action returns the action on the triggering frame, if there is one.
 func (f Fault) Action(s Spec) links.Action { return f.frame.of(s) }
 
-// actions on a frame: of a fault that strikes before it, and after it.
+// actions holds a fault's frame action before and after the event.
 type actions struct{ before, after links.Action }
 
 func (a actions) of(s Spec) links.Action {
@@ -161,7 +164,8 @@ func (a actions) of(s Spec) links.Action {
 	return a.before
 }
 
-// Arm the fault; it is in force, or has struck, when Arm returns. FaultArmed is recorded.
+// Arm arms the fault and records FaultArmed. The fault is in force, or has
+// fired, when Arm returns.
 func (f Fault) Arm(ctx context.Context, s Spec, t Targets) (Injection, error) {
 	if err := f.Check(s); err != nil {
 		return nil, fmt.Errorf("faults: %s: %w", s.Label, err)
@@ -176,11 +180,11 @@ func (f Fault) Arm(ctx context.Context, s Spec, t Targets) (Injection, error) {
 	if err != nil {
 		return nil, fmt.Errorf("faults: arm %s (%s): %w", s.Label, f.Verb, err)
 	}
-	return &healed{Injection: in, label: s.Label, sink: t.Sink()}, nil
+	return &recordedInjection{Injection: in, label: s.Label, sink: t.Sink()}, nil
 }
 
-// healed records the end of an injection, once.
-type healed struct {
+// recordedInjection records healing, once.
+type recordedInjection struct {
 	Injection
 	label string
 	sink  evidence.Sink
@@ -188,21 +192,21 @@ type healed struct {
 	err   error
 }
 
-func (h *healed) Heal(ctx context.Context) error {
+func (h *recordedInjection) Heal(ctx context.Context) error {
 	h.once.Do(func() {
 		if h.err = h.Injection.Heal(ctx); h.err != nil {
 			return
 		}
 		e := evidence.Event{Kind: evidence.FaultHealed, Actor: "harness", Fault: h.label}
-		if p, ok := h.Injection.(*processStroke); ok {
-			e.Incarnation, e.Reason = p.undone.Incarnation, p.undone.Missed
+		if p, ok := h.Injection.(*processInjection); ok {
+			e.Incarnation, e.Reason = p.healOutcome.Incarnation, p.healOutcome.Missed
 		}
 		h.sink.Record(e)
 	})
 	return h.err
 }
 
-// signal is the Injection of a fault that tells by itself when it fired.
+// signal is an Injection fired by its fault.
 type signal struct {
 	once  sync.Once
 	fired chan struct{}

@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// rig is everything that a fault can strike, without any network.
+// rig provides every kind of target, without a network.
 type rig struct {
 	mu     sync.Mutex
 	did    []string
@@ -42,16 +42,16 @@ func (r *rig) note(what string) error {
 	return r.fails
 }
 
-func (r *rig) order(what string) (faults.Stroke, error) {
+func (r *rig) order(what string) (faults.Outcome, error) {
 	err := r.note(what)
-	return faults.Stroke{Incarnation: 2, Missed: r.missed}, err
+	return faults.Outcome{Incarnation: 2, Missed: r.missed}, err
 }
 
-func (r *rig) Kill(context.Context) (faults.Stroke, error)     { return r.order("kill") }
-func (r *rig) Shutdown(context.Context) (faults.Stroke, error) { return r.order("shutdown") }
-func (r *rig) Pause(context.Context) (faults.Stroke, error)    { return r.order("pause") }
-func (r *rig) Revive(context.Context) (faults.Stroke, error)   { return r.order("revive") }
-func (r *rig) Continue(_ context.Context, s faults.Stroke) (faults.Stroke, error) {
+func (r *rig) Kill(context.Context) (faults.Outcome, error)     { return r.order("kill") }
+func (r *rig) Shutdown(context.Context) (faults.Outcome, error) { return r.order("shutdown") }
+func (r *rig) Pause(context.Context) (faults.Outcome, error)    { return r.order("pause") }
+func (r *rig) Revive(context.Context) (faults.Outcome, error)   { return r.order("revive") }
+func (r *rig) Continue(_ context.Context, s faults.Outcome) (faults.Outcome, error) {
 	return r.order(fmt.Sprintf("continue %d", s.Incarnation))
 }
 
@@ -91,7 +91,7 @@ func (r *rig) kinds() []string {
 	return kinds
 }
 
-// Every example is a line of script whose fault can be armed as it stands.
+// Every example is a valid script line whose fault can be armed.
 func TestExamples(t *testing.T) {
 	seen := map[string]bool{}
 	for _, f := range faults.All() {
@@ -133,7 +133,7 @@ func TestAtOnce(t *testing.T) {
 			default:
 				t.Error("it has not fired")
 			}
-			for range 2 { // the second does nothing
+			for range 2 { // the second call does nothing
 				if err := in.Heal(t.Context()); err != nil {
 					t.Error(err)
 				}
@@ -166,7 +166,7 @@ func TestStoreFaultFiresWhenItsEffectIsSeen(t *testing.T) {
 	}
 }
 
-// A kill at a store's operation happens while the operation is held.
+// A kill at a store operation happens while the operation is held.
 func TestKillAtAnOperation(t *testing.T) {
 	r := &rig{}
 	in := arm(t, r, "kill", faults.Spec{Target: "broker", Operation: "delete"})
@@ -184,7 +184,7 @@ func TestKillAtAnOperation(t *testing.T) {
 	}
 }
 
-// A fault that never fired is taken away, and strikes nobody.
+// A fault that never fired is disarmed by healing, and strikes nobody.
 func TestNeverFired(t *testing.T) {
 	r := &rig{}
 	in := arm(t, r, "kill", faults.Spec{Target: "broker", Operation: "delete"})
@@ -199,7 +199,7 @@ func TestNeverFired(t *testing.T) {
 	}
 }
 
-// A store may say more than once that a fault has fired; there is one stroke.
+// A store may report several firings; the process is struck once.
 func TestKillAtEveryOperation(t *testing.T) {
 	r := &rig{}
 	in := arm(t, r, "kill", faults.Spec{Target: "broker", Operation: "delete"})
@@ -219,7 +219,8 @@ func TestKillAtEveryOperation(t *testing.T) {
 	}
 }
 
-// An order to what is not there has not fired, says why, and undoes nothing.
+// Striking a process that does not run does not fire, gives the reason, and
+// undoes nothing.
 func TestStruckNothing(t *testing.T) {
 	for _, verb := range []string{"kill", "shutdown", "pause"} {
 		for name, spec := range map[string]faults.Spec{"at once": {Target: "c2"}, "at an operation": {Target: "c2", Operation: "delete"}} {

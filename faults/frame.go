@@ -7,7 +7,7 @@ import (
 	"github.com/custodymq/custody/links"
 )
 
-// frameFaults strike exactly one frame; what it was is read by the link.
+// frameFaults strike exactly one frame.
 func frameFaults() []Fault {
 	fault := func(verb, text string, before, after links.Action) Fault {
 		frame := actions{before, after}
@@ -17,24 +17,24 @@ func frameFaults() []Fault {
 				return strike(s, t, s.Label, frame.of(s), s.Repeat, nil)
 			}}
 	}
-	delay := fault("delay", "The frame and all that follows it wait for a time.", links.Delay, links.Delay)
+	delay := fault("delay", "The frame and all that follow it are delayed.", links.Delay, links.Delay)
 	delay.Timed = true
 	delay.Example = "fault late: delay frame accept of order-1 on p1 by 200ms"
-	cut := fault("cut", "The connection is cut before the frame, or right after it has passed.", links.CutBefore, links.CutAfter)
+	cut := fault("cut", "The connection is cut before the frame, or right after it.", links.CutBefore, links.CutAfter)
 	cut.Example = "fault gone: cut before frame ack of order-1 on c1"
-	hold := fault("hold", "The frame and all that follows it in its direction wait until the fault is healed.", links.Hold, links.HoldAfter)
+	hold := fault("hold", "The frame and all that follow it in its direction are held until the fault is healed.", links.Hold, links.HoldAfter)
 	hold.Lasts = true
 	return []Fault{
-		fault("drop", "The frame is taken off the link; the connection lives.", links.Drop, links.Drop),
+		fault("drop", "The frame is discarded; the connection stays open.", links.Drop, links.Drop),
 		hold,
 		fault("duplicate", "The frame is sent twice.", links.Duplicate, links.Duplicate),
 		delay,
 		cut,
-		fault("corrupt", "A byte of the payload is altered; the frame stays well formed.", links.Corrupt, links.Corrupt),
+		fault("corrupt", "A byte of the payload is changed; the frame stays well formed.", links.Corrupt, links.Corrupt),
 	}
 }
 
-// strike arms the fault's frame on its link; then is called when it fires first.
+// strike arms a fault on a link's frame; then is called when it first fires.
 func strike(s Spec, t Targets, label string, action links.Action, repeat links.Repeat, then func()) (links.Injection, error) {
 	link, err := t.Link(s.On)
 	if err != nil {

@@ -25,11 +25,11 @@ func linkFaults() []Fault {
 		return f
 	}
 	return []Fault{
-		fault("black-hole", "Every byte is lost, both ways, and no connection ends: the partition that nobody is told of.", "",
+		fault("black-hole", "Every byte is lost, both ways, and no connection is closed: a silent partition.", "",
 			func(l links.Interruptible, s Spec) (Injection, error) {
 				return l.BlackHole(s.Label, evidence.NoDirection)
 			}),
-		fault("down", "The listener is closed and every connection is reset: the system refuses.", "",
+		fault("down", "The listener is closed and every connection is reset: connections are refused.", "",
 			func(l links.Interruptible, s Spec) (Injection, error) {
 				a, err := l.Down(s.Label)
 				if errors.Is(err, links.ErrDown) {
@@ -45,14 +45,14 @@ func linkFaults() []Fault {
 				}
 				return a, nil
 			}),
-		bytes(fault("latency", "Every byte is late (Toxiproxy).", " by 50ms",
+		bytes(fault("latency", "Every byte is delayed (Toxiproxy).", " by 50ms",
 			func(l links.Interruptible, s Spec) (Injection, error) {
 				if s.By <= 0 {
 					return nil, errors.New("say how much, as in \"by 50ms\"")
 				}
 				return l.AddToxic(s.Label, links.Toxic{Type: "latency", To: evidence.ToClient, Attributes: map[string]any{"latency": s.By.Milliseconds()}})
 			}), true),
-		bytes(fault("bandwidth", "Bytes pass at a bounded rate (Toxiproxy).", " at 64 KiB/s",
+		bytes(fault("bandwidth", "Bandwidth is limited (Toxiproxy).", " at 64 KiB/s",
 			func(l links.Interruptible, s Spec) (Injection, error) {
 				if s.Rate <= 0 {
 					return nil, errors.New("say how much, as in \"at 64 KiB/s\"")

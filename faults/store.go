@@ -8,8 +8,15 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// storeFaults strike the broker's storage, below the database (its file
-// system) or above it (each operation of its contract).
+// Verbs that other packages have to know.
+const (
+	Full       = "full"
+	FsyncError = "fsync-error"
+	Block      = "block"
+)
+
+// storeFaults strike the broker's storage, below the database (the file system)
+// or above it (operations of the store contract).
 func storeFaults() []Fault {
 	fault := func(verb, does, text string) Fault {
 		return Fault{Verb: verb, Class: evidence.Store, Strikes: StrikesStore, Text: text, Lasts: true,
@@ -36,11 +43,11 @@ func storeFaults() []Fault {
 	slow.Timed = true
 	slow.Example = "fault slow: slow store every before operation insert by 2s"
 	return []Fault{
-		fault("unreachable", "unreachable", "The store cannot be reached: the operation fails before it is begun, or during it."),
+		fault("unreachable", "unreachable", "The store is unreachable: the operation fails before it starts, or during it."),
 		slow,
-		fault("full", "full", "No space is left: a write fails."),
-		fault("fsync-error", "fsync-error", "fsync of the log fails with EIO: what was written may or may not survive."),
-		fault("lose-reply", "lose-reply", "The operation is done, and its answer is lost."),
-		fault("block", "hold", "The operation waits until the fault is healed."),
+		fault(Full, "full", "No space left on device: writes fail."),
+		fault(FsyncError, "fsync-error", "fsync of the log fails with EIO: what was written may or may not survive."),
+		fault("lose-reply", "lose-reply", "The operation is performed, and its reply is lost."),
+		fault(Block, "hold", "The operation blocks until the fault is healed."),
 	}
 }

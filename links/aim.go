@@ -9,83 +9,82 @@ import (
 	"github.com/custodymq/custody/evidence"
 )
 
-// Interruptible is an actor's link as faults strike it, whatever carries its
-// bytes: a Link is one over TCP.
+// Interruptible is an actor's link as faults see it, whatever its transport;
+// Link is one over TCP.
 type Interruptible interface {
-	// Addr is where the actor connects, the same for the link's life.
+	// Addr is the address the actor connects to, stable for the link's life.
 	Addr() string
-	// Arm readies a strike at a frame; it is in force when Arm returns. An action
-	// that would forge evidence is refused with *ErrIllegal; a drop where replies
+	// Arm arms a strike on a frame; it is in force when Arm returns. An action
+	// that would forge evidence fails with *ErrIllegal; a drop where replies
 	// are matched by position becomes Withhold.
 	Arm(Strike) (Injection, error)
-	// BlackHole loses every byte in one direction, or both (NoDirection).
+	// BlackHole discards every byte in one direction, or in both (NoDirection).
 	BlackHole(label string, to evidence.Direction) (Injection, error)
-	// Down refuses every connection; ErrDown if it does so already.
+	// Down refuses connections. It fails with ErrDown if the link is down.
 	Down(label string) (Injection, error)
-	// Reset ends every open connection. It has fired if there was one.
+	// Reset resets every open connection. It has fired if there was one.
 	Reset(label string) Injection
-	// AddToxic starts a byte-level fault.
+	// AddToxic arms a byte-level fault.
 	AddToxic(label string, t Toxic) (Injection, error)
-	// Lag is the longest time that bytes waited for the link itself.
+	// Lag is the longest delay caused by the link itself.
 	Lag() time.Duration
 	Close() error
 }
 
 // Injection is an armed fault on a link.
 type Injection interface {
-	// Fired is closed when the effect has been seen and recorded for the first time.
+	// Fired is closed when the effect has first been seen and recorded.
 	Fired() <-chan struct{}
-	// Count is how often it fired.
+	// Count is how often it has fired.
 	Count() int
 	// Heal ends the fault; a second call does nothing.
 	Heal(ctx context.Context) error
-	// Release lets go what is held now, on its way or thrown away.
+	// Release releases what is held, forwarding or discarding it.
 	Release(forward bool)
 }
 
-// Strike says which frame is to be hit, and what is done to it.
+// Strike selects a frame and the action on it.
 type Strike struct {
-	Label  string // the fault's label, in FaultFired; empty for a gate, which is no fault of its own and records none
+	Label  string // in FaultFired; empty for a gate, which is not a fault and is not recorded
 	Action Action
-	Kind   string             // of the frame, as the Protocol names it
-	To     evidence.Direction // NoDirection: whichever way that kind goes
-	// N is the message that is hit: the N-th of this kind (and business ID)
-	// carried since arming, over all connections of the link. Messages count,
-	// not frames: "ack 7" is the frame that completes the seventh
-	// acknowledgement. A frame without messages (a subscription) counts one.
-	// 0 is the first.
+	Kind   string             // named by the Protocol
+	To     evidence.Direction // NoDirection for either
+	// N is the N-th message of this kind (and business ID) since arming, over
+	// all connections of the link. Messages count, not frames: "ack 7" is the
+	// frame that completes the seventh acknowledgement. A frame without
+	// messages (a subscription) counts as one. 0 means 1.
 	N      int
-	Of     string // business ID: any of its publishes; empty is any
+	Of     string // business ID of any publish; empty for all
 	Repeat Repeat
-	Delay  time.Duration // for Action Delay
-	// Then is called when it has fired for the first time; it must not block.
+	Delay  time.Duration // for action Delay
+	// Then is called on the first firing. It must not block.
 	Then func()
 }
 
-// Repeat says how often a strike fires.
+// Repeat is how often a strike fires.
 type Repeat string
 
 const (
 	Once        Repeat = ""
 	Every       Repeat = "every"        // the N-th, 2N-th, 3N-th…
-	UntilHealed Repeat = "until-healed" // the N-th and all after it
+	UntilHealed Repeat = "until-healed" // the N-th and all later ones
 )
 
-// actions on a frame that a strike can ask for; Withhold comes of Drop.
+// actions that a strike may request; Withhold results from Drop.
 var actions = map[Action]bool{Drop: true, Hold: true, HoldAfter: true, Withhold: true, CutBefore: true, CutAfter: true, Corrupt: true, Delay: true, Duplicate: true}
 
-// never is a count that no run reaches.
+// never is a count no run reaches.
 const never = math.MaxInt
 
-// Aim is a strike that counts what is carried. It knows no socket and no lock:
-// its link guards it.
+// Aim is an armed strike's count of messages. It knows no socket and no lock:
+// the caller synchronises.
 type Aim struct {
 	Strike
 	carried int // messages since arming
-	at      int // the count at which it fires next
+	at      int // count at which it fires next
 }
 
-// NewAim checks a strike against a protocol.
+// NewAim validates a strike for a protocol.
 func NewAim(p Protocol, s Strike) (Aim, error) {
 	if !actions[s.Action] {
 		return Aim{}, fmt.Errorf("links: %q is no action on a frame", s.Action)
@@ -109,8 +108,8 @@ func NewAim(p Protocol, s Strike) (Aim, error) {
 	return Aim{Strike: s, at: s.N}, err
 }
 
-// EffectiveAction is the action that is done to a frame where a is asked for: a itself, or
-// Withhold where a drop would forge evidence. The error is an *ErrIllegal.
+// EffectiveAction returns the action performed for a: a itself, or Withhold
+// where a drop would forge evidence. The error is an *ErrIllegal.
 func EffectiveAction(p Protocol, kind string, a Action) (Action, error) {
 	if _, can := p.(Corrupter); a == Corrupt && !can {
 		return a, &ErrIllegal{Protocol: p.Name(), Kind: kind, Action: a, Why: "this protocol has no way to alter a frame and keep it well-formed"}
@@ -122,16 +121,16 @@ func EffectiveAction(p Protocol, kind string, a Action) (Action, error) {
 	return a, err
 }
 
-// Aiming is whatever embeds an Aim.
+// Aiming is implemented by embedding an Aim.
 type Aiming interface{ aim() *Aim }
 
 func (a *Aim) aim() *Aim { return a }
 
-// Disarm it: it fires no more.
+// Disarm keeps it from firing again.
 func (a *Aim) Disarm() { a.at = never }
 
-// Hit counts a frame for every aim. A frame is hit once at most, by the one that
-// was armed first; another that was due hits the next frame. take may leave the
+// Hit counts a frame for every aim, and calls take for the first that is due;
+// others that are due fire at the next frame. take returns false to leave the
 // frame alone.
 func Hit[T Aiming](armed []T, to evidence.Direction, f Frame, take func(T) bool) {
 	hit := false
@@ -148,7 +147,7 @@ func Hit[T Aiming](armed []T, to evidence.Direction, f Frame, take func(T) bool)
 	}
 }
 
-// counts is how many messages of a frame the strike counts.
+// counts returns how many messages of a frame the strike counts.
 func (a *Aim) counts(to evidence.Direction, f Frame) (n int) {
 	if f.Kind == "" || f.Kind != a.Kind || (a.To != evidence.NoDirection && a.To != to) {
 		return 0
@@ -174,14 +173,14 @@ func (a *Aim) nextAfter() int {
 	return never
 }
 
-// Carried is the event of a frame that a link has carried or struck.
+// Carried returns the event of a frame that a link carried or struck.
 func Carried(link string, conn int, to evidence.Direction, f Frame, struck string) evidence.Event {
 	return evidence.Event{Kind: evidence.FrameCarried, Actor: link, Link: link, Conn: conn, Frame: f.Kind, To: to, Items: f.Items,
 		Struck: struck, Negative: f.Negative(), Reason: f.Status}
 }
 
-// Struck is what such an event says of a frame that is hit. A duplicate is two
-// frames, of which the first is the sender's own.
+// Struck is the event's description of the action. A duplicate is two frames,
+// of which the first is the sender's.
 func (s Strike) Struck() string {
 	if s.Action == Duplicate {
 		return ""
@@ -189,7 +188,8 @@ func (s Strike) Struck() string {
 	return string(s.Action)
 }
 
-// FiredAt is the event of a stroke; conn is 0 where it struck no single connection.
+// FiredAt returns the event of a firing; conn is 0 if it struck no single
+// connection.
 func (s Strike) FiredAt(link string, conn int, to evidence.Direction, f Frame) evidence.Event {
 	return evidence.Event{Kind: evidence.FaultFired, Actor: link, Link: link, Conn: conn, Fault: s.Label, Struck: string(s.Action),
 		Frame: f.Kind, To: to, Items: f.Items}

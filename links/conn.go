@@ -14,30 +14,29 @@ import (
 	"github.com/custodymq/custody/tasks"
 )
 
-// conn is one relayed connection: two sockets and a pump for each direction.
+// conn is a relayed connection: two sockets, and a pump per direction.
 //
-// What a peer does to its socket travels like its bytes, in its own direction
-// and in order: its end is passed on as an end and its reset as a reset, behind
-// everything that it sent, and neither overtakes a hold.
+// A half-close or reset is forwarded like data, in its own direction, behind
+// everything sent before it and behind any hold.
 type conn struct {
 	link   *Link
 	number int
-	ctx    context.Context // ends when the connection is cut
+	ctx    context.Context // cancelled when the connection is cut
 	cancel context.CancelFunc
-	gate   atomic.Pointer[hold] // shut while both directions wait
+	gate   atomic.Pointer[hold] // closed while both directions are held
 	ending atomic.Bool          // an orderly cut: nothing more is forwarded
 
 	mu             sync.Mutex
-	client, broker *net.TCPConn // broker is nil until it is dialled
+	client, broker *net.TCPConn // broker is nil until dialled
 	cut            bool
 	reason         string
-	ended          [3]bool // by direction: its sender's end was passed on
-	broken         [3]bool // by direction: its receiver takes no more
+	ended          [3]bool // by direction: the sender's half-close was forwarded
+	broken         [3]bool // by direction: the receiver is gone
 }
 
-// lingerBound is how long an orderly cut waits for the peers to close too, so
-// that what was already sent reaches them before the sockets go.
-const lingerBound = time.Second
+// lingerTimeout is how long an orderly cut waits for both peers to close, so
+// that data already sent arrives.
+const lingerTimeout = time.Second
 
 func newConn(l *Link, number int, client *net.TCPConn) *conn {
 	c := &conn{link: l, number: number, client: client}
@@ -48,10 +47,10 @@ func newConn(l *Link, number int, client *net.TCPConn) *conn {
 func (c *conn) run() {
 	defer c.shut("")
 	if a := c.link.swallows(c, evidence.ToBroker); a != nil {
-		// Nothing this client sends may arrive, so neither does its connect.
+		// Nothing this client sends may arrive, so do not connect upstream.
 		c.event(evidence.LinkConnected, "into a black hole")
 		p := &pump{conn: c, to: evidence.ToBroker, src: c.client, swallowing: a}
-		p.swallow(Frame{}) // a client that waits for its server's first word sends nothing
+		p.discard(Frame{}) // a client waiting for its server's greeting sends nothing
 		p.run()
 	} else if err := c.connect(); err != nil {
 		c.reset(fmt.Sprintf("upstream: %v", err))
@@ -70,7 +69,7 @@ func (c *conn) connect() error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.cut { // while it was dialled: the other side has been told, and so is this one
+	if c.cut { // cut while dialling
 		broker.SetLinger(0)
 		broker.Close()
 		return context.Canceled
@@ -91,8 +90,8 @@ func (c *conn) relay() {
 	wg.Wait()
 }
 
-// reset ends both sides at once, with a TCP reset; shut in the usual way. They
-// report whether it was they who did it.
+// reset closes both sides with a TCP reset, shut in the usual way. They report
+// whether this call closed the connection.
 func (c *conn) reset(reason string) bool { return c.close(reason, 0) }
 func (c *conn) shut(reason string) bool  { return c.close(reason, -1) }
 
@@ -111,27 +110,27 @@ func (c *conn) close(reason string, linger int) bool {
 		if side == nil {
 			continue
 		}
-		// A socket that its peer has reset fails both calls, and is gone.
+		// Both calls fail on a socket reset by its peer.
 		side.SetLinger(linger)
 		side.Close()
 	}
 	return true
 }
 
-// finish is an orderly cut: both peers see an end, and have lingerBound to
-// close in their turn while the pumps drain what they still send.
+// finish is an orderly cut: it half-closes both sides, and gives the peers
+// lingerTimeout to close while the pumps drain.
 func (c *conn) finish(reason string) {
 	c.ending.Store(true)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.reason = reason
 	for _, side := range []*net.TCPConn{c.client, c.broker} {
-		side.CloseWrite() // fails only where the peer has gone, which is what is wanted
+		side.CloseWrite() // fails only if the peer is gone
 	}
-	time.AfterFunc(lingerBound, tasks.Guarded(func() { c.shut("") }))
+	time.AfterFunc(lingerTimeout, tasks.Guarded(func() { c.shut("") }))
 }
 
-// end passes on that the sender of a direction has ended its stream.
+// end forwards a sender's half-close.
 func (c *conn) end(to evidence.Direction, dst *net.TCPConn) {
 	c.mu.Lock()
 	c.ended[to] = true
@@ -141,12 +140,12 @@ func (c *conn) end(to evidence.Direction, dst *net.TCPConn) {
 		c.reset("a peer is gone")
 		return
 	}
-	dst.CloseWrite() // fails only where dst has gone: its own pump says so
+	dst.CloseWrite() // fails only if dst is gone, which its own pump reports
 }
 
-// breaks notes that the receiver of a direction takes no more. That it is gone
-// is told by the other pump, behind all that it sent; unless that has ended.
-func (c *conn) breaks(to evidence.Direction) {
+// receiverGone marks a direction's receiver as gone. The other pump forwards
+// that, behind all it received, unless it has ended.
+func (c *conn) receiverGone(to evidence.Direction) {
 	c.mu.Lock()
 	c.broken[to] = true
 	dead := c.ended[opposite[to]]
@@ -163,22 +162,22 @@ func (c *conn) event(kind evidence.Kind, reason string) {
 	c.link.opts.Sink.Record(evidence.Event{Kind: kind, Actor: name, Link: name, Conn: c.number, Reason: reason})
 }
 
-// pump carries one direction of a connection. It never reorders: while it
-// waits, it does not read.
+// pump relays one direction of a connection. It never reorders: while it waits,
+// it does not read.
 type pump struct {
 	conn       *conn
 	to         evidence.Direction
 	src, dst   *net.TCPConn
-	framer     Framer    // nil: unobserved
-	buf        []byte    // read and not yet consumed
-	swallowing *Armed    // everything is thrown away from here on
-	since      time.Time // what is in the buffer was there, and nothing held it
-	broken     bool      // dst takes no more
+	framer     Framer    // nil if unobserved
+	buf        []byte    // read, not yet consumed
+	swallowing *Armed    // everything from here on is discarded
+	since      time.Time // when the buffered bytes became ready to forward
+	broken     bool      // dst is gone
 }
 
 const (
 	readSize = 32 << 10
-	// keepSize is the largest buffer kept once it is empty.
+	// keepSize is the largest empty buffer kept.
 	keepSize = 1 << 20
 )
 
@@ -197,7 +196,7 @@ func (p *pump) run() {
 	}
 }
 
-// fill reads what is there, into a buffer that grows up to one whole frame.
+// fill reads what is available, growing the buffer up to one whole frame.
 func (p *pump) fill() (int, error) {
 	if len(p.buf) == 0 && cap(p.buf) > keepSize {
 		p.buf = make([]byte, 0, readSize)
@@ -212,11 +211,11 @@ func (p *pump) fill() (int, error) {
 	return n, err
 }
 
-// carry records and forwards what is complete in the buffer. Frames that
-// nothing happens to leave in one write.
+// carry records and forwards the complete frames in the buffer. Frames that are
+// not struck are written together.
 func (p *pump) carry() bool {
 	rest := p.buf
-	ready := 0 // of rest: recorded, and to be forwarded
+	ready := 0 // bytes of rest that are recorded and to be forwarded
 	flush := func() bool {
 		out := rest[:ready]
 		rest, ready = rest[ready:], 0
@@ -241,7 +240,7 @@ func (p *pump) carry() bool {
 			if !flush() {
 				return false
 			}
-			p.swallow(f)
+			p.discard(f)
 			rest = rest[n:]
 			continue
 		}
@@ -268,7 +267,7 @@ func (p *pump) carry() bool {
 	return true
 }
 
-// next cuts the frame at the start of b; n is 0 while it is incomplete.
+// next cuts the frame at the start of b; n is 0 if it is incomplete.
 func (p *pump) next(b []byte) (Frame, int) {
 	if p.framer != nil {
 		f, n, err := p.framer.Next(b)
@@ -284,7 +283,8 @@ func (p *pump) next(b []byte) (Frame, int) {
 	return Frame{Raw: b}, len(b)
 }
 
-// observe records a frame before it is forwarded, with what is to be done to it.
+// observe records a frame before it is forwarded, and returns the hit on it, if
+// any.
 func (p *pump) observe(f Frame) *hit {
 	h := p.conn.link.aim(p, f)
 	struck := ""
@@ -295,8 +295,8 @@ func (p *pump) observe(f Frame) *hit {
 	return h
 }
 
-// strike does what the action says. Fired means that the effect was seen: what
-// withholds has happened once it is decided, what forwards once it is written.
+// strike performs the action. A withholding action has fired when decided, a
+// forwarding one when written.
 func (p *pump) strike(h *hit) bool {
 	fire := func() { h.armed.fire(p.conn, p.to, h.frame) }
 	defer func() { p.since = time.Now() }()
@@ -311,11 +311,11 @@ func (p *pump) strike(h *hit) bool {
 	return more
 }
 
-// withholds are the actions whose effect is that a frame does not go on.
+// withholds lists the actions that keep a frame from being forwarded.
 var withholds = map[Action]bool{Drop: true, Hold: true, Delay: true, CutBefore: true, Withhold: true}
 
-// swallow throws a frame away.
-func (p *pump) swallow(f Frame) {
+// discard drops a frame.
+func (p *pump) discard(f Frame) {
 	a := p.swallowing
 	if f.Kind != "" {
 		p.record(f, string(a.Action))
@@ -329,8 +329,8 @@ func (p *pump) record(f Frame, struck string) {
 	p.conn.link.opts.Sink.Record(Carried(p.conn.link.opts.Name, p.conn.number, p.to, f, struck))
 }
 
-// wait is one hold, until it is released or the timer fires. False: the
-// connection was cut meanwhile.
+// wait blocks until the hold is released or the timer fires. It is false if the
+// connection was cut.
 func (p *pump) wait(h *hold, timer <-chan time.Time) bool {
 	select {
 	case <-h.released:
@@ -342,27 +342,27 @@ func (p *pump) wait(h *hold, timer <-chan time.Time) bool {
 	return p.conn.ctx.Err() == nil
 }
 
-// write forwards bytes. It is interrupted by whatever cuts the connection. A
-// receiver that takes no more ends nothing yet: see conn.breaks.
+// write forwards bytes until the connection is cut. A receiver that is gone
+// does not end the pump: see conn.receiverGone.
 func (p *pump) write(b []byte) bool {
 	if p.broken {
 		return true
 	}
 	p.conn.link.lagged(time.Since(p.since))
-	defer func() { p.since = time.Now() }() // a receiver that does not read is no stall of ours
+	defer func() { p.since = time.Now() }() // a slow receiver is no lag of ours
 	if _, err := p.dst.Write(b); err != nil {
 		p.broken = true
-		p.conn.breaks(p.to)
+		p.conn.receiverGone(p.to)
 	}
 	return p.conn.ctx.Err() == nil
 }
 
-// stop passes on how the sender ended.
+// stop forwards how the sender ended.
 func (p *pump) stop(err error) {
 	switch {
 	case p.conn.ctx.Err() != nil || p.conn.ending.Load():
 	case p.swallowing != nil || p.conn.link.swallows(p.conn, p.to) != nil:
-		<-p.conn.ctx.Done() // an end is lost like any byte
+		<-p.conn.ctx.Done() // in a black hole the end is lost too
 	case errors.Is(err, io.EOF):
 		p.forwardRest()
 		p.conn.end(p.to, p.dst)
@@ -371,7 +371,7 @@ func (p *pump) stop(err error) {
 	}
 }
 
-// forwardRest forwards a frame that its sender never completed.
+// forwardRest forwards an incomplete last frame.
 func (p *pump) forwardRest() {
 	if len(p.buf) > 0 {
 		p.write(p.buf)

@@ -6,10 +6,10 @@ import (
 	"github.com/custodymq/custody/evidence"
 )
 
-// CorruptPayload alters one byte of a payload in place: the last of the body,
-// so that the envelope still says whose payload it is. Where the body is empty
-// it is the last character of the business ID, and the envelope stays
-// well-formed. An empty payload has nothing to alter: an error.
+// CorruptPayload alters one byte in place: the last of the body, so that the
+// envelope still identifies the message. If the body is empty it is the last
+// character of the business ID, and the envelope stays well formed. It fails on
+// an empty payload.
 func CorruptPayload(payload []byte) error {
 	if len(payload) == 0 {
 		return errors.New("links: an empty payload cannot be corrupted")
@@ -19,7 +19,7 @@ func CorruptPayload(payload []byte) error {
 		payload[last] ^= 1
 		return nil
 	}
-	last-- // the head ends with a line feed
+	last-- // the line feed that ends the head
 	if payload[last] == 'x' {
 		payload[last] = 'y'
 	} else {

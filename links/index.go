@@ -6,23 +6,22 @@ import (
 	"github.com/custodymq/custody/evidence"
 )
 
-// Index remembers which message ID belongs to which publish, over all links of
-// a run: an acknowledgement names the message by the system's ID only. Safe for
-// concurrent use; bounded by MaxIndexed (the oldest is forgotten).
+// Index maps message IDs to publishes, over all links of a run, because an
+// acknowledgement names only the message ID. Safe for concurrent use; it keeps
+// the latest MaxIndexed.
 type Index struct {
 	mu     sync.Mutex
 	byID   map[string]evidence.FrameItem
-	oldest []string // ring of keys in order of learning
+	oldest []string // ring of keys in insertion order
 	next   int
 }
 
-// MaxIndexed is how many message IDs an Index remembers.
+// MaxIndexed bounds the message IDs in an Index.
 const MaxIndexed = 1 << 20
 
-// NewIndex makes an empty index.
 func NewIndex() *Index { return &Index{byID: make(map[string]evidence.FrameItem)} }
 
-// Learn notes what a message ID stands for.
+// Learn stores what a message ID stands for.
 func (ix *Index) Learn(item evidence.FrameItem) {
 	if item.MessageID == "" {
 		return
@@ -41,7 +40,7 @@ func (ix *Index) Learn(item evidence.FrameItem) {
 	ix.byID[item.MessageID] = item
 }
 
-// Find gives what is known of a message ID; an item with the ID alone if nothing is.
+// Find returns the item of a message ID, or one with the ID alone if unknown.
 func (ix *Index) Find(messageID string) evidence.FrameItem {
 	ix.mu.Lock()
 	defer ix.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"github.com/custodymq/custody/links"
 )
 
-// stuckSink takes its time over the first frame.
+// stuckSink blocks on the first frame.
 type stuckSink struct {
 	*sink
 	stuck, free chan struct{}
@@ -36,7 +36,7 @@ func TestLagIsWhatTheLinkItselfCosts(t *testing.T) {
 		t.Fatal("no frame was recorded")
 	}
 	broker.getsNothing()
-	s.stuck <- struct{}{} // the next is not kept
+	s.stuck <- struct{}{} // the next is not blocked
 	close(s.free)
 	broker.gets("publish a\n")
 	client.send("publish b\n")

@@ -13,16 +13,16 @@ import (
 	"github.com/custodymq/custody/tasks"
 )
 
-// Link is an interruptible TCP relay for one actor. It listens on an address
-// of its own that stays the same for its life, and dials Upstream for each
-// connection it accepts. Every frame with a kind is recorded before its bytes
-// are forwarded, so the order of FrameCarried events of one connection is
-// proof. FrameCarried and FaultFired come from here; arming and healing are
-// for the caller to record. Safe for concurrent use.
+// Link is a TCP relay for one actor, which faults can strike. It listens on a
+// stable address and dials Upstream for each accepted connection. Every frame
+// with a kind is recorded before its bytes are forwarded, so the order of
+// FrameCarried events on a connection is proof. It records FrameCarried and
+// FaultFired; arming and healing are for the caller to record. Safe for
+// concurrent use.
 type Link struct {
 	opts   Options
 	addr   string
-	ctx    context.Context // ends with Close
+	ctx    context.Context // cancelled by Close
 	cancel context.CancelFunc
 	wg     tasks.Group
 	holes  [3]atomic.Pointer[Armed] // black holes, by evidence.Direction
@@ -37,30 +37,30 @@ type Link struct {
 	armed    []*Armed
 }
 
-// Options of a link; all but Protocol, Toxics and DialTimeout are required.
+// Options of a link; Protocol, Toxics and DialTimeout are optional.
 type Options struct {
-	Name     string   // the actor's
+	Name     string   // the actor
 	Upstream string   // host:port of the system
-	Protocol Protocol // nil: the link sees bytes and no frames
+	Protocol Protocol // nil for bytes without frames
 	Index    *Index   // shared by all links of a run
 	Sink     evidence.Sink
-	// Toxics chains Toxiproxy in from the start, so that AddToxic works on
-	// connections that are already open; otherwise on new ones only.
+	// Toxics inserts Toxiproxy from the start, so that AddToxic affects open
+	// connections; otherwise it affects new ones only.
 	Toxics      bool
-	DialTimeout time.Duration // of the upstream; 0 is 5 s
+	DialTimeout time.Duration // of the upstream; 0 means 5 s
 }
 
 const (
 	defaultDialTimeout = 5 * time.Second
-	// maxConns bounds what a client that reconnects without pause can open.
+	// maxConns bounds a client that reconnects in a loop.
 	maxConns = 1024
-	// listenBound is how long Heal of a link that was down tries to get its
-	// port back: another process may have it as the local end of a connection.
-	listenBound = 5 * time.Second
-	listenRetry = 20 * time.Millisecond
+	// listenTimeout is how long healing Down tries to rebind its port, which
+	// another process may have as an ephemeral port.
+	listenTimeout = 5 * time.Second
+	listenRetry   = 20 * time.Millisecond
 )
 
-// Open starts a link; ctx bounds the opening only. The link runs until Close.
+// Open starts a link, which runs until Close; ctx bounds only the opening.
 func Open(ctx context.Context, o Options) (*Link, error) {
 	if o.Name == "" || o.Upstream == "" || o.Index == nil || o.Sink == nil {
 		return nil, errors.New("links: a link needs a name, an upstream, an index and a sink")
@@ -87,12 +87,11 @@ func Open(ctx context.Context, o Options) (*Link, error) {
 	return l, nil
 }
 
-// Addr is where the actor connects: host:port, the same for the link's life.
+// Addr returns host:port, stable for the link's life.
 func (l *Link) Addr() string { return l.addr }
 
-// Lag is the longest time that bytes which had arrived waited for the link
-// itself: neither a fault held them, nor did their receiver not read. It is a
-// measure of the harness, and says nothing about the system.
+// Lag returns the longest time the link itself delayed bytes, without a fault
+// and with a receiver that reads. It measures the harness, not the system.
 func (l *Link) Lag() time.Duration { return time.Duration(l.lag.Load()) }
 
 func (l *Link) lagged(d time.Duration) {
@@ -105,7 +104,7 @@ func (l *Link) lagged(d time.Duration) {
 }
 
 // Close cuts every connection, ends every fault and waits for the link's
-// goroutines. Frames still held are discarded.
+// goroutines. Held frames are discarded.
 func (l *Link) Close() error {
 	l.mu.Lock()
 	l.closed = true
@@ -130,8 +129,8 @@ func (l *Link) Close() error {
 	return err
 }
 
-// Down closes the listener and resets all connections: the system refuses. It
-// fires at once. Heal listens on the same address again.
+// Down closes the listener and resets all connections, so that connecting is
+// refused. It fires at once. Heal listens on the same address again.
 func (l *Link) Down(label string) (Injection, error) {
 	l.mu.Lock()
 	ln := l.listener
@@ -151,7 +150,7 @@ func (l *Link) Down(label string) (Injection, error) {
 }
 
 func (l *Link) up(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, listenBound)
+	ctx, cancel := context.WithTimeout(ctx, listenTimeout)
 	defer cancel()
 	var lc net.ListenConfig
 	for {
@@ -178,11 +177,10 @@ func (l *Link) Reset(label string) Injection {
 	return a
 }
 
-// BlackHole throws away every byte in one direction, or both (NoDirection),
-// while connections stay open and new ones are accepted and silent: no end, no
-// reset passes either. It fires at each frame that is lost. Heal resets the
-// connections that lost bytes, since a stream with a gap would forge evidence;
-// those that lost nothing go on.
+// BlackHole discards every byte in one direction, or in both (NoDirection),
+// ends and resets included. Connections stay open; new ones are accepted and
+// silent. It fires at each frame lost. Heal resets the connections that lost
+// bytes, since a stream with a gap would forge evidence; others go on.
 func (l *Link) BlackHole(label string, to evidence.Direction) (Injection, error) {
 	a := l.newArmed(label, "black-hole")
 	l.mu.Lock()
@@ -205,8 +203,8 @@ func (l *Link) BlackHole(label string, to evidence.Direction) (Injection, error)
 	return a, nil
 }
 
-// swallows gives the black hole that a connection falls into; from then on it
-// is to be cut when that heals.
+// swallows returns the black hole that swallows a connection's bytes, and marks
+// the connection to be cut when it heals.
 func (l *Link) swallows(c *conn, to evidence.Direction) *Armed {
 	if l.holes[to].Load() == nil {
 		return nil
@@ -224,7 +222,7 @@ func (l *Link) serve(ln net.Listener) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
-		ln.Close() // nothing was accepted yet: there is nothing to lose
+		ln.Close() // nothing was accepted yet, so there is nothing to lose
 		return
 	}
 	l.listener = ln
@@ -282,7 +280,7 @@ func (l *Link) dial(ctx context.Context) (*net.TCPConn, error) {
 	return up.(*net.TCPConn), nil
 }
 
-// cutAll ends every connection in one way and gives those it ended.
+// cutAll ends every connection by how, and returns those it ended.
 func (l *Link) cutAll(reason string, how func(*conn, string) bool) (cut []*conn) {
 	l.mu.Lock()
 	conns := make([]*conn, 0, len(l.conns))
@@ -298,7 +296,7 @@ func (l *Link) cutAll(reason string, how func(*conn, string) bool) (cut []*conn)
 	return cut
 }
 
-// note records something that a reader of the run must know of this link.
+// note records a remark about this link for readers of the run.
 func (l *Link) note(c *conn, to evidence.Direction, why string) {
 	l.opts.Sink.Record(evidence.Event{Kind: evidence.Noted, Actor: l.opts.Name, Link: l.opts.Name, Conn: c.number, To: to, Reason: why})
 }

@@ -18,7 +18,8 @@ import (
 	"github.com/custodymq/custody/links"
 )
 
-// However the bytes come, they arrive unchanged and each frame is recorded once, in order.
+// However bytes are split, they arrive unchanged and each frame is recorded
+// once, in order.
 func TestRelayIsTransparent(t *testing.T) {
 	r := newRig(t)
 	rapid.Check(t, func(rt *rapid.T) {
@@ -118,7 +119,7 @@ func TestResetFiresForEachConnection(t *testing.T) {
 	notFired(t, r.link.Reset("none open"))
 	client, broker := r.connect()
 	r.connect()
-	r.sink.await(t, evidence.LinkConnected, 2) // the link knows too that it has reached the system
+	r.sink.await(t, evidence.LinkConnected, 2) // the link has noticed the connection too
 	a := r.link.Reset("r")
 	fired(t, a)
 	if a.Count() != 2 {
@@ -153,11 +154,11 @@ func TestBlackHole(t *testing.T) {
 	late.send("hello\n")
 	late.getsNothing()
 	client.Close()
-	broker.getsNothing() // its end is lost as well
+	broker.getsNothing() // its half-close is lost as well
 	heal(t, a)
 	broker.ends("")
 	late.ends("")
-	idle.send("publish b\n") // lost nothing, goes on
+	idle.send("publish b\n") // lost nothing, so it stays open
 	idleBroker.gets("publish b\n")
 	want := []string{"publish a fault=hole struck=black-hole", "deliver x fault=hole struck=black-hole"}
 	if got := r.sink.of(evidence.FaultFired); !slices.Equal(got, want) {
@@ -242,7 +243,7 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// Round trips through a link against the same without one.
+// BenchmarkRelay compares round trips with and without a link.
 func BenchmarkRelay(b *testing.B) {
 	up, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -295,8 +296,8 @@ type nowhere struct{}
 
 func (nowhere) Record(evidence.Event) uint64 { return 0 }
 
-// Toxiproxy cannot take a toxic away from a peer that does not read; healing
-// then cuts the connections, in bounded time, and the link works again.
+// Toxiproxy cannot remove a toxic while a peer does not read; healing then cuts
+// the connections, in bounded time, and the link works again.
 func TestToxicHealsAlthoughAPeerStoppedReading(t *testing.T) {
 	r := newRig(t, func(o *links.Options) { o.Toxics = true })
 	client, _ := r.connect()

@@ -2,23 +2,23 @@ package links
 
 import "sync"
 
-// Pending holds the requests of a connection that wait for an answer: the
-// two framers of a connection share one. The oldest is dropped when a peer
-// leaves more than a fixed number unanswered. Safe for concurrent use.
+// Pending holds a connection's requests that await an answer, shared by its two
+// framers. The oldest is dropped beyond a fixed number. Safe for concurrent
+// use.
 type Pending[K comparable, V any] struct {
 	mu       sync.Mutex
 	requests map[K]V
-	order    []K // ring of the keys, oldest at next once it is full
+	order    []K // ring of keys, oldest at next once full
 	next     int
 	limit    int
 }
 
-// NewPending holds at most limit requests.
+// NewPending returns a Pending of at most limit requests.
 func NewPending[K comparable, V any](limit int) *Pending[K, V] {
 	return &Pending[K, V]{requests: make(map[K]V), limit: max(limit, 1)}
 }
 
-// Add stores a request. A later one under the same key replaces it.
+// Add stores a request, replacing one with the same key.
 func (p *Pending[K, V]) Add(key K, v V) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -32,7 +32,7 @@ func (p *Pending[K, V]) Add(key K, v V) {
 	p.requests[key] = v
 }
 
-// Lookup returns the request under a key. It stays: an answer may come twice.
+// Lookup returns the request of a key. It is kept: an answer may come twice.
 func (p *Pending[K, V]) Lookup(key K) (V, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -21,12 +21,12 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // patience ends a test that hangs; nothing waits that long otherwise.
 const patience = 20 * time.Second
 
-// silence is how long a test looks for bytes that must not come. A slow
-// machine can only make it miss them, never fail.
+// silence is how long a test waits for bytes that must not come. On a slow
+// machine it can only miss them, never fail.
 const silence = 30 * time.Millisecond
 
-// lines is a protocol for tests: "KIND ID,ID…\n". A line without a blank has no
-// name; "reply" is matched by position; '!' begins nothing.
+// lines is a test protocol: "KIND ID,ID…\n". A line without a blank has no
+// kind; "reply" is matched by position; '!' is invalid.
 type lines struct{}
 
 func (lines) Name() string { return "lines" }
@@ -86,7 +86,7 @@ func (s *sink) Record(e evidence.Event) uint64 {
 	return e.Seq
 }
 
-// of lists the events of a kind, as text.
+// of returns the events of a kind, as text.
 func (s *sink) of(kind evidence.Kind) (list []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,7 +138,7 @@ func (s *sink) await(t *testing.T, kind evidence.Kind, n int) evidence.Event {
 	}
 }
 
-// rig is a link with an upstream that the test plays.
+// rig is a link whose upstream is played by the test.
 type rig struct {
 	t    *testing.T
 	link *links.Link
@@ -169,7 +169,7 @@ func newRig(t *testing.T, options ...func(*links.Options)) *rig {
 	return r
 }
 
-// connect gives both ends of a relayed connection.
+// connect returns both ends of a relayed connection.
 func (r *rig) connect() (client, broker *peer) {
 	r.t.Helper()
 	client = r.dial()
@@ -205,7 +205,7 @@ func (r *rig) arm(s links.Strike) *links.Armed {
 	return a.(*links.Armed)
 }
 
-// peer is one end of a connection, with a deadline on all it does.
+// peer is one end of a connection, with a deadline on every operation.
 type peer struct {
 	t *testing.T
 	net.Conn
@@ -224,7 +224,7 @@ func (p *peer) send(s string) {
 	}
 }
 
-// gets reads exactly this.
+// gets reads exactly want.
 func (p *peer) gets(want string) {
 	p.t.Helper()
 	got := make([]byte, len(want))
@@ -234,7 +234,7 @@ func (p *peer) gets(want string) {
 	}
 }
 
-// getsNothing looks for bytes for a moment.
+// getsNothing checks briefly that nothing arrives.
 func (p *peer) getsNothing() {
 	p.t.Helper()
 	p.SetReadDeadline(time.Now().Add(silence))
@@ -247,7 +247,7 @@ func (p *peer) getsNothing() {
 	}
 }
 
-// ends reads until the stream ends, and says how: nil is an orderly end.
+// ends reads until the stream ends, and returns how: nil for an orderly end.
 func (p *peer) ends(want string) error {
 	p.t.Helper()
 	got, err := io.ReadAll(p.Conn)

@@ -9,21 +9,21 @@ import (
 	"github.com/custodymq/custody/evidence"
 )
 
-// Armed is a fault on a link that is ready to fire or has fired. Safe for
-// concurrent use; it ends with Heal or with its link.
+// Armed is an armed fault on a link. It ends with Heal or with its link. Safe
+// for concurrent use.
 type Armed struct {
 	link  *Link
 	fired chan struct{}
-	undo  func(context.Context) error // nil where letting go is all
+	undo  func(context.Context) error // nil if releasing is all
 
-	// Guarded by link.mu, but for the Strike, which stays as it is.
+	// Guarded by link.mu, except for the immutable Strike.
 	Aim
 	hits   int
-	holds  map[*hold]struct{} // pumps that wait
+	holds  map[*hold]struct{} // pumps waiting
 	gapped map[*conn]struct{} // connections that lost bytes in a black hole
 }
 
-// hold is one wait of a connection.
+// hold is a wait of one connection.
 type hold struct {
 	armed    *Armed
 	conn     *conn
@@ -33,15 +33,15 @@ type hold struct {
 // ErrClosed: the link was closed.
 var ErrClosed = errors.New("links: link is closed")
 
-// ErrDown: the link refuses already.
+// ErrDown: the link is down already.
 var ErrDown = errors.New("links: link is down already or closed")
 
-// effects is what each action does. The frame was recorded, and all that came
-// before it on its connection has been forwarded. False ends the pump.
+// effects performs each action on a recorded frame, after everything before it
+// was forwarded. False ends the pump.
 var effects = map[Action]func(*pump, *hit) bool{
 	Drop:      func(p *pump, h *hit) bool { return true },
 	Hold:      func(p *pump, h *hit) bool { return p.wait(h.hold, nil) && p.write(h.frame.Raw) },
-	HoldAfter: func(p *pump, h *hit) bool { return p.write(h.frame.Raw) }, // the gate is shut: see Link.aim
+	HoldAfter: func(p *pump, h *hit) bool { return p.write(h.frame.Raw) }, // the gate is closed: see Link.aim
 	Withhold:  func(p *pump, h *hit) bool { p.swallowing = h.armed; return true },
 	CutBefore: func(p *pump, h *hit) bool { p.conn.reset("cut before " + h.frame.Kind); return false },
 	Corrupt:   func(p *pump, h *hit) bool { return p.write(h.raw) },
@@ -65,7 +65,7 @@ var effects = map[Action]func(*pump, *hit) bool{
 	},
 }
 
-// Arm readies a strike: see Interruptible.
+// Arm arms a strike: see Interruptible.
 func (l *Link) Arm(s Strike) (Injection, error) {
 	aim, err := NewAim(l.opts.Protocol, s)
 	if err != nil {
@@ -89,36 +89,36 @@ func (l *Link) newArmed(label string, action Action) *Armed {
 	}
 }
 
-// Fired is closed when the effect has been seen and recorded for the first time.
+// Fired is closed when the effect has first been seen and recorded.
 func (a *Armed) Fired() <-chan struct{} { return a.fired }
 
-// Count is how often it fired.
+// Count is how often it has fired.
 func (a *Armed) Count() int {
 	a.link.mu.Lock()
 	defer a.link.mu.Unlock()
 	return a.hits
 }
 
-// Release lets go what is held now; the strike stays armed if it repeats. With
-// forward the held frames go on, in order; without, they are thrown away and
-// their connections are reset before Release returns: so a kill at a hand-over
-// leaves no frame behind that the dead process never sent.
+// Release releases what is held; a repeating strike stays armed. With forward
+// the held frames go on, in order; without, they are discarded and their
+// connections reset before Release returns, so that a kill at a hand-over
+// leaves no frame that the dead process never sent.
 func (a *Armed) Release(forward bool) {
 	a.link.mu.Lock()
 	holds := a.holds
 	a.holds = map[*hold]struct{}{}
 	a.link.mu.Unlock()
-	letGo(holds, forward)
+	release(holds, forward)
 }
 
-// forget drops a hold that nobody waits for any more.
+// forget removes a hold.
 func (a *Armed) forget(h *hold) {
 	a.link.mu.Lock()
 	defer a.link.mu.Unlock()
 	delete(a.holds, h)
 }
 
-func letGo(holds map[*hold]struct{}, forward bool) {
+func release(holds map[*hold]struct{}, forward bool) {
 	for h := range holds {
 		if !forward {
 			h.conn.reset("held frames discarded")
@@ -128,17 +128,17 @@ func letGo(holds map[*hold]struct{}, forward bool) {
 	}
 }
 
-// Heal ends the fault: nothing more is struck, what is held goes on in order,
-// connections that lost bytes in a black hole are reset (a stream with a gap
-// would forge evidence), a closed listener listens again. It waits for no peer
-// and is bounded by ctx. A second call does nothing.
+// Heal ends the fault: nothing more is struck, held frames go on in order,
+// connections with a gap from a black hole are reset (such a stream would forge
+// evidence), a closed listener listens again. It waits for no peer and is
+// bounded by ctx. A second call does nothing.
 func (a *Armed) Heal(ctx context.Context) error {
 	a.link.mu.Lock()
 	a.disarm()
 	holds, gapped, undo := a.holds, a.gapped, a.undo
 	a.holds, a.gapped, a.undo = map[*hold]struct{}{}, map[*conn]struct{}{}, nil
 	a.link.mu.Unlock()
-	letGo(holds, true)
+	release(holds, true)
 	for c := range gapped {
 		c.reset("lost bytes in a black hole")
 	}
@@ -148,7 +148,7 @@ func (a *Armed) Heal(ctx context.Context) error {
 	return undo(ctx)
 }
 
-// disarm takes the fault from its link, whose lock is held.
+// disarm removes the fault from its link, which must be locked.
 func (a *Armed) disarm() {
 	l := a.link
 	for i, other := range l.armed {
@@ -163,7 +163,7 @@ func (a *Armed) disarm() {
 	a.Disarm()
 }
 
-// fire counts and records one hit.
+// fire counts and records a hit.
 func (a *Armed) fire(c *conn, to evidence.Direction, f Frame) {
 	conn := 0
 	if c != nil {
@@ -184,15 +184,15 @@ func (a *Armed) fire(c *conn, to evidence.Direction, f Frame) {
 	}
 }
 
-// hit is one frame that was struck.
+// hit is a frame that was struck.
 type hit struct {
 	armed *Armed
 	frame Frame
-	raw   []byte // Corrupt: what is sent instead
+	raw   []byte // for Corrupt: what is sent instead
 	hold  *hold
 }
 
-// aim gives the hit on a frame, if any.
+// aim returns the hit on a frame, if any.
 func (l *Link) aim(p *pump, f Frame) (h *hit) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -203,7 +203,7 @@ func (l *Link) aim(p *pump, f Frame) (h *hit) {
 	return h
 }
 
-// take prepares a hit; l.mu is held, so that Heal sees either no hit or all of it.
+// take prepares a hit. l.mu is held, so that Heal sees all of a hit or nothing.
 func (l *Link) take(a *Armed, p *pump, f Frame) *hit {
 	h := &hit{armed: a, frame: f}
 	switch a.Action {
@@ -218,7 +218,8 @@ func (l *Link) take(a *Armed, p *pump, f Frame) *hit {
 		h.hold = &hold{armed: a, conn: p.conn, released: make(chan struct{})}
 		a.holds[h.hold] = struct{}{}
 		if a.Action == HoldAfter {
-			// Shut before the frame leaves: its answer must find it shut.
+			// Closed before the frame leaves, so that its answer finds it
+			// closed.
 			p.conn.gate.Store(h.hold)
 		}
 	case Withhold:

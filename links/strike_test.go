@@ -57,7 +57,7 @@ func TestHoldKeepsOrderAndTheOtherDirectionLives(t *testing.T) {
 	broker.getsNothing()
 	broker.send("deliver x\n")
 	client.gets("deliver x\n")
-	client.Close() // an end does not overtake what is held
+	client.Close() // the half-close does not overtake held frames
 	broker.getsNothing()
 	heal(t, a)
 	if err := broker.ends("publish b\npublish c\n"); err != nil {
@@ -224,7 +224,7 @@ func TestArmRefuses(t *testing.T) {
 	}
 }
 
-// A peer that has stopped reading stops nothing else.
+// A peer that stops reading blocks nothing else.
 func TestPeerThatStopsReading(t *testing.T) {
 	for name, end := range map[string]func(*rig, *links.Armed){
 		"reset": func(r *rig, a *links.Armed) { r.link.Reset("r") },

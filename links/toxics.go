@@ -21,31 +21,29 @@ import (
 	"github.com/custodymq/custody/tasks"
 )
 
-// Toxic is a byte-level fault, done by Toxiproxy between the link and its
-// upstream, on all connections and always (toxicity 1: its own randomness
-// cannot be reproduced).
+// Toxic is a byte-level fault applied by Toxiproxy between link and upstream,
+// to all connections, with toxicity 1: Toxiproxy's randomness is not
+// reproducible.
 type Toxic struct {
 	Type       string             // latency, bandwidth
-	To         evidence.Direction // one of them: Toxiproxy has no toxic for both
+	To         evidence.Direction // one direction: Toxiproxy has no toxic for both
 	Attributes map[string]any     // {"latency": 100} is 100 ms, {"rate": 64} is 64 KiB/s
 }
 
-// toxicTypes as Toxiproxy knows them.
+// toxicTypes maps types to Toxiproxy's names.
 var toxicTypes = map[string]string{"latency": "latency", "bandwidth": rateType}
 
-// toxicBound is the time that one call to Toxiproxy may take. It changes a
-// toxic by stopping each connection's stream for a moment, and waits for ever
-// for a peer that does not read.
-const toxicBound = 3 * time.Second
+// toxicTimeout bounds a call to Toxiproxy, which pauses each stream to change a
+// toxic and waits for ever for a peer that does not read.
+const toxicTimeout = 3 * time.Second
 
-// AddToxic starts a byte-level fault; it is in force when AddToxic returns, on
-// open connections only if the link was opened with Options.Toxics. It fires
-// once its effect is seen. Heal takes it away; where a peer has stopped reading
-// this cannot be done without cutting the connections, and they are cut: heal
-// toxics before a process is paused.
+// AddToxic arms a byte-level fault; it is in force when AddToxic returns, on
+// open connections only with Options.Toxics. It fires once its effect is seen.
+// Heal removes it; if a peer has stopped reading this means cutting the
+// connections, so heal toxics before pausing a process.
 func (l *Link) AddToxic(label string, t Toxic) (Injection, error) {
 	if toxicTypes[t.Type] == "" {
-		return nil, fmt.Errorf("links: no toxic is named %q", t.Type)
+		return nil, fmt.Errorf("links: unknown toxic %q", t.Type)
 	}
 	if t.To == evidence.NoDirection {
 		return nil, fmt.Errorf("links: toxic %q needs one direction", t.Type)
@@ -79,7 +77,7 @@ func (l *Link) toxiproxy() (*chain, error) {
 	return l.chain, nil
 }
 
-// chain is the Toxiproxy of one link, with the toxics that are in it.
+// chain is a link's Toxiproxy with its toxics.
 type chain struct {
 	mu       sync.Mutex
 	upstream string
@@ -88,10 +86,10 @@ type chain struct {
 	closed   bool
 }
 
-// armedToxic is one toxic with the probe behind it.
+// armedToxic is a toxic followed by a probe.
 type armedToxic struct {
 	probe         *probe
-	toxic, behind string // their names
+	toxic, behind string // names
 	specs         [2][]byte
 }
 
@@ -141,8 +139,8 @@ func (t *chain) close() {
 	t.stop()
 }
 
-// stop cuts all connections of the proxy. That this takes too long can only
-// mean that Toxiproxy waits for itself; it is left behind then.
+// stop cuts all connections of the proxy. If it times out Toxiproxy has
+// deadlocked, and is abandoned.
 func (t *chain) stop() {
 	proxy := t.proxy
 	_ = bounded(context.Background(), func() error { proxy.Stop(); return nil })
@@ -216,9 +214,9 @@ func (t *chain) remove(ctx context.Context, p *probe) error {
 
 var errToxiproxyHangs = errors.New("links: toxiproxy waits for a peer that does not read")
 
-// bounded calls f, and leaves it behind when it takes longer than it may.
+// bounded calls f, and abandons it at the deadline.
 func bounded(ctx context.Context, f func() error) error {
-	ctx, cancel := context.WithTimeout(ctx, toxicBound)
+	ctx, cancel := context.WithTimeout(ctx, toxicTimeout)
 	defer cancel()
 	done := make(chan error, 1)
 	tasks.Go(func() { done <- f() })
@@ -232,8 +230,8 @@ func bounded(ctx context.Context, f func() error) error {
 
 var streams = [...]string{evidence.ToBroker: "upstream", evidence.ToClient: "downstream"}
 
-// probe sees what comes out of a toxic, over all connections: that a byte did is
-// the effect.
+// probe sees what comes out of a toxic, over all connections, which proves the
+// effect.
 type probe struct {
 	id    uint64
 	armed *Armed
@@ -247,11 +245,11 @@ const (
 )
 
 var (
-	probes   sync.Map // ID → *probe: Toxiproxy makes each toxic itself, from JSON
+	probes   sync.Map // ID → *probe: Toxiproxy creates toxics itself, from JSON
 	probeIDs atomic.Uint64
 )
 
-// probeToxic passes everything on and tells its probe.
+// probeToxic forwards everything and notifies its probe.
 type probeToxic struct {
 	ID uint64 `json:"id"`
 }
@@ -278,13 +276,13 @@ func (x *probeToxic) Pipe(stub *toxics.ToxicStub) {
 	}
 }
 
-// rateToxic passes bytes on at a bounded rate. Toxiproxy's own writes to the
-// process's global logger, which belongs to whoever runs the test.
+// rateToxic limits the rate. Toxiproxy's own writes to the global logger, which
+// belongs to whoever runs the test.
 type rateToxic struct {
 	Rate int `json:"rate"` // KiB/s
 }
 
-// rateStep is how much passes at once, in bytes.
+// rateStep is the number of bytes forwarded at once.
 const rateStep = 1 << 10
 
 func (x *rateToxic) Pipe(stub *toxics.ToxicStub) {

@@ -10,15 +10,15 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Equivalent is a mutant that nobody outside can tell from the original. Code
-// that the catalogue merely does not reach is not that.
+// Equivalent is a mutant indistinguishable from the original by any client.
+// Code the catalogue merely does not reach is not equivalent.
 type Equivalent struct {
 	Identity `yaml:",inline"`
 	Reason   string `yaml:"reason"`
 }
 
-// readEquivalents reads the marked mutants. Each must be one of all, so that
-// the file says nothing of code that is gone.
+// readEquivalents reads the marked mutants. Each must match one of all, so that
+// entries do not outlive their code.
 func readEquivalents(name string, all []Mutant) (map[Identity]string, error) {
 	text, err := os.ReadFile(name)
 	if err != nil {
@@ -40,7 +40,7 @@ func readEquivalents(name string, all []Mutant) (map[Identity]string, error) {
 		case !exists[e.Identity]:
 			return nil, fmt.Errorf("%s: entry %d matches no mutant, remove it or take the text from -list: %s", name, i+1, e.Identity)
 		case twice:
-			return nil, fmt.Errorf("%s: entry %d is there twice: %s", name, i+1, e.Identity)
+			return nil, fmt.Errorf("%s: entry %d is a duplicate: %s", name, i+1, e.Identity)
 		case e.Reason == "":
 			return nil, fmt.Errorf("%s: entry %d has no reason: %s", name, i+1, e.Identity)
 		}

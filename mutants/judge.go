@@ -12,45 +12,48 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
 )
 
-// Outcome is what became of a mutant.
+// Outcome is the result for a mutant.
 type Outcome string
 
 const (
-	// Killed: exit code 1, a claim is broken. Nothing else counts as proof.
+	// Killed: exit code 1, a claim was violated, also when what violated it is run
+	// again. Nothing else is proof.
 	Killed Outcome = "killed"
-	// Noticed: no claim is broken, yet some stage ended inconclusive, could not
-	// measure, crashed, or did not end. A person would look; no verdict says why.
+	// Noticed: no claim was violated, but a stage was inconclusive, could not
+	// measure, crashed or hung. A person would look; no verdict says why.
 	Noticed Outcome = "noticed"
 	// Survived: every stage passed.
 	Survived Outcome = "survived"
-	// Stillborn: it does not compile, and is no mutant.
+	// Stillborn: it does not compile, so it is no mutant.
 	Stillborn Outcome = "stillborn"
 )
 
-// Stage is one call of the command under test.
+// Stage is one invocation of the command under test.
 type Stage struct {
 	Name    string
 	Args    []string
 	Timeout time.Duration
 }
 
-// Exploring and the checklist, the cheapest and most deadly first. The profiles
-// with history and at most once go other ways through the code.
+// Stages, cheapest and deadliest first. The profiles history and at-most-once
+// exercise other paths.
 //
-// Exploring at most once is left out: it breaks a claim without any mutant.
+// Exploring at-most-once is left out: it violates a claim without any mutant.
 var (
 	exploring = []Stage{
 		{"explore", []string{"explore", "--runs", "2000", "--seed", "1", "--parallel", "1"}, time.Minute},
+		{"simulated checklist", []string{"run", "--simulated", "--parallel", "1"}, time.Minute},
 		{"explore with history", []string{"explore", "--system", "zeromq:at-least-once-history", "--runs", "1000", "--seed", "1", "--parallel", "1"}, time.Minute},
 	}
 	prelude = []Stage{
-		{"first scenarios", []string{"run", "baseline", "ack-lost", "restart-replay", "poison-message", "late-consumer", "competing-consumers", "publisher-retries",
+		{"first scenarios", []string{"run", "baseline", "ack-lost", "restart-replay", "poison-message", "late-consumer", "competing-consumers", "publisher-retries", "limits",
 			"--parallel", "8"}, 45 * time.Second},
 	}
 	checklist = []Stage{
@@ -60,8 +63,8 @@ var (
 	}
 )
 
-// stagesFor puts first what reaches a package at all: the simulation has the
-// broker's core and codec in it, and neither SQLite nor the real clients.
+// stagesFor puts first the stages that reach a package: the simulation uses the
+// broker's core and codec, but neither SQLite nor the real clients.
 func stagesFor(pkg string) []Stage {
 	var s []Stage
 	switch pkg {
@@ -73,33 +76,32 @@ func stagesFor(pkg string) []Stage {
 	return append(s, checklist...)
 }
 
-// Result is what was measured of one mutant; a line of the results file.
+// Result is a mutant's result: a line of the results file.
 type Result struct {
 	Identity
 	Row     int     `json:"row"`
 	Outcome Outcome `json:"outcome"`
-	Stage   string  `json:"stage,omitempty"` // that killed or first noticed it
-	By      string  `json:"by,omitempty"`    // scenarios, or what the stage said
+	Stage   string  `json:"stage,omitempty"` // that killed it, or first noticed it
+	By      string  `json:"by,omitempty"`    // scenarios, or the stage's output
 	Seconds float64 `json:"seconds"`
 	Diff    string  `json:"diff"`
 }
 
-// Judge puts mutants to the command. It is safe for concurrent use.
+// Judge runs the stages on mutants. Safe for concurrent use.
 type Judge struct {
-	Root   string // of the module
-	Work   string // a folder of its own, for builds and evidence
+	Root   string // module root
+	Work   string // private directory for builds and evidence
 	Stages func(pkg string) []Stage
 }
 
-// patience bounds the time that stages are given beyond the first that noticed
-// a mutant: one that hangs in every scenario would take a quarter of an hour.
-const patience = 2 * time.Minute
+// extraTime bounds the stages after the first that noticed a mutant: one that
+// hangs in every scenario would take a quarter of an hour.
+const extraTime = 2 * time.Minute
 
-// memory bounds what a mutant may allocate: one that never stops must not take
-// the machine with it.
+// memory limits a mutant, so that a runaway one does not exhaust the machine.
 const memory = 3 << 20 // KiB
 
-// Mutant judges one. An error means that nothing was measured.
+// Mutant judges one mutant. An error means that nothing was measured.
 func (j *Judge) Mutant(ctx context.Context, m Mutant) (Result, error) {
 	began := time.Now()
 	r := Result{Identity: m.Identity, Row: m.Row, Diff: m.Diff}
@@ -121,8 +123,8 @@ func (j *Judge) Mutant(ctx context.Context, m Mutant) (Result, error) {
 	return r, err
 }
 
-// Control judges the code as it stands, which every stage must pass, and
-// returns a digest of the command that was measured.
+// Control judges the unmodified code, which must pass every stage, and returns
+// a digest of the command.
 func (j *Judge) Control(ctx context.Context, packages []string) (string, error) {
 	dir, err := os.MkdirTemp(j.Work, "control-")
 	if err != nil {
@@ -134,7 +136,7 @@ func (j *Judge) Control(ctx context.Context, packages []string) (string, error) 
 		return "", err
 	}
 	if !compiles {
-		return "", errors.New("the code as it stands does not compile: go build ./cmd/custody says why")
+		return "", errors.New("the unmodified code does not compile: go build ./cmd/custody says why")
 	}
 	passed := map[string]bool{}
 	var all []Stage
@@ -150,7 +152,7 @@ func (j *Judge) Control(ctx context.Context, packages []string) (string, error) 
 		return "", err
 	}
 	if outcome != Survived {
-		return "", fmt.Errorf("without any mutant the stage %q does not pass (%s): mend that first", stage, by)
+		return "", fmt.Errorf("the stage %q fails without any mutant (%s): fix that first", stage, by)
 	}
 	text, err := os.ReadFile(binary)
 	if err != nil {
@@ -160,8 +162,8 @@ func (j *Judge) Control(ctx context.Context, packages []string) (string, error) 
 	return hex.EncodeToString(sum[:]), nil
 }
 
-// build builds the command with some files exchanged. The tree is not touched,
-// and the build cache is shared by all.
+// build builds the command with some files replaced by an overlay. The build
+// cache is shared.
 func (j *Judge) build(ctx context.Context, dir string, files map[string][]byte) (binary string, compiles bool, err error) {
 	overlay := struct{ Replace map[string]string }{map[string]string{}}
 	for name, text := range files {
@@ -189,33 +191,40 @@ func (j *Judge) build(ctx context.Context, dir string, files map[string][]byte) 
 		return binary, true, nil
 	case ctx.Err() != nil:
 		return "", false, context.Cause(ctx)
-	case errors.As(err, &exit) && bytes.HasPrefix(said, []byte("# ")): // the compiler's report begins with its package
+	case errors.As(err, &exit) && bytes.HasPrefix(said, []byte("# ")): // a compiler error begins with its package
 		return "", false, nil
 	}
 	return "", false, fmt.Errorf("go build: %w: %s", err, firstLine(said))
 }
 
-// stages runs one after the other until one kills. What ended neither well nor
-// with a broken claim is tried once more: on a busy machine a deadline may pass
-// for no fault of the mutant.
+// stages runs stages until one kills. A noticed one is run once more: on a busy
+// machine a deadline may pass through no fault of the mutant.
 func (j *Judge) stages(ctx context.Context, binary, dir string, stages []Stage) (outcome Outcome, stage, by string, err error) {
 	outcome = Survived
 	began := time.Now()
 	for _, s := range stages {
-		if outcome == Noticed && time.Since(began) > patience {
+		if outcome == Noticed && time.Since(began) > extraTime {
 			break
 		}
 		exit, said, err := run(ctx, binary, dir, s)
-		if err == nil && exit != 0 && exit != 1 && exit != hanging && outcome == Survived {
+		broken := ""
+		switch {
+		case err != nil:
+		case exit == 1:
+			broken = names(said, scenarioBroken, scheduleBroken)
+			exit, said, err = run(ctx, binary, dir, s.confirming(said))
+		case exit != 0 && exit != hanging && outcome == Survived:
 			exit, said, err = run(ctx, binary, dir, s)
 		}
 		switch {
 		case err != nil:
 			return "", "", "", err
 		case exit == usage:
-			return "", "", "", fmt.Errorf("custody %s: a wrong call: %s", strings.Join(s.Args, " "), firstLine(said))
-		case exit == 1:
-			return Killed, s.Name, names(said, scenarioBroken, scheduleBroken), nil
+			return "", "", "", fmt.Errorf("custody %s: invalid usage: %s", strings.Join(s.Args, " "), firstLine(said))
+		case exit == 1 && broken != "":
+			return Killed, s.Name, broken, nil
+		case broken != "" && outcome == Survived:
+			outcome, stage, by = Noticed, s.Name, "broken once, and not again: "+broken
 		case exit != 0 && outcome == Survived:
 			outcome, stage, by = Noticed, s.Name, ended(exit, said)
 		}
@@ -225,11 +234,31 @@ func (j *Judge) stages(ctx context.Context, binary, dir string, stages []Stage) 
 
 const (
 	usage   = 64
-	hanging = -1 // the exit code of what did not end by itself
+	hanging = -1 // exit code of a process that was killed on time-out
 )
 
-// run carries out one stage in a process group of its own, which is gone when
-// it returns.
+// confirming is the stage again, with the broken scenarios alone: what is broken
+// but once is no proof of the mutant.
+func (s Stage) confirming(said []byte) Stage {
+	broken := scenarioBroken.FindAllSubmatch(said, maxConfirmed)
+	if len(broken) == 0 || s.Args[0] != "run" { // exploring says the same each time
+		return s
+	}
+	args := []string{"run"}
+	for _, m := range broken {
+		args = append(args, string(m[1]))
+	}
+	if flags := slices.IndexFunc(s.Args, func(a string) bool { return strings.HasPrefix(a, "--") }); flags >= 0 {
+		args = append(args, s.Args[flags:]...)
+	}
+	s.Args = args
+	return s
+}
+
+// maxConfirmed scenarios are run again: one that stays broken is enough.
+const maxConfirmed = 6
+
+// run runs one stage in a process group, which is killed before it returns.
 func run(ctx context.Context, binary, dir string, s Stage) (exit int, said []byte, err error) {
 	scratch, err := os.MkdirTemp(dir, "stage-")
 	if err != nil {
@@ -250,7 +279,7 @@ func run(ctx context.Context, binary, dir string, s Stage) (exit int, said []byt
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err = cmd.Run()
 	if cmd.Process != nil {
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // what it left behind
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // kills leftovers
 	}
 	switch exited := (*exec.ExitError)(nil); {
 	case ctx.Err() != nil:
@@ -261,13 +290,13 @@ func run(ctx context.Context, binary, dir string, s Stage) (exit int, said []byt
 		return 0, out.text, nil
 	case errors.As(err, &exited):
 		return exited.ExitCode(), out.text, nil
-	case errors.Is(err, exec.ErrWaitDelay): // it ended, and a child of it keeps the pipe
+	case errors.Is(err, exec.ErrWaitDelay): // it exited, but a child keeps the pipe open
 		return hanging, out.text, nil
 	}
 	return 0, nil, fmt.Errorf("custody %s: %w", strings.Join(s.Args, " "), err)
 }
 
-// tail keeps the end of what a process says.
+// tail keeps the end of a process's output.
 type tail struct{ text []byte }
 
 func (t *tail) Write(p []byte) (int, error) {
@@ -279,8 +308,7 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// What a stage says of itself, for people: the outcome rests on the exit code
-// alone.
+// What a stage prints, for people: the outcome depends on the exit code alone.
 var (
 	scenarioBroken = regexp.MustCompile(`(?m)^(\S+)\s+✗ `)
 	scheduleBroken = regexp.MustCompile(`(?m)^the schedule with seed \d+ breaks (.+)$`)
@@ -299,7 +327,7 @@ func names(said []byte, patterns ...*regexp.Regexp) string {
 }
 
 func ended(exit int, said []byte) string {
-	what := "did not end in time"
+	what := "timed out"
 	if exit != hanging {
 		what = fmt.Sprintf("exit code %d", exit)
 	}

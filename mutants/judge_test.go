@@ -25,8 +25,8 @@ func edit(t *testing.T, root, file, was, is string) Mutant {
 	return Mutant{Identity: Identity{File: file, Line: is}, src: bytes.Replace(text, []byte(was), []byte(is), 1)}
 }
 
-// TestMachinery: it kills what is broken, leaves what is not, and knows what is
-// no mutant.
+// TestMachinery checks that defects are killed, the original survives, and what
+// does not compile is no mutant.
 func TestMachinery(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	root, err := filepath.Abs("..")
@@ -70,7 +70,7 @@ func TestMachinery(t *testing.T) {
 	}
 }
 
-// TestOutcomes puts stages to a program that ends as it is told.
+// TestOutcomes runs stages on a program with prescribed exit codes.
 func TestOutcomes(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	dir := t.TempDir()
@@ -81,6 +81,7 @@ hang) sleep 60 & sleep 60 ;;
 once) test -e ` + dir + `/before && exit 0; touch ` + dir + `/before; exit 2 ;;
 panic) echo 'panic: index out of range'; exit 2 ;;
 broken) echo 'ack-lost   ✗ violated  no-accepted-loss'; exit 1 ;;
+flaky) test -e ` + dir + `/broken && exit 0; touch ` + dir + `/broken; echo 'ack-lost   ✗ violated  no-accepted-loss'; exit 1 ;;
 *) exit $1 ;;
 esac
 `
@@ -95,11 +96,12 @@ esac
 	}{
 		{"0 0", Survived, "", ""},
 		{"0 broken 2", Killed, "broken", "ack-lost"},
-		{"2 0 1", Killed, "1", ""}, // a stage that could not tell hides no verdict
+		{"2 0 broken", Killed, "broken", "ack-lost"}, // an inconclusive stage hides no verdict
+		{"flaky 0", Noticed, "flaky", "broken once, and not again: ack-lost"},
 		{"0 3 2", Noticed, "3", "exit code 3"},
 		{"once 0", Survived, "", ""},
 		{"panic 0", Noticed, "panic", "exit code 2: panic: index out of range"},
-		{"hang 0", Noticed, "hang", "did not end in time"},
+		{"hang 0", Noticed, "hang", "timed out"},
 	} {
 		var stages []Stage
 		for _, s := range strings.Fields(c.stages) {
@@ -115,7 +117,7 @@ esac
 		}
 	}
 	if _, _, _, err := new(Judge).stages(t.Context(), program, dir, []Stage{{"64", []string{"64"}, time.Minute}}); err == nil {
-		t.Error("a wrong call is no outcome of a mutant, and no error was returned")
+		t.Error("invalid usage is no outcome of a mutant, and no error was returned")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()

@@ -1,10 +1,10 @@
-// Command mutants measures what the checklist and exploring notice. It makes
+// Command mutants measures what the checklist and exploration detect. It makes
 // small changes to the reference broker, its client and the business database,
-// one at a time, and asks custody run and custody explore of each whether a
-// claim is broken. Unit tests take no part.
+// one at a time, and asks custody run and custody explore whether a claim is
+// violated. Unit tests take no part.
 //
 // Exit codes: 0 measured · 1 the score is below -min, or a mutant marked as
-// equivalent was killed · 2 the call was wrong · 3 could not measure.
+// equivalent was killed · 2 invalid usage · 3 could not measure.
 package main
 
 import (
@@ -26,7 +26,7 @@ import (
 	"syscall"
 )
 
-// packages are what mutants are made of.
+// packages are those that are mutated.
 var packages = []string{"broker/client", "broker/core", "broker/store/sqlite", "broker/wire", "business"}
 
 type options struct {
@@ -40,15 +40,15 @@ type options struct {
 func main() {
 	var o options
 	flag.StringVar(&o.tool, "gremlins", "bin/gremlins", "the mutation tool; make bin/gremlins installs it")
-	flag.StringVar(&o.equivalent, "equivalent", "mutants/equivalent.yaml", "the mutants that nobody can tell from the original")
+	flag.StringVar(&o.equivalent, "equivalent", "mutants/equivalent.yaml", "the equivalent mutants")
 	flag.StringVar(&o.out, "out", "report/mutants", "folder for results.jsonl, summary.md, survived.diff and noticed.diff")
-	flag.StringVar(&o.only, "only", "", "only mutants whose file and function, as -list prints them, hold this text")
-	flag.IntVar(&o.n, "n", 0, "judge a sample of so many; 0 judges all")
+	flag.StringVar(&o.only, "only", "", "only mutants whose file and function, as printed by -list, contain this text")
+	flag.IntVar(&o.n, "n", 0, "sample size; 0 judges all mutants")
 	flag.Uint64Var(&o.seed, "seed", 1, "of the sample")
 	flag.IntVar(&o.workers, "workers", 2*runtime.NumCPU(), "mutants at once; most of a run is spent waiting")
 	flag.Float64Var(&o.min, "min", 0, "the score, in percent, below which the exit code is 1")
-	flag.BoolVar(&o.list, "list", false, "list the mutants and judge none")
-	flag.BoolVar(&o.resume, "resume", false, "keep the results that the folder holds and measure the others")
+	flag.BoolVar(&o.list, "list", false, "list the mutants without judging them")
+	flag.BoolVar(&o.resume, "resume", false, "keep existing results and measure the rest")
 	flag.Parse()
 	if flag.NArg() > 0 || o.n < 0 || o.workers < 1 || o.min < 0 || o.min > 100 {
 		fmt.Fprintln(os.Stderr, "mutants: takes flags only; -n must not be negative, -workers at least 1, -min from 0 to 100 (see mutants -help)")
@@ -92,7 +92,7 @@ func measure(ctx context.Context, o options, stdout, stderr io.Writer) (exit int
 		return 0, err
 	}
 	work := filepath.Join(out, "work")
-	if err := os.RemoveAll(work); err != nil { // of a run that was broken off
+	if err := os.RemoveAll(work); err != nil { // of an interrupted run
 		return 0, err
 	}
 	if err := os.MkdirAll(work, 0o755); err != nil {
@@ -118,7 +118,7 @@ func measure(ctx context.Context, o options, stdout, stderr io.Writer) (exit int
 	return report(s, o, out, stdout)
 }
 
-// generate makes every mutant of some packages, in the order of their files.
+// generate returns every mutant of the packages, in file order.
 func generate(ctx context.Context, tool, root string, packages []string) ([]Mutant, error) {
 	tool, err := filepath.Abs(tool)
 	if err != nil {
@@ -137,7 +137,7 @@ func generate(ctx context.Context, tool, root string, packages []string) ([]Muta
 		if err != nil {
 			return nil, err
 		}
-		for _, name := range folder.GoFiles { // those that are built here, and no tests
+		for _, name := range folder.GoFiles { // those built here, without tests
 			text, err := os.ReadFile(filepath.Join(folder.Dir, name))
 			if err != nil {
 				return nil, err
@@ -168,13 +168,13 @@ func judgeAll(ctx context.Context, judge func(context.Context, Mutant) (Result, 
 	var (
 		mu     sync.Mutex
 		next   int
-		under  int // way
+		under  int // in progress
 		tally  Tally
 		judged []Result
 		freed  = sync.NewCond(&mu)
 	)
-	// take gives the next mutant; while all that are still wanted are under way
-	// it waits, for one of them may turn out not to compile.
+	// take returns the next mutant. While the wanted number is in progress it
+	// waits, as one of them may turn out not to compile.
 	take := func() (Mutant, bool) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -240,7 +240,7 @@ func judgeAll(ctx context.Context, judge func(context.Context, Mutant) (Result, 
 	return judged, nil
 }
 
-// report writes the pages of a run and decides its exit code.
+// report writes the reports and decides the exit code.
 func report(s Summary, o options, out string, stdout io.Writer) (exit int, err error) {
 	write := func(name string, print func(io.Writer)) {
 		var text strings.Builder
@@ -266,7 +266,7 @@ func report(s Summary, o options, out string, stdout io.Writer) (exit int, err e
 		exit = 1
 	}
 	if total.Score() < o.min {
-		fmt.Fprintf(stdout, "the score is %.0f %%, and at least %.0f %% is wanted\n", total.Score(), o.min)
+		fmt.Fprintf(stdout, "the score is %.0f %%, below the required %.0f %%\n", total.Score(), o.min)
 		exit = 1
 	}
 	return exit, nil

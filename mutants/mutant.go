@@ -17,18 +17,18 @@ import (
 type Mutant struct {
 	Identity
 	Row  int    // line of the first change, from 1
-	Diff string // unified
-	src  []byte // the whole file as the mutant has it
+	Diff string // unified diff
+	src  []byte // the whole mutated file
 }
 
-// Identity names a mutant for as long as its line is not edited. It holds no
-// line number, so that code above may come and go.
+// Identity identifies a mutant until its line is edited. It has no line number,
+// so that code above may change.
 type Identity struct {
-	File     string `json:"file" yaml:"file"` // from the module's root, with slashes
+	File     string `json:"file" yaml:"file"` // slash-separated, from the module root
 	Func     string `json:"func" yaml:"func"` // such as (*Core).ack; empty outside functions
 	Operator string `json:"operator" yaml:"operator"`
-	Line     string `json:"line" yaml:"line"`                   // the first changed line as the mutant has it, without indentation
-	Nth      int    `json:"nth,omitempty" yaml:"nth,omitempty"` // from 2 on, where one function has several that read alike
+	Line     string `json:"line" yaml:"line"`                   // first changed line of the mutant, unindented
+	Nth      int    `json:"nth,omitempty" yaml:"nth,omitempty"` // from 2, among identical lines of a function
 }
 
 func (id Identity) String() string {
@@ -39,16 +39,16 @@ func (id Identity) String() string {
 	return s
 }
 
-// Package is the folder of the mutant's file.
+// Package returns the directory of the file.
 func (id Identity) Package() string { return path.Dir(id.File) }
 
-// change replaces the bytes from start to end.
+// change replaces the bytes [start, end).
 type change struct {
 	start, end int
 	text       string
 }
 
-// source is a parsed file that mutants are made of.
+// source is a parsed file to mutate.
 type source struct {
 	file string
 	text []byte
@@ -67,9 +67,8 @@ func parseSource(file string, text []byte) (*source, error) {
 
 func (s *source) offset(p token.Pos) int { return s.fset.Position(p).Offset }
 
-// mutant applies changes, which are in order and do not overlap. It is false
-// where the result is no Go: the caller has nothing to judge then. A change
-// never adds or removes a line.
+// mutant applies changes, which are sorted and do not overlap. It is false if
+// the result does not parse. Changes keep the number of lines.
 func (s *source) mutant(operator string, changes ...change) (Mutant, bool) {
 	var out []byte
 	at := 0
@@ -91,7 +90,7 @@ func (s *source) mutant(operator string, changes ...change) (Mutant, bool) {
 	}, true
 }
 
-// function is the name of the function around an offset.
+// function names the function around an offset.
 func (s *source) function(offset int) string {
 	for _, d := range s.tree.Decls {
 		f, ok := d.(*ast.FuncDecl)
@@ -107,8 +106,8 @@ func (s *source) function(offset int) string {
 	return ""
 }
 
-// distinct orders mutants, drops those that change a file in the same way, and
-// numbers those that read alike.
+// distinct sorts mutants, drops those with identical results, and numbers those
+// with identical lines.
 func distinct(mutants []Mutant) []Mutant {
 	slices.SortStableFunc(mutants, func(a, b Mutant) int {
 		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Row, b.Row))
@@ -130,8 +129,8 @@ func distinct(mutants []Mutant) []Mutant {
 	return out
 }
 
-// draw shuffles mutants by a seed. The place of each depends on its identity
-// alone: a sample of edited code keeps most of its mutants.
+// draw shuffles mutants by seed. Each one's rank depends on its identity alone,
+// so that a sample survives edits elsewhere.
 func draw(mutants []Mutant, seed uint64) {
 	key := func(m Mutant) string {
 		sum := sha256.Sum256(binary.BigEndian.AppendUint64([]byte(m.Identity.String()), seed))
@@ -140,7 +139,7 @@ func draw(mutants []Mutant, seed uint64) {
 	slices.SortFunc(mutants, func(a, b Mutant) int { return cmp.Compare(key(a), key(b)) })
 }
 
-// diff is a unified diff of two texts with the same number of lines.
+// diff returns a unified diff of two texts with equally many lines.
 func diff(file, was, is string) string {
 	const context = 3
 	a, b := strings.Split(was, "\n"), strings.Split(is, "\n")

@@ -153,7 +153,7 @@ func TestDraw(t *testing.T) {
 	if slices.Equal(one, order(all, 2)) {
 		t.Error("two seeds draw alike")
 	}
-	fewer := order(all[1:], 1) // of code without the first
+	fewer := order(all[1:], 1) // without the first
 	if gone := all[0].Identity.String(); !slices.Equal(fewer, slices.DeleteFunc(one, func(s string) bool { return s == gone })) {
 		t.Error("without one mutant the others are drawn in another order")
 	}

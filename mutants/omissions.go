@@ -5,19 +5,19 @@ import (
 	"go/token"
 )
 
-// The operators that gremlins lacks. It exchanges tokens; what goes wrong in a
-// broker is more often something that is not done: a message not queued, a
-// timer not stopped, a case not handled.
+// Operators that gremlins lacks. It replaces tokens; broker bugs are more often
+// something not done: a message not queued, a timer not stopped, a case not
+// handled.
 const (
-	statementRemoved = "STATEMENT_REMOVED" // a call, assignment, send, defer, go or early return is not carried out
+	statementRemoved = "STATEMENT_REMOVED" // a call, assignment, send, defer, go or early return is removed
 	branchRemoved    = "BRANCH_REMOVED"    // the body of an if is never entered
 	caseRemoved      = "CASE_REMOVED"      // the body of a case is never entered
-	conditionNegated = "CONDITION_NEGATED" // of an if whose condition is no comparison, which is gremlins' part
-	booleanFlipped   = "BOOLEAN_FLIPPED"   // true for false, false for true
+	conditionNegated = "CONDITION_NEGATED" // of an if whose condition is not a comparison, which gremlins covers
+	booleanFlipped   = "BOOLEAN_FLIPPED"   // true and false are swapped
 )
 
-// omissions are the mutants of a file by the operators above. What is left out
-// stays in the text behind "if false", so that every name is still used.
+// omissions returns a file's mutants by these operators. Removed code stays
+// behind "if false", so that every name is still used.
 func omissions(s *source) []Mutant {
 	var found []Mutant
 	add := func(operator string, changes ...change) {
@@ -36,7 +36,7 @@ func omissions(s *source) []Mutant {
 			}
 		}
 	}
-	alone := map[*ast.BlockStmt]bool{} // bodies whose one statement goes with their branch
+	alone := map[*ast.BlockStmt]bool{} // bodies whose only statement is removed with the branch
 	ast.Inspect(s.tree, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.IfStmt:
@@ -76,14 +76,14 @@ func body(list []ast.Stmt, never func(string, ast.Node, ast.Node), statements fu
 	}
 }
 
-// removable says whether a program can do without a statement of a list.
+// removable reports whether a statement of a list can be removed.
 func removable(st ast.Stmt, list []ast.Stmt) bool {
 	switch st := st.(type) {
 	case *ast.ExprStmt, *ast.IncDecStmt, *ast.SendStmt, *ast.DeferStmt, *ast.GoStmt:
 		return true
 	case *ast.AssignStmt:
 		return st.Tok != token.DEFINE
-	case *ast.ReturnStmt: // alone it goes with its branch
+	case *ast.ReturnStmt: // alone, it is removed with its branch
 		return len(list) > 1
 	}
 	return false

@@ -11,8 +11,8 @@ import (
 	"sync"
 )
 
-// Results is a file of JSON lines: what was measured, then one Result a line.
-// It is safe for concurrent use.
+// Results is a file of JSON lines: a heading, then one Result per line. Safe
+// for concurrent use.
 type Results struct {
 	mu   sync.Mutex
 	file *os.File
@@ -24,8 +24,8 @@ type heading struct {
 	Command string `json:"command"` // digest of the command without mutants
 }
 
-// openResults begins a file, or with resume goes on with it. A last line that
-// was cut short is measured again.
+// openResults creates a file, or with resume continues it. A truncated last
+// line is measured again.
 func openResults(name, command string, resume bool) (*Results, error) {
 	r := &Results{done: map[Identity]Result{}}
 	var whole int64
@@ -60,7 +60,7 @@ func openResults(name, command string, resume bool) (*Results, error) {
 	return r, nil
 }
 
-// read takes the whole lines of a file and returns their length.
+// read parses the complete lines and returns their length.
 func (r *Results) read(name string, text []byte, command string) (whole int64, err error) {
 	for n := 1; ; n++ {
 		advance, line, err := bufio.ScanLines(text[whole:], false)
@@ -86,7 +86,7 @@ func (r *Results) read(name string, text []byte, command string) (whole int64, e
 	}
 }
 
-// Of is the result of a mutant, if there is one.
+// Of returns the result of a mutant, if there is one.
 func (r *Results) Of(id Identity) (Result, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -94,7 +94,7 @@ func (r *Results) Of(id Identity) (Result, bool) {
 	return result, ok
 }
 
-// Add keeps a result; it is on disk when Add returns.
+// Add appends a result; it is on disk when Add returns.
 func (r *Results) Add(result Result) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -43,7 +43,7 @@ func TestResume(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(name, whole[:len(whole)-5], 0o644); err != nil { // broken off while writing
+	if err := os.WriteFile(name, whole[:len(whole)-5], 0o644); err != nil { // truncated
 		t.Fatal(err)
 	}
 
@@ -78,8 +78,8 @@ func TestResume(t *testing.T) {
 	}
 }
 
-// TestSample: the same mutants are drawn however many are judged at once, and
-// those that do not compile do not count.
+// TestSample checks that the sample does not depend on the number of workers,
+// and that mutants that do not compile do not count.
 func TestSample(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	all := numbered(20)
@@ -155,7 +155,7 @@ func TestScore(t *testing.T) {
 		{0, s.Results[1:], 0, false},
 		{50, s.Results[1:], 0, false},
 		{51, s.Results[1:], 1, false},
-		{0, s.Results, 1, false}, // one that is marked was killed
+		{0, s.Results, 1, false}, // a marked one was killed
 		{0, []Result{of(6, Stillborn)}, 0, true},
 	} {
 		exit, err := report(Summary{All: s.All, Results: c.results, Equivalent: s.Equivalent}, options{min: c.min}, out, io.Discard)
@@ -197,7 +197,7 @@ func TestEquivalents(t *testing.T) {
 		{"empty", "# nothing yet\n", ""},
 		{"of code that is gone", strings.Replace(entry, "q.wake()", "q.rouse()", 1), "entry 1 matches no mutant"},
 		{"with no reason", strings.Replace(entry, "  reason: nobody waits\n", "", 1), "entry 1 has no reason"},
-		{"twice", entry + entry, "entry 2 is there twice"},
+		{"twice", entry + entry, "entry 2 is a duplicate"},
 		{"an unknown field", entry + "  row: 3\n", "field row not found"},
 	} {
 		name := filepath.Join(t.TempDir(), "equivalent.yaml")

@@ -10,14 +10,14 @@ import (
 	"text/tabwriter"
 )
 
-// Tally counts the outcomes of a package, or of all.
+// Tally counts outcomes of a package, or of all.
 type Tally struct {
 	Mutants    int // generated
-	Judged     int // of these, with those that do not compile left out
+	Judged     int // that compile
 	Killed     int
 	Noticed    int
 	Survived   int
-	Equivalent int // judged and marked; counted nowhere else
+	Equivalent int // judged and marked; not counted elsewhere
 }
 
 func (t *Tally) add(r Result, equivalent bool) {
@@ -39,12 +39,11 @@ func (t *Tally) add(r Result, equivalent bool) {
 
 func (t Tally) of() int { return t.Judged - t.Equivalent }
 
-// Score is the share of killed ones, in percent, of those that are not
-// equivalent; not a number if there are none.
+// Score returns the percentage killed of those not equivalent, or NaN.
 func (t Tally) Score() float64 { return 100 * float64(t.Killed) / float64(t.of()) }
 
-// Interval holds the score of all mutants with 95 % confidence, if those
-// judged were drawn by chance (Wilson's score interval).
+// Interval returns the score's 95 % confidence interval (Wilson), if the
+// mutants judged are a random sample.
 func (t Tally) Interval() (low, high float64) { return wilson(t.Killed, t.of()) }
 
 func wilson(k, n int) (low, high float64) {
@@ -58,7 +57,7 @@ func wilson(k, n int) (low, high float64) {
 	return 100 * max(0, middle-half), 100 * min(1, middle+half)
 }
 
-// Summary is what a run has to say.
+// Summary summarises a run.
 type Summary struct {
 	All        []Mutant // generated
 	Results    []Result
@@ -87,7 +86,7 @@ func (s Summary) tallies() (packages map[string]*Tally, total Tally) {
 	return packages, total
 }
 
-// Contradictions are marked as equivalent and were killed.
+// Contradictions returns killed mutants that are marked as equivalent.
 func (s Summary) Contradictions() []Result {
 	var found []Result
 	for _, r := range s.Results {
@@ -98,7 +97,7 @@ func (s Summary) Contradictions() []Result {
 	return found
 }
 
-// Print writes the scores as a table of Markdown, and who killed how many.
+// Print writes the scores as a Markdown table, and the number killed per stage.
 func (s Summary) Print(w io.Writer) {
 	packages, total := s.tallies()
 	t := tabwriter.NewWriter(w, 0, 0, 1, ' ', 0)
@@ -133,7 +132,7 @@ func share(k, n int) string {
 	return fmt.Sprintf("%.0f %%", 100*float64(k)/float64(n))
 }
 
-// Diffs writes the mutants with an outcome, each with its change.
+// Diffs writes the mutants with an outcome, each with its diff.
 func (s Summary) Diffs(w io.Writer, outcome Outcome) {
 	for _, r := range s.Results {
 		if r.Outcome != outcome {

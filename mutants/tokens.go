@@ -11,8 +11,7 @@ import (
 	"path/filepath"
 )
 
-// exchanges is what gremlins' operators put in the place of a token, by the
-// names of its report.
+// exchanges maps gremlins' operators to token replacements.
 var exchanges = map[string]map[string]string{
 	"ARITHMETIC_BASE":       {"+": "-", "-": "+", "*": "/", "/": "*", "%": "*"},
 	"CONDITIONALS_BOUNDARY": {">=": ">", ">": ">=", "<=": "<", "<": "<="},
@@ -29,7 +28,7 @@ var exchanges = map[string]map[string]string{
 	},
 }
 
-// tokenMutation is a place in a file at which gremlins would mutate.
+// tokenMutation is a place that gremlins would mutate.
 type tokenMutation struct {
 	Type   string `json:"type"`
 	Line   int    `json:"line"`
@@ -37,8 +36,7 @@ type tokenMutation struct {
 }
 
 // gremlins lists what the tool would mutate in a package, by file. Its dry run
-// measures the coverage of the package's own tests on the way; what they cover
-// is of no interest here.
+// also measures coverage, which is ignored.
 func gremlins(ctx context.Context, tool, root, pkg string) (map[string][]tokenMutation, error) {
 	dir, err := os.MkdirTemp("", "mutants-")
 	if err != nil {
@@ -55,7 +53,7 @@ func gremlins(ctx context.Context, tool, root, pkg string) (map[string][]tokenMu
 	}
 	report, err := os.ReadFile(out)
 	if err != nil {
-		return nil, fmt.Errorf("%s on %s left no report: %w", filepath.Base(tool), pkg, err)
+		return nil, fmt.Errorf("%s on %s wrote no report: %w", filepath.Base(tool), pkg, err)
 	}
 	return parseGremlins(pkg, report)
 }
@@ -77,24 +75,24 @@ func parseGremlins(pkg string, report []byte) (map[string][]tokenMutation, error
 	return places, nil
 }
 
-// tokens are the mutants of a file that gremlins names.
+// tokens returns a file's mutants at the given places.
 func tokens(s *source, places []tokenMutation) ([]Mutant, error) {
 	var found []Mutant
 	lines := bytes.SplitAfter(s.text, []byte("\n"))
 	for _, p := range places {
 		table, known := exchanges[p.Type]
 		if !known {
-			return nil, fmt.Errorf("%s:%d: gremlins has the operator %s, which is not in the table exchanges: add it", s.file, p.Line, p.Type)
+			return nil, fmt.Errorf("%s:%d: unknown gremlins operator %s: add it to the table exchanges", s.file, p.Line, p.Type)
 		}
 		if p.Line < 1 || p.Line > len(lines) || p.Column < 1 || p.Column > len(lines[p.Line-1]) {
-			return nil, fmt.Errorf("%s:%d:%d: gremlins names a place outside the file", s.file, p.Line, p.Column)
+			return nil, fmt.Errorf("%s:%d:%d: gremlins reports a place outside the file", s.file, p.Line, p.Column)
 		}
 		start := p.Column - 1
 		for _, l := range lines[:p.Line-1] {
 			start += len(l)
 		}
 		was := longest(table, s.text[start:])
-		if was == "" { // %= has no opposite
+		if was == "" { // %= has no inverse
 			continue
 		}
 		if m, ok := s.mutant(p.Type, change{start, start + len(was), table[was]}); ok {
@@ -104,7 +102,7 @@ func tokens(s *source, places []tokenMutation) ([]Mutant, error) {
 	return found, nil
 }
 
-// longest is the longest token of a table that a text begins with.
+// longest returns the longest token of a table that prefixes text.
 func longest(table map[string]string, text []byte) string {
 	var found string
 	for t := range table {

@@ -17,10 +17,10 @@ import (
 	"github.com/custodymq/custody/tasks"
 )
 
-// Child is this binary, executed again in another role: a process that can be
-// killed for real. Three inherited pipes join it to its parent: commands in
-// (descriptor 3), replies out (4), events out (5). What is in the pipes
-// survives the child's SIGKILL.
+// Child is this binary re-executed in another role: a process that can be
+// killed for real. Three inherited pipes connect it to its parent: commands in
+// (descriptor 3), replies out (4), events out (5). What is in a pipe survives
+// the child's SIGKILL.
 //
 // Its methods are safe for concurrent use.
 type Child struct {
@@ -36,29 +36,28 @@ type Child struct {
 
 // ChildOptions of one child.
 type ChildOptions struct {
-	Executable string    // empty: this binary
-	Role       string    // what it becomes: see Role
-	Config     any       // JSON, handed over on the command pipe (never in the environment: it may hold a token)
+	Executable string    // empty for this binary
+	Role       string    // see Role
+	Config     any       // JSON, sent on the command pipe, never in the environment: it may hold a token
 	Env        []string  // added to the parent's
-	Log        io.Writer // its standard output and error
-	// Events is given the event pipe in a goroutine of its own, which ends
-	// when the pipe does.
+	Log        io.Writer // standard output and error
+	// Events reads the event pipe, in a goroutine of its own, until the pipe
+	// ends.
 	Events func(io.Reader)
-	// Asked answers what the child asks for (see Parent.Ask), in a goroutine of
-	// its own. What a killed child has asked for is still answered before Exited.
-	Asked func(ctx context.Context, question string, params json.RawMessage) (any, error)
-	// Exited is called once, after the last event was read.
+	// Answer serves the child's requests (see Parent.Ask), in goroutines of its
+	// own. A killed child's requests are still served before Exited.
+	Answer func(ctx context.Context, question string, params json.RawMessage) (any, error)
+	// Exited is called once, after the last event has been read.
 	Exited func(Exit)
 }
 
-// RoleVariable names the environment variable that tells a re-executed binary
-// its role.
+// RoleVariable is the environment variable with a re-executed binary's role.
 const RoleVariable = "CUSTODY_CHILD_ROLE"
 
 // maxLine bounds one line of a command or reply.
 const maxLine = 16 << 20
 
-// ErrExited: the child is gone, so the call may or may not have happened.
+// ErrExited: the child exited, so the call may or may not have been performed.
 var ErrExited = errors.New("process: the child process has exited")
 
 type call struct {
@@ -71,24 +70,24 @@ type reply struct {
 	ID     uint64          `json:"id"`
 	Result json.RawMessage `json:"result,omitempty"`
 	Error  string          `json:"error,omitempty"`
-	Note   string          `json:"note,omitempty"` // unasked: a notification's name, Result its value
-	Ask    string          `json:"ask,omitempty"`  // a question to the parent, Result its parameters; answered under ID
+	Note   string          `json:"note,omitempty"` // notification's name; Result is its value
+	Ask    string          `json:"ask,omitempty"`  // request to the parent; Result holds its parameters, ID identifies the answer
 }
 
-// panicNote tells that the harness's part of a child has panicked; answerMethod
-// answers a question.
+// panicNote reports a panic of the harness's code in a child; answerMethod
+// carries the answer to a request.
 const (
 	panicNote    = "panic"
 	answerMethod = "answer"
 )
 
-// StartChild starts the child and returns when it has said that it is ready.
+// StartChild starts the child and returns once it is ready.
 func StartChild(ctx context.Context, o ChildOptions, notify func(note string, value json.RawMessage)) (*Child, error) {
 	exe := o.Executable
 	if exe == "" {
 		self, err := os.Executable()
 		if err != nil {
-			return nil, fmt.Errorf("process: find this binary to run it as %s: %w", o.Role, err)
+			return nil, fmt.Errorf("process: locate this binary to run it as %s: %w", o.Role, err)
 		}
 		exe = self
 	}
@@ -137,19 +136,45 @@ func StartChild(ctx context.Context, o ChildOptions, notify func(note string, va
 		if o.Events != nil {
 			o.Events(ends[4])
 		}
-		_, _ = io.Copy(io.Discard, ends[4]) // a child never blocks because nobody reads
+		_, _ = io.Copy(io.Discard, ends[4]) // drained, so that the child never blocks on a full pipe
 	})
 	tasks.Go(func() {
 		defer close(repliesDone)
-		c.readReplies(ends[2], notify, o.Asked)
+		c.readReplies(ends[2], notify, o.Answer)
 	})
 	if err := c.Call(ctx, "start", o.Config, nil); err != nil {
 		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
+		if ctx.Err() == nil { // one that could not start says so, and ends by itself
+			select {
+			case <-c.Exited():
+			case <-stop.Done():
+			}
+		}
 		_ = c.Kill(stop)
-		return nil, fmt.Errorf("process: %s did not become ready: %w", o.Role, err)
+		err = fmt.Errorf("process: %s did not become ready: %w", o.Role, err)
+		if running(c) {
+			return nil, err
+		}
+		return nil, &StartError{Err: err, Exit: c.Exit()}
 	}
 	return c, nil
+}
+
+// StartError is that of a child which never became ready, and has ended.
+type StartError struct {
+	Err  error
+	Exit Exit
+}
+
+func (e *StartError) Error() string { return e.Err.Error() }
+
+func (e *StartError) Unwrap() error { return e.Err }
+
+// ByItself: it said that it cannot start (code 1), or crashed (Go's 2). Neither
+// was it ended from outside, nor did the machine deny it what it needs.
+func (e *StartError) ByItself() bool {
+	return !e.Exit.Ordered && (e.Exit.Code == 1 || e.Exit.Code == 2)
 }
 
 func (c *Child) readReplies(r *os.File, notify func(string, json.RawMessage), asked func(context.Context, string, json.RawMessage) (any, error)) {
@@ -160,7 +185,7 @@ func (c *Child) readReplies(r *os.File, notify func(string, json.RawMessage), as
 	for lines.Scan() {
 		var rep reply
 		if err = json.Unmarshal(lines.Bytes(), &rep); err != nil {
-			err = fmt.Errorf("process: a reply that is no JSON: %w", err)
+			err = fmt.Errorf("process: invalid JSON in a reply: %w", err)
 			break
 		}
 		if rep.Ask != "" {
@@ -198,15 +223,15 @@ func (c *Child) readReplies(r *os.File, notify func(string, json.RawMessage), as
 	_, _ = io.Copy(io.Discard, r)
 }
 
-// askBound bounds the answer to what a child asks.
-const askBound = 30 * time.Second
+// askTimeout bounds the answer to a child's request.
+const askTimeout = 30 * time.Second
 
 func (c *Child) answer(q reply, asked func(context.Context, string, json.RawMessage) (any, error)) {
-	ctx, cancel := context.WithTimeout(context.Background(), askBound)
+	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
 	defer cancel()
 	a := reply{ID: q.ID}
 	if asked == nil {
-		a.Error = fmt.Sprintf("process: nobody answers %q", q.Ask)
+		a.Error = fmt.Sprintf("process: no handler for request %q", q.Ask)
 	} else if result, err := asked(ctx, q.Ask, q.Result); err != nil {
 		a.Error = err.Error()
 	} else if a.Result, err = json.Marshal(result); err != nil {
@@ -214,29 +239,29 @@ func (c *Child) answer(q reply, asked func(context.Context, string, json.RawMess
 	}
 	params, err := json.Marshal(a)
 	if err != nil {
-		params = nil // of strings and JSON: it cannot fail
+		params = nil // strings and JSON always marshal
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_ = c.write(ctx, call{Method: answerMethod, Params: params}) // a child that is gone needs no answer
+	_ = c.write(ctx, call{Method: answerMethod, Params: params}) // a dead child needs no answer
 }
 
-// write a command; c.mu is held.
+// write sends a command. c.mu must be held.
 func (c *Child) write(ctx context.Context, what call) error {
 	line, err := json.Marshal(what)
 	if err != nil {
 		return err
 	}
-	// A command is far below the pipe's capacity unless the child is stopped;
-	// the deadline keeps even that bounded.
-	deadline, _ := ctx.Deadline() // none is the zero time, which means the same to the pipe
+	// A command is far smaller than the pipe's buffer, so this blocks only if
+	// the child is stopped; the deadline bounds that too.
+	deadline, _ := ctx.Deadline() // the zero time, which means none to the pipe as well
 	_ = c.commands.SetWriteDeadline(deadline)
 	_, err = c.commands.Write(append(line, '\n'))
 	return err
 }
 
-// Call asks the child to do something and waits for its answer. ErrExited when
-// it died first: then it may or may not have been done.
+// Call invokes a method of the child and waits for the result. ErrExited if the
+// child died first: the call may or may not have been performed.
 func (c *Child) Call(ctx context.Context, method string, params, result any) error {
 	raw, err := json.Marshal(params)
 	if err != nil {
@@ -280,7 +305,7 @@ func (c *Child) Call(ctx context.Context, method string, params, result any) err
 	}
 }
 
-// RemoteError is the child's own answer that it could not do what was asked.
+// RemoteError is an error returned by the child.
 type RemoteError struct{ Method, Text string }
 
 func (e *RemoteError) Error() string { return e.Text }

@@ -25,13 +25,18 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// echoRole answers, notifies and reports; it can be told to hang or to end.
+// echoRole answers, notifies and reports; it can be made to hang or exit.
 func echoRole() process.Role {
 	var parent *process.Parent
 	return process.Role{
 		Start: func(_ context.Context, config json.RawMessage, p *process.Parent) error {
-			if string(config) == `"broken"` {
+			switch string(config) {
+			case `"broken"`:
 				return errors.New("this configuration is broken")
+			case `"crowded"`:
+				return fmt.Errorf("%w: no free port", process.ErrUnfit)
+			case `"stuck"`:
+				select {}
 			}
 			parent = p
 			fmt.Println("started with", string(config))
@@ -81,7 +86,7 @@ func start(t *testing.T) *started {
 	t.Helper()
 	s := &started{ended: make(chan process.Exit, 1)}
 	child, err := process.StartChild(t.Context(), process.ChildOptions{Role: "echo", Config: "fine", Log: &s.log,
-		Asked: func(_ context.Context, question string, params json.RawMessage) (any, error) {
+		Answer: func(_ context.Context, question string, params json.RawMessage) (any, error) {
 			if string(params) == `"refuse"` {
 				return nil, errors.New("refused")
 			}
@@ -135,6 +140,22 @@ func TestCalls(t *testing.T) {
 	defer s.mu.Unlock()
 	if len(s.notes) != 1 || s.notes[0] != "note 1" {
 		t.Errorf("notes %q", s.notes)
+	}
+}
+
+// Only of one that ended by itself, and not for want of something, is it said so.
+func TestStartThatFailsByItself(t *testing.T) {
+	for config, byItself := range map[string]bool{"broken": true, "crowded": false, "stuck": false} {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		if config == "stuck" {
+			ctx, cancel = context.WithTimeout(t.Context(), 200*time.Millisecond)
+		}
+		_, err := process.StartChild(ctx, process.ChildOptions{Role: "echo", Config: config, Log: io.Discard}, nil)
+		cancel()
+		var fell *process.StartError
+		if !errors.As(err, &fell) || fell.ByItself() != byItself {
+			t.Errorf("%s: %v, %+v", config, err, fell)
+		}
 	}
 }
 
@@ -233,8 +254,8 @@ func TestChildAsksItsParent(t *testing.T) {
 	}
 }
 
-// A panic of the harness's part of a child is told to the parent, and is never
-// Go's exit code.
+// A panic of the harness's code in a child is reported to the parent, and never
+// ends with Go's exit code.
 func TestPanicInAChild(t *testing.T) {
 	told := make(chan error, 1)
 	defer tasks.OnPanic(func(err error) { told <- err })()
@@ -250,7 +271,8 @@ func TestPanicInAChild(t *testing.T) {
 	}
 }
 
-// An order to what has ended by itself reaches nobody, and its end was not ordered.
+// Striking a process that exited by itself fails, and the exit does not count
+// as ordered.
 func TestStrikeWhatHasEnded(t *testing.T) {
 	s := start(t)
 	if err := s.Call(t.Context(), "exit", nil, nil); !errors.Is(err, process.ErrExited) {

@@ -20,12 +20,12 @@ import (
 
 const ryukVariable = "TESTCONTAINERS_RYUK_DISABLED"
 
-// connect looks for the engine once, as testcontainers does: it keeps what it
-// has found, and also that it has found none.
+// connect finds the Docker engine once; testcontainers caches the result,
+// including failure.
 var connect = sync.OnceValues(func() (*testcontainers.DockerProvider, error) {
-	// Ryuk, the container in which testcontainers cleans up after others, would
-	// be fetched from the internet. Its configuration is read once, so the
-	// variable is not left for the children of this process.
+	// Ryuk, testcontainers' cleanup container, would be pulled from a registry.
+	// The setting is read once; it is removed again so that child processes do
+	// not inherit it.
 	if _, set := os.LookupEnv(ryukVariable); !set {
 		if err := os.Setenv(ryukVariable, "true"); err != nil {
 			return nil, err
@@ -34,32 +34,33 @@ var connect = sync.OnceValues(func() (*testcontainers.DockerProvider, error) {
 	}
 	switch config := testcontainers.ReadConfig().Config; {
 	case !config.RyukDisabled:
-		return nil, fmt.Errorf("testcontainers would fetch images of its own: set %s=true", ryukVariable)
+		return nil, fmt.Errorf("testcontainers would pull its own images: set %s=true", ryukVariable)
 	case config.HubImageNamePrefix != "":
-		return nil, errors.New("testcontainers would rename images: unset TESTCONTAINERS_HUB_IMAGE_NAME_PREFIX")
+		return nil, errors.New("testcontainers would rewrite image names: unset TESTCONTAINERS_HUB_IMAGE_NAME_PREFIX")
 	}
-	// The first connection is told to its default logger, whatever is given here.
+	// The first connection logs to testcontainers' default logger, whatever is
+	// passed here.
 	defer log.SetDefault(log.Default())
 	log.SetDefault(log.NewNoopLogger())
 	return testcontainers.NewDockerProvider(testcontainers.WithLogger(log.NewNoopLogger()))
 })
 
-// docker gives the engine. Whoever has used it closes it, which only ends the
-// connections that it keeps open for later.
+// docker returns a provider for the engine. Closing it only closes idle
+// connections.
 func docker(ctx context.Context) (*testcontainers.DockerProvider, error) {
 	type found struct {
 		engine *testcontainers.DockerProvider
 		err    error
 	}
 	looked := make(chan found, 1)
-	tasks.Go(func() { // the search takes no context
+	tasks.Go(func() { // the provider takes no context
 		engine, err := connect()
 		looked <- found{engine, err}
 	})
 	select {
 	case f := <-looked:
 		if f.err != nil {
-			return nil, fmt.Errorf("process: no Docker engine can be used; start one, or choose servers that are installed: %w", f.err)
+			return nil, fmt.Errorf("process: no usable Docker engine; start one, or use installed servers: %w", f.err)
 		}
 		return f.engine, nil
 	case <-ctx.Done():
@@ -67,8 +68,8 @@ func docker(ctx context.Context) (*testcontainers.DockerProvider, error) {
 	}
 }
 
-// Engine names the Docker engine that runs containers here. The error says why
-// there is none.
+// Engine returns the name of the Docker engine. The error says why there is
+// none.
 func Engine(ctx context.Context) (string, error) {
 	engine, err := docker(ctx)
 	if err != nil {
@@ -82,24 +83,24 @@ func Engine(ctx context.Context) (string, error) {
 	return "Docker " + v.Version, nil
 }
 
-// Each container carries who started it, so that those whose harness was killed
-// are found.
+// Each container is labelled with the harness that started it, so that those of
+// a killed harness are found.
 const (
 	runLabel     = "org.custodymq.custody"
-	harnessLabel = "org.custodymq.harness" // "pid@host name"
+	harnessLabel = "org.custodymq.harness" // "pid@hostname"
 )
 
 func labels() map[string]string {
-	host, _ := os.Hostname() // without a name, those of this machine's nameless processes are told apart by pid
+	host, _ := os.Hostname() // without a host name, processes are told apart by pid
 	return map[string]string{runLabel: "1", harnessLabel: strconv.Itoa(os.Getpid()) + "@" + host}
 }
 
-// Leftovers are the containers whose harness no longer lives.
+// Leftovers lists the containers whose harness is gone.
 func Leftovers(ctx context.Context) ([]string, error) {
 	return leftovers(ctx, func(client.APIClient, container.Summary) error { return nil })
 }
 
-// RemoveLeftovers removes them, and gives those that it has removed.
+// RemoveLeftovers removes them, and returns those it removed.
 func RemoveLeftovers(ctx context.Context) ([]string, error) {
 	return leftovers(ctx, func(docker client.APIClient, s container.Summary) error { return remove(ctx, docker, s.ID) })
 }
@@ -126,7 +127,7 @@ func leftovers(ctx context.Context, each func(client.APIClient, container.Summar
 	return names, nil
 }
 
-// orphan reports whether the harness was a process of this machine that is gone.
+// orphan reports whether the harness was a process of this machine and is gone.
 func orphan(harness string) bool {
 	host, _ := os.Hostname()
 	id, at, _ := strings.Cut(harness, "@")

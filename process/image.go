@@ -23,22 +23,23 @@ import (
 	"github.com/custodymq/custody/tasks"
 )
 
-// contained is a program in a container, which is removed when it has ended.
-// Unlike a child process it outlives a harness that is killed: see Leftovers.
-type contained struct {
-	*life
+// containerProcess is a program in a container, which is removed once it exits. Unlike
+// a child process it survives a killed harness: see Leftovers.
+type containerProcess struct {
+	*lifecycle
 	docker client.APIClient
 	id     string
 }
 
 const (
-	// orderTime bounds one order to the engine, and what follows an end.
-	orderTime = 30 * time.Second
-	// killedCode is how the engine tells of an end by SIGKILL.
-	killedCode = 128 + int64(syscall.SIGKILL)
+	// engineTimeout bounds one request to the engine, and the cleanup after an
+	// exit.
+	engineTimeout = 30 * time.Second
+	// sigkillCode is the exit code the engine reports for SIGKILL.
+	sigkillCode = 128 + int64(syscall.SIGKILL)
 )
 
-func launchContained(ctx context.Context, o ProgramOptions, log io.Writer) (*contained, error) {
+func launchContainer(ctx context.Context, o ProgramOptions, log io.Writer) (*containerProcess, error) {
 	if err := ImageExists(ctx, o.Image); err != nil {
 		return nil, err
 	}
@@ -46,9 +47,9 @@ func launchContained(ctx context.Context, o ProgramOptions, log io.Writer) (*con
 	if err != nil {
 		return nil, err
 	}
-	// The engine may carry out an order whose caller has gone, and then nobody
-	// knows the container. So each order is seen through.
-	seen, cancel := context.WithTimeout(context.WithoutCancel(ctx), orderTime)
+	// The engine may complete a request whose caller has gone, leaving an
+	// unknown container. So no request is cancelled.
+	seen, cancel := context.WithTimeout(context.WithoutCancel(ctx), engineTimeout)
 	defer cancel()
 	created, err := engine.CreateContainer(seen, request(o))
 	if err != nil {
@@ -57,9 +58,9 @@ func launchContained(ctx context.Context, o ProgramOptions, log io.Writer) (*con
 		}
 		return nil, fmt.Errorf("container of %s: %w", o.Image, err)
 	}
-	c := &contained{docker: engine.Client(), id: created.GetContainerID()}
-	c.life = &life{name: "container " + c.id[:12], signal: c.send, exited: make(chan struct{})}
-	// From here on the container lives longer than ctx.
+	c := &containerProcess{docker: engine.Client(), id: created.GetContainerID()}
+	c.lifecycle = &lifecycle{name: "container " + c.id[:12], signal: c.sendSignal, exited: make(chan struct{})}
+	// From here on the container outlives ctx.
 	living, end := context.WithCancel(context.WithoutCancel(ctx))
 	exit := c.docker.ContainerWait(living, c.id, client.ContainerWaitOptions{Condition: container.WaitConditionNextExit})
 	if _, err := c.docker.ContainerStart(seen, c.id, client.ContainerStartOptions{}); err != nil {
@@ -74,17 +75,18 @@ func launchContained(ctx context.Context, o ProgramOptions, log io.Writer) (*con
 	})
 	tasks.Go(func() {
 		e := exitOfContainer(exit)
-		rest := time.AfterFunc(orderTime, tasks.Guarded(end)) // of a log that does not end
+		rest := time.AfterFunc(engineTimeout, tasks.Guarded(end)) // in case the log does not end
 		<-logged
 		rest.Stop()
 		end()
-		c.left = remove(living, c.docker, c.id)
-		c.ended(e, o.Exited)
+		c.cleanupErr = remove(living, c.docker, c.id)
+		c.finish(e, o.Exited)
 	})
 	return c, nil
 }
 
-// request is the container that differs least from a child process.
+// request configures the container to differ as little as possible from a child
+// process.
 func request(o ProgramOptions) testcontainers.ContainerRequest {
 	return testcontainers.ContainerRequest{
 		Image:      o.Image,
@@ -111,7 +113,7 @@ func exitOfContainer(w client.ContainerWaitResult) Exit {
 		switch {
 		case r.Error != nil:
 			return Exit{Code: -1, Signal: r.Error.Message}
-		case r.StatusCode == killedCode:
+		case r.StatusCode == sigkillCode:
 			return Exit{Code: -1, Signal: syscall.SIGKILL.String()}
 		}
 		return Exit{Code: int(r.StatusCode)}
@@ -120,23 +122,23 @@ func exitOfContainer(w client.ContainerWaitResult) Exit {
 	}
 }
 
-// copyLog reads what the program prints until it has ended.
-func (c *contained) copyLog(ctx context.Context, to io.Writer) {
+// copyLog copies the program's output until it exits.
+func (c *containerProcess) copyLog(ctx context.Context, to io.Writer) {
 	stream, err := c.docker.ContainerLogs(ctx, c.id, client.ContainerLogsOptions{ShowStdout: true, ShowStderr: true, Follow: true})
 	if err == nil {
 		defer stream.Close()
 		_, err = stdcopy.StdCopy(to, to, stream)
 	}
 	if err != nil {
-		fmt.Fprintf(to, "process: no more can be read of the log of %s: %v\n", c.name, err)
+		fmt.Fprintf(to, "process: the rest of the log of %s is lost: %v\n", c.name, err)
 	}
 }
 
-// remove is done whether or not ctx has ended.
+// remove removes a container even after ctx has ended.
 func remove(ctx context.Context, docker client.APIClient, id string) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), orderTime)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), engineTimeout)
 	defer cancel()
-	defer docker.Close() // of what it keeps open for the next order
+	defer docker.Close() // closes idle connections
 	_, err := docker.ContainerRemove(ctx, id, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
 	if err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("process: remove container %s: %w", id[:12], err)
@@ -144,8 +146,9 @@ func remove(ctx context.Context, docker client.APIClient, id string) error {
 	return nil
 }
 
-// send delivers a signal; a container stops and continues as a whole.
-func (c *contained) send(ctx context.Context, sig syscall.Signal) error {
+// sendSignal delivers a signal; pausing and continuing apply to the whole
+// container.
+func (c *containerProcess) sendSignal(ctx context.Context, sig syscall.Signal) error {
 	var err error
 	switch sig {
 	case syscall.SIGSTOP:
@@ -164,12 +167,13 @@ func (c *contained) send(ctx context.Context, sig syscall.Signal) error {
 	return nil
 }
 
-// Pause returns when every process in the container is frozen.
-func (c *contained) Pause(ctx context.Context) error { return c.send(ctx, syscall.SIGSTOP) }
+// Pause returns once every process in the container is frozen.
+func (c *containerProcess) Pause(ctx context.Context) error {
+	return c.sendSignal(ctx, syscall.SIGSTOP)
+}
 
-// ImageExists says whether a program can be run from the image now. The error
-// says what is missing and how to get it; nothing is ever fetched from a
-// registry.
+// ImageExists reports whether a program can be run from a local image. The
+// error says what is missing and how to get it; nothing is ever pulled.
 func ImageExists(ctx context.Context, image string) error {
 	engine, err := docker(ctx)
 	if err != nil {
@@ -183,32 +187,32 @@ func ImageExists(ctx context.Context, image string) error {
 		if strings.HasPrefix(image, "custody/") {
 			how = "make images"
 		}
-		return fmt.Errorf("process: no image %s on this machine; get it by: %s", image, how)
+		return fmt.Errorf("process: no image %s on this machine; get it with: %s", image, how)
 	case err != nil:
 		return fmt.Errorf("process: image %s: %w", image, err)
 	}
 	return nil
 }
 
-// versions are what ImageVersion was told.
+// versions caches ImageVersion.
 var versions sync.Map
 
-// ImageVersion is what a program of the image prints, such as redis-server
-// --version. It is asked once in the life of this process.
+// ImageVersion returns what a program in the image prints, such as for
+// redis-server --version. It runs once per process.
 func ImageVersion(ctx context.Context, image, path string, args ...string) (string, error) {
 	command := strings.Join(append([]string{image, path}, args...), " ")
 	if said, ok := versions.Load(command); ok {
 		return said.(string), nil
 	}
 	var out bytes.Buffer
-	c, err := launchContained(ctx, ProgramOptions{Image: image, Path: path, Args: args}, &out)
+	c, err := launchContainer(ctx, ProgramOptions{Image: image, Path: path, Args: args}, &out)
 	if err != nil {
 		return "", fmt.Errorf("process: version of %s: %w", command, err)
 	}
 	select {
 	case <-c.Exited():
 	case <-ctx.Done():
-		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), orderTime)
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), engineTimeout)
 		defer cancel()
 		return "", fmt.Errorf("process: version of %s: %w", command, errors.Join(context.Cause(ctx), c.Kill(last)))
 	}

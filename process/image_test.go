@@ -21,7 +21,8 @@ import (
 
 const redisImage = "custody/redis:trixie"
 
-// needsImage skips a test, or fails it where everything must be there.
+// needsImage skips a test without the image, or fails it if everything is
+// required.
 func needsImage(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -30,7 +31,7 @@ func needsImage(t *testing.T) context.Context {
 	return ctx
 }
 
-// docker runs the command line client, which knows nothing of the code under test.
+// docker runs the command line client, independently of the code under test.
 func docker(t *testing.T, args ...string) string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "docker", args...).CombinedOutput()
@@ -40,7 +41,7 @@ func docker(t *testing.T, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// containersOf are those that a process has started and that are still there.
+// containersOf returns the containers that a process started.
 func containersOf(t *testing.T, pid int) []string {
 	t.Helper()
 	host, err := os.Hostname()
@@ -57,7 +58,7 @@ func nothingLeft(t *testing.T) {
 	}
 }
 
-// redis is a server in a container, with its data in a folder of this machine.
+// redis is a server in a container, with its data in a directory of the host.
 type redis struct {
 	address string
 	start   process.StartFunc
@@ -86,7 +87,7 @@ func newRedis(t *testing.T) redis {
 	return r
 }
 
-// ask sends one command and compares the last line of the answer.
+// ask sends one command and compares the last line of the reply.
 func (r redis) ask(ctx context.Context, command, want string) error {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", r.address)
 	if err != nil {
@@ -102,7 +103,7 @@ func (r redis) ask(ctx context.Context, command, want string) error {
 	}
 	lines := bufio.NewScanner(conn)
 	for lines.Scan() {
-		if !strings.HasPrefix(lines.Text(), "$") { // a length, and then the value
+		if !strings.HasPrefix(lines.Text(), "$") { // a length, then the value
 			break
 		}
 	}
@@ -161,7 +162,7 @@ func TestContainerThatDoesNotObey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	short, cancel := context.WithTimeout(ctx, 100*time.Millisecond) // the first process of a container ignores SIGTERM
+	short, cancel := context.WithTimeout(ctx, 100*time.Millisecond) // PID 1 of a container ignores SIGTERM
 	defer cancel()
 	if err := p.Stop(short); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("stop gave %v, want that it had no orderly end", err)

@@ -10,29 +10,29 @@ import (
 	"time"
 )
 
-// Pool keeps servers that no run has struck, so that the next run which needs
-// the same one does not wait for its start. A server is used by one run at a
-// time. Safe for concurrent use; a nil Pool keeps nothing.
+// Pool keeps servers that no run has struck, to spare the next run the start. A
+// server is used by one run at a time. Safe for concurrent use; a nil Pool
+// keeps nothing.
 type Pool struct {
 	mu     sync.Mutex
 	idle   map[string][]Kept
 	closed bool
 }
 
-// Kept is a server as a Pool sees it.
+// Kept is a server in a Pool.
 type Kept interface {
-	Untouched() bool // it runs, and nothing has struck or changed it
+	Untouched() bool // running, and neither struck nor changed
 	Close(ctx context.Context) error
 }
 
-// idleLimit is how many servers of one key wait for their next run.
-const idleLimit = 4
+// maxIdle bounds the idle servers per key.
+const maxIdle = 4
 
-// NewPool makes an empty pool. Its user closes it.
+// NewPool returns an empty pool. The caller closes it.
 func NewPool() *Pool { return &Pool{idle: make(map[string][]Kept)} }
 
-// Take gives a server that was put back under the same key, which names
-// everything that makes two servers alike; ok is false if there is none.
+// Take returns a server that was put under the same key, which holds everything
+// that makes two servers interchangeable. ok is false if there is none.
 func Take[S Kept](ctx context.Context, p *Pool, key string) (kept S, ok bool) {
 	for {
 		next := p.take(key)
@@ -42,7 +42,7 @@ func Take[S Kept](ctx context.Context, p *Pool, key string) (kept S, ok bool) {
 		if kept, ok := next.(S); ok && kept.Untouched() {
 			return kept, true
 		}
-		_ = next.Close(ctx) // it ended while it was idle, which no run has to hear of
+		_ = next.Close(ctx) // it exited while idle, which is no concern of a run
 	}
 }
 
@@ -61,8 +61,8 @@ func (p *Pool) take(key string) Kept {
 	return last
 }
 
-// Put gives a server back after a run. One that was struck, or for which there
-// is no room, is closed.
+// Put returns a server after a run. It is closed if it was struck or there is
+// no room.
 func (p *Pool) Put(ctx context.Context, key string, s Kept) error {
 	if p == nil || !s.Untouched() || !p.keep(key, s) {
 		return s.Close(ctx)
@@ -73,14 +73,14 @@ func (p *Pool) Put(ctx context.Context, key string, s Kept) error {
 func (p *Pool) keep(key string, s Kept) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed || len(p.idle[key]) >= idleLimit {
+	if p.closed || len(p.idle[key]) >= maxIdle {
 		return false
 	}
 	p.idle[key] = append(p.idle[key], s)
 	return true
 }
 
-// Idle is how many servers wait.
+// Idle returns the number of idle servers.
 func (p *Pool) Idle() int {
 	if p == nil {
 		return 0
@@ -94,16 +94,16 @@ func (p *Pool) Idle() int {
 	return n
 }
 
-// closeBound bounds the end of the servers that were kept.
-const closeBound = 30 * time.Second
+// closeTimeout bounds closing the idle servers.
+const closeTimeout = 30 * time.Second
 
-// Close ends every server that waits, also after ctx has ended; none is kept
-// from then on.
+// Close closes all idle servers, even after ctx has ended; none is kept from
+// then on.
 func (p *Pool) Close(ctx context.Context) error {
 	if p == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeBound)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
 	p.mu.Lock()
 	p.closed = true
@@ -119,13 +119,13 @@ func (p *Pool) Close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Folder makes a private folder for a server that may outlive the run which
-// starts it; remove it when the server is closed. Its name begins like that of
-// a run's folder, so that one a killed harness left behind is found again.
+// Folder creates a private directory for a server that may outlive its run;
+// remove it once the server is closed. Its prefix is that of a run's directory,
+// so that one left behind by a killed harness is found.
 func Folder() (string, error) {
 	dir, err := os.MkdirTemp("", folderLabel)
 	if err != nil {
-		return "", fmt.Errorf("process: a private folder for a server: %w", err)
+		return "", fmt.Errorf("process: create a server's private directory: %w", err)
 	}
 	return filepath.Abs(dir)
 }

@@ -10,29 +10,29 @@ import (
 	"syscall"
 )
 
-// Port is a TCP port of 127.0.0.1 that is one server's until it is closed,
-// whether the server runs or not: a socket is bound to it and never listens.
-// Linux lets a server that sets SO_REUSEADDR, as they all do to be started
-// again, bind beside it; whoever looks for a free port finds it taken.
+// Port reserves a TCP port on 127.0.0.1 for one server until closed, whether
+// the server runs or not: a socket is bound to it and never listens. Linux lets
+// a server with SO_REUSEADDR, which they all set to be restartable, bind beside
+// it; others find the port taken.
 type Port struct {
-	Address string // host and port
+	Address string // host:port
 	held    *os.File
 }
 
-// The ports that servers get lie below those that Linux gives to outgoing
-// connections (from 32768), which any of these could take.
+// The ports lie below Linux's ephemeral range (from 32768), from which any
+// outgoing connection could take one.
 const (
 	firstPort = 20000
 	ports     = 12000
 )
 
-// FreePort takes a port that nobody has. One that its user does not close is
-// given back when it is garbage.
+// FreePort reserves a free port. One that is not closed is released by the
+// garbage collector.
 func FreePort() (*Port, error) {
 	var last error
 	for range 100 {
 		number := firstPort + rand.IntN(ports)
-		held, err := hold(number)
+		held, err := bind(number)
 		if err == nil {
 			return &Port{net.JoinHostPort("127.0.0.1", strconv.Itoa(number)), held}, nil
 		}
@@ -41,9 +41,9 @@ func FreePort() (*Port, error) {
 	return nil, fmt.Errorf("process: no free port between %d and %d: %w", firstPort, firstPort+ports-1, last)
 }
 
-// hold binds without SO_REUSEADDR, which succeeds only where nobody else is
-// bound, and sets it for those that come.
-func hold(number int) (*os.File, error) {
+// bind binds without SO_REUSEADDR, which succeeds only if the port is free, and
+// then sets it for the server.
+func bind(number int) (*os.File, error) {
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
@@ -59,11 +59,11 @@ func hold(number int) (*os.File, error) {
 	return held, nil
 }
 
-// Number of the port, in decimal.
+// Number returns the port in decimal.
 func (p *Port) Number() string {
 	_, number, _ := net.SplitHostPort(p.Address)
 	return number
 }
 
-// Close gives the port back.
+// Close releases the port.
 func (p *Port) Close() error { return p.held.Close() }

@@ -18,7 +18,7 @@ func TestPortIsKept(t *testing.T) {
 	}
 	taken := func(when string) {
 		t.Helper()
-		if other, err := hold(number); err == nil {
+		if other, err := bind(number); err == nil {
 			other.Close()
 			t.Errorf("somebody else could take the port %s", when)
 		}
@@ -42,7 +42,7 @@ func TestPortIsKept(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, c := range []interface{ Close() error }{l, server, client} { // the server first: it keeps TIME_WAIT
+		for _, c := range []interface{ Close() error }{l, server, client} { // the server first, which then keeps TIME_WAIT
 			if err := c.Close(); err != nil {
 				t.Error(err)
 			}
@@ -70,7 +70,7 @@ func TestPortIsGivenBack(t *testing.T) {
 	if err := port.Close(); err != nil {
 		t.Fatal(err)
 	}
-	again, err := hold(number)
+	again, err := bind(number)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,43 +13,42 @@ import (
 	"github.com/custodymq/custody/tasks"
 )
 
-// Process is a started part that can be struck. Its methods are safe for
-// concurrent use, and each returns when its effect is certain.
+// Process is a running part of a run that can be struck. Its methods are safe
+// for concurrent use; each returns when its effect is certain.
 type Process interface {
-	Kill(ctx context.Context) error // at once, as SIGKILL does
-	Stop(ctx context.Context) error // in order; killed when ctx ends first, and that is the error
+	Kill(ctx context.Context) error // SIGKILL
+	Stop(ctx context.Context) error // SIGTERM; on ctx's end SIGKILL, and an error
 	Pause(ctx context.Context) error
 	Continue(ctx context.Context) error
-	Exited() <-chan struct{} // closed when it has ended and nothing more comes of it
+	Exited() <-chan struct{} // closed once it has exited and its output was read
 	Exit() Exit              // valid once Exited is closed
 }
 
-// Exit says how a process ended.
+// Exit is how a process ended.
 type Exit struct {
-	Code    int    // -1 when ended by a signal
+	Code    int    // -1 if killed by a signal
 	Signal  string // "killed"
-	Ordered bool   // by Kill or Stop
+	Ordered bool   // requested by Kill or Stop
 }
 
 var killed = syscall.SIGKILL.String()
 
-// life is what every Process has in common: how it is ended and awaited.
-type life struct {
+// lifecycle is what every Process has in common: how it is ended and awaited.
+type lifecycle struct {
 	name string // "process 4711"
-	// signal delivers one; os.ErrProcessDone when nobody is there to take it.
-	signal  func(ctx context.Context, sig syscall.Signal) error
-	exited  chan struct{}
-	exit    Exit
-	left    error        // what could not be cleaned up; valid once exited is closed
-	ordered atomic.Int32 // the signal of the first order to end; an orderly one takes its place
+	// signal delivers one; os.ErrProcessDone if the process is gone.
+	signal     func(ctx context.Context, sig syscall.Signal) error
+	exited     chan struct{}
+	exit       Exit
+	cleanupErr error        // cleanup failure; valid once exited is closed
+	orderedBy  atomic.Int32 // signal of the first request to end; SIGTERM is overridden by SIGKILL
 }
 
-// ErrNotRunning: an order found no process. It had ended by itself, or was never
-// started.
+// ErrNotRunning: the process had exited by itself, or was never started.
 var ErrNotRunning = errors.New("process: the process was not running")
 
-// Strike gives an order to a process. The error wraps ErrNotRunning when nobody
-// was there to take it, also if it ended by itself just then.
+// Strike applies order to a process. The error wraps ErrNotRunning if there was
+// none to strike, or if it exited by itself at that moment.
 func Strike(ctx context.Context, p Process, order func(Process, context.Context) error) error {
 	if !running(p) {
 		return ErrNotRunning
@@ -73,10 +72,10 @@ func running(p Process) bool {
 	}
 }
 
-// ended tells of the end, and only then closes Exited.
-func (l *life) ended(e Exit, tell func(Exit)) {
-	switch syscall.Signal(l.ordered.Load()) {
-	case syscall.SIGKILL: // whoever was killed by us cannot have ended in any other way
+// finish reports the exit, and only then closes Exited.
+func (l *lifecycle) finish(e Exit, tell func(Exit)) {
+	switch syscall.Signal(l.orderedBy.Load()) {
+	case syscall.SIGKILL: // a process we killed cannot have ended in any other way
 		e.Ordered = e.Signal == killed
 	case syscall.SIGTERM:
 		e.Ordered = true
@@ -88,18 +87,18 @@ func (l *life) ended(e Exit, tell func(Exit)) {
 	close(l.exited)
 }
 
-// Exited is closed when it has ended and its last output was read.
-func (l *life) Exited() <-chan struct{} { return l.exited }
+// Exited is closed once the process has exited and its last output was read.
+func (l *lifecycle) Exited() <-chan struct{} { return l.exited }
 
-// Exit says how it ended; valid once Exited is closed.
-func (l *life) Exit() Exit { return l.exit }
+// Exit is valid once Exited is closed.
+func (l *lifecycle) Exit() Exit { return l.exit }
 
-// Kill sends SIGKILL and returns when it has ended.
-func (l *life) Kill(ctx context.Context) error { return l.end(ctx, syscall.SIGKILL) }
+// Kill sends SIGKILL and waits for the exit.
+func (l *lifecycle) Kill(ctx context.Context) error { return l.end(ctx, syscall.SIGKILL) }
 
-// Stop sends SIGTERM and waits for an orderly end. When ctx ends first it is
-// killed, and that is the error.
-func (l *life) Stop(ctx context.Context) error {
+// Stop sends SIGTERM and waits for the exit. If ctx ends first the process is
+// killed and Stop returns an error.
+func (l *lifecycle) Stop(ctx context.Context) error {
 	err := l.end(ctx, syscall.SIGTERM)
 	if err == nil {
 		return nil
@@ -109,30 +108,30 @@ func (l *life) Stop(ctx context.Context) error {
 	return errors.Join(fmt.Errorf("process: no orderly end, killed: %w", err), l.end(last, syscall.SIGKILL))
 }
 
-func (l *life) end(ctx context.Context, sig syscall.Signal) error {
+func (l *lifecycle) end(ctx context.Context, sig syscall.Signal) error {
 	if sig == syscall.SIGTERM {
-		l.ordered.Store(int32(sig))
+		l.orderedBy.Store(int32(sig))
 	} else {
-		l.ordered.CompareAndSwap(0, int32(sig))
+		l.orderedBy.CompareAndSwap(0, int32(sig))
 	}
 	if err := l.signal(ctx, sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
-	_ = l.signal(ctx, syscall.SIGCONT) // a stopped process cannot obey SIGTERM
+	_ = l.signal(ctx, syscall.SIGCONT) // a stopped process cannot handle SIGTERM
 	select {
 	case <-l.exited:
-		return l.left
+		return l.cleanupErr
 	case <-ctx.Done():
 		return fmt.Errorf("process: %s did not end: %w", l.name, context.Cause(ctx))
 	}
 }
 
 // Continue sends SIGCONT.
-func (l *life) Continue(ctx context.Context) error { return l.signal(ctx, syscall.SIGCONT) }
+func (l *lifecycle) Continue(ctx context.Context) error { return l.signal(ctx, syscall.SIGCONT) }
 
 // process is an operating system process that dies with this one.
 type process struct {
-	*life
+	*lifecycle
 	cmd *exec.Cmd
 }
 
@@ -144,13 +143,13 @@ func startProcess(cmd *exec.Cmd, ended func(Exit)) (*process, error) {
 		return nil, err
 	}
 	name := fmt.Sprintf("process %d", cmd.Process.Pid)
-	p := &process{cmd: cmd, life: &life{name: name, exited: make(chan struct{}), signal: func(_ context.Context, sig syscall.Signal) error {
+	p := &process{cmd: cmd, lifecycle: &lifecycle{name: name, exited: make(chan struct{}), signal: func(_ context.Context, sig syscall.Signal) error {
 		if err := cmd.Process.Signal(sig); err != nil {
 			return fmt.Errorf("process: %s to %s: %w", sig, name, err)
 		}
 		return nil
 	}}}
-	tasks.Go(func() { p.ended(exitOf(cmd, cmd.Wait()), ended) })
+	tasks.Go(func() { p.finish(exitOf(cmd, cmd.Wait()), ended) })
 	return p, nil
 }
 
@@ -165,10 +164,10 @@ func exitOf(cmd *exec.Cmd, err error) Exit {
 	return Exit{Code: state.ExitCode()}
 }
 
-// PID of the process.
+// PID returns the process ID.
 func (p *process) PID() int { return p.cmd.Process.Pid }
 
-// Pause sends SIGSTOP and returns when every thread has stopped.
+// Pause sends SIGSTOP and returns once every thread has stopped.
 func (p *process) Pause(ctx context.Context) error {
 	if err := p.signal(ctx, syscall.SIGSTOP); err != nil {
 		return err

@@ -14,28 +14,27 @@ import (
 
 // ProgramOptions of one program.
 type ProgramOptions struct {
-	// Image runs the program in a container of it, which is in this machine's
-	// network, belongs to this process's user and has Dir at the same path, so
-	// that nothing else differs: not the command line, not the addresses, not
-	// the files. Empty: the program is installed on this machine.
+	// Image runs the program in a container with the host's network, this
+	// process's user and Dir at the same path, so that command line, addresses
+	// and files are the same. Empty for a program installed on this machine.
 	Image string
-	Path  string // a file, or a name that is looked up in PATH
+	Path  string // a file, or a name looked up in PATH
 	Args  []string
-	// Env is the whole environment; nil is the parent's. In a container it is
+	// Env is the whole environment; nil for the parent's. In a container it is
 	// added to the image's.
 	Env []string
-	// Dir is the working directory; empty is the parent's. In a container it is
-	// the only folder of this machine, and empty is none.
+	// Dir is the working directory; empty for the parent's. In a container it
+	// is the only directory of the host, and empty is none.
 	Dir string
 	Log io.Writer
-	// Ready is called again and again until it returns nil: then the program
-	// serves. Each call has a deadline of its own.
+	// Ready is polled until it returns nil, which means that the program
+	// serves. Each call has its own deadline.
 	Ready func(ctx context.Context) error
 	// Exited is called once, when the process is reaped.
 	Exited func(Exit)
 }
 
-// How often and how long a starting program is asked whether it is ready.
+// Interval and deadline of readiness checks.
 const (
 	readyEvery = 10 * time.Millisecond
 	readyCall  = 2 * time.Second
@@ -44,13 +43,12 @@ const (
 // program is a Process that can be waited for.
 type program interface {
 	Process
-	becomes(ctx context.Context, ready func(context.Context) error) error
+	awaitReady(ctx context.Context, ready func(context.Context) error) error
 }
 
 // StartProgram runs a program as a child process, or in a container, and
-// returns when it is ready. A program that ends before, or is not ready when
-// ctx ends, is an error that quotes the end of its log; then nothing of it is
-// left.
+// returns once it is ready. If it exits before, or is not ready when ctx ends,
+// it is removed and the error quotes the end of its log.
 func StartProgram(ctx context.Context, o ProgramOptions) (Process, error) {
 	name := filepath.Base(o.Path)
 	said := &tail{to: o.Log}
@@ -58,7 +56,7 @@ func StartProgram(ctx context.Context, o ProgramOptions) (Process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("process: start %s: %w", name, err)
 	}
-	if err := p.becomes(ctx, o.Ready); err != nil {
+	if err := p.awaitReady(ctx, o.Ready); err != nil {
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 15*time.Second)
 		defer cancel()
 		return nil, fmt.Errorf("process: %s did not become ready: %w; its log ends: %s", name, errors.Join(err, p.Kill(last)), said)
@@ -68,14 +66,14 @@ func StartProgram(ctx context.Context, o ProgramOptions) (Process, error) {
 
 func launch(ctx context.Context, o ProgramOptions, log io.Writer) (program, error) {
 	if o.Image != "" {
-		return launchContained(ctx, o, log)
+		return launchContainer(ctx, o, log)
 	}
 	cmd := exec.Command(o.Path, o.Args...)
 	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = o.Env, o.Dir, log, log
 	return startProcess(cmd, o.Exited)
 }
 
-func (l *life) becomes(ctx context.Context, ready func(context.Context) error) error {
+func (l *lifecycle) awaitReady(ctx context.Context, ready func(context.Context) error) error {
 	tick := time.NewTicker(readyEvery)
 	defer tick.Stop()
 	for {
@@ -88,14 +86,14 @@ func (l *life) becomes(ctx context.Context, ready func(context.Context) error) e
 		select {
 		case <-tick.C:
 		case <-l.exited:
-			return fmt.Errorf("it ended (exit code %d %s)", l.exit.Code, l.exit.Signal)
+			return fmt.Errorf("it exited (exit code %d %s)", l.exit.Code, l.exit.Signal)
 		case <-ctx.Done():
 			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
 		}
 	}
 }
 
-// tail passes a log on and remembers its end.
+// tail forwards a log and keeps its end.
 type tail struct {
 	to  io.Writer
 	mu  sync.Mutex

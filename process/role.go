@@ -15,18 +15,24 @@ import (
 	"github.com/custodymq/custody/tasks"
 )
 
-// Role is what a re-executed binary can become. Start is the first call; the
-// other methods may be called from then on, each in a goroutine of its own.
+// Role is what a re-executed binary can become. Start is called first; the
+// other methods may be called afterwards, each in its own goroutine.
 type Role struct {
+	// An error of Start ends the process with code 1; one that wraps ErrUnfit with
+	// tasks.ExitUnmeasured.
 	Start   func(ctx context.Context, config json.RawMessage, p *Parent) error
 	Methods map[string]func(ctx context.Context, params json.RawMessage) (any, error)
-	// Stop ends it in order, on SIGTERM or when the parent is gone.
+	// Stop shuts down, on SIGTERM or when the parent is gone.
 	Stop func(ctx context.Context) error
 }
 
-// Parent is the way back to the process that started this one.
+// ErrUnfit: the machine does not give a role what it needs (a free port, space,
+// files, memory, time). That a role did not start is then no fault of its own.
+var ErrUnfit = errors.New("the machine does not give what is needed")
+
+// Parent is the connection to the process that started this one.
 type Parent struct {
-	// Events is the pipe for evidence: one whole line a write.
+	// Events is the evidence pipe; each Write must be one whole line.
 	Events io.Writer
 	mu     sync.Mutex
 	out    io.Writer
@@ -34,8 +40,8 @@ type Parent struct {
 	asking map[uint64]chan reply
 }
 
-// Ask has the parent do something and waits for its answer. When ctx ends
-// first, or the parent's answer never comes, it may or may not have been done.
+// Ask sends a request to the parent and waits for the answer. If ctx ends
+// first, or no answer ever comes, the request may or may not have been served.
 func (p *Parent) Ask(ctx context.Context, question string, params, result any) error {
 	raw, err := json.Marshal(params)
 	if err != nil {
@@ -53,7 +59,7 @@ func (p *Parent) Ask(ctx context.Context, question string, params, result any) e
 		delete(p.asking, id)
 	}()
 	if err := p.send(reply{ID: id, Ask: question, Result: raw}); err != nil {
-		return fmt.Errorf("process: ask for %s: %w", question, err)
+		return fmt.Errorf("process: request %s: %w", question, err)
 	}
 	select {
 	case a := <-answered:
@@ -69,8 +75,8 @@ func (p *Parent) Ask(ctx context.Context, question string, params, result any) e
 	}
 }
 
-// answered hands an answer to whoever waits for it.
-func (p *Parent) answered(params json.RawMessage) {
+// deliverAnswer passes an answer to the goroutine waiting for it.
+func (p *Parent) deliverAnswer(params json.RawMessage) {
 	var a reply
 	if json.Unmarshal(params, &a) != nil {
 		return
@@ -83,8 +89,8 @@ func (p *Parent) answered(params json.RawMessage) {
 	}
 }
 
-// Notify tells the parent something that it did not ask for. It has been
-// written when Notify returns.
+// Notify sends the parent a notification, which has been written when it
+// returns.
 func (p *Parent) Notify(note string, value any) error {
 	raw, err := json.Marshal(value)
 	if err != nil {
@@ -104,15 +110,14 @@ func (p *Parent) send(r reply) error {
 	return err
 }
 
-// RunRole turns this process into a child if the environment says so: it then
-// serves until it is stopped and never returns. Call it first in main and in
-// TestMain.
+// RunRole turns this process into a child if the environment says so: it serves
+// until stopped and never returns. Call it first in main and in TestMain.
 func RunRole(roles map[string]func() Role) {
 	name := os.Getenv(RoleVariable)
 	if name == "" {
 		return
 	}
-	if err := os.Unsetenv(RoleVariable); err != nil { // its own children are not this role
+	if err := os.Unsetenv(RoleVariable); err != nil { // its own children have no role
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
@@ -131,13 +136,13 @@ func RunRole(roles map[string]func() Role) {
 func serve(role Role) error {
 	commands, out, events := os.NewFile(3, "commands"), os.NewFile(4, "replies"), os.NewFile(5, "events")
 	if commands == nil || out == nil || events == nil {
-		return errors.New("process: a role is started by its parent, with its three pipes")
+		return errors.New("process: a role must be started by its parent, with three pipes")
 	}
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer cancel()
 	p := &Parent{Events: events, out: out, asking: map[uint64]chan reply{}}
 	defer tasks.OnPanic(func(err error) {
-		_ = p.send(reply{Note: panicNote, Error: err.Error()}) // a parent that is gone hears nothing
+		_ = p.send(reply{Note: panicNote, Error: err.Error()}) // fails if the parent is gone
 		os.Exit(tasks.ExitUnmeasured)
 	})()
 	lines := make(chan []byte)
@@ -159,16 +164,21 @@ func serve(role Role) error {
 			}
 			var c call
 			if err := json.Unmarshal(line, &c); err != nil {
-				return fmt.Errorf("process: a command that is no JSON: %w", err)
+				return fmt.Errorf("process: invalid JSON in a command: %w", err)
 			}
 			if c.Method == "start" {
-				if err := answer(p, c, func() (any, error) { return nil, role.Start(ctx, c.Params, p) }); err != nil {
-					return err
+				var failed error
+				err := answer(p, c, func() (any, error) { failed = role.Start(ctx, c.Params, p); return nil, failed })
+				switch {
+				case errors.Is(failed, ErrUnfit):
+					os.Exit(tasks.ExitUnmeasured)
+				case err != nil || failed != nil:
+					return errors.Join(err, failed)
 				}
 				continue
 			}
 			if c.Method == answerMethod {
-				p.answered(c.Params)
+				p.deliverAnswer(c.Params)
 				continue
 			}
 			method, ok := role.Methods[c.Method]
@@ -180,7 +190,7 @@ func serve(role Role) error {
 					return method(ctx, c.Params)
 				})
 				if err != nil {
-					cancel() // the parent does not hear us any more
+					cancel() // the parent no longer reads
 				}
 			})
 		}

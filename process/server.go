@@ -10,40 +10,40 @@ import (
 	"github.com/custodymq/custody/evidence"
 )
 
-// Server is the server of a system under test, whatever runs it: a Process that
-// can be started again with the same address and the same data. It records its
-// life in the evidence of the run that it is attached to.
+// Server is the server of a system under test, however it is run: a Process
+// that can be restarted with the same address and data. It records its starts
+// and exits in the evidence of the run it is attached to.
 //
 // Its methods are safe for concurrent use.
 type Server struct {
 	actor string
 	start StartFunc
 
-	order   sync.Mutex // one order to the process at a time
+	order   sync.Mutex // serialises operations on the process
 	process Process
 	touched bool
-	ports   []*Port // nil once it is closed
+	ports   []*Port // nil once closed
 
-	mu   sync.Mutex // of the run that it is attached to
+	mu   sync.Mutex // of the run it is attached to
 	sink evidence.Sink
 	log  io.WriteCloser
 }
 
-// StartFunc starts a server's process. log takes what it prints, and exited
-// must be called once when it has ended. The partitions of its store, its own
-// first, are recorded with the start; nil where it has none.
+// StartFunc starts a server's process. log receives its output; exited must be
+// called once when it has ended. partitions are those of its store, its own
+// first, recorded with the start; nil if there are none.
 type StartFunc func(ctx context.Context, log io.Writer, exited func(Exit)) (p Process, partitions []string, err error)
 
-// NewServer makes a server that is attached to a run and not started yet. The
-// ports are its own from then on.
+// NewServer returns a server attached to a run and not yet started. It takes
+// ownership of the ports.
 func NewServer(actor string, sink evidence.Sink, log io.WriteCloser, start StartFunc, ports ...*Port) *Server {
 	return &Server{actor: actor, start: start, ports: ports, sink: sink, log: log}
 }
 
-// Attach gives what happens from now on to another run.
+// Attach directs events and log to another run from now on.
 func (s *Server) Attach(sink evidence.Sink, log io.WriteCloser) {
 	s.attach(sink, log)
-	sink.Record(evidence.Event{Kind: evidence.ProcessStarted, Actor: s.actor, Reason: "kept from an earlier run, which had not struck it"})
+	sink.Record(evidence.Event{Kind: evidence.ProcessStarted, Actor: s.actor, Reason: "reused from an earlier run that did not strike it"})
 }
 
 func (s *Server) attach(sink evidence.Sink, log io.WriteCloser) {
@@ -52,7 +52,7 @@ func (s *Server) attach(sink evidence.Sink, log io.WriteCloser) {
 	s.sink, s.log = sink, log
 }
 
-// Detach ends the run's part in this server, and closes the run's log.
+// Detach ends the run's use of the server and closes the run's log.
 func (s *Server) Detach() error {
 	s.mu.Lock()
 	log := s.log
@@ -64,7 +64,7 @@ func (s *Server) Detach() error {
 	return log.Close()
 }
 
-// Write takes what the process prints, whichever run is attached.
+// Write appends to the log of the attached run.
 func (s *Server) Write(b []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -83,48 +83,51 @@ func (s *Server) record(e evidence.Event) {
 	}
 }
 
-// Restart starts the process, which must have ended.
+// Restart starts the process, which must have exited.
 func (s *Server) Restart(ctx context.Context) error {
 	s.order.Lock()
 	defer s.order.Unlock()
 	if running(s.process) {
-		return fmt.Errorf("process: restart %s: it still runs: kill it or shut it down first", s.actor)
+		return fmt.Errorf("process: restart %s: still running: kill it or shut it down first", s.actor)
 	}
-	l := &incarnation{of: s}
+	l := &run{of: s}
 	p, partitions, err := s.start(ctx, s, l.exited)
-	if err != nil {
-		return err // it never served: its end is no event of the system's
+	if fell := (*StartError)(nil); errors.As(err, &fell) && fell.ByItself() {
+		s.record(evidence.Event{Kind: evidence.ProcessExited, Exit: &evidence.ExitInfo{Code: fell.Exit.Code}, Reason: fell.Error()})
 	}
-	s.touched = s.touched || s.process != nil // it has ended once
+	if err != nil {
+		return err // it never served, so that we ended it is no event of the system
+	}
+	s.touched = s.touched || s.process != nil // a restarted server counts as touched
 	s.process = p
 	l.started(partitions)
 	return nil
 }
 
-// incarnation is one process of a server: its life begins when the process serves, and its
-// end is recorded after its beginning.
-type incarnation struct {
+// run is one process of a server. It counts as started once it serves; its exit
+// is recorded after its start.
+type run struct {
 	of *Server
 
-	mu      sync.Mutex
-	serving bool
-	early   *Exit // before it was known to serve
+	mu        sync.Mutex
+	serving   bool
+	earlyExit *Exit // exit before it served
 }
 
-func (l *incarnation) started(partitions []string) {
+func (l *run) started(partitions []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.of.record(evidence.Event{Kind: evidence.ProcessStarted, Partitions: partitions})
-	if l.serving = true; l.early != nil {
-		l.of.recordExit(*l.early)
+	if l.serving = true; l.earlyExit != nil {
+		l.of.recordExit(*l.earlyExit)
 	}
 }
 
-func (l *incarnation) exited(e Exit) {
+func (l *run) exited(e Exit) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.serving {
-		l.early = &e
+		l.earlyExit = &e
 		return
 	}
 	l.of.recordExit(e)
@@ -134,33 +137,33 @@ func (s *Server) recordExit(e Exit) {
 	s.record(evidence.Event{Kind: evidence.ProcessExited, Exit: &evidence.ExitInfo{Code: e.Code, Signal: e.Signal, Ordered: e.Ordered}})
 }
 
-// Running says whether the process lives; a paused one does.
+// Running reports whether the process is alive; a paused one is.
 func (s *Server) Running() bool {
 	s.order.Lock()
 	defer s.order.Unlock()
 	return running(s.process)
 }
 
-// Untouched says that it runs and that nobody has killed, stopped or paused it.
+// Untouched reports whether it runs and was never killed, stopped or paused.
 func (s *Server) Untouched() bool {
 	s.order.Lock()
 	defer s.order.Unlock()
 	return running(s.process) && !s.touched
 }
 
-// Kill ends the process at once.
+// Kill sends SIGKILL.
 func (s *Server) Kill(ctx context.Context) error { return s.strike(ctx, Process.Kill) }
 
 // Shutdown ends the process in order.
 func (s *Server) Shutdown(ctx context.Context) error { return s.strike(ctx, Process.Stop) }
 
-// Pause stops the process without ending it.
+// Pause sends SIGSTOP.
 func (s *Server) Pause(ctx context.Context) error { return s.strike(ctx, Process.Pause) }
 
-// Continue lets a paused process go on.
+// Continue sends SIGCONT.
 func (s *Server) Continue(ctx context.Context) error { return s.strike(ctx, Process.Continue) }
 
-// strike gives an order to the process that there is now: see Strike.
+// strike applies do to the current process: see Strike.
 func (s *Server) strike(ctx context.Context, do func(Process, context.Context) error) error {
 	s.order.Lock()
 	defer s.order.Unlock()
@@ -168,8 +171,7 @@ func (s *Server) strike(ctx context.Context, do func(Process, context.Context) e
 	return Strike(ctx, s.process, do)
 }
 
-// Close ends the process, whatever state it is in, and the run's part in it,
-// and gives its ports back.
+// Close ends the process in any state, detaches the run and releases the ports.
 func (s *Server) Close(ctx context.Context) error {
 	var errs []error
 	if s.Running() {

@@ -13,7 +13,7 @@ import (
 	"github.com/custodymq/custody/process"
 )
 
-// history is a sink that keeps what it is given.
+// history is a sink that keeps its events.
 type history struct {
 	mu     sync.Mutex
 	events []evidence.Event
@@ -40,7 +40,7 @@ func (h *history) String() string {
 	return b.String()
 }
 
-// logFile is a log that counts how often it was closed.
+// logFile counts how often it was closed.
 type logFile struct {
 	strings.Builder
 	closed int

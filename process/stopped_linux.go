@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// awaitStopped polls /proc until every thread of the process is stopped: the
-// kernel stops them one by one, and a thread not yet stopped may still answer.
+// awaitStopped polls /proc until every thread has stopped: the kernel stops
+// them one by one, and one still running may answer.
 func awaitStopped(ctx context.Context, pid int) error {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
@@ -38,9 +38,10 @@ func allStopped(pid int) (bool, error) {
 	for _, t := range threads {
 		stat, err := os.ReadFile(t)
 		if err != nil {
-			continue // a thread that ended is stopped
+			continue // the thread has exited
 		}
-		// "pid (name) S …": the name may hold anything, so look behind its last bracket.
+		// "pid (name) S …": the name may contain anything, so search from the
+		// last bracket.
 		i := bytes.LastIndexByte(stat, ')')
 		if i < 0 || i+2 >= len(stat) || stat[i+2] != 'T' {
 			return false, nil

@@ -15,15 +15,15 @@ import (
 )
 
 // act runs the script's steps in order.
-func (b *run) act(ctx context.Context) error {
-	for i, step := range b.o.Scenario.Steps {
+func (r *run) act(ctx context.Context) error {
+	for i, step := range r.o.Scenario.Steps {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		err := b.step(ctx, bare(step))
-		var over *overdue
+		err := r.step(ctx, bare(step))
+		var over *awaitTimeout
 		if errors.As(err, &over) {
-			b.cutShort(i, over)
+			r.recordTimeout(i, over)
 			return nil
 		}
 		if err != nil {
@@ -36,256 +36,257 @@ func (b *run) act(ctx context.Context) error {
 	return nil
 }
 
-func (b *run) step(ctx context.Context, step script.Step) error {
+func (r *run) step(ctx context.Context, step script.Step) error {
 	switch s := step.(type) {
 	case script.Producer:
-		return b.addProducer(ctx, s)
+		return r.addProducer(ctx, s)
 	case script.Consumer:
-		return b.addConsumer(ctx, s)
+		return r.addConsumer(ctx, s)
 	case script.Publish:
-		return b.publish(ctx, s)
+		return r.publish(ctx, s)
 	case script.Retry:
-		if err := b.settle(ctx, script.Settle{By: s.By}); err != nil {
+		if err := r.join(ctx, script.Settle{By: s.By}); err != nil {
 			return err
 		}
-		return b.producers[s.By].retry(ctx, s)
+		return r.producers[s.By].retry(ctx, s)
 	case script.Resolve:
-		if err := b.settle(ctx, script.Settle{By: s.By}); err != nil {
+		if err := r.join(ctx, script.Settle{By: s.By}); err != nil {
 			return err
 		}
-		return b.producers[s.By].resolve(ctx, s)
+		return r.producers[s.By].resolve(ctx, s)
 	case script.Settle:
-		return b.settle(ctx, s)
+		return r.join(ctx, s)
 	case script.Fault:
-		return b.arm(ctx, s)
+		return r.arm(ctx, s)
 	case script.Heal:
-		return b.healOne(ctx, s.Label)
+		return r.healOne(ctx, s.Label)
 	case script.Await:
-		return b.await(ctx, s)
+		return r.await(ctx, s)
 	case script.Wait:
-		return b.waitQuiet(ctx, s)
+		return r.waitQuiet(ctx, s)
 	case script.Provoke:
-		return b.provoke(ctx, s)
+		return r.provoke(ctx, s)
 	case script.Start:
-		return b.start(ctx, s.Actor)
+		return r.start(ctx, s.Actor)
 	case script.Stop:
-		return b.consumers[s.Actor].stop(ctx)
+		return r.consumers[s.Actor].stop(ctx)
 	case script.Restart:
-		return b.restart(ctx)
+		return r.restart(ctx)
 	case script.Snapshot:
-		return b.checkpoint(ctx, s.Checkpoint)
+		return r.checkpoint(ctx, s.Checkpoint)
 	case script.Set:
-		return b.instance.(systems.Configurable).Configure(ctx, s.Setting, s.Value)
+		return r.instance.(systems.Configurable).Configure(ctx, s.Setting, s.Value)
 	case script.Plant:
-		return b.instance.(systems.Planter).PlantOld(ctx, s.BusinessID, s.Destination)
+		return r.instance.(systems.Planter).PlantOld(ctx, s.BusinessID, s.Destination)
 	case script.Probe:
-		return b.probe(ctx, s)
+		return r.probe(ctx, s)
 	case script.Redrive:
-		return b.administer(ctx, evidence.CommandRedrive, s.BusinessID, systems.Administrator.Redrive)
+		return r.administer(ctx, evidence.CommandRedrive, s.BusinessID, systems.Administrator.Redrive)
 	case script.Discard:
-		return b.administer(ctx, evidence.CommandDiscard, s.BusinessID, systems.Administrator.Discard)
+		return r.administer(ctx, evidence.CommandDiscard, s.BusinessID, systems.Administrator.Discard)
 	case script.Restore:
-		return b.restore(ctx, s)
+		return r.restore(ctx, s)
 	case script.Rewind:
-		return b.rewind(ctx, s)
+		return r.rewind(ctx, s)
 	case script.Elapse:
-		return b.elapse(ctx, s)
+		return r.elapse(ctx, s)
 	}
 	return fmt.Errorf("runner: no way to run a %T", step)
 }
 
-// link gives the actor's own link, if the system is reached over a network.
-func (b *run) link(ctx context.Context, actor string) error {
-	network, ok := b.instance.(systems.Networked)
+// link opens the actor's own link if the system is reached over a network.
+func (r *run) link(ctx context.Context, actor string) error {
+	network, ok := r.instance.(systems.Networked)
 	if !ok {
 		return nil
 	}
-	o := links.Options{Name: actor, Upstream: network.Address(), Protocol: network.Protocol(), Index: b.index, Sink: b.rec}
-	for _, step := range b.o.Scenario.Steps {
+	o := links.Options{Name: actor, Upstream: network.Address(), Protocol: network.Protocol(), Index: r.index, Sink: r.rec}
+	for _, step := range r.o.Scenario.Steps {
 		if s, ok := bare(step).(script.Fault); ok && s.On == actor {
 			f, _ := faults.Find(s.Verb)
 			o.Toxics = o.Toxics || f.Bytes
 		}
 	}
-	l, err := open(ctx, b.instance, o)
+	l, err := open(ctx, r.instance, o)
 	if err != nil {
 		return err
 	}
-	b.links[actor] = l
+	r.links[actor] = l
 	return nil
 }
 
-// open a link over what the instance is reached by.
+// open uses the instance's own links if it has any, TCP links otherwise.
 func open(ctx context.Context, in systems.Instance, o links.Options) (links.Interruptible, error) {
 	if l, ok := in.(systems.Linker); ok {
 		return l.Link(o)
 	}
 	l, err := links.Open(ctx, o)
 	if err != nil {
-		return nil, err // and no nil *Link in an interface that is not
+		return nil, err // not l: a nil *Link would be a non-nil interface
 	}
 	return l, nil
 }
 
-func (b *run) addressOf(actor string) string {
-	if l, ok := b.links[actor]; ok {
+func (r *run) addressOf(actor string) string {
+	if l, ok := r.links[actor]; ok {
 		return l.Addr()
 	}
 	return ""
 }
 
-func (b *run) addProducer(ctx context.Context, s script.Producer) error {
-	if err := b.link(ctx, s.Name); err != nil {
+func (r *run) addProducer(ctx context.Context, s script.Producer) error {
+	if err := r.link(ctx, s.Name); err != nil {
 		return err
 	}
-	p := newProducer(s, b.clients, b.addressOf(s.Name), b.rec, b.rt, b.bounds, b.o.Seed, takesMessageID(b.desc))
-	b.producers[s.Name] = p
-	b.publishers = append(b.publishers, p)
+	p := newProducer(s, r.clients, r.addressOf(s.Name), r.rec, r.rt, r.bounds, r.o.Seed, takesMessageID(r.desc))
+	r.producers[s.Name] = p
+	r.publishers = append(r.publishers, p)
 	return p.open(ctx)
 }
 
-// addConsumer declares it and, unless it is offline, waits until its first
-// subscription is confirmed.
-func (b *run) addConsumer(ctx context.Context, s script.Consumer) error {
-	if err := b.link(ctx, s.Name); err != nil {
+// addConsumer declares a consumer and, unless it is offline, waits until its
+// first subscription is confirmed.
+func (r *run) addConsumer(ctx context.Context, s script.Consumer) error {
+	if err := r.link(ctx, s.Name); err != nil {
 		return err
 	}
-	c := &consumerActor{spec: s, b: b}
-	b.consumers[s.Name] = c
-	b.actors = append(b.actors, c)
+	c := &consumerActor{spec: s, run: r}
+	r.consumers[s.Name] = c
+	r.actors = append(r.actors, c)
 	if s.Offline {
 		return nil
 	}
-	return b.start(ctx, s.Name)
+	return r.start(ctx, s.Name)
 }
 
-// start brings up the broker, or a consumer and waits until it is subscribed.
-func (b *run) start(ctx context.Context, actor string) error {
+// start starts the broker, or a consumer, which is subscribed when start
+// returns.
+func (r *run) start(ctx context.Context, actor string) error {
 	if actor == faults.Broker {
-		return b.revive(ctx)
+		return r.revive(ctx)
 	}
-	before := b.watch.sessions(actor)
-	if err := b.consumers[actor].start(ctx); err != nil {
+	before := r.watch.sessions(actor)
+	if err := r.consumers[actor].start(ctx); err != nil {
 		return err
 	}
-	bounded, cancel := b.rt.Timeout(ctx, scaled(startBound, b.o.Scale))
+	bounded, cancel := r.rt.Timeout(ctx, scaled(startBound, r.o.Scale))
 	defer cancel()
-	if err := b.rt.Wait(bounded, func() bool { return b.watch.sessions(actor) > before }); err != nil {
-		return fmt.Errorf("runner: consumer %s was not subscribed: %w", actor, err)
+	if err := r.rt.Wait(bounded, func() bool { return r.watch.sessions(actor) > before }); err != nil {
+		return fmt.Errorf("runner: consumer %s did not subscribe: %w", actor, err)
 	}
 	return nil
 }
 
-func (b *run) revive(ctx context.Context) error {
-	bounded, cancel := b.rt.Timeout(ctx, scaled(startBound, b.o.Scale))
+func (r *run) revive(ctx context.Context) error {
+	bounded, cancel := r.rt.Timeout(ctx, scaled(startBound, r.o.Scale))
 	defer cancel()
-	_, err := broker{b.instance.(systems.Process), b}.Revive(bounded)
+	_, err := broker{r.instance.(systems.Process), r}.Revive(bounded)
 	return err
 }
 
-func (b *run) restart(ctx context.Context) error {
-	broker := b.instance.(systems.Process)
-	bounded, cancel := b.rt.Timeout(ctx, scaled(startBound, b.o.Scale))
+func (r *run) restart(ctx context.Context) error {
+	broker := r.instance.(systems.Process)
+	bounded, cancel := r.rt.Timeout(ctx, scaled(startBound, r.o.Scale))
 	defer cancel()
-	b.rec.Record(evidence.Event{Kind: evidence.Commanded, Actor: faults.Broker, Command: evidence.CommandRestart})
+	r.rec.Record(evidence.Event{Kind: evidence.Commanded, Actor: faults.Broker, Command: evidence.CommandRestart})
 	if err := broker.Shutdown(bounded); err != nil && !errors.Is(err, process.ErrNotRunning) {
 		return err
 	}
-	return b.revive(bounded)
+	return r.revive(bounded)
 }
 
-func (b *run) publish(ctx context.Context, s script.Publish) error {
-	if err := b.settle(ctx, script.Settle{By: s.By}); err != nil { // a producer does one thing at a time
+func (r *run) publish(ctx context.Context, s script.Publish) error {
+	if err := r.join(ctx, script.Settle{By: s.By}); err != nil { // a producer runs one step at a time
 		return err
 	}
-	p := b.producers[s.By]
+	p := r.producers[s.By]
 	var left func(context.Context, string) error
 	if s.Cancel {
-		left = func(ctx context.Context, publishID string) error { return b.frameLeft(ctx, s.By, publishID) }
+		left = func(ctx context.Context, publishID string) error { return r.frameLeft(ctx, s.By, publishID) }
 	}
 	if !s.Background {
 		return p.publish(ctx, s, left)
 	}
-	beside := &publishing{by: s.By}
-	b.background = append(b.background, beside)
-	b.rt.Go(func() {
-		defer b.rt.Wake()
-		defer beside.over.Store(true)
-		beside.err = p.publish(b.life, s, left)
+	bg := &backgroundPublish{by: s.By}
+	r.background = append(r.background, bg)
+	r.rt.Go(func() {
+		defer r.rt.Wake()
+		defer bg.over.Store(true)
+		bg.err = p.publish(r.lifetime, s, left)
 	})
 	return nil
 }
 
-// publishing is a publish step that the script did not wait for.
-type publishing struct {
+// backgroundPublish is a publish step that the script does not wait for.
+type backgroundPublish struct {
 	by   string
 	over atomic.Bool
-	err  error // once it is over
+	err  error // valid once over is set
 }
 
-// frameLeft returns when the publish's frame has passed the link.
-func (b *run) frameLeft(ctx context.Context, actor, publishID string) error {
+// frameLeft returns once the link has carried the publish's frame.
+func (r *run) frameLeft(ctx context.Context, actor, publishID string) error {
 	var passed atomic.Bool
-	defer b.rec.Observe(func(e evidence.Event) {
+	defer r.rec.Observe(func(e evidence.Event) {
 		if e.Kind == evidence.FrameCarried && e.Link == actor && e.Frame == links.FramePublish && len(e.Items) > 0 && e.Items[0].PublishID == publishID {
 			passed.Store(true)
-			b.rt.Wake()
+			r.rt.Wake()
 		}
 	})()
-	return b.rt.Wait(ctx, passed.Load)
+	return r.rt.Wait(ctx, passed.Load)
 }
 
-// settle waits for background publishes.
-func (b *run) settle(ctx context.Context, s script.Settle) error {
+// join waits for background publishes to be answered.
+func (r *run) join(ctx context.Context, s script.Settle) error {
 	within := s.Within
 	if within == 0 {
 		within = 2 * publishBound
 	}
-	ctx, cancel := b.rt.Timeout(ctx, scaled(within, b.o.Scale))
+	ctx, cancel := r.rt.Timeout(ctx, scaled(within, r.o.Scale))
 	defer cancel()
-	var others []*publishing
-	for i, p := range b.background {
+	var others []*backgroundPublish
+	for i, p := range r.background {
 		if s.By != "" && s.By != p.by {
 			others = append(others, p)
 			continue
 		}
-		if err := b.rt.Wait(ctx, p.over.Load); err != nil {
-			return fmt.Errorf("runner: the publishes of %s had no answer: %w", p.by, err)
+		if err := r.rt.Wait(ctx, p.over.Load); err != nil {
+			return fmt.Errorf("runner: the publishes of %s were not answered: %w", p.by, err)
 		}
 		if p.err != nil {
-			b.background = append(others, b.background[i+1:]...)
+			r.background = append(others, r.background[i+1:]...)
 			return p.err
 		}
 	}
-	b.background = others
+	r.background = others
 	return nil
 }
 
-func (b *run) await(ctx context.Context, s script.Await) error {
-	_, shows := b.instance.(systems.Inspector)
-	if _, lacks := b.desc.Lacks[systems.NeedRows]; (!shows || lacks) && onlyOfRows[s.Condition.Verb] { // dead letters alone may be shown
-		b.note("%s shows no rows: %q is not awaited", b.desc.System, s.Condition.Line)
+func (r *run) await(ctx context.Context, s script.Await) error {
+	_, shows := r.instance.(systems.Inspector)
+	if _, lacks := r.desc.Lacks[systems.NeedRows]; (!shows || lacks) && rowOnlyConditions[s.Condition.Verb] { // some systems expose only their dead letters
+		r.note("%s does not expose its rows: %q is not awaited", r.desc.System, s.Condition.Line)
 		return nil
 	}
 	within := s.Within
 	if within == 0 {
 		within = script.DefaultWithin
 	}
-	b.rec.Record(evidence.Event{Kind: evidence.AwaitBegan, Actor: "harness", Reason: s.Condition.Line})
-	bounded, cancel := b.rt.Timeout(ctx, scaled(within, b.o.Scale))
+	r.rec.Record(evidence.Event{Kind: evidence.AwaitBegan, Actor: "harness", Reason: s.Condition.Line})
+	bounded, cancel := r.rt.Timeout(ctx, scaled(within, r.o.Scale))
 	defer cancel()
-	return b.awaited(ctx, s.Condition.Line, b.awaitCondition(bounded, s.Condition))
+	return r.endAwait(ctx, s.Condition.Line, r.awaitCondition(bounded, s.Condition))
 }
 
-// awaitedRows is the checkpoint of the rows in which a condition was found.
-const awaitedRows = "await"
+// awaitCheckpoint names the snapshot that met an awaited condition.
+const awaitCheckpoint = "await"
 
-// awaitCondition waits on what is recorded; a condition on stored rows is
-// looked for in them, and what is then found is recorded.
-func (b *run) awaitCondition(ctx context.Context, c evidence.Condition) error {
-	inspector, ok := b.instance.(systems.Inspector)
-	if !ofRows[c.Verb] || !ok {
-		return b.watch.await(ctx, c)
+// awaitCondition waits for a condition. Conditions on stored rows poll the
+// rows; the snapshot that meets one is recorded.
+func (r *run) awaitCondition(ctx context.Context, c evidence.Condition) error {
+	inspector, ok := r.instance.(systems.Inspector)
+	if !rowConditions[c.Verb] || !ok {
+		return r.watch.await(ctx, c)
 	}
 	for {
 		s, err := inspector.Rows(ctx)
@@ -293,37 +294,37 @@ func (b *run) awaitCondition(ctx context.Context, c evidence.Condition) error {
 			return err
 		}
 		s.Source = evidence.SourceBroker
-		b.watch.snapshot(s)
-		if ok, _ := b.watch.met(c); ok {
-			return b.snapshot(ctx, awaitedRows)
+		r.watch.snapshot(s)
+		if ok, _ := r.watch.met(c); ok {
+			return r.snapshot(ctx, awaitCheckpoint)
 		}
-		if b.rt.Sleep(ctx, pollInterval) != nil {
-			_, missing := b.watch.met(c)
-			return fmt.Errorf("%q did not come about: %s", c.Line, missing)
+		if r.rt.Sleep(ctx, pollInterval) != nil {
+			_, missing := r.watch.met(c)
+			return fmt.Errorf("%q was not met: %s", c.Line, missing)
 		}
 	}
 }
 
-// ofRows are the conditions that stored rows decide.
-var ofRows = map[string]bool{evidence.CondStored: true, evidence.CondDead: true, evidence.CondGone: true}
+// rowConditions are decided by stored rows.
+var rowConditions = map[string]bool{evidence.CondStored: true, evidence.CondDead: true, evidence.CondGone: true}
 
-// onlyOfRows are those of them that no event can bring about.
-var onlyOfRows = map[string]bool{evidence.CondStored: true, evidence.CondGone: true}
+// rowOnlyConditions can be met by no event.
+var rowOnlyConditions = map[string]bool{evidence.CondStored: true, evidence.CondGone: true}
 
-// provoke redelivery by the profile's own means. A timeout needs nothing but
-// time, and the script awaits the delivery.
-func (b *run) provoke(ctx context.Context, s script.Provoke) error {
-	b.rec.Record(evidence.Event{Kind: evidence.Commanded, Actor: "harness", BusinessID: s.BusinessID,
-		Command: evidence.CommandProvoke, Reason: "by " + string(b.desc.Profile.Redelivers)})
-	if b.desc.Profile.Redelivers != evidence.RedeliverReconnect {
+// provoke triggers a redelivery the way the profile does. A timeout only takes
+// time, which the script's await allows for.
+func (r *run) provoke(ctx context.Context, s script.Provoke) error {
+	r.rec.Record(evidence.Event{Kind: evidence.Commanded, Actor: "harness", BusinessID: s.BusinessID,
+		Command: evidence.CommandProvoke, Reason: "by " + string(r.desc.Profile.Redelivers)})
+	if r.desc.Profile.Redelivers != evidence.RedeliverReconnect {
 		return nil
 	}
-	for _, c := range b.actors {
+	for _, c := range r.actors {
 		if c.isRunning() {
 			if err := c.stop(ctx); err != nil {
 				return err
 			}
-			if err := b.start(ctx, c.spec.Name); err != nil {
+			if err := r.start(ctx, c.spec.Name); err != nil {
 				return err
 			}
 		}
@@ -331,42 +332,42 @@ func (b *run) provoke(ctx context.Context, s script.Provoke) error {
 	return nil
 }
 
-func (b *run) administer(ctx context.Context, command evidence.Command, businessID string, do func(systems.Administrator, context.Context, string) error) error {
-	ctx, cancel := b.rt.Timeout(ctx, b.bounds.call)
+func (r *run) administer(ctx context.Context, command evidence.Command, businessID string, do func(systems.Administrator, context.Context, string) error) error {
+	ctx, cancel := r.rt.Timeout(ctx, r.bounds.call)
 	defer cancel()
-	a := b.instance.(systems.Administrator)
+	a := r.instance.(systems.Administrator)
 	dead, err := a.DeadLetters(ctx)
 	if err != nil {
 		return err
 	}
 	for _, row := range dead {
 		if row.BusinessID == businessID {
-			b.rec.Record(evidence.Event{Kind: evidence.DeadLettered, Actor: faults.Broker, BusinessID: businessID, PublishID: row.PublishID,
+			r.rec.Record(evidence.Event{Kind: evidence.DeadLettered, Actor: faults.Broker, BusinessID: businessID, PublishID: row.PublishID,
 				MessageID: row.MessageID, Cause: row.Cause, Reason: row.Reason})
 			kind := evidence.Commanded
 			if command == evidence.CommandDiscard {
 				kind = evidence.Purged
 			}
-			b.rec.Record(evidence.Event{Kind: kind, Actor: faults.Broker, BusinessID: businessID, PublishID: row.PublishID, MessageID: row.MessageID, Command: command})
+			r.rec.Record(evidence.Event{Kind: kind, Actor: faults.Broker, BusinessID: businessID, PublishID: row.PublishID, MessageID: row.MessageID, Command: command})
 			return do(a, ctx, row.MessageID)
 		}
 	}
-	b.note("%s %s: it is not in the dead-letter queue", command, businessID)
+	r.note("%s %s: it is not in the dead-letter queue", command, businessID)
 	return nil
 }
 
-func (b *run) elapse(ctx context.Context, s script.Elapse) error {
-	for _, p := range b.publishers {
+func (r *run) elapse(ctx context.Context, s script.Elapse) error {
+	for _, p := range r.publishers {
 		if t, ok := p.tries[s.BusinessID]; ok {
 			ttl := t.step.TTL
 			if ttl == 0 {
 				ttl = p.spec.TTL
 			}
-			// Within the tolerance a late delivery proves nothing.
-			margin := b.desc.Profile.Limits.ExpiryTolerance + scaled(s.Margin, b.o.Scale)
-			b.note("waiting until the time to live of %s (%s) is over by %s", s.BusinessID, ttl, margin)
-			return b.rt.Sleep(ctx, ttl+margin)
+			// Within the tolerance, a late delivery proves nothing.
+			margin := r.desc.Profile.Limits.ExpiryTolerance + scaled(s.Margin, r.o.Scale)
+			r.note("waiting until %s has been expired (time to live %s) for %s", s.BusinessID, ttl, margin)
+			return r.rt.Sleep(ctx, ttl+margin)
 		}
 	}
-	return fmt.Errorf("runner: %s was never published", s.BusinessID)
+	return fmt.Errorf("runner: elapse: %s was never published", s.BusinessID)
 }

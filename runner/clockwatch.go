@@ -4,22 +4,25 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/custodymq/custody/evidence"
 )
 
 const (
-	steadyEvery = 50 * time.Millisecond
-	// jumpTolerance is more than a clock that is being corrected drifts in a
-	// run, and less than any time to live.
+	clockInterval = 50 * time.Millisecond
+	// jumpTolerance exceeds what a clock being slewed drifts during a run, and
+	// is shorter than any time to live.
 	jumpTolerance = 500 * time.Millisecond
 )
 
-// keepTime ends the run when time cannot be trusted: the machine's clock has
-// jumped, by which systems reckon what has expired, or the harness stood still,
-// so that what came late may have been on time.
-func (b *run) keepTime(ctx context.Context) {
-	tick := time.NewTicker(steadyEvery)
+// watchClock fails the run when time cannot be trusted: the wall clock jumped,
+// so expiry is meaningless, or the harness stalled, so a late event may have
+// been on time. A shorter stall is recorded: the system may have stalled too,
+// and is not blamed for it.
+func (r *run) watchClock(ctx context.Context) {
+	tick := time.NewTicker(clockInterval)
 	defer tick.Stop()
-	began, wall := b.rt.Now(), b.wall()
+	began, wall := r.rt.Now(), r.wall()
 	last := began
 	for {
 		select {
@@ -27,49 +30,62 @@ func (b *run) keepTime(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		now := b.rt.Now()
-		if still := now - last; still > b.longest() {
-			b.fail(fmt.Errorf("the harness stood still for %v: what came late may have been on time; give it more of the machine, or a larger scale", still.Round(time.Millisecond)))
+		now := r.rt.Now()
+		if still := now - last; still > r.maxStall() {
+			r.fail(fmt.Errorf("the harness stood still for %v: a late event may have been on time; give it more CPU, or a larger scale", still.Round(time.Millisecond)))
 			return
 		}
+		if now-last > r.noticeableStall() {
+			r.rec.Record(evidence.Event{Kind: evidence.ProcessPaused, Actor: "harness"})
+			r.rec.Record(evidence.Event{Kind: evidence.ProcessContinued, Actor: "harness"})
+		}
 		last = now
-		if off := b.jumped(wall, began); off.Abs() > jumpTolerance {
-			b.fail(fmt.Errorf("the machine's clock jumped by %v: nothing that expires by it proves anything; set it right before a run, and let it be", off.Round(time.Millisecond)))
+		if off := r.clockOffset(wall, began); off.Abs() > jumpTolerance {
+			r.fail(fmt.Errorf("the machine's clock jumped by %v: expiry proves nothing; set the clock before a run and leave it alone", off.Round(time.Millisecond)))
 			return
 		}
 	}
 }
 
-// jumped is how far the machine's clock has left the time that has passed. The
-// two are read one after the other, and the harness may be put aside in
-// between: the least of three readings counts.
-func (b *run) jumped(wall time.Time, began time.Duration) time.Duration {
-	off := b.wall().Sub(wall) - (b.rt.Now() - began)
+// clockOffset is how far the wall clock has drifted from monotonic time since
+// began. The least of three readings counts: the goroutine may be preempted
+// between reading one clock and the other.
+func (r *run) clockOffset(wall time.Time, began time.Duration) time.Duration {
+	off := r.wall().Sub(wall) - (r.rt.Now() - began)
 	for range 2 {
-		if again := b.wall().Sub(wall) - (b.rt.Now() - began); again.Abs() < off.Abs() {
+		if again := r.wall().Sub(wall) - (r.rt.Now() - began); again.Abs() < off.Abs() {
 			off = again
 		}
 	}
 	return off
 }
 
-// wall is the machine's clock alone.
-func (b *run) wall() time.Time { return b.rt.Wall().Round(0) }
+// wall strips the monotonic reading.
+func (r *run) wall() time.Time { return r.rt.Wall().Round(0) }
 
-// longest is how long the harness, or a link, may stand still: as long as a
-// frame may be under way.
-func (b *run) longest() time.Duration {
-	if bound := b.desc.Profile.Limits.InFlightBound; bound > 0 {
+// maxStall is how long the harness, or a link, may stall: the in-flight bound.
+func (r *run) maxStall() time.Duration {
+	if bound := r.desc.Profile.Limits.InFlightBound; bound > 0 {
 		return bound
 	}
-	return scaled(time.Second, b.o.Scale)
+	return scaled(time.Second, r.o.Scale)
 }
 
-// linksKeptUp looks whether a link kept a frame back that no fault was at.
-func (b *run) linksKeptUp() error {
-	for name, l := range b.links {
-		if lag := l.Lag(); lag > b.longest() {
-			return fmt.Errorf("runner: the link of %s kept a frame for %v, and no fault was at it: what came late may have been on time", name, lag.Round(time.Millisecond))
+// noticeableStall is the shortest stall of the harness that is recorded: what
+// the machine takes from one process, it takes from a request several times, in
+// client, link, system and store.
+func (r *run) noticeableStall() time.Duration {
+	if bound := r.desc.Profile.Limits.AnswerBound; bound > 0 {
+		return bound / 4
+	}
+	return r.maxStall() / 4
+}
+
+// checkLinkLag fails if a link delayed a frame without a fault.
+func (r *run) checkLinkLag() error {
+	for name, l := range r.links {
+		if lag := l.Lag(); lag > r.maxStall() {
+			return fmt.Errorf("runner: the link of %s kept a frame for %v without a fault: a late event may have been on time", name, lag.Round(time.Millisecond))
 		}
 	}
 	return nil

@@ -14,31 +14,30 @@ import (
 	"github.com/custodymq/custody/tasks"
 )
 
-// consumer is one consuming actor: it opens a session, handles what it is
-// given, acknowledges, and opens a new session with a bounded back-off when
-// the one it has is gone. It runs in one goroutine, here or in a process of
-// its own.
+// consumer is one consuming actor: it opens a session, handles and acknowledges
+// deliveries, and after losing the session opens another with bounded back-off.
+// It runs in one goroutine, in this process or in a child.
 type consumer struct {
-	spec    script.Consumer
-	clients systems.Clients
-	address string
-	db      applier
-	sink    evidence.Sink
-	rt      tasks.Runtime
-	call    time.Duration // deadline of one call
-	names   bool          // the system takes message IDs of the publisher's
-	reopens bool          // a delivery that is left unsettled keeps its place until the session ends
-	early   bool          // a seeded defect: it acknowledges before its transaction commits
+	spec        script.Consumer
+	clients     systems.Clients
+	address     string
+	db          applier
+	sink        evidence.Sink
+	rt          tasks.Runtime
+	call        time.Duration // deadline of one call
+	stableIDs   bool          // publishers choose message IDs, so they survive a retry
+	holdsWindow bool          // an unsettled delivery occupies the window until the session ends
+	acksEarly   bool          // seeded defect: acknowledge before the transaction commits
 
-	seat     int // of its logical subscriber's pool
-	sessions int // of this process
+	seat     int // in the pool of its logical subscriber
+	sessions int // opened, by earlier incarnations too
 	name     string
 	calls    uint64
 	failures map[string]int // by business ID
 }
 
-// applier is the business database, as far as a consumer uses it. An error is a
-// failure of the harness, never one of the application.
+// applier is the part of the business database a consumer uses. Its error is a
+// failure of the harness, never of the application.
 type applier interface {
 	Apply(ctx context.Context, m business.Delivery, log bool) (business.Outcome, error)
 }
@@ -46,10 +45,10 @@ type applier interface {
 func newConsumer(spec script.Consumer, clients systems.Clients, address string, db applier, sink evidence.Sink, rt tasks.Runtime, call time.Duration, desc systems.Description, defect string) *consumer {
 	seeded, _ := defects.Find(defect)
 	return &consumer{spec: spec, clients: clients, address: address, db: db, sink: sink, rt: rt, call: call,
-		names: takesMessageID(desc), reopens: holdsPlace(desc.Profile), early: seeded.AcksEarly}
+		stableIDs: takesMessageID(desc), holdsWindow: unsettledHoldsWindow(desc.Profile), acksEarly: seeded.AcksEarly}
 }
 
-// subscription is the logical subscriber.
+// subscription is the consumer's logical subscriber.
 func subscription(c script.Consumer) string {
 	if c.As != "" {
 		return c.As
@@ -57,7 +56,8 @@ func subscription(c script.Consumer) string {
 	return c.Destination
 }
 
-// run until ctx ends. first is the number of sessions that this actor had before.
+// run consumes until ctx ends. first is the number of sessions this actor has
+// had.
 func (c *consumer) run(ctx context.Context, first int) error {
 	c.sessions = first
 	var b backoff
@@ -137,8 +137,8 @@ func (c *consumer) receive(ctx context.Context, s systems.Consumer) error {
 	}
 }
 
-// handle one delivery: the effect and the log in one transaction, then the
-// acknowledgement.
+// handle processes one delivery: effect and consumption log in one transaction,
+// then the acknowledgement.
 func (c *consumer) handle(ctx context.Context, d systems.Delivery) error {
 	m := d.Message()
 	e := c.event(evidence.Delivered)
@@ -162,18 +162,18 @@ func (c *consumer) handle(ctx context.Context, d systems.Delivery) error {
 	if c.fails(e.BusinessID) {
 		step(evidence.HandlerFailed, "the handler fails on "+e.BusinessID)
 		r, ok := d.(systems.Rejecter)
-		if !ok && c.reopens {
-			return fmt.Errorf("%w: the handler fails on %s, and only a new session goes on from there", systems.ErrDisconnected, e.BusinessID)
+		if !ok && c.holdsWindow {
+			return fmt.Errorf("%w: the handler fails on %s, and only a new session can continue", systems.ErrDisconnected, e.BusinessID)
 		}
-		return c.acknowledgeBy(ctx, e, evidence.NackCalled, evidence.NackReturned, func(ctx context.Context) (evidence.AckOutcome, error) {
+		return c.settleDelivery(ctx, e, evidence.NackCalled, evidence.NackReturned, func(ctx context.Context) (evidence.AckOutcome, error) {
 			if ok {
 				return r.Nack(ctx, "the handler fails on "+e.BusinessID)
 			}
-			return evidence.AckUnknown, errors.New("this system takes no negative acknowledgement; the message is left")
+			return evidence.AckUnknown, errors.New("this system has no negative acknowledgement; the message is left unsettled")
 		})
 	}
-	acknowledge := func() error { return c.acknowledgeBy(ctx, e, evidence.AckCalled, evidence.AckReturned, d.Ack) }
-	if c.early {
+	acknowledge := func() error { return c.settleDelivery(ctx, e, evidence.AckCalled, evidence.AckReturned, d.Ack) }
+	if c.acksEarly {
 		if err := acknowledge(); err != nil {
 			return err
 		}
@@ -185,32 +185,31 @@ func (c *consumer) handle(ctx context.Context, d systems.Delivery) error {
 	outcome, err := c.db.Apply(ctx, business.Delivery{Subscriber: subscription(c.spec), BusinessID: e.BusinessID,
 		PublishID: e.PublishID, MessageID: e.MessageID, Digest: e.Digest, LogKey: c.logKey(e)}, c.spec.Idempotent)
 	switch {
-	case err != nil && ctx.Err() != nil: // stopped meanwhile; no acknowledgement, it comes again
+	case err != nil && ctx.Err() != nil: // stopped meanwhile: not acknowledged, so it is redelivered
 		step(evidence.EffectFailed, err.Error())
 		return ctx.Err()
 	case err != nil:
-		return fmt.Errorf("the business database, which is the harness's own: %w", err)
+		return fmt.Errorf("the harness's business database: %w", err)
 	}
 	step(effectKinds[outcome], "")
-	if c.early {
+	if c.acksEarly {
 		return nil
 	}
 	return acknowledge()
 }
 
-// logKey is what a message that is published again has in common with the
-// first: its message ID, or where the system gives each its own, or none, what
-// it is about.
+// logKey is what all publishes of one message share: its message ID where the
+// publisher chooses it, else the business ID.
 func (c *consumer) logKey(delivered evidence.Event) string {
-	if c.names && delivered.MessageID != "" {
+	if c.stableIDs && delivered.MessageID != "" {
 		return delivered.MessageID
 	}
 	return delivered.BusinessID
 }
 
-// holdsPlace says whether only the end of its session frees what a delivery
-// that nobody settles takes of the window.
-func holdsPlace(p evidence.Profile) bool {
+// unsettledHoldsWindow reports whether an unsettled delivery occupies the
+// window until its session ends.
+func unsettledHoldsWindow(p evidence.Profile) bool {
 	switch p.Redelivers {
 	case evidence.RedeliverReconnect, evidence.RedeliverRebalance:
 		return true
@@ -220,7 +219,8 @@ func holdsPlace(p evidence.Profile) bool {
 	return false
 }
 
-// takesMessageID says whether a publisher of this system may choose the ID.
+// takesMessageID reports whether publishers of this system may choose the
+// message ID.
 func takesMessageID(d systems.Description) bool {
 	_, lacks := d.Lacks[systems.NeedMessageID]
 	return !lacks
@@ -230,9 +230,9 @@ var effectKinds = map[business.Outcome]evidence.Kind{
 	business.Committed: evidence.EffectCommitted, business.Absorbed: evidence.EffectAbsorbed,
 }
 
-// acknowledgeBy acknowledges, or gives back. An outcome that is not known ends
-// nothing: the delivery may come again. A session that is gone does.
-func (c *consumer) acknowledgeBy(ctx context.Context, delivered evidence.Event, called, returned evidence.Kind, do func(context.Context) (evidence.AckOutcome, error)) error {
+// settleDelivery records an acknowledgement or rejection. An unknown outcome is
+// no error, the message may be redelivered; a lost session is.
+func (c *consumer) settleDelivery(ctx context.Context, delivered evidence.Event, called, returned evidence.Kind, do func(context.Context) (evidence.AckOutcome, error)) error {
 	bounded, cancel := c.rt.Timeout(ctx, c.call)
 	defer cancel()
 	c.calls++

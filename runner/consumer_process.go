@@ -20,11 +20,11 @@ import (
 	"github.com/custodymq/custody/tasks"
 )
 
-// ConsumerRole is the role of a process that is one consumer.
+// ConsumerRole is the role of a child process that runs one consumer.
 const ConsumerRole = "consumer"
 
-// remoteConsumer is what such a process is told.
-type remoteConsumer struct {
+// consumerConfig is the configuration of such a process.
+type consumerConfig struct {
 	System      string // as `--system` names it
 	Credentials string
 	Scale       float64
@@ -37,7 +37,7 @@ type remoteConsumer struct {
 	Seat        int
 }
 
-// NewConsumerRole makes the role; find gives a system by its name.
+// NewConsumerRole makes the role; find looks up a system by name.
 func NewConsumerRole(find func(spec string, scale float64) (systems.System, error)) process.Role {
 	var (
 		cancel context.CancelFunc = func() {}
@@ -46,9 +46,9 @@ func NewConsumerRole(find func(spec string, scale float64) (systems.System, erro
 	)
 	return process.Role{
 		Start: func(ctx context.Context, config json.RawMessage, p *process.Parent) error {
-			var r remoteConsumer
+			var r consumerConfig
 			if err := json.Unmarshal(config, &r); err != nil {
-				return fmt.Errorf("runner: a consumer's configuration: %w", err)
+				return fmt.Errorf("runner: consumer configuration: %w", err)
 			}
 			s, err := find(r.System, r.Scale)
 			if err != nil {
@@ -56,7 +56,7 @@ func NewConsumerRole(find func(spec string, scale float64) (systems.System, erro
 			}
 			connector, ok := s.(systems.Connector)
 			if !ok {
-				return fmt.Errorf("runner: %s has no clients for another process", r.System)
+				return fmt.Errorf("runner: %s does not support consumers in child processes", r.System)
 			}
 			clients, err := connector.Connect(r.Credentials)
 			if err != nil {
@@ -70,12 +70,12 @@ func NewConsumerRole(find func(spec string, scale float64) (systems.System, erro
 				clients = d.Clients(clients)
 			}
 			ctx, cancel = context.WithCancel(ctx)
-			c := newConsumer(r.Spec, clients, r.Address, parentsDatabase{p}, evidence.NewPipeSink(p.Events, r.Base), tasks.NewReal(func() time.Duration { return evidence.Now(r.Base) }), r.Call, s.Describe(), r.Defect)
+			c := newConsumer(r.Spec, clients, r.Address, parentDatabase{p}, evidence.NewPipeSink(p.Events, r.Base), tasks.NewReal(func() time.Duration { return evidence.Now(r.Base) }), r.Call, s.Describe(), r.Defect)
 			c.seat = r.Seat
 			tasks.Go(func() {
 				defer close(done)
 				if end = errors.Join(c.run(ctx, r.Sessions), closing()); end != nil {
-					_ = p.Notify(failedNote, end.Error()) // it is this process's exit status too
+					_ = p.Notify(failedNote, end.Error()) // the exit status says so too
 				}
 			})
 			return nil
@@ -88,72 +88,70 @@ func NewConsumerRole(find func(spec string, scale float64) (systems.System, erro
 	}
 }
 
-// What a consumer's process tells its parent, and asks of it.
+// Messages between a consumer's process and its parent.
 const (
-	failedNote    = "failed"
-	applyQuestion = "apply"
+	failedNote   = "failed"
+	applyRequest = "apply"
 )
 
-// parentsDatabase is the business database as a consumer's process reaches it.
-// It lives in the parent, where no lock of it is held by a process that is
-// paused or killed in the middle of a transaction.
-type parentsDatabase struct{ parent *process.Parent }
+// parentDatabase applies deliveries in the parent process, so that a process
+// paused or killed mid-transaction holds no database lock.
+type parentDatabase struct{ parent *process.Parent }
 
-type application struct {
+type applyParams struct {
 	Delivery business.Delivery
 	Log      bool
 }
 
-func (d parentsDatabase) Apply(ctx context.Context, m business.Delivery, log bool) (outcome business.Outcome, err error) {
-	if err := d.parent.Ask(ctx, applyQuestion, application{m, log}, &outcome); err != nil {
+func (d parentDatabase) Apply(ctx context.Context, m business.Delivery, log bool) (outcome business.Outcome, err error) {
+	if err := d.parent.Ask(ctx, applyRequest, applyParams{m, log}, &outcome); err != nil {
 		return business.Uncertain, err
 	}
 	return outcome, nil
 }
 
-func (b *run) applyFor(ctx context.Context, question string, params json.RawMessage) (any, error) {
-	var a application
-	if err := json.Unmarshal(params, &a); question != applyQuestion || err != nil {
-		return nil, fmt.Errorf("runner: a consumer's process asks for %q: %w", question, err)
+func (r *run) answerChild(ctx context.Context, question string, params json.RawMessage) (any, error) {
+	var a applyParams
+	if err := json.Unmarshal(params, &a); question != applyRequest || err != nil {
+		return nil, fmt.Errorf("runner: a consumer's process requested %q: %w", question, err)
 	}
-	return b.db.Apply(ctx, a.Delivery, a.Log)
+	return r.db.Apply(ctx, a.Delivery, a.Log)
 }
 
-// consumerActor is a consumer as the bench sees it: something that is started,
-// stopped and killed, in this process or in one of its own.
+// consumerActor controls a consumer, in this process or in a child.
 type consumerActor struct {
 	spec script.Consumer
-	b    *run
+	run  *run
 
 	mu       sync.Mutex
-	sessions int // at least as many as it has had
+	sessions int // an upper bound on the sessions opened
 	running  bool
-	seat     int                // while it runs
-	cancel   context.CancelFunc // of the latest, in this process
+	seat     int                // valid while it runs
+	cancel   context.CancelFunc // of the current task, in this process
 	over     *atomic.Bool
-	process  process.Process // the latest, of its own
+	process  process.Process // the current child
 }
 
-// start it; nothing happens when it runs.
+// start does nothing if the consumer runs.
 func (a *consumerActor) start(ctx context.Context) error {
 	if a.isRunning() {
 		return nil
 	}
-	a.seat = a.b.freeSeat(a)
+	a.seat = a.run.freeSeat(a)
 	if !a.spec.Child {
-		a.begin()
+		a.startTask()
 		return nil
 	}
-	// Sessions of a killed process are not counted here; a gap in their
-	// numbers is harmless, a number used twice is not.
+	// Sessions of a killed process are not counted here; session numbers may
+	// have gaps but must not repeat.
 	a.sessions += 1000
-	connector, ok := a.b.o.System.(systems.Connector)
+	connector, ok := a.run.o.System.(systems.Connector)
 	if !ok {
-		return errors.New("runner: this system has no clients for another process")
+		return errors.New("runner: this system does not support consumers in child processes")
 	}
-	spawn := a.spawn
-	if a.b.sim != nil {
-		spawn = a.simulate
+	spawn := a.startChild
+	if a.run.sim != nil {
+		spawn = a.startSimulated
 	}
 	process, err := spawn(ctx, connector)
 	if err != nil {
@@ -165,11 +163,11 @@ func (a *consumerActor) start(ctx context.Context) error {
 	return nil
 }
 
-// freeSeat is the lowest of its logical subscriber that no other running
-// consumer has.
-func (b *run) freeSeat(of *consumerActor) int {
+// freeSeat is the lowest seat not taken by a running consumer of the same
+// logical subscriber.
+func (r *run) freeSeat(of *consumerActor) int {
 	taken := map[int]bool{}
-	for _, other := range b.actors {
+	for _, other := range r.actors {
 		if other != of && other.isRunning() && other.spec.Destination == of.spec.Destination && subscription(other.spec) == subscription(of.spec) {
 			taken[other.seat] = true
 		}
@@ -181,20 +179,20 @@ func (b *run) freeSeat(of *consumerActor) int {
 	return seat
 }
 
-// begin it in this process.
-func (a *consumerActor) begin() {
-	running, cancel := context.WithCancel(a.b.life)
-	c := a.consumer(a.b.clients)
+// startTask runs the consumer in this process.
+func (a *consumerActor) startTask() {
+	running, cancel := context.WithCancel(a.run.lifetime)
+	c := a.consumer(a.run.clients)
 	over := new(atomic.Bool)
 	a.mu.Lock()
 	a.cancel, a.over, a.running = cancel, over, true
 	first := a.sessions
 	a.mu.Unlock()
-	a.b.rt.Go(func() {
-		defer a.b.rt.Wake()
+	a.run.rt.Go(func() {
+		defer a.run.rt.Wake()
 		defer over.Store(true)
 		if err := c.run(running, first); err != nil {
-			a.b.fail(err)
+			a.run.fail(err)
 		}
 		a.mu.Lock()
 		defer a.mu.Unlock()
@@ -203,82 +201,82 @@ func (a *consumerActor) begin() {
 }
 
 func (a *consumerActor) consumer(clients systems.Clients) *consumer {
-	b := a.b
+	b := a.run
 	c := newConsumer(a.spec, clients, b.addressOf(a.spec.Name), b.db, b.rec, b.rt, b.bounds.call, b.desc, b.o.Defect)
 	c.seat = a.seat
 	return c
 }
 
-// spawn it in a process of its own.
-func (a *consumerActor) spawn(ctx context.Context, connector systems.Connector) (process.Process, error) {
-	log, err := a.b.files.Log(a.spec.Name)
+// startChild runs the consumer in a process of its own.
+func (a *consumerActor) startChild(ctx context.Context, connector systems.Connector) (process.Process, error) {
+	log, err := a.run.files.Log(a.spec.Name)
 	if err != nil {
 		return nil, err
 	}
 	child, err := process.StartChild(ctx, process.ChildOptions{Role: ConsumerRole, Log: log,
-		Config: remoteConsumer{System: a.b.o.Spec, Credentials: connector.Credentials(a.b.instance), Scale: a.b.o.Scale, Spec: a.spec,
-			Address: a.b.addressOf(a.spec.Name), Base: a.b.files.Base(), Sessions: a.sessions, Call: a.b.bounds.call, Defect: a.b.o.Defect, Seat: a.seat},
-		Events: func(r io.Reader) { a.b.adopt(r, a.spec.Name) },
-		Asked:  a.b.applyFor,
+		Config: consumerConfig{System: a.run.o.Spec, Credentials: connector.Credentials(a.run.instance), Scale: a.run.o.Scale, Spec: a.spec,
+			Address: a.run.addressOf(a.spec.Name), Base: a.run.files.Base(), Sessions: a.sessions, Call: a.run.bounds.call, Defect: a.run.o.Defect, Seat: a.seat},
+		Events: func(r io.Reader) { a.run.recordChild(r, a.spec.Name) },
+		Answer: a.run.answerChild,
 		Exited: func(x process.Exit) {
-			log.Close() // it may be started again
+			log.Close() // it may be restarted
 			a.exited(x)
 		},
 	}, func(note string, value json.RawMessage) {
 		if note == failedNote {
-			a.b.fail(fmt.Errorf("consumer %s: %s", a.spec.Name, value))
+			a.run.fail(fmt.Errorf("consumer %s: %s", a.spec.Name, value))
 		}
 	})
 	if err != nil {
 		return nil, err
 	}
-	a.b.rec.Record(evidence.Event{Kind: evidence.ProcessStarted, Actor: a.spec.Name})
+	a.run.rec.Record(evidence.Event{Kind: evidence.ProcessStarted, Actor: a.spec.Name})
 	return child, nil
 }
 
 func (a *consumerActor) exited(x process.Exit) {
-	a.b.rec.Record(evidence.Event{Kind: evidence.ProcessExited, Actor: a.spec.Name,
+	a.run.rec.Record(evidence.Event{Kind: evidence.ProcessExited, Actor: a.spec.Name,
 		Exit: &evidence.ExitInfo{Code: x.Code, Signal: x.Signal, Ordered: x.Ordered}})
 	if !x.Ordered {
-		a.b.fail(fmt.Errorf("the process of consumer %s ended by itself (exit code %d %s): see its log", a.spec.Name, x.Code, x.Signal))
+		a.run.fail(fmt.Errorf("the process of consumer %s exited unexpectedly (exit code %d %s): see its log", a.spec.Name, x.Code, x.Signal))
 	}
 }
 
-// stop it in order; nothing happens when it does not run.
+// stop shuts the consumer down; it does nothing if it does not run.
 func (a *consumerActor) stop(ctx context.Context) error {
-	_, err := a.end(ctx, process.Process.Stop)
+	_, err := a.terminate(ctx, process.Process.Stop)
 	return err
 }
 
-// end it, and say which incarnation was ended.
-func (a *consumerActor) end(ctx context.Context, order func(process.Process, context.Context) error) (faults.Stroke, error) {
+// terminate ends the consumer by order, and reports which incarnation ended.
+func (a *consumerActor) terminate(ctx context.Context, order func(process.Process, context.Context) error) (faults.Outcome, error) {
 	a.mu.Lock()
 	running, cancel, over := a.running, a.cancel, a.over
 	a.running = false
 	a.mu.Unlock()
-	s := faults.Stroke{Incarnation: a.b.watch.starts(a.spec.Name)}
+	s := faults.Outcome{Incarnation: a.run.watch.starts(a.spec.Name)}
 	if !running {
-		return missed(s, a.spec.Name), nil
+		return notRunning(s, a.spec.Name), nil
 	}
 	if a.spec.Child {
-		return a.strike(ctx, order)
+		return a.signal(ctx, order)
 	}
 	cancel()
-	if err := a.b.rt.Wait(ctx, over.Load); err != nil {
+	if err := a.run.rt.Wait(ctx, over.Load); err != nil {
 		return s, fmt.Errorf("runner: consumer %s did not stop: %w", a.spec.Name, err)
 	}
 	return s, nil
 }
 
-// strike gives an order to the process that there is now.
-func (a *consumerActor) strike(ctx context.Context, order func(process.Process, context.Context) error) (faults.Stroke, error) {
+// signal applies order to the current child.
+func (a *consumerActor) signal(ctx context.Context, order func(process.Process, context.Context) error) (faults.Outcome, error) {
 	a.mu.Lock()
 	current := a.process
 	a.mu.Unlock()
-	s := faults.Stroke{Incarnation: a.b.watch.starts(a.spec.Name)}
+	s := faults.Outcome{Incarnation: a.run.watch.starts(a.spec.Name)}
 	err := process.Strike(ctx, current, order)
 	if errors.Is(err, process.ErrNotRunning) {
-		return missed(s, a.spec.Name), nil
+		return notRunning(s, a.spec.Name), nil
 	}
 	return s, err
 }
@@ -289,32 +287,30 @@ func (a *consumerActor) isRunning() bool {
 	return a.running
 }
 
-// The consumer's process as faults strike it.
-
-func (a *consumerActor) Kill(ctx context.Context) (faults.Stroke, error) {
-	return a.end(ctx, process.Process.Kill)
+func (a *consumerActor) Kill(ctx context.Context) (faults.Outcome, error) {
+	return a.terminate(ctx, process.Process.Kill)
 }
 
-func (a *consumerActor) Shutdown(ctx context.Context) (faults.Stroke, error) {
-	return a.end(ctx, process.Process.Stop)
+func (a *consumerActor) Shutdown(ctx context.Context) (faults.Outcome, error) {
+	return a.terminate(ctx, process.Process.Stop)
 }
 
-func (a *consumerActor) Pause(ctx context.Context) (faults.Stroke, error) {
-	return a.strike(ctx, process.Process.Pause)
+func (a *consumerActor) Pause(ctx context.Context) (faults.Outcome, error) {
+	return a.signal(ctx, process.Process.Pause)
 }
 
-func (a *consumerActor) Continue(ctx context.Context, paused faults.Stroke) (faults.Stroke, error) {
-	if a.b.watch.starts(a.spec.Name) != paused.Incarnation {
-		return ended(paused), nil
+func (a *consumerActor) Continue(ctx context.Context, paused faults.Outcome) (faults.Outcome, error) {
+	if a.run.watch.starts(a.spec.Name) != paused.Incarnation {
+		return exitedMeanwhile(paused), nil
 	}
-	s, err := a.strike(ctx, process.Process.Continue)
+	s, err := a.signal(ctx, process.Process.Continue)
 	if s.Missed != "" {
-		s = ended(paused)
+		s = exitedMeanwhile(paused)
 	}
 	return s, err
 }
 
-// Revive does nothing: whether a consumer comes back is the script's to say.
-func (a *consumerActor) Revive(context.Context) (faults.Stroke, error) {
-	return faults.Stroke{Incarnation: a.b.watch.starts(a.spec.Name)}, nil
+// Revive does nothing: the script decides whether a consumer comes back.
+func (a *consumerActor) Revive(context.Context) (faults.Outcome, error) {
+	return faults.Outcome{Incarnation: a.run.watch.starts(a.spec.Name)}, nil
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/custodymq/custody/tasks"
 )
 
-// handed is a delivery that is acknowledged.
+// handed is a delivery whose Ack succeeds.
 type handed struct{ m systems.Message }
 
 func (d handed) Message() systems.Message { return d.m }
@@ -26,7 +26,7 @@ func (handed) Ack(context.Context) (evidence.AckOutcome, error) {
 	return evidence.AckConfirmed, nil
 }
 
-// locked is a business database that cannot be written, until its time is over.
+// locked is a business database that cannot be written, until its context ends.
 type locked struct{ ends context.CancelFunc }
 
 func (l locked) Apply(context.Context, business.Delivery, bool) (business.Outcome, error) {
@@ -34,7 +34,7 @@ func (l locked) Apply(context.Context, business.Delivery, bool) (business.Outcom
 	return business.Failed, errors.New("database is locked")
 }
 
-// The business database is the harness's own: that it fails is no failure of the
+// A failure of the harness's business database is not recorded as the
 // application's, unless the consumer was stopped meanwhile.
 func TestBusinessDatabaseThatFails(t *testing.T) {
 	m := systems.Message{Destination: "orders", Payload: evidence.Envelope{PublishID: "p1-1-1", BusinessID: "order-1"}.Encode()}
@@ -63,8 +63,8 @@ func TestBusinessDatabaseThatFails(t *testing.T) {
 	}
 }
 
-// Bodies differ between producers and messages, are the same for the same seed,
-// and hold every byte value.
+// Bodies differ between producers and messages, are deterministic for a seed,
+// and contain every byte value.
 func TestBodies(t *testing.T) {
 	body := func(name string, seed uint64, n int) []byte {
 		p := newProducer(script.Producer{Name: name}, nil, "", nil, nil, bounds{}, seed, true)

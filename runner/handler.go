@@ -2,8 +2,8 @@ package runner
 
 import "context"
 
-// work is how long the handler works on a message before its effect. An error
-// is the end of the run, or of this consumer.
+// work simulates the handler's processing time. It returns an error when the
+// run or this consumer ends.
 func (c *consumer) work(ctx context.Context, businessID string) error {
 	takes := c.spec.Work(businessID)
 	if takes == 0 {
@@ -12,7 +12,7 @@ func (c *consumer) work(ctx context.Context, businessID string) error {
 	return c.rt.Sleep(ctx, takes)
 }
 
-// fails reports whether the handler fails on this delivery of a message.
+// fails reports whether the handler fails on this delivery.
 func (c *consumer) fails(businessID string) bool {
 	times, fails := c.spec.FailTimes(businessID)
 	if !fails {

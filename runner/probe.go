@@ -9,9 +9,9 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// probes of one kind, or all of them, in the order in which they are made.
-func (b *run) probes(kind string) []systems.Probe {
-	prober, ok := b.instance.(systems.Prober)
+// probes returns the probes of one kind, or all if kind is empty, in order.
+func (r *run) probes(kind string) []systems.Probe {
+	prober, ok := r.instance.(systems.Prober)
 	if !ok {
 		return nil
 	}
@@ -24,23 +24,22 @@ func (b *run) probes(kind string) []systems.Probe {
 	return of
 }
 
-// probeBound is for one probe, before scaling: one that is not answered by then
-// is unanswered. So many that are not answered, or cannot be made, say all.
+// A probe not answered within probeBound (before scaling) is unanswered. After
+// maxUnanswered that are unanswered or failed, the rest is skipped.
 const (
 	probeBound    = 5 * callBound
 	maxUnanswered = 5
 )
 
-// probe makes them one after the other, each within its bound, and records what
-// was wanted and what came.
-func (b *run) probe(ctx context.Context, s script.Probe) error {
+// probe runs the probes one by one and records expected and actual outcomes.
+func (r *run) probe(ctx context.Context, s script.Probe) error {
 	unanswered := 0
-	for i, p := range b.probes(s.Kind) {
+	for i, p := range r.probes(s.Kind) {
 		if unanswered == maxUnanswered {
-			b.note("%d probes were left out, for %d were not answered", len(b.probes(s.Kind))-i, unanswered)
+			r.note("%d probes were skipped, because %d were not answered", len(r.probes(s.Kind))-i, unanswered)
 			return nil
 		}
-		got, err := b.probeOnce(ctx, p)
+		got, err := r.runProbe(ctx, p)
 		if cause := context.Cause(ctx); cause != nil {
 			return cause
 		}
@@ -55,13 +54,13 @@ func (b *run) probe(ctx context.Context, s script.Probe) error {
 		if e.Got == evidence.NoProbeOutcome || e.Got == evidence.ProbeUnanswered {
 			unanswered++
 		}
-		b.rec.Record(e)
+		r.rec.Record(e)
 	}
 	return nil
 }
 
-func (b *run) probeOnce(ctx context.Context, p systems.Probe) (systems.Probed, error) {
-	ctx, cancel := context.WithTimeout(ctx, scaled(probeBound, b.o.Scale))
+func (r *run) runProbe(ctx context.Context, p systems.Probe) (systems.Probed, error) {
+	ctx, cancel := context.WithTimeout(ctx, scaled(probeBound, r.o.Scale))
 	defer cancel()
-	return b.instance.(systems.Prober).Probe(ctx, p.Name)
+	return r.instance.(systems.Prober).Probe(ctx, p.Name)
 }

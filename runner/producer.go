@@ -14,53 +14,53 @@ import (
 	"github.com/custodymq/custody/tasks"
 )
 
-// producer is one publishing actor. It opens a new session when the one it has
-// is no longer to be trusted, with a bounded back-off, and records every call.
-// Its methods are used by one goroutine at a time, but for close.
+// producer is one publishing actor. It replaces a session that may be broken,
+// with bounded back-off, and records every call. Only close may be called
+// concurrently.
 type producer struct {
-	spec    script.Producer
-	clients systems.Clients
-	address string
-	sink    evidence.Sink
-	rt      tasks.Runtime
-	bounds  bounds
-	payload *rand.Rand
-	names   bool // the system takes message IDs of the publisher's
+	spec      script.Producer
+	clients   systems.Clients
+	address   string
+	sink      evidence.Sink
+	rt        tasks.Runtime
+	bounds    bounds
+	payload   *rand.Rand
+	choosesID bool // publishers may choose the message ID
 
 	sessions int
 	session  systems.Producer
-	suspect  atomic.Int64 // the session that gave an answer which is no acceptance: its connection may be gone
+	suspect  atomic.Int64 // the session that last gave an answer other than Accepted: its connection may be gone
 	calls    uint64
 	count    int
 	tries    map[string]*tries // by business ID
 }
 
-// tries of one business ID.
+// tries counts the publishes of one business ID.
 type tries struct {
 	count, try int
-	messageID  string // chosen by the publisher; empty if it was not
+	messageID  string // chosen by the publisher, or empty
 	step       script.Publish
 	body       []byte
 	headers    map[string]string
 }
 
-// bounds are the bench's own deadlines, scaled.
+// bounds are the runner's own deadlines, scaled.
 type bounds struct {
-	call    time.Duration // one publish, acknowledgement, look-up or opening of a session
-	publish time.Duration // a publish that is tried until it is accepted
+	call    time.Duration // one publish, acknowledgement, lookup or session opening
+	publish time.Duration // a publish repeated until accepted
 }
 
 func newProducer(spec script.Producer, clients systems.Clients, address string, sink evidence.Sink, rt tasks.Runtime, b bounds, seed uint64, names bool) *producer {
 	return &producer{spec: spec, clients: clients, address: address, sink: sink, rt: rt, bounds: b,
-		payload: rand.New(rand.NewPCG(seed, seedOf(spec.Name))), names: names, tries: make(map[string]*tries)}
+		payload: rand.New(rand.NewPCG(seed, seedOf(spec.Name))), choosesID: names, tries: make(map[string]*tries)}
 }
 
 func (p *producer) sessionName() string { return fmt.Sprintf("%s#%d", p.spec.Name, p.sessions) }
 
-// open makes sure that there is a session; an error says why there is none now.
+// open ensures that there is a session.
 func (p *producer) open(ctx context.Context) error {
-	if p.doubtful() {
-		p.endSession(ctx, "an answer was not an acceptance: a new session")
+	if p.isSuspect() {
+		p.endSession(ctx, "replaced after an answer other than accepted")
 	}
 	if p.session != nil {
 		return nil
@@ -77,8 +77,8 @@ func (p *producer) open(ctx context.Context) error {
 	return nil
 }
 
-// doubtful says whether the session that there is now should be replaced.
-func (p *producer) doubtful() bool {
+// isSuspect reports whether the current session should be replaced.
+func (p *producer) isSuspect() bool {
 	return p.session != nil && p.suspect.Load() == int64(p.sessions)
 }
 
@@ -95,21 +95,21 @@ func (p *producer) endSession(ctx context.Context, why string) {
 	p.sink.Record(evidence.Event{Kind: evidence.SessionEnded, Actor: p.spec.Name, Session: p.sessionName(), Reason: why})
 }
 
-// publish sends the messages of one step, at most Window of them unanswered.
-// left is called when a message of a cancelled publish may be cancelled.
+// publish sends the messages of one step, with at most Window unanswered. left
+// blocks until a message of a cancelled publish may be cancelled.
 func (p *producer) publish(ctx context.Context, step script.Publish, left func(ctx context.Context, publishID string) error) error {
 	window, n := int32(max(step.Window, 1)), step.Count()
 	var unanswered atomic.Int32
-	again := make([]atomic.Bool, n) // refused, and to be tried again
+	unaccepted := make([]atomic.Bool, n) // to be retried
 	below := func(n int32) func() bool { return func() bool { return unanswered.Load() < n } }
-	last := context.WithoutCancel(ctx) // each answer is bounded by its call's deadline
+	uncancelled := context.WithoutCancel(ctx) // each answer is bounded by its own deadline
 	tried := make([]*tries, n)
 	for i := range n {
 		one := step.Message(i)
 		id := one.BusinessID
 		tried[i] = p.firstTry(one)
-		if p.doubtful() { // one bad answer puts the session's others in doubt: hear them out first
-			_ = p.rt.Wait(last, below(1))
+		if p.isSuspect() { // wait for the outstanding answers before replacing the session
+			_ = p.rt.Wait(uncancelled, below(1))
 		}
 		err := p.rt.Wait(ctx, below(window))
 		var receipt func() systems.Receipt
@@ -117,25 +117,25 @@ func (p *producer) publish(ctx context.Context, step script.Publish, left func(c
 			receipt, err = p.call(ctx, id, tried[i], left)
 		}
 		if err != nil {
-			_ = p.rt.Wait(last, below(1))
+			_ = p.rt.Wait(uncancelled, below(1))
 			return err
 		}
 		unanswered.Add(1)
 		p.rt.Go(func() {
 			defer p.rt.Wake()
 			defer unanswered.Add(-1)
-			again[i].Store(refused(receipt()))
+			unaccepted[i].Store(notAccepted(receipt()))
 		})
 		if window == 1 {
-			_ = p.rt.Wait(last, below(1))
+			_ = p.rt.Wait(uncancelled, below(1))
 		}
 	}
-	_ = p.rt.Wait(last, below(1))
+	_ = p.rt.Wait(uncancelled, below(1))
 	if step.Until == "" {
 		return nil
 	}
 	for i := range n {
-		if again[i].Load() {
+		if unaccepted[i].Load() {
 			if err := p.untilAccepted(ctx, step.Message(i).BusinessID, tried[i]); err != nil {
 				return err
 			}
@@ -144,11 +144,11 @@ func (p *producer) publish(ctx context.Context, step script.Publish, left func(c
 	return nil
 }
 
-func refused(r systems.Receipt) bool { return r.Acceptance != evidence.Accepted }
+func notAccepted(r systems.Receipt) bool { return r.Acceptance != evidence.Accepted }
 
-// untilAccepted tries again, with the same message ID where the system takes
-// one and can so recognise what it has, until it is accepted or the bound is
-// reached; what is not accepted then stays so, and the evidence says it.
+// untilAccepted retries until accepted or out of time, with the same message ID
+// where the system can deduplicate by it. Running out of time is no error: the
+// evidence shows it.
 func (p *producer) untilAccepted(ctx context.Context, id string, t *tries) error {
 	bounded, cancel := p.rt.Timeout(ctx, p.bounds.publish)
 	defer cancel()
@@ -159,7 +159,7 @@ func (p *producer) untilAccepted(ctx context.Context, id string, t *tries) error
 		if err != nil {
 			return err
 		}
-		if !refused(receipt()) {
+		if !notAccepted(receipt()) {
 			return nil
 		}
 	}
@@ -177,7 +177,7 @@ func (p *producer) firstTry(step script.Publish) *tries {
 	if step.Until != "" && t.messageID == "" {
 		t.messageID = "m-" + id
 	}
-	if !p.names {
+	if !p.choosesID {
 		t.messageID = ""
 	}
 	p.fill(t.body)
@@ -186,8 +186,8 @@ func (p *producer) firstTry(step script.Publish) *tries {
 	return t
 }
 
-// fill a body so that every 256 bytes hold every byte value, in an order that
-// differs between messages and between producers.
+// fill makes every 256 bytes hold every byte value, in an order that differs
+// between messages and producers.
 func (p *producer) fill(body []byte) {
 	for len(body) > 0 {
 		var block [256]byte
@@ -204,7 +204,7 @@ func seedOf(name string) uint64 {
 	return h.Sum64()
 }
 
-// retry publishes a business ID again, as another try.
+// retry publishes a business ID again.
 func (p *producer) retry(ctx context.Context, step script.Retry) error {
 	t, ok := p.tries[step.BusinessID]
 	if !ok {
@@ -225,8 +225,8 @@ func (p *producer) retry(ctx context.Context, step script.Retry) error {
 	return nil
 }
 
-// call makes one publish and records it. The function that it gives waits for
-// the receipt. An error is a failure to measure.
+// call publishes once and records it. The function it returns waits for the
+// receipt. An error is a failure to measure.
 func (p *producer) call(ctx context.Context, id string, t *tries, left func(context.Context, string) error) (func() systems.Receipt, error) {
 	p.calls++
 	publishID := evidence.PublishID(p.spec.Name, t.count, t.try)
@@ -242,7 +242,7 @@ func (p *producer) call(ctx context.Context, id string, t *tries, left func(cont
 		Digest: evidence.Digest(m.Payload, m.Key, m.Headers)}
 	p.sink.Record(e)
 	returned := func(r systems.Receipt) systems.Receipt {
-		if refused(r) {
+		if notAccepted(r) {
 			p.suspect.Store(session)
 		}
 		e.Kind, e.MessageID, e.Acceptance, e.HeldBy, e.ClientResult, e.Reason = evidence.PublishReturned, r.MessageID, r.Acceptance, r.HeldBy, r.ClientResult, r.Reason
@@ -252,7 +252,7 @@ func (p *producer) call(ctx context.Context, id string, t *tries, left func(cont
 		return r
 	}
 	if opening != nil {
-		// No session, so no byte of this publish was ever written.
+		// Without a session no byte of this publish was ever written.
 		r := systems.Receipt{Acceptance: evidence.Rejected, ClientResult: opening.Error(), Reason: "no connection: " + opening.Error()}
 		return func() systems.Receipt { return returned(r) }, nil
 	}
@@ -265,7 +265,7 @@ func (p *producer) call(ctx context.Context, id string, t *tries, left func(cont
 	if t.step.Cancel && left != nil {
 		p.rt.Go(func() {
 			defer cancel()
-			_ = left(calling, publishID) // when it never leaves, the deadline cancels
+			_ = left(calling, publishID) // if it never leaves, the deadline cancels
 		})
 	}
 	return func() systems.Receipt {
@@ -274,8 +274,8 @@ func (p *producer) call(ctx context.Context, id string, t *tries, left func(cont
 	}, nil
 }
 
-// resolve asks what became of a publish whose answer is Unknown. A look-up
-// changes nothing: one whose session is gone is made once more, on a new one.
+// resolve looks up the fate of an Unknown publish. A lookup changes nothing, so
+// one that lost its session is repeated on a new one.
 func (p *producer) resolve(ctx context.Context, step script.Resolve) error {
 	answered, err := p.lookUp(ctx, step.BusinessID)
 	if err == nil && !answered {
@@ -293,7 +293,7 @@ func (p *producer) lookUp(ctx context.Context, businessID string) (answered bool
 	resolver, ok := p.session.(systems.Resolver)
 	if !ok {
 		p.sink.Record(evidence.Event{Kind: evidence.Noted, Actor: p.spec.Name, BusinessID: businessID,
-			Reason: "this system has no look-up; rows and deliveries must settle it"})
+			Reason: "this system has no lookup; rows and deliveries must decide"})
 		return true, nil
 	}
 	ctx, cancel := p.rt.Timeout(ctx, p.bounds.call)

@@ -9,30 +9,29 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// waitQuiet waits until no message has gone on its way for so long, counted
-// from now at the earliest.
-func (b *run) waitQuiet(ctx context.Context, s script.Wait) error {
-	quiet := scaled(s.Quiet, b.o.Scale)
-	within := quiet + scaled(script.DefaultWithin, b.o.Scale)
+// waitQuiet waits until no message has made progress for s.Quiet from now on.
+func (r *run) waitQuiet(ctx context.Context, s script.Wait) error {
+	quiet := scaled(s.Quiet, r.o.Scale)
+	within := quiet + scaled(script.DefaultWithin, r.o.Scale)
 	if s.Within > 0 {
-		within = scaled(s.Within, b.o.Scale)
+		within = scaled(s.Within, r.o.Scale)
 	}
 	what := script.Line(s)
-	b.rec.Record(evidence.Event{Kind: evidence.AwaitBegan, Actor: "harness", Reason: what})
-	bounded, cancel := b.rt.Timeout(ctx, within)
+	r.rec.Record(evidence.Event{Kind: evidence.AwaitBegan, Actor: "harness", Reason: what})
+	bounded, cancel := r.rt.Timeout(ctx, within)
 	defer cancel()
-	return b.awaited(ctx, what, b.quietFor(bounded, quiet))
+	return r.endAwait(ctx, what, r.quietFor(bounded, quiet))
 }
 
-func (b *run) quietFor(ctx context.Context, quiet time.Duration) error {
-	began := b.rt.Now()
+func (r *run) quietFor(ctx context.Context, quiet time.Duration) error {
+	began := r.rt.Now()
 	for {
-		left := max(began, b.watch.lastMove()) + quiet - b.rt.Now()
+		left := max(began, r.watch.lastProgress()) + quiet - r.rt.Now()
 		if left <= 0 {
 			return nil
 		}
-		if err := b.rt.Sleep(ctx, left); err != nil {
-			return fmt.Errorf("it was never quiet for %s: a message moved %s after the run began", quiet, b.watch.lastMove())
+		if err := r.rt.Sleep(ctx, left); err != nil {
+			return fmt.Errorf("it was never quiet for %s: a message made progress %s after the run began", quiet, r.watch.lastProgress())
 		}
 	}
 }

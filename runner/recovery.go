@@ -12,22 +12,21 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// mark is a checkpoint that a later step comes back to.
+// mark is the state at a checkpoint that a later step returns to.
 type mark struct {
 	at        time.Time
-	positions map[string]string // of the system's log, by destination
+	positions map[string]string // log positions by destination
 }
 
-// checkpoint reads the stored rows, and keeps what a later step needs of this
-// moment. Where the log ends is asked first, so that nothing that is missing in
-// the backup can lie before it.
-func (b *run) checkpoint(ctx context.Context, name string) error {
-	bounded, cancel := b.rt.Timeout(ctx, b.bounds.call)
+// checkpoint snapshots the stored rows and saves what later steps need. The
+// log's end is read first, so that whatever the backup lacks lies behind it.
+func (r *run) checkpoint(ctx context.Context, name string) error {
+	bounded, cancel := r.rt.Timeout(ctx, r.bounds.call)
 	defer cancel()
-	m := mark{at: b.rt.Wall(), positions: map[string]string{}}
+	m := mark{at: r.rt.Wall(), positions: map[string]string{}}
 	backup := false
-	destinations := map[string]string{} // by consumer, who may be declared later
-	for _, step := range b.o.Scenario.Steps {
+	destinations := map[string]string{} // by consumer, which may be declared later
+	for _, step := range r.o.Scenario.Steps {
 		switch s := bare(step).(type) {
 		case script.Consumer:
 			destinations[s.Name] = s.Destination
@@ -38,48 +37,48 @@ func (b *run) checkpoint(ctx context.Context, name string) error {
 				continue
 			}
 			destination := destinations[s.Consumer]
-			position, err := b.instance.(systems.Rewinder).Position(bounded, destination)
+			position, err := r.instance.(systems.Rewinder).Position(bounded, destination)
 			if err != nil {
 				return err
 			}
 			m.positions[destination] = position
 		}
 	}
-	b.marks[name] = m
+	r.marks[name] = m
 	if backup {
-		if err := b.db.Backup(bounded, b.backupOf(name)); err != nil {
+		if err := r.db.Backup(bounded, r.backupOf(name)); err != nil {
 			return err
 		}
 	}
-	return b.snapshot(ctx, name)
+	return r.snapshot(ctx, name)
 }
 
-func (b *run) backupOf(checkpoint string) string {
-	return filepath.Join(b.work, fmt.Sprintf("backup-%x.db", checkpoint)) // a checkpoint's name may hold a slash
+func (r *run) backupOf(checkpoint string) string {
+	return filepath.Join(r.work, fmt.Sprintf("backup-%x.db", checkpoint)) // a checkpoint's name may contain a slash
 }
 
-// restore puts the business database back to a checkpoint.
-func (b *run) restore(ctx context.Context, s script.Restore) error {
-	bounded, cancel := b.rt.Timeout(ctx, b.bounds.call)
+// restore restores the business database from a checkpoint's backup.
+func (r *run) restore(ctx context.Context, s script.Restore) error {
+	bounded, cancel := r.rt.Timeout(ctx, r.bounds.call)
 	defer cancel()
-	b.rec.Record(evidence.Event{Kind: evidence.Commanded, Actor: evidence.SourceBusiness, Command: evidence.CommandRestore, Checkpoint: s.Checkpoint})
-	return b.db.Restore(bounded, b.backupOf(s.Checkpoint))
+	r.rec.Record(evidence.Event{Kind: evidence.Commanded, Actor: evidence.SourceBusiness, Command: evidence.CommandRestore, Checkpoint: s.Checkpoint})
+	return r.db.Restore(bounded, r.backupOf(s.Checkpoint))
 }
 
-// rewind puts a consumer's logical subscriber back to a checkpoint.
-func (b *run) rewind(ctx context.Context, s script.Rewind) error {
-	bounded, cancel := b.rt.Timeout(ctx, scaled(stopBound, b.o.Scale))
+// rewind moves a consumer's logical subscriber back to a checkpoint.
+func (r *run) rewind(ctx context.Context, s script.Rewind) error {
+	bounded, cancel := r.rt.Timeout(ctx, scaled(stopBound, r.o.Scale))
 	defer cancel()
-	c := b.consumers[s.Consumer]
+	c := r.consumers[s.Consumer]
 	if c.isRunning() {
-		return fmt.Errorf("runner: a subscriber that is connected cannot be put back: write \"stop %s\" above", s.Consumer)
+		return fmt.Errorf("runner: a connected subscriber cannot be rewound: write \"stop %s\" above", s.Consumer)
 	}
-	m := b.marks[s.Checkpoint]
+	m := r.marks[s.Checkpoint]
 	to := systems.Point{Time: m.at}
 	if s.By == script.ByPosition {
 		to = systems.Point{Position: m.positions[c.spec.Destination]}
 	}
-	b.rec.Record(evidence.Event{Kind: evidence.Commanded, Actor: faults.Broker, Destination: c.spec.Destination, Subscription: subscription(c.spec),
+	r.rec.Record(evidence.Event{Kind: evidence.Commanded, Actor: faults.Broker, Destination: c.spec.Destination, Subscription: subscription(c.spec),
 		Command: evidence.CommandRewind, Checkpoint: s.Checkpoint, Reason: "by " + s.By})
-	return b.instance.(systems.Rewinder).Rewind(bounded, c.spec.Destination, subscription(c.spec), to)
+	return r.instance.(systems.Rewinder).Rewind(bounded, c.spec.Destination, subscription(c.spec), to)
 }

@@ -16,15 +16,15 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// UsageError is a script that asks for what does not exist: nothing was
-// started. It names file, line and word.
+// UsageError is a script that refers to something that does not exist, with
+// file, line and word. Nothing was started.
 type UsageError struct{ At *script.Error }
 
 func (e *UsageError) Error() string { return e.At.Error() }
 
 func (e *UsageError) Unwrap() error { return e.At }
 
-// Check says what a script asks for that does not exist, on whatever system.
+// Check reports references to things that exist on no system.
 func Check(s script.Scenario) error {
 	if _, err := resolve(s); err != nil {
 		return err
@@ -32,34 +32,34 @@ func Check(s script.Scenario) error {
 	return frames(s)
 }
 
-// Faults of a script, as a run's manifest lists them.
+// Faults lists a script's faults for the manifest.
 func Faults(s script.Scenario) ([]evidence.FaultLabel, error) { return resolve(s) }
 
-// The kinds of actors, as errors call them.
+// Kinds of actors, as used in errors.
 const (
-	aProducer = "producer"
-	aConsumer = "consumer"
+	kindProducer = "producer"
+	kindConsumer = "consumer"
 )
 
-// resolver looks up every name that a script uses, in order, before anything
-// starts.
+// resolver checks every name in a script, in order, before anything starts.
 type resolver struct {
 	s           script.Scenario
 	actors      map[string]string // name → kind
-	labels      map[string]bool   // of the faults above
-	checkpoints map[string]int    // snapshots of each name, in the whole script
-	above       map[string]bool   // checkpoints taken above
+	children    map[string]bool   // consumers with a process of their own
+	labels      map[string]bool   // faults declared above
+	checkpoints map[string]int    // snapshots in the whole script, by name
+	above       map[string]bool   // snapshots taken above
 	faults      []evidence.FaultLabel
 }
 
-// resolve gives the faults of a script as data. An error is a *UsageError.
+// resolve returns the script's faults. Its error is a *UsageError.
 func resolve(s script.Scenario) ([]evidence.FaultLabel, error) {
-	if !isFolderName(s.Name) {
+	if !isDirName(s.Name) {
 		return nil, &UsageError{&script.Error{File: fmt.Sprintf("scenario %q", s.Name), Line: 1,
-			Text: fmt.Sprintf("its name is that of its run's folder: leave out slashes and a leading dot, and use at most %d bytes", maxFolderName)}}
+			Text: fmt.Sprintf("the name becomes a directory's: it must have no slash and no leading dot, and at most %d bytes", maxNameLength)}}
 	}
-	r := &resolver{s: s, actors: map[string]string{faults.Broker: faults.Broker, "store": "store"},
-		labels: map[string]bool{}, checkpoints: map[string]int{}, above: map[string]bool{}}
+	r := &resolver{s: s, actors: map[string]string{faults.Broker: faults.Broker, faults.Store: faults.Store},
+		children: map[string]bool{}, labels: map[string]bool{}, checkpoints: map[string]int{}, above: map[string]bool{}}
 	for _, step := range s.Steps {
 		if snapshot, ok := bare(step).(script.Snapshot); ok {
 			r.checkpoints[snapshot.Checkpoint]++
@@ -67,7 +67,7 @@ func resolve(s script.Scenario) ([]evidence.FaultLabel, error) {
 	}
 	for i, n := range s.Needs {
 		if !slices.Contains(systems.Needs(), systems.Need(n)) {
-			return nil, r.wrong(script.PartNeeds, i, n, "%q is nothing that a system may lack%s", n, script.Suggest(n, needNames()))
+			return nil, r.wrong(script.PartNeeds, i, n, "%q is not a need%s", n, script.Suggest(n, needNames()))
 		}
 	}
 	for i, step := range s.Steps {
@@ -87,41 +87,42 @@ func (r *resolver) wrong(part script.Part, i int, word, format string, args ...a
 	return &UsageError{r.s.ErrorAt(part, i, word, format, args...)}
 }
 
-// step looks up what the i-th step names.
+// step resolves the i-th step's names.
 func (r *resolver) step(i int, step script.Step) error {
 	need := func(name, kind string) error { return r.actor(script.PartStep, i, name, kind) }
 	switch step := step.(type) {
 	case script.Producer:
-		return r.declare(i, step.Name, aProducer)
+		return r.declare(i, step.Name, kindProducer)
 	case script.Consumer:
-		return r.declare(i, step.Name, aConsumer)
+		r.children[step.Name] = step.Child
+		return r.declare(i, step.Name, kindConsumer)
 	case script.Publish:
-		return need(step.By, aProducer)
+		return need(step.By, kindProducer)
 	case script.Retry:
-		return need(step.By, aProducer)
+		return need(step.By, kindProducer)
 	case script.Resolve:
-		return need(step.By, aProducer)
+		return need(step.By, kindProducer)
 	case script.Settle:
 		if step.By != "" {
-			return need(step.By, aProducer)
+			return need(step.By, kindProducer)
 		}
 	case script.Start:
 		if step.Actor != faults.Broker {
-			return need(step.Actor, aConsumer)
+			return need(step.Actor, kindConsumer)
 		}
 	case script.Stop:
-		return need(step.Actor, aConsumer)
+		return need(step.Actor, kindConsumer)
 	case script.Restart:
 		return need(step.Actor, faults.Broker)
 	case script.Snapshot:
 		r.above[step.Checkpoint] = true
 	case script.Restore:
-		return r.taken(i, step.Checkpoint)
+		return r.uniqueCheckpoint(i, step.Checkpoint)
 	case script.Rewind:
-		if err := need(step.Consumer, aConsumer); err != nil {
+		if err := need(step.Consumer, kindConsumer); err != nil {
 			return err
 		}
-		return r.taken(i, step.Checkpoint)
+		return r.uniqueCheckpoint(i, step.Checkpoint)
 	case script.Await:
 		return r.condition(script.PartStep, i, step.Condition)
 	case script.Heal:
@@ -140,8 +141,8 @@ func (r *resolver) declare(i int, name, kind string) error {
 	return nil
 }
 
-// actor is an error unless one of this kind is declared above; of any kind, if
-// it is empty.
+// actor requires an actor of this kind, or of any if kind is empty, declared
+// above.
 func (r *resolver) actor(part script.Part, i int, name, kind string) error {
 	found := r.actors[name]
 	if found != "" && (kind == "" || found == kind) {
@@ -161,24 +162,24 @@ func (r *resolver) label(part script.Part, i int, label string) error {
 		return nil
 	}
 	if len(r.labels) == 0 {
-		return r.wrong(part, i, label, "there is no fault %s: no fault stands above this line", label)
+		return r.wrong(part, i, label, "there is no fault %s: no fault is declared above this line", label)
 	}
 	return r.wrong(part, i, label, "there is no fault %s above this line%s", label, script.Suggest(label, slices.Sorted(maps.Keys(r.labels))))
 }
 
-// taken is an error unless one snapshot alone has the name of the checkpoint.
-func (r *resolver) taken(i int, checkpoint string) error {
+// uniqueCheckpoint requires exactly one snapshot of this name, taken above.
+func (r *resolver) uniqueCheckpoint(i int, checkpoint string) error {
 	switch {
 	case !r.above[checkpoint]:
-		return r.wrong(script.PartStep, i, checkpoint, "no \"snapshot %s\" stands above this line", checkpoint)
-	case r.checkpoints[checkpoint] > 1, checkpoint == awaitedRows:
-		return r.wrong(script.PartStep, i, checkpoint, "several snapshots are called %s; give the one that is meant a name of its own", checkpoint)
+		return r.wrong(script.PartStep, i, checkpoint, "there is no \"snapshot %s\" above this line", checkpoint)
+	case r.checkpoints[checkpoint] > 1, checkpoint == awaitCheckpoint:
+		return r.wrong(script.PartStep, i, checkpoint, "several snapshots are called %s; give this one a unique name", checkpoint)
 	}
 	return nil
 }
 
-// condition looks up what a condition names: messages may come or not, all else
-// must be there.
+// condition resolves a condition's names. Messages need not exist: a condition
+// may wait for one that never comes.
 func (r *resolver) condition(part script.Part, i int, c evidence.Condition) error {
 	switch c.Verb {
 	case evidence.CondFired, evidence.CondInFlight:
@@ -187,7 +188,7 @@ func (r *resolver) condition(part script.Part, i int, c evidence.Condition) erro
 		return r.actor(part, i, c.Subject, "")
 	case evidence.CondAcceptance:
 		if answers := acceptances(); !slices.Contains(answers, c.Word) {
-			return r.wrong(part, i, c.Word, "%q is no answer to a publish%s", c.Word, script.Suggest(c.Word, answers))
+			return r.wrong(part, i, c.Word, "%q is not an acceptance%s", c.Word, script.Suggest(c.Word, answers))
 		}
 	case evidence.CondStored:
 		if c.Word != "" && r.checkpoints[c.Word] == 0 && c.Word != endOfRun {
@@ -222,13 +223,16 @@ func (r *resolver) fault(i int, step script.Fault) error {
 			}
 		}
 	}
+	if f.Strikes == faults.StrikesProcess && step.Target != faults.Broker && !r.children[step.Target] {
+		return r.wrong(script.PartStep, i, step.Target, "%s has no process of its own to %s: only %s and consumers declared with \"child\" have one", step.Target, step.Verb, faults.Broker)
+	}
 	r.labels[step.Label] = true
 	r.faults = append(r.faults, evidence.FaultLabel{Label: step.Label, Class: f.ClassOf(spec), Verb: step.Verb, Line: script.Line(step)})
 	return nil
 }
 
-// frames looks up the kinds of frames that a script names. A kind that another
-// protocol has is no mistake: there the scenario does not apply.
+// frames checks frame kinds. A kind of another protocol is no error: the
+// scenario does not apply there.
 func frames(s script.Scenario) error {
 	check := func(part script.Part, i int, kind string) error {
 		if known := links.FrameKinds(); kind != "" && !slices.Contains(known, kind) {
@@ -270,13 +274,12 @@ func needNames() []string {
 	return names
 }
 
-// maxFolderName leaves room for what is appended to a scenario's name.
-const maxFolderName = 200
+// maxNameLength leaves room for suffixes.
+const maxNameLength = 200
 
-// isFolderName keeps a script that somebody else has written from choosing
-// where files are made.
-func isFolderName(name string) bool {
-	return name != "" && len(name) <= maxFolderName && name[0] != '.' && !strings.ContainsFunc(name, func(r rune) bool {
+// isDirName keeps an untrusted script from choosing where files are created.
+func isDirName(name string) bool {
+	return name != "" && len(name) <= maxNameLength && name[0] != '.' && !strings.ContainsFunc(name, func(r rune) bool {
 		return r == '/' || r == '\\' || unicode.IsControl(r)
 	})
 }
@@ -301,7 +304,7 @@ func specOf(f script.Fault) faults.Spec {
 	return s
 }
 
-// Needs of a scenario: what it says, and what its steps imply.
+// Needs lists what a scenario requires, declared and implied by its steps.
 func Needs(s script.Scenario) []systems.Need {
 	var all []systems.Need
 	seen := map[systems.Need]bool{}
@@ -314,7 +317,7 @@ func Needs(s script.Scenario) []systems.Need {
 	for _, n := range s.Needs {
 		add(systems.Need(n))
 	}
-	subscribers := map[string]string{} // one of each destination
+	subscribers := map[string]string{} // one per destination
 	for _, step := range s.Steps {
 		switch step := bare(step).(type) {
 		case script.Consumer:
@@ -393,19 +396,20 @@ func Needs(s script.Scenario) []systems.Need {
 	return all
 }
 
-// needed gives why a scenario does not apply, as far as a description tells.
-func needed(s script.Scenario, desc systems.Description) string {
+// unsupported says why a scenario does not apply, from the description alone;
+// empty if it does.
+func unsupported(s script.Scenario, desc systems.Description) string {
 	for _, n := range Needs(s) {
 		if why, lacks := desc.Lacks[n]; lacks {
 			return why
 		}
-		if n == systems.NeedTimeout && !givesUp[desc.Profile.Redelivers] {
-			return "what a consumer holds is given to nobody else while its session lives"
+		if n == systems.NeedTimeout && !redeliversWithinSession[desc.Profile.Redelivers] {
+			return "an unsettled message is not redelivered while its session lives"
 		}
 	}
 	for _, step := range s.Steps {
 		if f, ok := bare(step).(script.Fault); ok {
-			if why := unstruck(f, desc); why != "" {
+			if why := unsupportedStoreFault(f, desc); why != "" {
 				return why
 			}
 		}
@@ -413,19 +417,20 @@ func needed(s script.Scenario, desc systems.Description) string {
 	return ""
 }
 
-// givesUp are the ways of redelivery that do not wait for the end of a session.
-var givesUp = map[evidence.Redelivery]bool{evidence.RedeliverTimeout: true, evidence.RedeliverClaim: true, evidence.RedeliverRebalance: true}
+// redeliversWithinSession lists the redelivery modes that do not wait for a
+// session to end.
+var redeliversWithinSession = map[evidence.Redelivery]bool{evidence.RedeliverTimeout: true, evidence.RedeliverClaim: true, evidence.RedeliverRebalance: true}
 
-// unstruck gives why a fault of the store does not apply, if it is one and the
-// system says what it can strike.
-func unstruck(f script.Fault, desc systems.Description) string {
+// unsupportedStoreFault says why a store fault does not apply, as far as the
+// description lists them; empty if it does.
+func unsupportedStoreFault(f script.Fault, desc systems.Description) string {
 	spec := specOf(f)
 	verb := f.Verb
 	if fault, _ := faults.Find(verb); fault.Strikes != faults.StrikesStore {
 		if spec.Operation == "" {
 			return ""
 		}
-		verb = "block" // it strikes while the operation is held
+		verb = faults.Block // the process is struck while the operation is blocked
 	}
 	operations, can := desc.StoreFaults[verb]
 	switch {
@@ -438,20 +443,20 @@ func unstruck(f script.Fault, desc systems.Description) string {
 	return ""
 }
 
-// lacking gives why the scenario does not apply to the instance that was
-// started: an ability that is not there, a frame that its protocol has not.
-func (b *run) lacking() string {
-	for _, n := range Needs(b.o.Scenario) {
-		if !systems.Meets(n, b.o.System, b.instance) {
-			return fmt.Sprintf("%s has no %s", b.desc.System, n)
+// unsupportedByInstance says why the scenario does not apply to the started
+// instance: a missing interface or frame kind; empty if it does.
+func (r *run) unsupportedByInstance() string {
+	for _, n := range Needs(r.o.Scenario) {
+		if !systems.Meets(n, r.o.System, r.instance) {
+			return fmt.Sprintf("%s has no %s", r.desc.System, n)
 		}
 	}
-	for _, step := range b.o.Scenario.Steps {
-		if p, ok := bare(step).(script.Probe); ok && len(b.probes(p.Kind)) == 0 {
-			return fmt.Sprintf("%s has no probes of the kind %q", b.desc.System, p.Kind)
+	for _, step := range r.o.Scenario.Steps {
+		if p, ok := bare(step).(script.Probe); ok && len(r.probes(p.Kind)) == 0 {
+			return fmt.Sprintf("%s has no probes of the kind %q", r.desc.System, p.Kind)
 		}
 	}
-	network, ok := b.instance.(systems.Networked)
+	network, ok := r.instance.(systems.Networked)
 	if !ok || network.Protocol() == nil {
 		return ""
 	}
@@ -460,7 +465,7 @@ func (b *run) lacking() string {
 	for _, k := range protocol.Kinds() {
 		kinds[k.Name] = true
 	}
-	for _, step := range b.o.Scenario.Steps {
+	for _, step := range r.o.Scenario.Steps {
 		if f, ok := bare(step).(script.Fault); ok {
 			spec := specOf(f)
 			if spec.Frame == "" {

@@ -14,8 +14,8 @@ func TestARewindKnowsItsCheckpoint(t *testing.T) {
 	const head = "scenario x\nproducer p1 to orders\nconsumer c1 on orders\n"
 	for _, c := range []struct{ name, steps, says string }{
 		{"known", "snapshot a\nsnapshot b\nrestore business to a\nrewind c1 to b by time", ""},
-		{"below", "rewind c1 to a by time\nsnapshot a", `no "snapshot a" stands above`},
-		{"another", "snapshot a\nrestore business to b", `no "snapshot b" stands above`},
+		{"below", "rewind c1 to a by time\nsnapshot a", `there is no "snapshot a" above`},
+		{"another", "snapshot a\nrestore business to b", `there is no "snapshot b" above`},
 		{"no consumer", "snapshot a\nrewind p1 to a by position", "p1 is no consumer"},
 		{"twice above", "snapshot a\nsnapshot a\nrestore business to a", "several snapshots are called a"},
 		{"once more below", "snapshot a\nrewind c1 to a by time\nsnapshot a", "several snapshots are called a"},
@@ -36,8 +36,8 @@ func TestARewindKnowsItsCheckpoint(t *testing.T) {
 	}
 }
 
-// Every name that a script gives is looked up before anything starts, and the
-// error says where it stands and what was meant.
+// Every name in a script is checked before anything starts; the error gives its
+// position and a suggestion.
 func TestNamesThatDoNotExist(t *testing.T) {
 	const head = "scenario x\nproducer p1 to orders\nconsumer c1 on orders\n"
 	for _, c := range []struct{ name, steps, says string }{
@@ -49,16 +49,20 @@ func TestNamesThatDoNotExist(t *testing.T) {
 		{"frame", "fault f: drop frame akc on c1", `line 4, word 5: no protocol has a frame "akc"; did you mean ack?`},
 		{"frame of another protocol", "fault f: drop frame in-progress on c1", ""},
 		{"link of nobody", "fault f: drop frame ack on c7", "line 4, word 7: c7 is no actor declared above this line; did you mean c1?"},
+		{"process of nobody", "fault f: pause c1 before frame ack on c1", `line 4, word 4: c1 has no process of its own to pause: only broker and consumers declared with "child" have one`},
+		{"process of a child", "consumer c2 on orders, child\nfault f: kill c2", ""},
+		{"process of the broker", "fault f: kill broker", ""},
+		{"process of a producer", "fault f: kill p1", "line 4, word 4: p1 has no process of its own"},
 		{"heal", "fault lost: drop frame ack on c1\nheal lots", "line 5, word 2: there is no fault lots above this line; did you mean lost?"},
-		{"awaited fault", "await fired lost", "line 4, word 3: there is no fault lost: no fault stands above"},
+		{"awaited fault", "await fired lost", "line 4, word 3: there is no fault lost: no fault is declared above"},
 		{"awaited actor", "await connected c9", "line 4, word 3: c9 is no actor"},
-		{"awaited answer", "await acceptance acepted of a", `line 4, word 3: "acepted" is no answer to a publish; did you mean accepted?`},
+		{"awaited answer", "await acceptance acepted of a", `line 4, word 3: "acepted" is not an acceptance; did you mean accepted?`},
 		{"awaited frame", "await carried publsh on p1", `line 4, word 3: no protocol has a frame "publsh"; did you mean publish?`},
 		{"awaited checkpoint", "snapshot before\nawait stored a at befor", "line 5, word 5: no snapshot is called befor; did you mean before?"},
 		{"rows at the end", "reached stored a at end", ""},
 		{"reached fault", "reached fired f", "line 4, word 3: there is no fault f"},
 		{"reached frame", "reached carried akc on c1", `line 4, word 3: no protocol has a frame "akc"`},
-		{"need", "needs rows, rws", `line 4, word 4: "rws" is nothing that a system may lack; did you mean rows?`},
+		{"need", "needs rows, rws", `line 4, word 4: "rws" is not a need; did you mean rows?`},
 		{"a message may never come", "await effect of order-99", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -75,7 +79,7 @@ func TestNamesThatDoNotExist(t *testing.T) {
 	}
 }
 
-// What a script needs is read from its steps, down to the operation of a store.
+// A script's needs follow from its steps, down to store operations.
 func TestWhatIsNeeded(t *testing.T) {
 	const head = "scenario x\nproducer p1 to orders\nconsumer c1 on orders, as billing\n"
 	some := systems.Description{System: "s", StoreFaults: map[string][]string{"full": nil, "block": {"insert"}},
@@ -98,10 +102,10 @@ func TestWhatIsNeeded(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if why := needed(s, some); (why == "") != (c.why == "") || !strings.Contains(why, c.why) {
+			if why := unsupported(s, some); (why == "") != (c.why == "") || !strings.Contains(why, c.why) {
 				t.Errorf("does not apply because %q, want %q", why, c.why)
 			}
-			if why := needed(s, systems.Description{}); why != "" {
+			if why := unsupported(s, systems.Description{}); why != "" {
 				t.Errorf("a system that says nothing lacks: %s", why)
 			}
 			if (c.why == "they all compete") != slices.Contains(Needs(s), systems.NeedFanOut) {

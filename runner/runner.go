@@ -1,5 +1,5 @@
-// Package runner puts a system, links, faults and actors together, runs a
-// script, drains, watches, and leaves evidence. It judges nothing.
+// Package runner connects a system, links, faults and actors, runs a script,
+// drains, watches, and records evidence. It judges nothing.
 package runner
 
 import (
@@ -28,19 +28,19 @@ import (
 // Options of one run.
 type Options struct {
 	System   systems.System
-	Spec     string // how `--system` names it: "zeromq:at-least-once"
+	Spec     string // as given to --system: "zeromq:at-least-once"
 	Scenario script.Scenario
-	Dir      string // of the evidence; must not exist or be empty
+	Dir      string // of the evidence; must not exist, or be empty
 	Seed     uint64
-	Scale    float64       // factor on deadlines, bounds and periods; 0 is DefaultScale
-	Defect   string        // a seeded defect to switch on
-	Servers  *process.Pool // servers that earlier runs have left as they were; nil keeps none
-	// Record begins the recording; nil keeps files in Dir. Only a simulated run
-	// may be recorded in another way, since others have child processes.
+	Scale    float64       // factor on deadlines, bounds and periods; 0 means DefaultScale
+	Defect   string        // a seeded defect
+	Servers  *process.Pool // servers to reuse; nil for none
+	// Record overrides where the evidence goes; nil writes files to Dir.
+	// Simulated runs only: the others have child processes.
 	Record func(m evidence.Manifest, now func() time.Duration) (Recording, error)
 }
 
-// Recording is where a run leaves its evidence.
+// Recording receives a run's evidence.
 type Recording interface {
 	evidence.Sink
 	Observe(func(evidence.Event)) (stop func())
@@ -53,31 +53,31 @@ type Recording interface {
 type run struct {
 	o        Options
 	rec      Recording
-	files    *evidence.Recorder // the same, where it keeps files
+	files    *evidence.Recorder // rec, if it writes files
 	rt       tasks.Runtime
-	sim      *tasks.Simulated // the same, where the world is simulated
+	sim      *tasks.Simulated // rt, if simulated
 	watch    *watch
-	work     string // private folder, removed at the end
+	work     string // private directory, removed at the end
 	desc     systems.Description
 	instance systems.Instance
-	clients  systems.Clients // of the instance, with the seeded defect if it is one of clients
+	clients  systems.Clients // of the instance, wrapped if the defect is one of clients
 	db       business.Store
 	index    *links.Index
 	bounds   bounds
 
-	life   context.Context // of everything that runs beside the script
-	cancel context.CancelCauseFunc
+	lifetime context.Context // of everything that runs besides the script
+	cancel   context.CancelCauseFunc
 
 	links      map[string]links.Interruptible
 	producers  map[string]*producer
 	consumers  map[string]*consumerActor
-	actors     []*consumerActor // in the order of the script
+	actors     []*consumerActor // in script order
 	publishers []*producer
-	marks      map[string]mark // checkpoints so far, by name
-	background []*publishing   // that the script did not wait for
+	marks      map[string]mark      // checkpoints taken, by name
+	background []*backgroundPublish // not awaited by the script
 	injections []labelled
-	reviving   atomic.Bool  // one start of the broker at a time
-	beside     atomic.Int32 // tasks that run until the run's life ends
+	reviving   atomic.Bool  // serialises restarts of the broker
+	active     atomic.Int32 // tasks that run until lifetime ends
 	broken     atomic.Pointer[error]
 }
 
@@ -90,8 +90,8 @@ type labelled struct {
 // and what lies there, if anything, is another run's.
 var ErrNoEvidence = errors.New("no evidence can be kept")
 
-// Run makes one run. Its folder holds the evidence, whatever happens; an error
-// is a failure of the harness or the machine, and the manifest says so too.
+// Run performs one run. Dir holds the evidence whatever happens; an error is a
+// failure of the harness or the machine, and is in the manifest too.
 func Run(ctx context.Context, o Options) (err error) {
 	if _, simulated := o.System.(systems.Simulated); !simulated {
 		return runIn(ctx, o, nil, nil)
@@ -100,95 +100,95 @@ func Run(ctx context.Context, o Options) (err error) {
 	return errors.Join(world.Run(func() { err = runIn(ctx, o, world, world) }), err)
 }
 
-// runIn in a world; nil is the machine's.
+// runIn runs in a runtime; nil means real time.
 func runIn(ctx context.Context, o Options, rt tasks.Runtime, sim *tasks.Simulated) (err error) {
 	if o.Scale == 0 {
 		o.Scale = DefaultScale
 	}
-	b := &run{o: o, rt: rt, sim: sim, desc: o.System.Describe(), index: links.NewIndex(),
+	r := &run{o: o, rt: rt, sim: sim, desc: o.System.Describe(), index: links.NewIndex(),
 		bounds: bounds{call: scaled(callBound, o.Scale), publish: scaled(publishBound, o.Scale)},
 		links:  map[string]links.Interruptible{}, producers: map[string]*producer{}, consumers: map[string]*consumerActor{}, marks: map[string]mark{}}
-	if err := b.record(); err != nil {
+	if err := r.record(); err != nil {
 		return err
 	}
-	b.watch = newWatch(o.Scenario, b.rt)
-	defer b.rec.Observe(b.watch.observe)()
-	b.life, b.cancel = context.WithCancelCause(ctx)
-	defer tasks.OnPanic(b.fail)() // also of what panics while all is released
+	r.watch = newWatch(o.Scenario, r.rt)
+	defer r.rec.Observe(r.watch.observe)()
+	r.lifetime, r.cancel = context.WithCancelCause(ctx)
+	defer tasks.OnPanic(r.fail)() // including panics during release
 	defer func() {
 		p := recover()
-		if tasks.Killed(p) { // the simulation has come to an end of its own
-			_ = b.rec.Close(evidence.End{How: evidence.EndFailed, Reason: "the simulation came to no end"})
+		if tasks.Killed(p) { // the simulation gave up
+			_ = r.rec.Close(evidence.End{How: evidence.EndFailed, Reason: "the simulation came to no end"})
 			panic(p)
 		}
 		if p != nil {
 			err = fmt.Errorf("runner: %w", tasks.Panic(p))
 		}
-		err = errors.Join(err, b.close(ctx, err))
+		err = errors.Join(err, r.close(ctx, err))
 	}()
-	if b.files != nil {
-		b.keep(b.failWithRecorder)
+	if r.files != nil {
+		r.goUntilEnd(r.watchRecorder)
 	}
-	if b.sim == nil {
-		b.keep(b.keepTime)
+	if r.sim == nil {
+		r.goUntilEnd(r.watchClock)
 	}
-	return b.phases(b.life)
+	return r.phases(r.lifetime)
 }
 
-// record begins the recording.
-func (b *run) record() error {
-	labels, err := resolve(b.o.Scenario)
+// record starts the recording.
+func (r *run) record() error {
+	labels, err := resolve(r.o.Scenario)
 	if err != nil {
 		return err
 	}
-	manifest := Manifest(b.o, b.desc, labels)
-	if b.o.Record != nil {
-		b.rec, err = b.o.Record(manifest, b.rt.Now)
+	manifest := Manifest(r.o, r.desc, labels)
+	if r.o.Record != nil {
+		r.rec, err = r.o.Record(manifest, r.rt.Now)
 		return err
 	}
-	if b.files, err = evidence.Create(b.o.Dir, manifest, []byte(script.Print(b.o.Scenario))); err != nil {
+	if r.files, err = evidence.Create(r.o.Dir, manifest, []byte(script.Print(r.o.Scenario))); err != nil {
 		return fmt.Errorf("%w: %w", ErrNoEvidence, err)
 	}
-	b.rec = b.files
-	if b.sim != nil {
-		b.rec = timed{b.files, b.sim}
+	r.rec = r.files
+	if r.sim != nil {
+		r.rec = virtualRecorder{r.files, r.sim}
 	}
-	if b.rt == nil {
-		base := b.files.Base()
-		b.rt = tasks.NewReal(func() time.Duration { return evidence.Now(base) })
+	if r.rt == nil {
+		base := r.files.Base()
+		r.rt = tasks.NewReal(func() time.Duration { return evidence.Now(base) })
 	}
 	return nil
 }
 
-// timed keeps files in virtual time.
-type timed struct {
+// virtualRecorder writes files with virtual timestamps.
+type virtualRecorder struct {
 	*evidence.Recorder
 	world *tasks.Simulated
 }
 
-func (t timed) Record(e evidence.Event) uint64 {
+func (t virtualRecorder) Record(e evidence.Event) uint64 {
 	if e.At == 0 {
 		e.At = t.world.Now()
 	}
 	return t.Recorder.Record(e)
 }
 
-func (t timed) Close(end evidence.End) error {
+func (t virtualRecorder) Close(end evidence.End) error {
 	end.After = t.world.Now()
 	return t.Recorder.Close(end)
 }
 
-// keep runs a task until the run's life ends.
-func (b *run) keep(task func(context.Context)) {
-	b.beside.Add(1)
-	b.rt.Go(func() {
-		defer b.rt.Wake()
-		defer b.beside.Add(-1)
-		task(b.life)
+// goUntilEnd runs a task that ends with the run.
+func (r *run) goUntilEnd(task func(context.Context)) {
+	r.active.Add(1)
+	r.rt.Go(func() {
+		defer r.rt.Wake()
+		defer r.active.Add(-1)
+		task(r.lifetime)
 	})
 }
 
-// The bench's own bounds, before scaling.
+// The runner's own bounds, before scaling.
 const (
 	callBound    = time.Second
 	publishBound = 10 * time.Second
@@ -198,7 +198,7 @@ const (
 
 func scaled(d time.Duration, by float64) time.Duration { return time.Duration(float64(d) * by) }
 
-// Manifest of a run as it begins.
+// Manifest returns the manifest of a run that starts.
 func Manifest(o Options, desc systems.Description, labels []evidence.FaultLabel) evidence.Manifest {
 	m := evidence.Manifest{Run: filepath.Base(o.Dir), System: desc.System, Spec: o.Spec, Profile: desc.Profile, Claims: Claims(desc, o.Scenario),
 		Scenario: o.Scenario.Name, Why: o.Scenario.Why, Expect: o.Scenario.Expect, Reached: o.Scenario.Reached, Faults: labels,
@@ -210,15 +210,15 @@ func Manifest(o Options, desc systems.Description, labels []evidence.FaultLabel)
 	return m
 }
 
-// Claims that a run of a scenario is judged by: the system's, and the application's.
+// Claims returns the claims that a run is judged by: the system's and the
+// application's.
 func Claims(desc systems.Description, s script.Scenario) []evidence.Claim {
 	return append(append([]evidence.Claim(nil), desc.Claims...), applicationClaims(desc, s)...)
 }
 
-// applicationClaims are those of the application's own mechanisms: a
-// consumption log absorbs repeats under every fault but a wrong clock and those
-// over which the system forgets message IDs, and only where every consumer
-// keeps it.
+// applicationClaims are those of the application. A consumption log, if every
+// consumer keeps one, absorbs duplicates under every fault but a wrong clock
+// and those that make the system forget message IDs.
 func applicationClaims(desc systems.Description, s script.Scenario) []evidence.Claim {
 	consumers := 0
 	for _, step := range s.Steps {
@@ -242,168 +242,166 @@ func applicationClaims(desc systems.Description, s script.Scenario) []evidence.C
 		Source: "the consumption log: unique on subscriber and message ID, written in the business transaction"}}
 }
 
-// failWithRecorder ends the run as soon as evidence can no longer be written.
-func (b *run) failWithRecorder(ctx context.Context) {
-	if b.sim != nil {
-		if b.rt.Wait(ctx, func() bool { return b.files.Err() != nil }) == nil {
-			b.fail(b.files.Err())
+// watchRecorder fails the run as soon as evidence can no longer be written.
+func (r *run) watchRecorder(ctx context.Context) {
+	if r.sim != nil {
+		if r.rt.Wait(ctx, func() bool { return r.files.Err() != nil }) == nil {
+			r.fail(r.files.Err())
 		}
 		return
 	}
 	select {
-	case <-b.files.Failed():
-		b.fail(b.files.Err())
+	case <-r.files.Failed():
+		r.fail(r.files.Err())
 	case <-ctx.Done():
 	}
 }
 
-// fail ends the run: the harness cannot measure any more.
-func (b *run) fail(err error) {
+// fail ends the run as not measurable.
+func (r *run) fail(err error) {
 	err = fmt.Errorf("could not measure: %w", err)
-	b.broken.CompareAndSwap(nil, &err)
-	b.cancel(err)
+	r.broken.CompareAndSwap(nil, &err)
+	r.cancel(err)
 }
 
-// maxRevived bounds how often a broker that ends by itself is started again.
-const maxRevived = 3
+// maxRestarts bounds how often a crashing broker is restarted.
+const maxRestarts = 3
 
-// keepBroker starts the broker again when it has ended by itself, so that the
-// run goes on and what the broker has kept is seen: that it ended is what is
-// broken.
-func (b *run) keepBroker(ctx context.Context) {
-	if _, ok := b.instance.(systems.Process); !ok {
+// superviseBroker restarts a broker that exited unexpectedly, so that the run
+// shows what it kept. The crash itself is in the evidence.
+func (r *run) superviseBroker(ctx context.Context) {
+	if _, ok := r.instance.(systems.Process); !ok {
 		return
 	}
-	for seen := 1; b.rt.Wait(ctx, func() bool { return b.watch.crashes() >= seen }) == nil; seen++ {
-		if seen > maxRevived {
-			b.note("the broker has ended by itself %d times and is left alone now", seen)
+	for seen := 1; r.rt.Wait(ctx, func() bool { return r.watch.crashes() >= seen }) == nil; seen++ {
+		if seen > maxRestarts {
+			r.note("the broker exited unexpectedly %d times and is not restarted any more", seen)
 			return
 		}
-		b.note("the broker has ended by itself and is started again")
-		if err := b.revive(ctx); err != nil && ctx.Err() == nil {
-			b.note("it does not start: %v", err)
+		r.note("the broker exited unexpectedly and is restarted")
+		if err := r.revive(ctx); err != nil && ctx.Err() == nil {
+			r.note("the broker does not start: %v", err)
 			return
 		}
 	}
 }
 
-func (b *run) phase(p evidence.Phase) {
-	b.rec.Record(evidence.Event{Kind: evidence.PhaseBegan, Actor: "harness", Phase: p})
+func (r *run) phase(p evidence.Phase) {
+	r.rec.Record(evidence.Event{Kind: evidence.PhaseBegan, Actor: "harness", Phase: p})
 }
 
-func (b *run) note(format string, args ...any) {
-	b.rec.Record(evidence.Event{Kind: evidence.Noted, Actor: "harness", Reason: fmt.Sprintf(format, args...)})
+func (r *run) note(format string, args ...any) {
+	r.rec.Record(evidence.Event{Kind: evidence.Noted, Actor: "harness", Reason: fmt.Sprintf(format, args...)})
 }
 
-// phases of a run, in the order that never changes.
-func (b *run) phases(ctx context.Context) error {
-	b.phase(evidence.Prepare)
-	if why, err := b.prepare(ctx); err != nil {
+// phases runs the phases of a run, in their fixed order.
+func (r *run) phases(ctx context.Context) error {
+	r.phase(evidence.Prepare)
+	if why, err := r.prepare(ctx); err != nil {
 		return err
 	} else if why != "" {
-		return b.rec.UpdateManifest(func(m *evidence.Manifest) { m.Inapplicable = why })
+		return r.rec.UpdateManifest(func(m *evidence.Manifest) { m.Inapplicable = why })
 	}
-	b.phase(evidence.Act)
-	if err := b.act(ctx); err != nil {
+	r.phase(evidence.Act)
+	if err := r.act(ctx); err != nil {
 		return err
 	}
-	b.phase(evidence.Heal)
-	if err := b.heal(ctx); err != nil {
+	r.phase(evidence.Heal)
+	if err := r.heal(ctx); err != nil {
 		return err
 	}
-	b.phase(evidence.Drain)
-	if err := b.drain(ctx); err != nil {
+	r.phase(evidence.Drain)
+	if err := r.drain(ctx); err != nil {
 		return err
 	}
-	b.phase(evidence.Watch)
-	if err := b.watchOn(ctx); err != nil {
+	r.phase(evidence.Watch)
+	if err := r.observeAfterDrain(ctx); err != nil {
 		return err
 	}
-	if err := b.linksKeptUp(); err != nil {
+	if err := r.checkLinkLag(); err != nil {
 		return err
 	}
-	b.phase(evidence.Ended)
+	r.phase(evidence.Ended)
 	return context.Cause(ctx)
 }
 
-// prepare starts the system. The answer is why the scenario does not apply, if
-// it does not.
-func (b *run) prepare(ctx context.Context) (inapplicable string, err error) {
-	if why := needed(b.o.Scenario, b.desc); why != "" {
+// prepare starts the system. It returns why the scenario does not apply, if it
+// does not.
+func (r *run) prepare(ctx context.Context) (inapplicable string, err error) {
+	if why := unsupported(r.o.Scenario, r.desc); why != "" {
 		return why, nil
 	}
 	data := ""
-	if b.sim != nil {
-		b.db = slowMemory{business.NewMemory(), b.sim}
+	if r.sim != nil {
+		r.db = delayedMemory{business.NewMemory(), r.sim}
 	} else {
-		if b.work, err = os.MkdirTemp("", "custody-run-"); err != nil {
-			return "", fmt.Errorf("runner: a private folder for the run: %w", err)
+		if r.work, err = os.MkdirTemp("", "custody-run-"); err != nil {
+			return "", fmt.Errorf("runner: create the run's private directory: %w", err)
 		}
-		if b.db, err = business.Open(ctx, filepath.Join(b.work, "business.db")); err != nil {
-			b.db = nil // and no nil *Database in an interface that is not
+		if r.db, err = business.Open(ctx, filepath.Join(r.work, "business.db")); err != nil {
+			r.db = nil // not a nil *Database: it would be a non-nil interface
 			return "", err
 		}
-		data = filepath.Join(b.work, "system")
+		data = filepath.Join(r.work, "system")
 		if err := os.Mkdir(data, 0o755); err != nil {
-			return "", fmt.Errorf("runner: the system's folder: %w", err)
+			return "", fmt.Errorf("runner: create the system's directory: %w", err)
 		}
 	}
-	starting, cancel := b.rt.Timeout(ctx, scaled(startBound, b.o.Scale))
+	starting, cancel := r.rt.Timeout(ctx, scaled(startBound, r.o.Scale))
 	defer cancel()
-	ofClients, seeded := defects.Find(b.o.Defect)
-	ofSystem := b.o.Defect
+	clientDefect, seeded := defects.Find(r.o.Defect)
+	systemDefect := r.o.Defect
 	if seeded {
-		ofSystem = ""
+		systemDefect = ""
 	}
-	env := systems.Env{Dir: data, Sink: b.rec, Scale: b.o.Scale, Seed: b.o.Seed, Defect: ofSystem, Adopt: b.adopt, Servers: b.o.Servers, Runtime: b.rt}
-	if b.files != nil {
-		env.Log, env.Base = b.files.Log, b.files.Base()
+	env := systems.Env{Dir: data, Sink: r.rec, Scale: r.o.Scale, Seed: r.o.Seed, Defect: systemDefect, Adopt: r.recordChild, Servers: r.o.Servers, Runtime: r.rt}
+	if r.files != nil {
+		env.Log, env.Base = r.files.Log, r.files.Base()
 	}
-	b.instance, err = b.o.System.Start(starting, env)
+	r.instance, err = r.o.System.Start(starting, env)
 	if err != nil {
-		return "", fmt.Errorf("runner: start %s: %w", b.desc.System, err)
+		return "", fmt.Errorf("runner: start %s: %w", r.desc.System, err)
 	}
-	if _, reports := b.instance.(systems.Reporter); reports {
-		b.desc = systems.Describe(b.o.System, b.instance)
-		told := Manifest(b.o, b.desc, nil)
-		if err := b.rec.UpdateManifest(func(m *evidence.Manifest) {
-			m.Profile, m.Claims, m.Versions = told.Profile, told.Claims, told.Versions
+	if _, reports := r.instance.(systems.Reporter); reports {
+		r.desc = systems.Describe(r.o.System, r.instance)
+		reported := Manifest(r.o, r.desc, nil)
+		if err := r.rec.UpdateManifest(func(m *evidence.Manifest) {
+			m.Profile, m.Claims, m.Versions = reported.Profile, reported.Claims, reported.Versions
 		}); err != nil {
 			return "", err
 		}
-		if why := needed(b.o.Scenario, b.desc); why != "" {
+		if why := unsupported(r.o.Scenario, r.desc); why != "" {
 			return why, nil
 		}
 	}
-	b.clients = b.instance
+	r.clients = r.instance
 	if seeded {
-		b.clients = ofClients.Clients(b.instance)
+		r.clients = clientDefect.Clients(r.instance)
 	}
-	if why := b.lacking(); why != "" {
+	if why := r.unsupportedByInstance(); why != "" {
 		return why, nil
 	}
-	b.keep(b.keepBroker)
-	return "", b.health(ctx)
+	r.goUntilEnd(r.superviseBroker)
+	return "", r.health(ctx)
 }
 
-// adopt records what a child process reports, until its pipe ends: whatever
-// becomes of the run, what a dead child has written is evidence.
-func (b *run) adopt(events io.Reader, actor string) {
-	if err := b.files.Adopt(context.Background(), events, actor); err != nil {
-		b.fail(err)
+// recordChild records a child's event pipe until it ends, even if the run ends
+// first: what a dead child wrote is evidence.
+func (r *run) recordChild(events io.Reader, actor string) {
+	if err := r.files.Adopt(context.Background(), events, actor); err != nil {
+		r.fail(err)
 	}
 }
 
-// health opens a session past all links: a run that begins or ends with a
-// system that cannot be reached says so.
-func (b *run) health(ctx context.Context) error {
+// health checks that a session can be opened, bypassing all links.
+func (r *run) health(ctx context.Context) error {
 	o := systems.ProducerOptions{Name: "health", Session: "health"}
-	if n, ok := b.instance.(systems.Networked); ok {
-		o.Address = n.Address() // past all links
+	if n, ok := r.instance.(systems.Networked); ok {
+		o.Address = n.Address() // bypasses all links
 	}
-	bounded, cancel := b.rt.Timeout(ctx, b.bounds.call)
+	bounded, cancel := r.rt.Timeout(ctx, r.bounds.call)
 	defer cancel()
-	p, err := b.instance.Producer(bounded, o)
+	p, err := r.instance.Producer(bounded, o)
 	if err == nil {
 		err = p.Close(bounded)
 	}
@@ -411,12 +409,12 @@ func (b *run) health(ctx context.Context) error {
 	if err != nil {
 		e.Reason = err.Error()
 	}
-	b.rec.Record(e)
+	r.rec.Record(e)
 	return nil
 }
 
-// close releases everything, whatever the state, and ends the evidence.
-func (b *run) close(ctx context.Context, failed error) error {
+// close releases everything, in any state, and closes the evidence.
+func (r *run) close(ctx context.Context, failed error) error {
 	end := evidence.End{How: evidence.EndCompleted}
 	switch {
 	case ctx.Err() != nil:
@@ -424,40 +422,40 @@ func (b *run) close(ctx context.Context, failed error) error {
 	case failed != nil:
 		end = evidence.End{How: evidence.EndFailed, Reason: failed.Error()}
 	}
-	bounded, cancel := b.rt.Timeout(context.WithoutCancel(ctx), scaled(stopBound, b.o.Scale))
+	bounded, cancel := r.rt.Timeout(context.WithoutCancel(ctx), scaled(stopBound, r.o.Scale))
 	defer cancel()
 	var errs []error
-	for _, in := range b.injections {
+	for _, in := range r.injections {
 		errs = append(errs, in.Heal(bounded))
 	}
-	for _, c := range b.actors {
+	for _, c := range r.actors {
 		errs = append(errs, c.stop(bounded))
 	}
-	b.cancel(context.Canceled)
-	_ = b.rt.Wait(context.Background(), func() bool { // each ends with the run's life, or by its own deadline
-		return b.beside.Load() == 0 && !slices.ContainsFunc(b.background, func(p *publishing) bool { return !p.over.Load() })
+	r.cancel(context.Canceled)
+	_ = r.rt.Wait(context.Background(), func() bool { // each ends with lifetime, or by its own deadline
+		return r.active.Load() == 0 && !slices.ContainsFunc(r.background, func(p *backgroundPublish) bool { return !p.over.Load() })
 	})
-	for _, p := range b.publishers {
+	for _, p := range r.publishers {
 		p.endSession(bounded, "the run is over")
 	}
-	if b.instance != nil {
-		errs = append(errs, b.instance.Stop(bounded))
+	if r.instance != nil {
+		errs = append(errs, r.instance.Stop(bounded))
 	}
-	for _, l := range b.links {
+	for _, l := range r.links {
 		errs = append(errs, l.Close())
 	}
-	if b.db != nil {
-		errs = append(errs, b.db.Close())
+	if r.db != nil {
+		errs = append(errs, r.db.Close())
 	}
-	if b.work != "" {
-		errs = append(errs, os.RemoveAll(b.work))
+	if r.work != "" {
+		errs = append(errs, os.RemoveAll(r.work))
 	}
 	err := errors.Join(errs...)
-	if broken := b.broken.Load(); broken != nil && failed == nil { // while all was released
+	if broken := r.broken.Load(); broken != nil && failed == nil { // failed during release
 		err = errors.Join(err, *broken)
 	}
 	if err != nil && end.How == evidence.EndCompleted {
 		end = evidence.End{How: evidence.EndFailed, Reason: "release: " + err.Error()}
 	}
-	return errors.Join(err, b.rec.Close(end))
+	return errors.Join(err, r.rec.Close(end))
 }

@@ -6,12 +6,12 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// A consumer keeps its seat while it runs, and whoever comes next takes that of
-// one that has gone.
+// A consumer keeps its seat while it runs; the next one takes the lowest free
+// seat.
 func TestSeats(t *testing.T) {
 	b := &run{}
 	add := func(name, as string) *consumerActor {
-		a := &consumerActor{spec: script.Consumer{Name: name, Destination: "orders", As: as}, b: b}
+		a := &consumerActor{spec: script.Consumer{Name: name, Destination: "orders", As: as}, run: b}
 		b.actors = append(b.actors, a)
 		return a
 	}

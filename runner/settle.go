@@ -10,82 +10,82 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// heal ends every fault, newest first, and joins what runs in the background.
-func (b *run) heal(ctx context.Context) error {
-	for len(b.injections) > 0 {
-		if err := b.healOne(ctx, b.injections[len(b.injections)-1].label); err != nil {
+// heal ends every fault, newest first, and joins background publishes.
+func (r *run) heal(ctx context.Context) error {
+	for len(r.injections) > 0 {
+		if err := r.healOne(ctx, r.injections[len(r.injections)-1].label); err != nil {
 			return fmt.Errorf("runner: heal: %w", err)
 		}
 	}
-	if err := b.settle(ctx, script.Settle{}); err != nil {
+	if err := r.join(ctx, script.Settle{}); err != nil {
 		return err
 	}
-	return b.health(ctx)
+	return r.health(ctx)
 }
 
 // pollInterval is how often the stored rows are read while draining.
 const pollInterval = 20 * time.Millisecond
 
-// drain ends on positive evidence (the store exactly empty), on recorded quiet
-// while the system shows no rows, or at the deadline.
-func (b *run) drain(ctx context.Context) error {
-	deadline := b.desc.Profile.Limits.DrainDeadline
-	bounded, cancel := b.rt.Timeout(ctx, deadline)
+// drain ends on positive evidence (the store is exactly empty), on recorded
+// quiet if the system does not expose its rows, or at the deadline.
+func (r *run) drain(ctx context.Context) error {
+	deadline := r.desc.Profile.Limits.DrainDeadline
+	bounded, cancel := r.rt.Timeout(ctx, deadline)
 	defer cancel()
-	reason, err := b.drained(bounded)
+	reason, err := r.drained(bounded)
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
 	}
 	if err != nil {
 		return err
 	}
-	b.rec.Record(evidence.Event{Kind: evidence.DrainEnded, Actor: "harness", Drain: reason})
+	r.rec.Record(evidence.Event{Kind: evidence.DrainEnded, Actor: "harness", Drain: reason})
 	return nil
 }
 
-func (b *run) drained(ctx context.Context) (evidence.DrainReason, error) {
+func (r *run) drained(ctx context.Context) (evidence.DrainReason, error) {
 	running := false
-	for _, c := range b.actors {
+	for _, c := range r.actors {
 		running = running || c.isRunning()
 	}
 	if !running {
 		return evidence.DrainNoConsumer, nil
 	}
-	inspector, shows := b.instance.(systems.Inspector)
+	inspector, inspectable := r.instance.(systems.Inspector)
 	unreadable := false
-	quiet := 2 * b.desc.Profile.Limits.RedeliveryPeriod
-	since := b.rt.Now() // then quiet, if there is any, began to count
+	quiet := 2 * r.desc.Profile.Limits.RedeliveryPeriod
+	since := r.rt.Now() // start of the quiet period
 	for {
-		blind := true // quiet is all that there is to go by
-		if shows {
+		quietOnly := true // there are no rows to go by
+		if inspectable {
 			s, err := inspector.Rows(ctx)
 			switch {
 			case ctx.Err() != nil:
 				return evidence.DrainDeadline, nil
 			case err != nil: // nothing is settled, and quiet proves nothing
 				if !unreadable {
-					b.note("the rows cannot be read: %v", err)
+					r.note("the rows cannot be read: %v", err)
 				}
-				blind, unreadable = false, true
-			case s.Trust != evidence.Exact: // this time: the next look may show more
+				quietOnly, unreadable = false, true
+			case s.Trust != evidence.Exact: // inexact this time: the next read may be exact
 			case unsettled(s) == 0:
 				return evidence.DrainSettled, nil
 			default:
-				blind = false
+				quietOnly = false
 			}
 		}
-		if !blind {
-			since = b.rt.Now()
-		} else if b.rt.Now()-max(since, b.watch.lastMove()) > quiet {
+		if !quietOnly {
+			since = r.rt.Now()
+		} else if r.rt.Now()-max(since, r.watch.lastProgress()) > quiet {
 			return evidence.DrainQuiet, nil
 		}
-		if b.rt.Sleep(ctx, pollInterval) != nil {
+		if r.rt.Sleep(ctx, pollInterval) != nil {
 			return evidence.DrainDeadline, nil
 		}
 	}
 }
 
-// unsettled counts the rows of the instance's own partition that still wait.
+// unsettled counts the pending rows of the instance's own partition.
 func unsettled(s evidence.Snapshot) int {
 	n := 0
 	for _, r := range s.Rows {
@@ -96,40 +96,40 @@ func unsettled(s evidence.Snapshot) int {
 	return n
 }
 
-// watchOn waits one more redelivery period for what must not happen, and reads
-// the rows at the end.
-func (b *run) watchOn(ctx context.Context) error {
-	period := b.desc.Profile.Limits.RedeliveryPeriod
-	if err := b.rt.Sleep(ctx, period+period/4); err != nil {
+// observeAfterDrain watches one more redelivery period for what must not
+// happen, then reads the rows.
+func (r *run) observeAfterDrain(ctx context.Context) error {
+	period := r.desc.Profile.Limits.RedeliveryPeriod
+	if err := r.rt.Sleep(ctx, period+period/4); err != nil {
 		return err
 	}
-	b.rec.Record(evidence.Event{Kind: evidence.WatchEnded, Actor: "harness", Reason: period.String()})
-	bounded, cancel := b.rt.Timeout(ctx, scaled(stopBound, b.o.Scale))
+	r.rec.Record(evidence.Event{Kind: evidence.WatchEnded, Actor: "harness", Reason: period.String()})
+	bounded, cancel := r.rt.Timeout(ctx, scaled(stopBound, r.o.Scale))
 	defer cancel()
-	for _, c := range b.actors {
+	for _, c := range r.actors {
 		if err := c.stop(bounded); err != nil {
 			return err
 		}
 	}
-	return b.snapshot(ctx, endOfRun)
+	return r.snapshot(ctx, endOfRun)
 }
 
-// endOfRun is the checkpoint of the rows that a run ends with.
+// endOfRun is the checkpoint at the end of a run.
 const endOfRun = "end"
 
-// snapshot reads the stored rows, the system's and the application's.
-func (b *run) snapshot(ctx context.Context, checkpoint string) error {
-	ctx, cancel := b.rt.Timeout(ctx, b.bounds.call)
+// snapshot reads the rows of the business database and the system.
+func (r *run) snapshot(ctx context.Context, checkpoint string) error {
+	ctx, cancel := r.rt.Timeout(ctx, r.bounds.call)
 	defer cancel()
-	business, err := b.db.Rows(ctx)
+	business, err := r.db.Rows(ctx)
 	if err != nil {
 		return err
 	}
 	taken := []evidence.Snapshot{business}
-	if inspector, ok := b.instance.(systems.Inspector); ok {
+	if inspector, ok := r.instance.(systems.Inspector); ok {
 		s, err := inspector.Rows(ctx)
 		if err != nil {
-			b.note("the rows of %s cannot be read at %s: %v", b.desc.System, checkpoint, err)
+			r.note("the rows of %s cannot be read at %s: %v", r.desc.System, checkpoint, err)
 		} else {
 			s.Source = evidence.SourceBroker
 			taken = append(taken, s)
@@ -137,12 +137,12 @@ func (b *run) snapshot(ctx context.Context, checkpoint string) error {
 	}
 	for _, s := range taken {
 		s.Checkpoint = checkpoint
-		s.At = b.rt.Now()
-		s.Seq = b.rec.Record(evidence.Event{Kind: evidence.SnapshotTaken, Actor: s.Source, At: s.At, Checkpoint: checkpoint})
-		if err := b.rec.WriteSnapshot(s); err != nil {
+		s.At = r.rt.Now()
+		s.Seq = r.rec.Record(evidence.Event{Kind: evidence.SnapshotTaken, Actor: s.Source, At: s.At, Checkpoint: checkpoint})
+		if err := r.rec.WriteSnapshot(s); err != nil {
 			return err
 		}
-		b.watch.snapshot(s)
+		r.watch.snapshot(s)
 	}
 	return nil
 }

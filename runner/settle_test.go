@@ -12,13 +12,13 @@ import (
 	"github.com/custodymq/custody/tasks"
 )
 
-// looks is an instance whose rows are one of these after the other; the last
-// one stays.
+// looks is an instance whose Rows returns these in turn, then the last one for
+// ever.
 type looks struct {
 	systems.Instance
 	answers []look
 	n       int
-	last    time.Duration // when an answer showed something, or could not
+	last    time.Duration // time of the latest exact or failed answer
 	world   *tasks.Simulated
 }
 

@@ -14,11 +14,11 @@ import (
 	"github.com/custodymq/custody/tasks"
 )
 
-// targets is what faults strike.
-type targets struct{ b *run }
+// targets resolves what faults strike.
+type targets struct{ run *run }
 
 func (t targets) Link(actor string) (links.Interruptible, error) {
-	if l, ok := t.b.links[actor]; ok {
+	if l, ok := t.run.links[actor]; ok {
 		return l, nil
 	}
 	return nil, fmt.Errorf("runner: %s has no link", actor)
@@ -26,12 +26,12 @@ func (t targets) Link(actor string) (links.Interruptible, error) {
 
 func (t targets) Process(target string) (faults.Process, error) {
 	if target == faults.Broker {
-		if p, ok := t.b.instance.(systems.Process); ok {
-			return broker{p, t.b}, nil
+		if p, ok := t.run.instance.(systems.Process); ok {
+			return broker{p, t.run}, nil
 		}
-		return nil, fmt.Errorf("runner: %s is no process that can be struck", t.b.desc.System)
+		return nil, fmt.Errorf("runner: %s is no process that can be struck", t.run.desc.System)
 	}
-	c, ok := t.b.consumers[target]
+	c, ok := t.run.consumers[target]
 	if !ok || !c.spec.Child {
 		return nil, fmt.Errorf("runner: %s has no process of its own; declare it with \"child\"", target)
 	}
@@ -39,146 +39,146 @@ func (t targets) Process(target string) (faults.Process, error) {
 }
 
 func (t targets) Store() (systems.StoreFaulter, error) {
-	if s, ok := t.b.instance.(systems.StoreFaulter); ok {
-		return present{s, nil, t.b}, t.b.present()
+	if s, ok := t.run.instance.(systems.StoreFaulter); ok {
+		return present{s, nil, t.run}, t.run.present()
 	}
-	return nil, fmt.Errorf("runner: the store of %s cannot be struck", t.b.desc.System)
+	return nil, fmt.Errorf("runner: the store of %s cannot be struck", t.run.desc.System)
 }
 
 func (t targets) Clock(string) (systems.Clocked, error) {
-	if c, ok := t.b.instance.(systems.Clocked); ok {
-		return present{nil, c, t.b}, t.b.present()
+	if c, ok := t.run.instance.(systems.Clocked); ok {
+		return present{nil, c, t.run}, t.run.present()
 	}
-	return nil, fmt.Errorf("runner: the clock of %s cannot be set", t.b.desc.System)
+	return nil, fmt.Errorf("runner: the clock of %s cannot be set", t.run.desc.System)
 }
 
-func (t targets) Runtime() tasks.Runtime { return t.b.rt }
+func (t targets) Runtime() tasks.Runtime { return t.run.rt }
 
-func (t targets) Sink() evidence.Sink { return t.b.rec }
+func (t targets) Sink() evidence.Sink { return t.run.rec }
 
-// broker is the system's own process as faults and steps strike it.
+// broker is the system's process as a target.
 type broker struct {
 	process systems.Process
-	b       *run
+	run     *run
 }
 
-// order strikes the incarnation that there is now.
-func (p broker) order(ctx context.Context, do func(systems.Process, context.Context) error) (faults.Stroke, error) {
-	s := faults.Stroke{Incarnation: p.b.watch.starts(faults.Broker)}
+// order applies do to the current incarnation.
+func (p broker) order(ctx context.Context, do func(systems.Process, context.Context) error) (faults.Outcome, error) {
+	s := faults.Outcome{Incarnation: p.run.watch.starts(faults.Broker)}
 	if !p.process.Running() {
-		return missed(s, faults.Broker), nil
+		return notRunning(s, faults.Broker), nil
 	}
 	err := do(p.process, ctx)
 	if errors.Is(err, process.ErrNotRunning) {
-		return missed(s, faults.Broker), nil
+		return notRunning(s, faults.Broker), nil
 	}
 	return s, err
 }
 
-func missed(s faults.Stroke, who string) faults.Stroke {
+func notRunning(s faults.Outcome, who string) faults.Outcome {
 	s.Missed = who + " was not running"
 	return s
 }
 
-func (p broker) Kill(ctx context.Context) (faults.Stroke, error) {
+func (p broker) Kill(ctx context.Context) (faults.Outcome, error) {
 	return p.order(ctx, systems.Process.Kill)
 }
 
-func (p broker) Shutdown(ctx context.Context) (faults.Stroke, error) {
+func (p broker) Shutdown(ctx context.Context) (faults.Outcome, error) {
 	return p.order(ctx, systems.Process.Shutdown)
 }
 
-func (p broker) Pause(ctx context.Context) (faults.Stroke, error) {
+func (p broker) Pause(ctx context.Context) (faults.Outcome, error) {
 	s, err := p.order(ctx, systems.Process.Pause)
 	if s.Missed == "" {
-		p.b.rec.Record(evidence.Event{Kind: evidence.ProcessPaused, Actor: faults.Broker, OK: err == nil})
+		p.run.rec.Record(evidence.Event{Kind: evidence.ProcessPaused, Actor: faults.Broker, OK: err == nil})
 	}
 	return s, err
 }
 
-func (p broker) Continue(ctx context.Context, paused faults.Stroke) (faults.Stroke, error) {
-	if now := p.b.watch.starts(faults.Broker); now != paused.Incarnation || !p.process.Running() {
-		return ended(paused), nil
+func (p broker) Continue(ctx context.Context, paused faults.Outcome) (faults.Outcome, error) {
+	if now := p.run.watch.starts(faults.Broker); now != paused.Incarnation || !p.process.Running() {
+		return exitedMeanwhile(paused), nil
 	}
-	p.b.rec.Record(evidence.Event{Kind: evidence.ProcessContinued, Actor: faults.Broker})
+	p.run.rec.Record(evidence.Event{Kind: evidence.ProcessContinued, Actor: faults.Broker})
 	s, err := p.order(ctx, systems.Process.Continue)
 	if s.Missed != "" {
-		s = ended(paused)
+		s = exitedMeanwhile(paused)
 	}
 	return s, err
 }
 
-func ended(paused faults.Stroke) faults.Stroke {
+func exitedMeanwhile(paused faults.Outcome) faults.Outcome {
 	paused.Missed = "the process that was paused has ended"
 	return paused
 }
 
-// Revive restarts the broker unless it runs. A broker that ended by itself is
-// restarted too: that it ended is in the evidence, and what it kept is to be
-// seen.
-func (p broker) Revive(ctx context.Context) (faults.Stroke, error) {
-	for !p.b.reviving.CompareAndSwap(false, true) {
-		if err := p.b.rt.Wait(ctx, func() bool { return !p.b.reviving.Load() }); err != nil {
-			return faults.Stroke{}, err
+// Revive restarts the broker unless it runs, even if it exited by itself: the
+// exit is in the evidence, and what it kept must be seen.
+func (p broker) Revive(ctx context.Context) (faults.Outcome, error) {
+	for !p.run.reviving.CompareAndSwap(false, true) {
+		if err := p.run.rt.Wait(ctx, func() bool { return !p.run.reviving.Load() }); err != nil {
+			return faults.Outcome{}, err
 		}
 	}
-	defer p.b.rt.Wake()
-	defer p.b.reviving.Store(false)
-	s := faults.Stroke{Incarnation: p.b.watch.starts(faults.Broker)}
+	defer p.run.rt.Wake()
+	defer p.run.reviving.Store(false)
+	s := faults.Outcome{Incarnation: p.run.watch.starts(faults.Broker)}
 	if p.process.Running() {
 		s.Missed = "it runs already"
 		return s, nil
 	}
 	err := p.process.Restart(ctx)
-	s.Incarnation = p.b.watch.starts(faults.Broker)
+	s.Incarnation = p.run.watch.starts(faults.Broker)
 	return s, err
 }
 
-// present is an *faults.AbsentError when the broker does not run.
-func (b *run) present() error {
-	if p, ok := b.instance.(systems.Process); ok && !p.Running() {
-		return &faults.AbsentError{Why: missed(faults.Stroke{}, faults.Broker).Missed}
+// present returns an *faults.AbsentError if the broker does not run.
+func (r *run) present() error {
+	if p, ok := r.instance.(systems.Process); ok && !p.Running() {
+		return &faults.AbsentError{Why: notRunning(faults.Outcome{}, faults.Broker).Missed}
 	}
 	return nil
 }
 
-// present strikes the store or the clock of a broker that ran a moment ago.
+// present wraps store and clock faults to detect a broker that exited
+// meanwhile.
 type present struct {
 	systems.StoreFaulter
 	systems.Clocked
-	b *run
+	run *run
 }
 
 func (p present) ArmStore(ctx context.Context, f systems.StoreFault, fired func(systems.StoreFired)) (func(context.Context) error, error) {
 	heal, err := p.StoreFaulter.ArmStore(ctx, f, fired)
 	if errors.Is(err, process.ErrExited) {
-		return nil, errors.Join(p.b.present(), err)
+		return nil, errors.Join(p.run.present(), err)
 	}
 	return heal, err
 }
 
-func (b *run) arm(ctx context.Context, s script.Fault) error {
+func (r *run) arm(ctx context.Context, s script.Fault) error {
 	f, _ := faults.Find(s.Verb) // resolved before the start
 	spec := specOf(s)
 	if f.Strikes != faults.StrikesClock {
-		spec.By = scaled(spec.By, b.o.Scale)
+		spec.By = scaled(spec.By, r.o.Scale)
 	}
-	in, err := f.Arm(ctx, spec, targets{b})
+	in, err := f.Arm(ctx, spec, targets{r})
 	if err != nil {
 		return err
 	}
-	b.injections = append(b.injections, labelled{s.Label, in})
+	r.injections = append(r.injections, labelled{s.Label, in})
 	return nil
 }
 
-func (b *run) healOne(ctx context.Context, label string) error {
-	ctx, cancel := b.rt.Timeout(ctx, scaled(startBound, b.o.Scale))
+func (r *run) healOne(ctx context.Context, label string) error {
+	ctx, cancel := r.rt.Timeout(ctx, scaled(startBound, r.o.Scale))
 	defer cancel()
-	for i, in := range b.injections {
+	for i, in := range r.injections {
 		if in.label == label {
-			b.injections = append(b.injections[:i:i], b.injections[i+1:]...)
+			r.injections = append(r.injections[:i:i], r.injections[i+1:]...)
 			return in.Heal(ctx)
 		}
 	}
-	return nil // healed before
+	return nil // already healed
 }

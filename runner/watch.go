@@ -12,20 +12,20 @@ import (
 	"github.com/custodymq/custody/tasks"
 )
 
-// watch follows the recording and lets the bench wait for what must happen.
+// watch follows the recording, so that the runner can wait for events.
 type watch struct {
 	mu         sync.Mutex
-	index      map[string]int // a condition's line → its place
+	index      map[string]int // condition's line → index
 	conditions *evidence.Conditions
-	latest     evidence.Event // here, so that none is allocated for each
-	last       time.Duration  // of the latest event that moves a message
-	started    map[string]int // processes, by actor
-	crashed    int            // times that the broker has ended by itself
+	latest     evidence.Event // kept here to avoid an allocation per event
+	last       time.Duration  // time of the latest progress
+	started    map[string]int // process starts, by actor
+	crashed    int            // unexpected exits of the broker
 	opened     map[string]int // sessions, by actor
 	rt         tasks.Runtime
 }
 
-// newWatch follows every condition that the script awaits or must reach.
+// newWatch observes every condition the script awaits or must reach.
 func newWatch(s script.Scenario, rt tasks.Runtime) *watch {
 	w := &watch{index: make(map[string]int), started: make(map[string]int), opened: make(map[string]int), rt: rt}
 	all := append([]evidence.Condition(nil), s.Reached...)
@@ -41,9 +41,9 @@ func newWatch(s script.Scenario, rt tasks.Runtime) *watch {
 	return w
 }
 
-// moves are the events by which a message goes on its way; while none comes,
-// it is quiet.
-var moves = map[evidence.Kind]bool{
+// progressKinds are the events that count as a message's progress; the run is
+// quiet while none occurs.
+var progressKinds = map[evidence.Kind]bool{
 	evidence.PublishCalled: true, evidence.PublishReturned: true, evidence.Delivered: true, evidence.EffectCommitted: true,
 	evidence.EffectAbsorbed: true, evidence.AckReturned: true, evidence.NackReturned: true, evidence.HandlerFailed: true,
 }
@@ -59,10 +59,10 @@ func (w *watch) observe(e evidence.Event) {
 		w.opened[e.Actor]++
 	case e.Kind == evidence.ProcessStarted:
 		w.started[e.Actor]++
-	case e.Kind == evidence.ProcessExited && e.Actor == faults.Broker && e.Exit != nil && !e.Exit.Ordered && e.Exit.Signal != "killed": // by somebody outside: nothing can be measured
+	case e.Kind == evidence.ProcessExited && e.Actor == faults.Broker && e.Exit != nil && !e.Exit.Ordered && e.Exit.Signal != "killed": // a SIGKILL is an outsider's: nothing can be measured
 		w.crashed++
 	}
-	if moves[e.Kind] {
+	if progressKinds[e.Kind] {
 		w.last = e.At
 	}
 }
@@ -74,7 +74,7 @@ func (w *watch) snapshot(s evidence.Snapshot) {
 	w.conditions.ObserveSnapshot(s)
 }
 
-// met says whether a condition holds, and what is missing if not.
+// met reports whether a condition holds, and what is missing if not.
 func (w *watch) met(c evidence.Condition) (ok bool, missing string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -85,35 +85,35 @@ func (w *watch) met(c evidence.Condition) (ok bool, missing string) {
 	return false, w.conditions.Missing(i)
 }
 
-// starts counts those of an actor's process.
+// starts counts an actor's process starts.
 func (w *watch) starts(actor string) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.started[actor]
 }
 
-// sessions counts those that an actor has opened.
+// sessions counts the sessions an actor has opened.
 func (w *watch) sessions(actor string) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.opened[actor]
 }
 
-// crashes counts how often the broker has ended by itself.
+// crashes counts the broker's unexpected exits.
 func (w *watch) crashes() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.crashed
 }
 
-// lastMove is when a message last went on its way.
-func (w *watch) lastMove() time.Duration {
+// lastProgress is the time of the latest progress.
+func (w *watch) lastProgress() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.last
 }
 
-// await waits for a condition. The error says what is missing.
+// await waits for a condition. Its error says what is missing.
 func (w *watch) await(ctx context.Context, c evidence.Condition) error {
 	i := w.index[c.Line]
 	err := w.rt.Wait(ctx, func() bool {
@@ -123,12 +123,12 @@ func (w *watch) await(ctx context.Context, c evidence.Condition) error {
 	})
 	if err != nil {
 		_, missing := w.met(c)
-		return fmt.Errorf("%q did not come about: %s", c.Line, missing)
+		return fmt.Errorf("%q was not met: %s", c.Line, missing)
 	}
 	return nil
 }
 
-// bare is a step without its comments.
+// bare strips comments from a step.
 func bare(s script.Step) script.Step {
 	if c, ok := s.(script.Comment); ok {
 		return c.Step

@@ -5,7 +5,7 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// acceptReplyLost: stored, and the producer does not know.
+// acceptReplyLost: stored, but the producer is not told.
 var acceptReplyLost = script.Scenario{
 	Name: "accept-reply-lost",
 	Why:  "The answer to a publish is lost: Unknown; the retry with the same message ID adds no second effect.",

@@ -7,7 +7,7 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// ackLost: the business is done and nobody is told.
+// ackLost: committed, but the broker is not told.
 var ackLost = script.Scenario{
 	Name: "ack-lost",
 	Why:  "The broker never hears the first ACK of order-1.",

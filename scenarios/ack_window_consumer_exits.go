@@ -5,12 +5,13 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// ackWindowConsumerExits: the ACK is the last thing it did.
+// ackWindowConsumerExits: the ACK was the consumer's last action.
 var ackWindowConsumerExits = script.Scenario{
 	Name: "ack-window-consumer-exits",
 	Why:  "The consumer is killed right after its ACK has left.",
 	Steps: []script.Step{
-		// First, for a process takes its time to start, in which a session would lie idle.
+		// First: a process takes a while to start, during which a session would
+		// idle.
 		script.Consumer{Name: "c1", Destination: "orders", Idempotent: true, Child: true},
 		script.Consumer{Name: "c2", Destination: "orders", Idempotent: true, Offline: true},
 		script.Producer{Name: "p1", Destination: "orders"},

@@ -8,7 +8,7 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// backlogKilled is backlogRestarted without the order.
+// backlogKilled is backlogRestarted with a kill.
 var backlogKilled = script.Scenario{
 	Name:  "backlog-killed",
 	Why:   "Two hundred messages wait, some of them in the hands of a consumer, when the broker is killed: each that was accepted is served as it was sent, and IDs do not begin again.",

@@ -8,12 +8,12 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// backlogRestarted: what waits when the broker is restarted is served in full
-// after it, and what is published then is told from it.
+// backlogRestarted: a backlog survives a restart intact and is not confused
+// with later messages.
 var backlogRestarted = script.Scenario{
 	Name:  "backlog-restarted",
 	Why:   "Two hundred messages wait, some of them in the hands of a consumer, when the broker is restarted in order: each is served as it was sent, and IDs do not begin again.",
-	Needs: []string{string(systems.NeedAcks), string(systems.NeedRedelivery)}, // so that something waits
+	Needs: []string{string(systems.NeedAcks), string(systems.NeedRedelivery)}, // so that messages wait
 	Steps: []script.Step{
 		script.Producer{Name: "p1", Destination: "orders"},
 		script.Consumer{Name: "c0", Destination: "orders", Silent: true, Window: 20},

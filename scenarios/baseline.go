@@ -5,7 +5,7 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// baseline has no fault: what is broken here is broken always.
+// baseline has no fault.
 var baseline = script.Scenario{
 	Name: "baseline",
 	Why:  "Several producers and topics, a consumer for each, sizes from nothing to 1 MiB, and nothing goes wrong.",

@@ -5,7 +5,7 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// brokerPaused: a process that stands still is neither dead nor alive.
+// brokerPaused: a stopped process, which is neither alive nor dead.
 var brokerPaused = script.Scenario{
 	Name: "broker-paused",
 	Why:  "The broker stands still for longer than every timeout, then goes on: no zombie delivery.",

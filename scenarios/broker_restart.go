@@ -5,7 +5,7 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// brokerRestart is an orderly one, under load.
+// brokerRestart is an orderly restart under load.
 var brokerRestart = script.Scenario{
 	Name: "broker-restart",
 	Why:  "The broker is restarted in order while messages are under way; what is refused meanwhile is tried again.",

@@ -5,7 +5,7 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// businessSuccess is one message all the way.
+// businessSuccess is one message from end to end.
 var businessSuccess = script.Scenario{
 	Name: "business-success",
 	Why:  "The effect is committed, then the message is acknowledged, then its row is gone.",

@@ -1,5 +1,4 @@
-// Package scenarios is the catalogue: one file for each scenario, named for
-// what it promises or for what goes wrong.
+// Package scenarios is the catalogue of scenarios, one per file.
 package scenarios
 
 import (
@@ -9,7 +8,7 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// All scenarios, in the order of a run.
+// All returns every scenario, in run order.
 func All() []script.Scenario {
 	return []script.Scenario{
 		baseline,
@@ -70,6 +69,7 @@ func All() []script.Scenario {
 		backlogKilled,
 		killInFlight,
 		consumerLeaves,
+		assignedUnsent,
 		consumerPaused,
 		redeliveryInOrder,
 		deadLetters,
@@ -78,7 +78,7 @@ func All() []script.Scenario {
 	}
 }
 
-// Find a scenario by its name.
+// Find returns the scenario of that name.
 func Find(name string) (script.Scenario, error) {
 	var names []string
 	for _, s := range All() {
@@ -90,11 +90,10 @@ func Find(name string) (script.Scenario, error) {
 	return script.Scenario{}, fmt.Errorf("no scenario %q%s", name, script.Suggest(name, names))
 }
 
-// expect lists guarantees.
 func expect(guarantees ...string) []string { return guarantees }
 
-// usual is what every scenario with an accepted message and an effect
-// exercises, and more.
+// usual lists the guarantees exercised wherever an accepted message takes
+// effect, and more.
 func usual(more ...string) []string {
 	return append(expect(evidence.NoAcceptedLoss, evidence.NoPhantom, evidence.SingleEffect,
 		evidence.RecoveryBounded, evidence.RowsMatchClients, evidence.Survives), more...)

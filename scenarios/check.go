@@ -8,8 +8,8 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// Check says what a script asks for that does not exist: runner.Check's, and a
-// guarantee that nobody judges. An error is a *runner.UsageError.
+// Check adds to runner.Check that expected guarantees exist. Its error is a
+// *runner.UsageError.
 func Check(s script.Scenario) error {
 	if err := runner.Check(s); err != nil {
 		return err

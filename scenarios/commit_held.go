@@ -5,7 +5,7 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// commitHeld: no acceptance passes while the commit has not answered.
+// commitHeld: no acceptance before the commit has returned.
 var commitHeld = script.Scenario{
 	Name: "commit-held",
 	Why:  "The answer of a COMMIT is held, and the next message waits behind it for longer than its caller does: Accepted must not be heard before.",

@@ -8,13 +8,14 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// competingConsumers: each message to one at a time.
+// competingConsumers: each message is held by one consumer at a time.
 var competingConsumers = script.Scenario{
 	Name:  "competing-consumers",
 	Why:   "Three consumers share the work, and one of them is killed with a message in its hands.",
 	Needs: []string{string(systems.NeedCompeting)},
 	Steps: []script.Step{
-		// First, for a process takes its time to start, in which a session would lie idle.
+		// First: a process takes a while to start, during which a session would
+		// idle.
 		script.Consumer{Name: "c3", Destination: "orders", Idempotent: true, Child: true},
 		script.Consumer{Name: "c1", Destination: "orders", Idempotent: true},
 		script.Consumer{Name: "c2", Destination: "orders", Idempotent: true},
@@ -23,7 +24,7 @@ var competingConsumers = script.Scenario{
 		script.Publish{BusinessID: "order-", From: 1, To: 30, By: "p1", Window: 8, Background: true},
 		script.Await{Condition: script.Fired("died")},
 		script.Settle{},
-		// The dead one's share may wait for it, and for it alone.
+		// The dead consumer's share may wait for it alone.
 		script.Wait{Quiet: 300 * time.Millisecond},
 	},
 	Reached: []evidence.Condition{

@@ -5,12 +5,13 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// consumerCrash: committed, and dead before the ACK.
+// consumerCrash: committed, but dead before the ACK.
 var consumerCrash = script.Scenario{
 	Name: "consumer-crash",
 	Why:  "The consumer is killed after the commit and before its ACK: another takes over, and the effect stays single.",
 	Steps: []script.Step{
-		// First, for a process takes its time to start, in which a session would lie idle.
+		// First: a process takes a while to start, during which a session would
+		// idle.
 		script.Consumer{Name: "c1", Destination: "orders", Idempotent: true, Child: true},
 		script.Consumer{Name: "c2", Destination: "orders", Idempotent: true, Offline: true},
 		script.Producer{Name: "p1", Destination: "orders"},

@@ -8,8 +8,7 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// consumerLeaves: what a consumer has in its hands when it says goodbye goes to
-// the others.
+// consumerLeaves: a departing consumer's unsettled messages go to the others.
 var consumerLeaves = script.Scenario{
 	Name:  "consumer-leaves",
 	Why:   "One of two consumers closes its session with messages in its hands and more on their way to it, and another comes: those who are there get them all.",
@@ -23,7 +22,7 @@ var consumerLeaves = script.Scenario{
 		script.Await{Condition: script.Connected("c2", 0)},
 		script.Settle{},
 		script.Stop{Actor: "c1"},
-		script.Start{Actor: "c3"}, // in the place of the first, where places are kept
+		script.Start{Actor: "c3"}, // takes over the first one's seat, where seats matter
 		script.Await{Condition: script.Effect("order-60")},
 	},
 	Reached: []evidence.Condition{

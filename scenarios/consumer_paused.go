@@ -8,13 +8,13 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// consumerPaused: who has held a message for too long holds it no more.
+// consumerPaused: a message held for too long is taken back.
 var consumerPaused = script.Scenario{
 	Name:  "consumer-paused",
 	Why:   "A consumer stands still with a message in its hands until another has been given it; its late acknowledgement settles nothing of the other's.",
 	Needs: []string{string(systems.NeedCompeting), string(systems.NeedTimeout), string(systems.NeedAcks)},
 	Steps: []script.Step{
-		// It works for a while, so that it is stopped before it can acknowledge.
+		// Slow, so that it is paused before it can acknowledge.
 		script.Consumer{Name: "c1", Destination: "orders", Idempotent: true, Child: true, Takes: 300 * time.Millisecond, TakesOn: script.IDs{Name: "order-1"}},
 		script.Consumer{Name: "c2", Destination: "orders", Idempotent: true, Offline: true, Takes: 400 * time.Millisecond, TakesOn: script.IDs{Name: "order-1"}},
 		script.Producer{Name: "p1", Destination: "orders"},
@@ -23,7 +23,8 @@ var consumerPaused = script.Scenario{
 		script.Await{Condition: script.Fired("stall")},
 		script.Start{Actor: "c2"},
 		script.Publish{BusinessID: "order-", From: 2, To: 10, By: "p1"},
-		// The tenth is order-1, which is at work here when its first holder wakes.
+		// The tenth is order-1, still being processed here when its first
+		// holder resumes.
 		script.Await{Condition: script.Carried("deliver", "c2", 10), Within: 20 * time.Second},
 		script.Heal{Label: "stall"},
 		script.Await{Condition: script.Acked("order-1"), Within: 20 * time.Second},

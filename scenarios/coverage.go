@@ -5,10 +5,9 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// OrderByCoverage puts scenarios in an order in which each says as much as possible
-// that those before it did not: pairs of a guarantee and a class of fault. Of
-// those that say equally much, the earlier of the list comes first. Where only
-// some can be run, the first ones are worth most.
+// OrderByCoverage sorts scenarios greedily by how many new pairs of guarantee
+// and fault class each covers; ties keep their order. Where only some can be
+// run, run the first.
 func OrderByCoverage(list []script.Scenario) []script.Scenario {
 	left := append([]script.Scenario(nil), list...)
 	said := map[statement]bool{}
@@ -35,12 +34,12 @@ func OrderByCoverage(list []script.Scenario) []script.Scenario {
 	return ordered
 }
 
-// statement is what a run can say something about.
+// statement is a pair that a run covers.
 type statement struct{ guarantee, class string }
 
 func statements(s script.Scenario) []statement {
 	classes := []string{""}
-	labels, _ := runner.Faults(s) // of a script that is no use there are none
+	labels, _ := runner.Faults(s) // an invalid script has none
 	for _, f := range labels {
 		classes = append(classes, string(f.Class))
 	}

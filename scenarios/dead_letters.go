@@ -7,7 +7,7 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// deadLetters: one of several is taken up again, and it alone.
+// deadLetters: redriving one dead letter affects no other.
 var deadLetters = script.Scenario{
 	Name: "dead-letters",
 	Why:  "Three messages always fail and are dead-lettered; one is redriven and fails again, one is discarded, one stays, and the others go on.",

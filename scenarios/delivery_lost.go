@@ -5,8 +5,8 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// deliveryLost strikes a message on its way to the consumer: at least once, it
-// comes again; at most once, it is gone, and nobody was promised otherwise.
+// deliveryLost strikes a delivery: with at-least-once it is redelivered, with
+// at-most-once it may be lost.
 var deliveryLost = script.Scenario{
 	Name: "delivery-lost",
 	Why:  "The connection is cut before order-2 reaches its consumer.",

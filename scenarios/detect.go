@@ -12,35 +12,35 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// SeededDefect is one that the catalogue must catch.
+// SeededDefect is a defect that the catalogue must detect.
 type SeededDefect struct {
 	Name    string
-	Breaks  string   // the guarantee that must be seen broken
-	Follows []string // others that may lawfully break with it
-	Shown   string   // the scenario to run first; where it does not apply, nor does the defect; empty is none
+	Breaks  string   // the guarantee it must violate
+	Follows []string // others it may violate
+	Shown   string   // the scenario to run first, which decides whether the defect applies; may be empty
 }
 
-// Detection is what became of the search for one defect.
+// Detection is the result of searching for one defect.
 type Detection struct {
 	SeededDefect `json:"-"`
 	Defect       string        `json:"defect"`
 	Breaks       string        `json:"breaks,omitempty"`
-	Caught       bool          `json:"caught"`             // by the guarantee that it breaks
-	By           []string      `json:"by,omitempty"`       // every claimed guarantee seen broken, over the scenarios that were run
-	Wrong        []string      `json:"wrong,omitempty"`    // …of these, those that may not break from it
-	Scenario     string        `json:"scenario,omitempty"` // the one that caught it
+	Caught       bool          `json:"caught"`             // the expected guarantee was violated
+	By           []string      `json:"by,omitempty"`       // all claimed guarantees violated
+	Wrong        []string      `json:"wrong,omitempty"`    // …those the defect must not violate
+	Scenario     string        `json:"scenario,omitempty"` // that detected it
 	Finding      string        `json:"finding,omitempty"`
 	Ran          []string      `json:"ran,omitempty"`
 	Took         time.Duration `json:"took"`
 	Error        string        `json:"error,omitempty"` // a run that could not be measured
-	// Inapplicable is why the system has no place for this defect.
+	// Inapplicable says why the defect does not apply to the system.
 	Inapplicable string `json:"inapplicable,omitempty"`
-	// NotBuilt is why the defect cannot be switched on at all: it was not looked for.
+	// NotBuilt says why the defect cannot be enabled; it was not searched for.
 	NotBuilt string `json:"notBuilt,omitempty"`
 }
 
-// Detect runs, for one defect, the scenarios that exercise the guarantee which it
-// breaks, until one of them shows it broken.
+// Detect runs the scenarios that exercise the guarantee a defect violates,
+// until one shows it.
 func Detect(ctx context.Context, q SeededDefect, o runner.Options, dir string) (Detection, error) {
 	began := time.Now()
 	c := Detection{SeededDefect: q, Defect: q.Name, Breaks: q.Breaks}
@@ -72,7 +72,7 @@ func Detect(ctx context.Context, q SeededDefect, o runner.Options, dir string) (
 	return c, nil
 }
 
-// note what one run has shown.
+// note adds the result of one run.
 func (c *Detection) note(j guarantees.Judgement) {
 	for _, f := range j.Broken {
 		if !slices.Contains(c.By, f.Guarantee) {
@@ -87,7 +87,7 @@ func (c *Detection) note(j guarantees.Judgement) {
 	}
 }
 
-// scenarios to run for it, in order.
+// scenarios returns those to run, in order.
 func (q SeededDefect) scenarios() ([]script.Scenario, error) {
 	if q.Shown == "" {
 		return exercising(q.Breaks), nil
@@ -100,7 +100,7 @@ func (q SeededDefect) scenarios() ([]script.Scenario, error) {
 	return append([]script.Scenario{first}, rest...), nil
 }
 
-// exercising are the scenarios that put a guarantee to the test.
+// exercising returns the scenarios that exercise a guarantee.
 func exercising(guarantee string) []script.Scenario {
 	var found []script.Scenario
 	for _, s := range All() {

@@ -5,7 +5,7 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// disconnectAfterAck: the bytes are sent, which proves nothing of their being handled.
+// disconnectAfterAck: the ACK was sent, which does not prove it was processed.
 var disconnectAfterAck = script.Scenario{
 	Name: "disconnect-after-ack",
 	Why:  "The link is cut right after the ACK frame has passed.",

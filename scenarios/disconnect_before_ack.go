@@ -5,7 +5,7 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// disconnectBeforeAck: committed, and cut before the ACK frame.
+// disconnectBeforeAck: committed, but cut before the ACK frame.
 var disconnectBeforeAck = script.Scenario{
 	Name: "disconnect-before-ack",
 	Why:  "The link is cut after the commit and before the ACK.",

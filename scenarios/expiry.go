@@ -8,7 +8,7 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// expiry: late is not delivered, early is not dropped.
+// expiry: no delivery after expiry, no drop before it.
 var expiry = script.Scenario{
 	Name:  "expiry",
 	Why:   "The time to live passes while one message is in flight and one waits; others live on.",

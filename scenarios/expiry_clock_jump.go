@@ -8,7 +8,7 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// expiryClockJump: the broker knows no other time than its clock.
+// expiryClockJump: the broker reckons expiry by its own clock.
 var expiryClockJump = script.Scenario{
 	Name:  "expiry-clock-jump",
 	Why:   "The clock of the broker jumps past a time to live: the message expires by that clock, another does not.",

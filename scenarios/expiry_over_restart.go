@@ -8,7 +8,7 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// expiryOverRestart: a deadline is a moment, and not a time that begins again.
+// expiryOverRestart: a deadline is an instant; a restart does not extend it.
 var expiryOverRestart = script.Scenario{
 	Name:  "expiry-over-restart",
 	Why:   "The broker is restarted in the middle of a message's time to live: it is not given more of it, and the others are not given less.",

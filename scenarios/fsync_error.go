@@ -5,7 +5,7 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// fsyncError: after a failed sync reading back proves nothing.
+// fsyncError: after a failed fsync, reading back proves nothing.
 var fsyncError = script.Scenario{
 	Name: "fsync-error",
 	Why:  "fsync fails with EIO: Unknown, or Rejected where that is proven.",

@@ -7,7 +7,7 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// groupCommit: a commit that holds many messages holds each of them.
+// groupCommit: a commit of many messages is atomic for each.
 var groupCommit = script.Scenario{
 	Name: "group-commit",
 	Why:  "The store is slow, so that many messages gather in one commit, and the broker is killed while they do: what was accepted is there, whole.",

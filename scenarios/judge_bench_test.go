@@ -9,8 +9,8 @@ import (
 	"github.com/custodymq/custody/scenarios"
 )
 
-// BenchmarkJudgeFile judges a saved, compressed run of 100,000 messages, five
-// events each: reading, decoding and judging, on one goroutine.
+// BenchmarkJudgeFile reads, decodes and judges a saved run of 100,000 messages,
+// five events each, on one goroutine.
 func BenchmarkJudgeFile(b *testing.B) {
 	const messages = 100_000
 	dir := filepath.Join(b.TempDir(), "run")

@@ -6,8 +6,8 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// killInFlight: a message in a consumer's hands is the broker's until it is
-// acknowledged, also when both are gone.
+// killInFlight: an unacknowledged message remains the broker's, even if broker
+// and consumer die.
 var killInFlight = script.Scenario{
 	Name:  "kill-in-flight",
 	Why:   "The broker is killed while a consumer holds a message that it has not acknowledged, and the consumer never comes back.",

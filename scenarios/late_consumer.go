@@ -5,7 +5,7 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// lateConsumer: what is pending outlives its consumer.
+// lateConsumer: pending messages outlive their consumer.
 var lateConsumer = script.Scenario{
 	Name: "late-consumer",
 	Why:  "Messages wait when their consumer leaves; a new one is served, one that does not match is not.",

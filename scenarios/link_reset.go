@@ -5,7 +5,7 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// linkReset: a connection ends without a word.
+// linkReset: connections are reset without notice.
 var linkReset = script.Scenario{
 	Name: "link-reset",
 	Why:  "The connections of the consumer and of the producer are reset; both open new ones.",

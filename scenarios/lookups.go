@@ -9,7 +9,7 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// lookups: several messages of one business ID, and every way that one ends.
+// lookups: several messages per business ID, and every way one ends.
 var lookups = script.Scenario{
 	Name:  "lookups",
 	Why:   "Business IDs are published once and several times, and their messages wait, are settled, dead-lettered, sent back, discarded and expire: what a look-up says of them is true at each stage, also after a restart.",
@@ -23,15 +23,15 @@ var lookups = script.Scenario{
 			script.Consumer{Name: "c0", Destination: "orders", As: "orders", Silent: true, Window: 10},
 			script.Consumer{Name: "c9", Destination: "mails", As: "mails", Silent: true},
 		},
-		resolved("p1", "order-1"), // before there is any
+		resolved("p1", "order-1"), // before any publish
 		[]script.Step{
-			// Two messages of one business ID, then one of which the older is settled.
+			// Two messages of one business ID, of which the older is settled.
 			script.Publish{BusinessID: "order-1", By: "p1", MessageID: "m-1"},
 			script.Retry{BusinessID: "order-1", By: "p1"},
 			script.Publish{BusinessID: "order-2", By: "p1", MessageID: "m-2"},
 			script.Publish{BusinessID: "mail-1", By: "p3", TTL: time.Second},
 			script.Publish{BusinessID: "mail-2", By: "p3", TTL: time.Hour},
-			// The newer of the two will expire, and the older waits.
+			// The newer of two expires while the older waits.
 			script.Publish{BusinessID: "mail-3", By: "p3", TTL: time.Hour},
 			script.Publish{BusinessID: "mail-3", By: "p4", TTL: time.Second},
 			script.Stop{Actor: "c9"},
@@ -48,7 +48,7 @@ var lookups = script.Scenario{
 		},
 		resolved("p2", "order-1", "order-2", "order-3"),
 		[]script.Step{
-			// A dead letter, and another message of its business ID.
+			// A dead letter and another message share a business ID.
 			script.Redrive{BusinessID: "order-3"},
 			script.Await{Condition: script.Effect("order-3")},
 			script.Await{Condition: script.Acked("order-3")},
@@ -62,7 +62,7 @@ var lookups = script.Scenario{
 		},
 		resolved("p2", "order-2"),
 		[]script.Step{
-			// What is settled twice, and published once more.
+			// Settled twice, and published once more.
 			script.Stop{Actor: "c1"},
 			script.Start{Actor: "c0"},
 			script.Publish{BusinessID: "order-4", By: "p1", Until: "accepted"},

@@ -6,7 +6,7 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// noOnlineConsumer: accepted only while somebody is there.
+// noOnlineConsumer: nothing is accepted while no consumer is online.
 var noOnlineConsumer = script.Scenario{
 	Name:  "no-online-consumer",
 	Why:   "Nobody is there to receive: the publish is declined, and nothing is stored.",

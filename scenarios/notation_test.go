@@ -20,7 +20,7 @@ import (
 var _ = Describe("A step of the notation", func() {
 	BeforeEach(noLeaks)
 
-	// run gives the events of a run, and its judgement.
+	// run returns the events and judgement of a run.
 	run := func(ctx context.Context, text string) ([]evidence.Event, guarantees.Judgement) {
 		GinkgoHelper()
 		s, err := script.Parse("notation.scenario", text)

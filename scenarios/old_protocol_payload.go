@@ -5,7 +5,7 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// oldProtocolPayload: refused by name, never misread.
+// oldProtocolPayload: an unknown version is refused, never misread.
 var oldProtocolPayload = script.Scenario{
 	Name: "old-protocol-payload",
 	Why:  "A row of an older protocol version lies among newer ones: it is refused and untouched, the others are served.",

@@ -6,7 +6,7 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// partitionConsumer: delivered into the void.
+// partitionConsumer: deliveries vanish in a silent partition.
 var partitionConsumer = script.Scenario{
 	Name:  "partition-consumer",
 	Why:   "The consumer is cut off without any connection ending; what was sent to it comes again.",

@@ -5,7 +5,7 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// partitionProducer: nobody is told that nothing arrives.
+// partitionProducer: publishes vanish in a silent partition.
 var partitionProducer = script.Scenario{
 	Name: "partition-producer",
 	Why:  "The producer is cut off without any connection ending: Unknown, not lost; after the partition it is tried again.",

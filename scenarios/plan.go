@@ -19,34 +19,34 @@ import (
 	"github.com/custodymq/custody/tasks"
 )
 
-// Plan is several runs: scenarios, each repeated, a few at a time.
+// Plan is a set of runs: scenarios, each repeated, several in parallel.
 type Plan struct {
-	Options   runner.Options // what they share; Scenario and Dir are set for each
+	Options   runner.Options // shared; Scenario and Dir are set per run
 	Scenarios []script.Scenario
 	Dir       string
-	Repeat    int // 0 is 1
-	Parallel  int // 0 is 1
-	// Resume takes the runs that Dir already holds whole as they are, judged
-	// again, and makes the others anew.
+	Repeat    int // 0 means 1
+	Parallel  int // 0 means 1
+	// Resume keeps runs that are complete in Dir, judging them again, and
+	// repeats the others.
 	Resume bool
-	// Budget is the time that there is: no run is begun that would not end
-	// within it if it took as long as the longest so far. 0 is no limit.
+	// Budget bounds the time: no run starts that would exceed it if it took as
+	// long as the longest so far. 0 means no limit.
 	Budget time.Duration
-	// Began and Done hear of each run, from several goroutines at once.
+	// Began and Done are called for each run, concurrently.
 	Began func(name string)
 	Done  func(Outcome)
 }
 
-// Outcome of one run of a plan.
+// Outcome is the result of one run.
 type Outcome struct {
-	Name      string // of its folder
+	Name      string // of its directory
 	Dir       string
 	Judgement guarantees.Judgement
-	Err       error // could not measure
-	Resumed   bool  // made by an earlier plan
+	Err       error // a failure to measure
+	Resumed   bool  // from an earlier plan
 }
 
-// Exit code of this run.
+// Exit returns this run's exit code.
 func (o Outcome) Exit() int {
 	if o.Err != nil && o.Judgement.Exit != guarantees.ExitViolated {
 		return guarantees.ExitUnmeasured
@@ -54,8 +54,8 @@ func (o Outcome) Exit() int {
 	return o.Judgement.Exit
 }
 
-// Taken is a folder that a run of the plan would have, and that holds something
-// already; empty if there is none. Without a Dir nothing is taken.
+// Taken returns a run's directory that exists and is not empty, or "". Without
+// a Dir nothing is taken.
 func (p Plan) Taken() (string, error) {
 	if p.Dir == "" {
 		return "", nil
@@ -64,7 +64,7 @@ func (p Plan) Taken() (string, error) {
 		dir := filepath.Join(p.Dir, r.name)
 		entries, err := os.ReadDir(dir)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return "", fmt.Errorf("scenarios: the folder of a run: %w", err)
+			return "", fmt.Errorf("scenarios: a run's directory: %w", err)
 		}
 		if len(entries) > 0 {
 			return dir, nil
@@ -75,7 +75,7 @@ func (p Plan) Taken() (string, error) {
 
 // planned is one run of a plan.
 type planned struct {
-	name     string // of its folder
+	name     string // of its directory
 	scenario script.Scenario
 	seed     uint64
 }
@@ -94,8 +94,8 @@ func (p Plan) runs() []planned {
 	return runs
 }
 
-// Run makes the runs and gives their outcomes in order. After ctx has ended
-// none is begun; those that were not have no outcome.
+// Run performs the runs and returns their outcomes in order. After ctx has
+// ended no run starts; those not started have no outcome.
 func (p Plan) Run(ctx context.Context) (done []Outcome, err error) {
 	for _, s := range p.Scenarios {
 		if err := Check(s); err != nil {
@@ -164,9 +164,9 @@ func (p Plan) Run(ctx context.Context) (done []Outcome, err error) {
 	return done, context.Cause(ctx)
 }
 
-// budget of time. Its methods are safe for concurrent use.
+// budget is safe for concurrent use.
 type budget struct {
-	whole   time.Duration // 0 is no limit
+	whole   time.Duration // 0 means no limit
 	began   time.Time
 	longest atomic.Int64 // run, in nanoseconds
 }
@@ -180,13 +180,13 @@ func (b *budget) took(run time.Duration) {
 	}
 }
 
-// spent reports whether one more run might not end within it.
+// spent reports whether another run might exceed the budget.
 func (b *budget) spent() bool {
 	return b.whole > 0 && time.Since(b.began)+time.Duration(b.longest.Load()) > b.whole
 }
 
-// resume judges a whole run of the same script, if o.Dir holds one; one that
-// was broken off is removed, to be made anew.
+// resume judges a complete run of the same script in o.Dir, if there is one; an
+// incomplete one is removed, to be repeated.
 func resume(o runner.Options) (j guarantees.Judgement, whole bool, err error) {
 	earlier, err := evidence.Open(o.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -200,7 +200,7 @@ func resume(o runner.Options) (j guarantees.Judgement, whole bool, err error) {
 		return j, false, err
 	}
 	if text := script.Print(o.Scenario); string(written) != text {
-		return j, false, fmt.Errorf("scenarios: %s holds a run of another script: give the plan another folder", o.Dir)
+		return j, false, fmt.Errorf("scenarios: %s holds a run of another script: use another directory", o.Dir)
 	}
 	if end := earlier.Manifest().End; end == nil || end.How != evidence.EndCompleted {
 		return j, false, os.RemoveAll(o.Dir)
@@ -209,7 +209,7 @@ func resume(o runner.Options) (j guarantees.Judgement, whole bool, err error) {
 	return j, err == nil, err
 }
 
-// Exit code over several runs.
+// Exit returns the exit code over several runs.
 func Exit(outcomes []Outcome) int {
 	codes := make([]int, len(outcomes))
 	for i, o := range outcomes {

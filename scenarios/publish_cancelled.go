@@ -5,7 +5,7 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// publishCancelled: cancelling is no way to take a message back.
+// publishCancelled: cancelling a call does not recall the message.
 var publishCancelled = script.Scenario{
 	Name: "publish-cancelled",
 	Why:  "The caller cancels once the frame has left: Unknown, and resolved later.",

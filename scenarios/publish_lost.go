@@ -5,9 +5,8 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// publishLost strikes a message on its way to the system: who waits for an
-// answer does not know what became of it, and who does not was told that all is
-// well.
+// publishLost strikes a publish: a confirmed one ends Unknown, a
+// fire-and-forget one was reported as ok.
 var publishLost = script.Scenario{
 	Name: "publish-lost",
 	Why:  "The connection is cut before order-2 reaches the system.",

@@ -7,7 +7,7 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// publishWindow: the bounds of what waits for the store.
+// publishWindow: the bounds on unanswered publishes.
 var publishWindow = script.Scenario{
 	Name: "publish-window",
 	Why:  "The store is slow, and more is published than may be unanswered at once, to more topics than are remembered, and again while it is on its way: each is answered as the protocol says, and nobody else notices.",
@@ -15,7 +15,7 @@ var publishWindow = script.Scenario{
 		script.Producer{Name: "p1", Destination: "orders"},
 		script.Consumer{Name: "c1", Destination: "orders", Idempotent: true},
 		script.Publish{BusinessID: "order-1", By: "p1"},
-		// Whatever is published now is unanswered for as long.
+		// Every publish from here on stays unanswered this long.
 		script.Fault{Label: "slow", Verb: "slow", Target: "store", Repeat: script.Every, When: script.Before, Event: "operation insert", By: 500 * time.Millisecond},
 		script.Probe{Target: "broker", Kind: "window"},
 		script.Heal{Label: "slow"},

@@ -31,17 +31,17 @@ import (
 
 var update = flag.Bool("update", false, "write the measured part of docs/track-record.md anew")
 
-// recorded is what people have reported in public, as a run that shows it and a
-// control that does not.
+// recorded is a public bug report: a run that shows it and a control that does
+// not.
 type recorded struct {
 	report  string
 	shown   making
 	by      string // the guarantee…
-	kind    string // …and the kind of its finding; empty where the run must be inconclusive
+	kind    string // …and the kind of its finding; empty if the run must be inconclusive
 	control making
 }
 
-// making is how one run is made.
+// making is how a run is made.
 type making struct{ script, system, defect string }
 
 var record = []recorded{
@@ -147,8 +147,7 @@ var _ = Describe("The track record", Ordered, ContinueOnFailure, Label("record")
 		noLeaks()
 		ctx, cancel := context.WithCancel(context.Background())
 		servers, dir := process.NewPool(), evidenceDir("record")
-		// The cases of one system are made one after the other, so that each has
-		// the server of the one before.
+		// The cases of one system run in sequence, to share its server.
 		chains := map[string][]int{}
 		for i, r := range record {
 			outcomes[i] = make(chan pair, 1)
@@ -250,7 +249,7 @@ func (m making) make(ctx context.Context, servers *process.Pool, dir string) sce
 	return o
 }
 
-// command that makes it, in a checkout.
+// command returns the command line of the run, in a checkout.
 func (m making) command() string {
 	command := "custody run scenarios/record/" + m.script + ".scenario --system " + m.system
 	if m.defect != "" {
@@ -259,7 +258,7 @@ func (m making) command() string {
 	return "`" + command + "`"
 }
 
-// seen says in what the run shows it.
+// seen returns what shows it in the run.
 func (r recorded) seen(o scenarios.Outcome) string {
 	GinkgoHelper()
 	Expect(o.Err).NotTo(HaveOccurred())
@@ -286,7 +285,7 @@ func (r recorded) seen(o scenarios.Outcome) string {
 	return seen + "), which is claimed, and violated"
 }
 
-// clean: the control puts the guarantee to the test, and it holds.
+// clean checks that the control exercises the guarantee, and holds it.
 func (r recorded) clean(o scenarios.Outcome) {
 	GinkgoHelper()
 	Expect(o.Err).NotTo(HaveOccurred())
@@ -322,10 +321,10 @@ func trackRecord() string {
 	return string(page)
 }
 
-// unmeasured leaves out what differs from machine to machine.
+// unmeasured removes what depends on the machine.
 func unmeasured(page string) string { return measuredLine.ReplaceAllString(page, "") }
 
-// section of the page.
+// section returns the case's section of the page.
 func (r recorded) section(seen string) string {
 	GinkgoHelper()
 	s, err := script.Parse(r.shown.file(), r.shown.text())
@@ -345,7 +344,7 @@ func (r recorded) section(seen string) string {
 		measuredOn, time.Now().UTC().Format("2 January 2006"), strings.Join(with, ", "))
 }
 
-// different says what is, in the control.
+// different returns what differs in the control.
 func (r recorded) different() string {
 	GinkgoHelper()
 	switch {
@@ -359,15 +358,15 @@ func (r recorded) different() string {
 	return "The client is honest."
 }
 
-// summary of the profile, as a sentence.
+// summary returns the profile's summary as a sentence.
 func (m making) summary() string {
 	GinkgoHelper()
 	text := m.find().Describe().Profile.Summary
 	return strings.ToUpper(text[:1]) + text[1:] + "."
 }
 
-// versions of server and client. A test binary does not know its modules, as a
-// built program does.
+// versions returns those of server and client, which a test binary does not
+// know of its modules.
 func (m making) versions() map[string]string {
 	GinkgoHelper()
 	found := m.find().Describe().Versions

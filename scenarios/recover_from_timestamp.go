@@ -5,8 +5,8 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// recoverFromTimestamp: the application has lost what it did since its last
-// backup, and the system still has it.
+// recoverFromTimestamp: the application restores a backup, and the system
+// replays what came after it.
 var recoverFromTimestamp = script.Scenario{
 	Name:    "recover-from-timestamp",
 	Why:     "The application's database is restored from a backup, and its subscriber put back to a time before it: what was lost is rebuilt, and what was not has no second effect.",
@@ -15,7 +15,7 @@ var recoverFromTimestamp = script.Scenario{
 	Expect:  usual(),
 }
 
-// recoverFromSequence: the same, by the system's own count.
+// recoverFromSequence: the same, by log position.
 var recoverFromSequence = script.Scenario{
 	Name:    "recover-from-sequence",
 	Why:     "As recover-from-timestamp, but the subscriber is put back to where the log ended, by the system's own count.",
@@ -24,8 +24,8 @@ var recoverFromSequence = script.Scenario{
 	Expect:  usual(),
 }
 
-// recovery goes back further than the backup does, as one does in earnest:
-// order-2 comes again although its effect is there.
+// recovery replays from before the backup, as one would in practice: order-2 is
+// redelivered although its effect is restored.
 func recovery(by string) []script.Step {
 	return []script.Step{
 		script.Producer{Name: "p1", Destination: "orders"},

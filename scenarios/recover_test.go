@@ -15,7 +15,7 @@ import (
 	"github.com/custodymq/custody/systems/registry"
 )
 
-// unmoved says that it has put a subscriber back, and has not.
+// unmoved claims to have rewound a subscriber, but has not.
 type unmoved struct {
 	systems.Instance
 	systems.Networked

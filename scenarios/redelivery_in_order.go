@@ -8,7 +8,7 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// redeliveryInOrder: what comes again comes in the order in which it was sent.
+// redeliveryInOrder: redeliveries keep the publish order.
 var redeliveryInOrder = script.Scenario{
 	Name:  "redelivery-in-order",
 	Why:   "A consumer dies with ten messages in its hands: they come again, to another, in the order in which they were published.",

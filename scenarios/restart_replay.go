@@ -6,11 +6,11 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// restartReplay: in order, also out of the store.
+// restartReplay: order is kept when messages are read from the store.
 var restartReplay = script.Scenario{
 	Name:  "restart-replay",
 	Why:   "Messages wait in the store over a restart of the broker and are served in the order in which they were published.",
-	Needs: []string{string(systems.NeedRedelivery)}, // so that something waits
+	Needs: []string{string(systems.NeedRedelivery)}, // so that messages wait
 	Steps: []script.Step{
 		script.Producer{Name: "p1", Destination: "orders"},
 		script.Consumer{Name: "c0", Destination: "orders", Silent: true},

@@ -13,10 +13,9 @@ import (
 	"github.com/custodymq/custody/tasks"
 )
 
-// Run makes one run and judges it: the bench leaves evidence, the evidence is
-// closed and opened again from disk, and what is read there is judged. The
-// error, if any, is a failure to measure; the judgement says so too, as far as
-// there is evidence. A *runner.UsageError means that nothing was started.
+// Run performs one run and judges it from the closed evidence on disk. The
+// error is a failure to measure, which the judgement states too, as far as
+// there is evidence. With a *runner.UsageError nothing was started.
 func Run(ctx context.Context, o runner.Options) (guarantees.Judgement, error) {
 	failed := runner.Run(ctx, o)
 	var usage *runner.UsageError
@@ -27,14 +26,15 @@ func Run(ctx context.Context, o runner.Options) (guarantees.Judgement, error) {
 	return j, errors.Join(failed, err)
 }
 
-// ErrNotSaved: a run was judged, and its verdict could not be written beside it.
+// ErrNotSaved: the run was judged, but the verdict could not be written to its
+// directory.
 var ErrNotSaved = errors.New("scenarios: the verdict could not be saved")
 
-// Judge judges the evidence in a folder and writes its verdict. Where that
-// cannot be written the error is ErrNotSaved, and the judgement is good.
+// Judge judges the evidence in a directory and writes the verdict. With
+// ErrNotSaved the judgement is valid.
 func Judge(dir string) (j guarantees.Judgement, err error) {
 	defer func() {
-		if p := recover(); p != nil { // of the judge itself: nothing could be measured
+		if p := recover(); p != nil { // a panic in the judge: nothing could be measured
 			j, err = guarantees.Judgement{}, fmt.Errorf("scenarios: judge %s: %w", dir, tasks.Panic(p))
 		}
 	}()
@@ -56,7 +56,7 @@ func Judge(dir string) (j guarantees.Judgement, err error) {
 	return j, nil
 }
 
-// Encode gives the bytes of verdict.json: the same for the same judgement.
+// Encode returns verdict.json, deterministically.
 func Encode(j guarantees.Judgement) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)

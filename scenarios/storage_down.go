@@ -5,7 +5,8 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// storageDown: before the write it proves the message absent, during it perhaps not.
+// storageDown: a failure before the write proves the message absent, one during
+// it may not.
 var storageDown = script.Scenario{
 	Name: "storage-down",
 	Why:  "The store cannot be reached before the write, then during it: never Accepted without a row.",

@@ -5,7 +5,7 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// storageDownCrash: what was never written must not have been accepted.
+// storageDownCrash: what was not written must not be accepted.
 var storageDownCrash = script.Scenario{
 	Name: "storage-down-crash",
 	Why:  "The store refuses a message and takes the next; then the broker dies before anybody has processed either.",

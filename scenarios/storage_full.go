@@ -5,7 +5,7 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// storageFull: no space is an answer.
+// storageFull: a full disk is a definite refusal.
 var storageFull = script.Scenario{
 	Name: "storage-full",
 	Why:  "No space is left before the write: Rejected, nothing lost, nothing accepted falsely.",

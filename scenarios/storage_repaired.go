@@ -9,7 +9,7 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// storageRepaired: what a store says for certain after it has failed stays so.
+// storageRepaired: definite answers stay true after the store recovers.
 var storageRepaired = script.Scenario{
 	Name:  "storage-repaired",
 	Why:   "Commits fail when they may be written already, of several messages, again and again, and while the store cannot be written to; then it works again. What was said of each message stays true over a crash, and each can be sent until it is accepted.",
@@ -22,9 +22,9 @@ var storageRepaired = script.Scenario{
 			script.Consumer{Name: "c1", Destination: "orders", Idempotent: true, Window: 4},
 			script.Publish{BusinessID: "order-1", By: "p1"},
 			script.Await{Condition: script.Effect("order-1")},
-			quiet, // so that the store syncs nothing but what is published now
+			quiet, // the store must sync nothing else
 
-			// While the commit of one message is held, two gather for the next.
+			// While the commit of one message is held, two more gather.
 			script.Fault{Label: "first", Verb: "block", Target: "store", When: script.Before, Event: "operation sync"},
 			script.Fault{Label: "second", Verb: "fsync-error", Target: "store", When: script.Before, Event: "operation sync", N: 2},
 			script.Publish{BusinessID: "order-2", By: "p1", Background: true},
@@ -40,7 +40,7 @@ var storageRepaired = script.Scenario{
 		resolved("p1", "order-3", "order-4"),
 		[]script.Step{
 			quiet,
-			// The commit may be written, and what would show it cannot be.
+			// The commit may be written, and reading it back is impossible.
 			script.Fault{Label: "third", Verb: "block", Target: "store", When: script.Before, Event: "operation sync"},
 			script.Fault{Label: "fourth", Verb: "fsync-error", Target: "store", When: script.Before, Event: "operation sync"},
 			script.Publish{BusinessID: "order-5", By: "p2", MessageID: "m-5", Background: true},
@@ -65,7 +65,7 @@ var storageRepaired = script.Scenario{
 			script.Await{Condition: script.Effect("order-8")},
 			quiet,
 
-			// Every commit fails for a while, and nobody is there to repair it.
+			// Every commit fails for a while, without repair.
 			script.Fault{Label: "often", Verb: "fsync-error", Target: "store", Repeat: script.Every, When: script.Before, Event: "operation sync"},
 			script.Publish{BusinessID: "order-6", By: "p1", MessageID: "m-6"},
 			script.Publish{BusinessID: "order-7", By: "p2", MessageID: "m-7"},
@@ -90,7 +90,7 @@ var storageRepaired = script.Scenario{
 			script.Await{Condition: script.Effect("order-6")},
 			script.Await{Condition: script.Effect("order-7")},
 
-			// What is refused for certain leaves nothing behind, not even in a counter.
+			// Definite refusals leave no trace, not even in a counter.
 			script.Fault{Label: "refused", Verb: "unreachable", Target: "store", Repeat: script.Every, When: script.Before, Event: "operation insert"},
 			script.Publish{BusinessID: "order-9", By: "p1", MessageID: "m-9"},
 			script.Heal{Label: "refused"},
@@ -117,7 +117,7 @@ var storageRepaired = script.Scenario{
 
 var quiet = script.Wait{Quiet: 300 * time.Millisecond}
 
-// resolved looks up each of these business IDs.
+// resolved looks up each business ID.
 func resolved(by string, ids ...string) []script.Step {
 	var steps []script.Step
 	for _, id := range ids {
@@ -126,7 +126,7 @@ func resolved(by string, ids ...string) []script.Step {
 	return steps
 }
 
-// published: so many publishes have passed the producer's link.
+// published: this many publishes passed the producer's link.
 func published(by string, times int) evidence.Condition {
 	return script.Condition(evidence.CondCarried, by, "publish", times)
 }

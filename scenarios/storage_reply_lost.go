@@ -5,7 +5,7 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// storageReplyLost: the row is there, whatever the store said.
+// storageReplyLost: the row is stored although the store reported failure.
 var storageReplyLost = script.Scenario{
 	Name: "storage-reply-lost",
 	Why:  "COMMIT is done and its answer is lost: Unknown or Accepted, never Rejected.",

@@ -5,7 +5,7 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// strangers: who may not enter does not, and costs nobody else anything.
+// strangers: unauthorised clients are refused, at no cost to others.
 var strangers = script.Scenario{
 	Name: "strangers",
 	Why:  "Clients with a wrong token, of another protocol, and with messages that are none come while others work: each is refused as the protocol says, and the others are served.",

@@ -17,8 +17,8 @@ import (
 	"github.com/custodymq/custody/systems/registry"
 )
 
-// An order to what is not there is no stroke, and says so; a part that ends or
-// stands still takes no other with it.
+// A fault without a target does not fire, and says so; an actor that exits or
+// pauses affects no other.
 var _ = Describe("A fault", func() {
 	BeforeEach(noLeaks)
 

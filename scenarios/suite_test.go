@@ -33,13 +33,13 @@ func TestScenarios(t *testing.T) {
 	RunSpecs(t, "Scenarios")
 }
 
-// limit of one run with those that it shares the machine with, before scaling.
+// limit bounds one run, together with those in parallel, before scaling.
 const limit = 2 * time.Minute
 
 func scaledLimit() time.Duration { return time.Duration(float64(limit) * runner.DefaultScale) }
 
-// evidenceDir is where the suite leaves its evidence: CUSTODY_OUT, or a
-// temporary folder.
+// evidenceDir is where the suite keeps its evidence: CUSTODY_OUT, or a
+// temporary directory.
 func evidenceDir(name string) string {
 	if dir := os.Getenv("CUSTODY_OUT"); dir != "" {
 		return filepath.Join(dir, name)
@@ -47,7 +47,7 @@ func evidenceDir(name string) string {
 	return filepath.Join(GinkgoT().TempDir(), name)
 }
 
-// noLeaks checks that a spec has released every goroutine.
+// noLeaks checks that a spec releases every goroutine.
 func noLeaks() {
 	before := goleak.IgnoreCurrent()
 	DeferCleanup(func() {
@@ -58,8 +58,8 @@ func noLeaks() {
 // checklists are the systems that pass the whole catalogue.
 var checklists = []string{"zeromq:at-least-once", "zeromq:at-least-once-history", "zeromq:at-most-once", "nats"}
 
-// inapplicable are the scenarios that do not apply to each of them, and no
-// others: a list of what was skipped that grows by itself is a suite that shrinks.
+// inapplicable pins the scenarios that do not apply to each of them, so that
+// the suite cannot shrink unnoticed.
 var inapplicable = map[string][]string{
 	"zeromq:at-least-once":         {"recover-from-timestamp", "recover-from-sequence", "two-subscribers"},
 	"zeromq:at-least-once-history": {"recover-from-timestamp", "recover-from-sequence", "two-subscribers"},
@@ -70,7 +70,7 @@ var inapplicable = map[string][]string{
 		"old-protocol-payload", "partition-consumer", "commit-held", "storage-down-crash", "publisher-retries",
 		"publish-window", "storage-repaired", "lookups", "repeat-in-flight",
 		"recover-from-timestamp", "recover-from-sequence", "steady-load", "two-subscribers", "shared-work", "backlog-restarted",
-		"backlog-killed", "kill-in-flight", "consumer-leaves", "consumer-paused", "redelivery-in-order", "dead-letters",
+		"backlog-killed", "kill-in-flight", "consumer-leaves", "assigned-unsent", "consumer-paused", "redelivery-in-order", "dead-letters",
 		"expiry-over-restart", "group-commit", "restart-replay",
 	},
 	"nats": {
@@ -78,14 +78,14 @@ var inapplicable = map[string][]string{
 		"storage-slow", "fsync-error", "no-online-consumer", "expiry-clock-jump", "poison-message", "storage-identity-changed",
 		"old-protocol-payload", "commit-held", "storage-down-crash", "recover-from-timestamp", "recover-from-sequence",
 		"limits", "publish-window", "storage-repaired", "lookups", "repeat-in-flight",
-		"wildcards", "two-subscribers", "dead-letters", "group-commit",
+		"wildcards", "two-subscribers", "dead-letters", "group-commit", "assigned-unsent",
 	},
 }
 
 var _ = Describe("The checklist", func() {
 	for _, spec := range checklists {
-		// The runs of one system share the machine, a few at a time: most of
-		// a run is waiting. Each spec then waits for its own.
+		// A system's runs are made in parallel, as they mostly wait. Each spec
+		// waits for its own.
 		Describe(spec, Ordered, ContinueOnFailure, Label(spec), func() {
 			outcomes := make(map[string]chan scenarios.Outcome)
 			BeforeAll(func() {
@@ -105,7 +105,7 @@ var _ = Describe("The checklist", func() {
 				ended := make(chan struct{})
 				go func() {
 					defer close(ended)
-					_, _ = plan.Run(ctx) // each outcome is told by Done
+					_, _ = plan.Run(ctx) // outcomes are reported by Done
 				}()
 				DeferCleanup(func() {
 					cancel()

@@ -11,22 +11,21 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// SweepBase is the run whose hand-overs a sweep strikes: three messages through
-// one producer and one consumer. The second is the one that is struck, so that
-// each fault has a message before and after it.
+// SweepBase is the run whose hand-overs a sweep strikes: three messages, one
+// producer, one consumer. The second is struck, so that each fault has a
+// message before and after it.
 var SweepBase = sweepScenario("sweep-base", "Three messages, and nothing goes wrong: these hand-overs are swept.", script.Fault{}, false, nil)
 
 const (
 	sweepStruck = "order-2"
 	sweepLast   = "order-3"
 	sweepLabel  = "struck"
-	sweepBody   = 32 // so that an altered byte is of the body
+	sweepBody   = 32 // large enough that an altered byte is in the body
 	sweepDelay  = 200 * time.Millisecond
 )
 
-// HandOver is one step of a message from one party to the next, as the evidence
-// of a run shows it: a kind of frame on an actor's link, or an operation of the
-// broker's store.
+// HandOver is one step of a message from one party to the next: a frame kind on
+// an actor's link, or an operation of the broker's store.
 type HandOver struct {
 	Actor     string // whose link; empty for a store operation
 	Frame     string
@@ -40,7 +39,7 @@ func (h HandOver) String() string {
 	return h.Actor + " " + h.Frame
 }
 
-// event is what a fault at this hand-over waits for.
+// event is the fault trigger at this hand-over.
 func (h HandOver) event() string {
 	if h.Operation != "" {
 		return "operation " + h.Operation
@@ -48,8 +47,8 @@ func (h HandOver) event() string {
 	return "frame " + h.Frame
 }
 
-// HandOvers of the struck message in the evidence of a run, in the order in
-// which they were first seen.
+// HandOvers returns the struck message's hand-overs in a run, in order of first
+// occurrence.
 func HandOvers(h *evidence.History) ([]HandOver, error) {
 	var found []HandOver
 	for e, err := range h.Events {
@@ -76,14 +75,14 @@ func carries(items []evidence.FrameItem, businessID string) bool {
 	return slices.ContainsFunc(items, func(i evidence.FrameItem) bool { return i.BusinessID == businessID })
 }
 
-// Stroke is one fault of a sweep, at whichever hand-over.
-type Stroke struct {
+// SweepFault is one fault of a sweep, at any hand-over.
+type SweepFault struct {
 	Verb   string
-	Target string      // of a process' fault: broker, consumer
-	When   script.When // before or after the hand-over
+	Target string      // of a process fault: broker, consumer
+	When   script.When // relative to the hand-over
 }
 
-func (s Stroke) String() string {
+func (s SweepFault) String() string {
 	text := s.Verb
 	if s.Target != "" {
 		text += " " + s.Target
@@ -94,38 +93,37 @@ func (s Stroke) String() string {
 	return text
 }
 
-// consumerTarget is the consumer of a sweep's runs, as a Stroke names it.
+// consumerTarget is the Target for the sweep's consumer.
 const consumerTarget = "consumer"
 
-// Strokes are all that a sweep knows, in the order of its columns.
-func Strokes() []Stroke {
-	var all []Stroke
+// SweepFaults returns all faults of a sweep, in column order.
+func SweepFaults() []SweepFault {
+	var all []SweepFault
 	for _, f := range faults.All() {
 		switch f.Strikes {
 		case faults.StrikesFrame:
 			if f.Action(faults.Spec{}) == f.Action(faults.Spec{After: true}) {
-				all = append(all, Stroke{Verb: f.Verb})
+				all = append(all, SweepFault{Verb: f.Verb})
 				continue
 			}
-			all = append(all, Stroke{f.Verb, "", script.Before}, Stroke{f.Verb, "", script.After})
+			all = append(all, SweepFault{f.Verb, "", script.Before}, SweepFault{f.Verb, "", script.After})
 		case faults.StrikesProcess:
-			all = append(all, Stroke{f.Verb, faults.Broker, script.Before}, Stroke{f.Verb, faults.Broker, script.After})
+			all = append(all, SweepFault{f.Verb, faults.Broker, script.Before}, SweepFault{f.Verb, faults.Broker, script.After})
 			if f.Class == evidence.BrokerCrash {
-				all = append(all, Stroke{f.Verb, consumerTarget, script.Before}, Stroke{f.Verb, consumerTarget, script.After})
+				all = append(all, SweepFault{f.Verb, consumerTarget, script.Before}, SweepFault{f.Verb, consumerTarget, script.After})
 			}
 		case faults.StrikesStore:
-			if f.Verb != "fsync-error" { // it strikes the file below every operation, whichever it is for
-				all = append(all, Stroke{f.Verb, "store", script.Before})
+			if f.Verb != faults.FsyncError { // fsync-error is not tied to an operation
+				all = append(all, SweepFault{f.Verb, faults.Store, script.Before})
 			}
 		}
 	}
 	return all
 }
 
-// Strike gives the scenario that strikes a hand-over, judged for the guarantees
-// named (empty: the usual ones); ok is false where the two have nothing to do
-// with each other.
-func (h HandOver) Strike(s Stroke, expect []string) (scenario script.Scenario, ok bool) {
+// Strike returns the scenario that strikes a hand-over, expecting the given
+// guarantees (or the usual ones). ok is false if the fault cannot strike there.
+func (h HandOver) Strike(s SweepFault, expect []string) (scenario script.Scenario, ok bool) {
 	f, known := faults.Find(s.Verb)
 	if !known {
 		return script.Scenario{}, false
@@ -134,7 +132,7 @@ func (h HandOver) Strike(s Stroke, expect []string) (scenario script.Scenario, o
 	fault := script.Fault{Label: sweepLabel, Verb: s.Verb, Target: s.Target, When: s.When, Event: h.event()}
 	switch {
 	case f.Strikes == faults.StrikesFrame && ofStore, f.Strikes == faults.StrikesStore && !ofStore,
-		s.Verb == "full" && h.Operation != "insert": // what takes no space does not fail for want of it
+		s.Verb == faults.Full && h.Operation != "insert": // only an insert takes space
 		return script.Scenario{}, false
 	case s.Target == consumerTarget:
 		if h.Actor != sweepConsumer {
@@ -142,7 +140,7 @@ func (h HandOver) Strike(s Stroke, expect []string) (scenario script.Scenario, o
 		}
 		fault.Target = sweepConsumer
 	case f.Strikes == faults.StrikesStore:
-		fault.Target = "store"
+		fault.Target = faults.Store
 	}
 	if ofStore {
 		fault.N = 2
@@ -162,7 +160,8 @@ const sweepConsumer = "c1"
 func sweepScenario(name, why string, fault script.Fault, child bool, guarantees []string) script.Scenario {
 	s := script.Scenario{Name: name, Why: why, Expect: guarantees,
 		Steps: []script.Step{
-			// A process takes its time to start, in which a session would lie idle.
+			// First: a process takes a while to start, during which a session
+			// would idle.
 			script.Consumer{Name: sweepConsumer, Destination: "orders", Idempotent: true, Child: child},
 			script.Producer{Name: "p1", Destination: "orders"},
 		}}

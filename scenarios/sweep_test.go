@@ -38,7 +38,7 @@ func TestHandOversAreThoseOfTheStruckMessage(t *testing.T) {
 func TestEveryStrokeIsAScript(t *testing.T) {
 	names := map[string]bool{}
 	for _, h := range []scenarios.HandOver{{Actor: "p1", Frame: "accept"}, {Actor: "c1", Frame: "ack"}, {Operation: "insert"}, {Operation: "delete"}} {
-		for _, s := range scenarios.Strokes() {
+		for _, s := range scenarios.SweepFaults() {
 			strike, ok := h.Strike(s, nil)
 			if !ok {
 				continue
@@ -64,8 +64,8 @@ func TestEveryStrokeIsAScript(t *testing.T) {
 	}
 }
 
-// What a sweep finds with a seeded defect is what the defect explains, and
-// without it nothing.
+// A sweep with a seeded defect finds what the defect explains, and nothing
+// without it.
 func TestSweepFindsWhatADefectExplains(t *testing.T) {
 	system, err := registry.Find("zeromq", runner.DefaultScale)
 	if err != nil {
@@ -73,7 +73,7 @@ func TestSweepFindsWhatADefectExplains(t *testing.T) {
 	}
 	var strikes []script.Scenario
 	for _, h := range []scenarios.HandOver{{Actor: "p1", Frame: "accept"}, {Actor: "c1", Frame: "deliver"}, {Actor: "c1", Frame: "ack"}, {Operation: "insert"}} {
-		for _, s := range []scenarios.Stroke{{Verb: "drop"}, {Verb: "cut", When: script.Before}, {Verb: "lose-reply", Target: "store", When: script.Before}} {
+		for _, s := range []scenarios.SweepFault{{Verb: "drop"}, {Verb: "cut", When: script.Before}, {Verb: "lose-reply", Target: "store", When: script.Before}} {
 			if strike, ok := h.Strike(s, []string{evidence.NoAcceptedLoss, evidence.StableRedeliveryID, evidence.SingleEffect}); ok {
 				strikes = append(strikes, strike)
 			}
@@ -81,7 +81,7 @@ func TestSweepFindsWhatADefectExplains(t *testing.T) {
 	}
 	for _, c := range []struct {
 		defect string
-		broken []string // the runs in which the application sees a message twice
+		broken []string // the runs in which the application sees a duplicate
 	}{
 		{"", nil},
 		{"redelivery-without-mark", []string{"sweep-c1-ack-cut-before", "sweep-c1-ack-drop"}},

@@ -5,7 +5,7 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// topics: what is sent to one destination reaches its subscribers and nobody else.
+// topics: a message reaches its destination's subscribers and nobody else.
 var topics = script.Scenario{
 	Name: "topics",
 	Why:  "Three destinations are used at once, with the same keys and sizes: each subscriber gets what was sent to its own.",

@@ -23,7 +23,7 @@ import (
 	"github.com/custodymq/custody/systems/registry"
 )
 
-// troubled is a system with something wrong that is no fault of a scenario.
+// troubled is a system with a problem that is no fault of a scenario.
 type troubled struct {
 	systems.System
 	start func(ctx context.Context, env systems.Env) (systems.Instance, error)
@@ -41,7 +41,7 @@ func (s troubled) Connect(credentials string) (systems.Clients, error) {
 	return s.System.(systems.Connector).Connect(credentials)
 }
 
-// stalling is an instance on whose links a frame takes its time.
+// stalling is an instance whose links delay frames.
 type stalling struct {
 	systems.Instance
 	systems.Networked
@@ -77,7 +77,7 @@ func (f *stallingFramer) Next(b []byte) (links.Frame, int, error) {
 	return frame, n, err
 }
 
-// The harness' own trouble is never a verdict, and is well told.
+// A problem of the harness is never a verdict, and is reported clearly.
 var _ = Describe("A run in trouble", func() {
 	BeforeEach(noLeaks)
 
@@ -124,7 +124,7 @@ expect no-accepted-loss, single-effect, survives`
 	})
 
 	It("whose system is killed from outside could not be measured", SpecTimeout(scaledLimit()), func(ctx SpecContext) {
-		var others []int // of this test binary: what runs besides
+		var others []int // children of this test binary that are not ours
 		s := troubled{honest(), nil}
 		s.start = func(ctx context.Context, env systems.Env) (systems.Instance, error) {
 			others = children()
@@ -207,7 +207,8 @@ expect no-accepted-loss, single-effect`, runner.DefaultScale)
 	})
 })
 
-// signalWhen signals the processes that find gives as soon as a run's events hold a text.
+// signalWhen signals the processes returned by find once a run's events contain
+// text.
 func signalWhen(ctx context.Context, sig syscall.Signal, dirs <-chan string, text string, find func() []int) error {
 	events := filepath.Join(<-dirs, "events.jsonl")
 	tick := time.NewTicker(time.Millisecond)
@@ -231,12 +232,12 @@ func signalWhen(ctx context.Context, sig syscall.Signal, dirs <-chan string, tex
 	return nil
 }
 
-// children of this process.
+// children returns the child processes of this one.
 func children() []int {
 	lists, _ := filepath.Glob("/proc/self/task/*/children")
 	var pids []int
 	for _, list := range lists {
-		b, _ := os.ReadFile(list) // of a thread that has ended: none
+		b, _ := os.ReadFile(list) // fails for a thread that has ended
 		for _, word := range strings.Fields(string(b)) {
 			if pid, err := strconv.Atoi(word); err == nil {
 				pids = append(pids, pid)

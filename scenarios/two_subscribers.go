@@ -6,8 +6,8 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// twoSubscribers: each logical subscriber is owed every message, also what came
-// while it was away.
+// twoSubscribers: each logical subscriber receives every message, including
+// those published while it was away.
 var twoSubscribers = script.Scenario{
 	Name:  "two-subscribers",
 	Why:   "Two subscribers get everything, each for itself; one is away for a while, and misses nothing of what the system keeps for it.",

@@ -6,8 +6,8 @@ import (
 	"github.com/custodymq/custody/evidence"
 )
 
-// shape is how one condition's verb is written: its words in order, with
-// S for the subject, W for the word, and whether "at least N times" may follow.
+// shape is the syntax of a condition's verb: words in order, S for the subject,
+// W for the word, and whether "at least N times" may follow.
 type shape struct {
 	verb    string
 	words   []string
@@ -18,10 +18,10 @@ type shape struct {
 const (
 	subject  = "\x00S"
 	wordSlot = "\x00W"
-	optional = "\x00?" // what follows may be left out as a whole
+	optional = "\x00?" // what follows is optional, as a whole
 )
 
-// shapes is the grammar of conditions, the same for await and reached.
+// shapes is the grammar of conditions, for await and reached alike.
 var shapes = []shape{
 	{evidence.CondFired, []string{subject}, true, "the fault has fired"},
 	{evidence.CondDelivered, []string{subject}, true, "the message was handed to an application"},
@@ -40,15 +40,15 @@ var shapes = []shape{
 	{evidence.CondGone, []string{subject}, false, "the newest snapshot has no pending row of it"},
 }
 
-// Condition makes a condition with its line printed. Word and times are used
-// as the verb's shape says.
+// Condition makes a condition, using word and times as the verb's shape
+// demands.
 func Condition(verb, subj, w string, times int) evidence.Condition {
 	c := evidence.Condition{Verb: verb, Subject: subj, Word: w, Times: times}
 	c.Line = printCondition(c)
 	return c
 }
 
-// The conditions that scenarios use, as Go values.
+// Constructors of the conditions that scenarios use.
 
 func Fired(label string) evidence.Condition { return Condition(evidence.CondFired, label, "", 0) }
 func Delivered(id string, times int) evidence.Condition {

@@ -5,14 +5,14 @@ import (
 	"strings"
 )
 
-// IDs are one business ID, or a range of them with the same stem:
-// order-3..order-5. The zero value is none.
+// IDs is one business ID, or a range of them: order-3..order-5. The zero value
+// is none.
 type IDs struct {
-	Name     string // of one, or the stem of a range
+	Name     string // an ID, or the stem of a range
 	From, To int    // a range when To > 0
 }
 
-// Has reports whether a business ID is among them.
+// Has reports whether the business ID is among them.
 func (i IDs) Has(businessID string) bool {
 	if i.To == 0 {
 		return i.Name != "" && i.Name == businessID
@@ -29,7 +29,7 @@ func (i IDs) String() string {
 	return i.Name + strconv.Itoa(i.From) + ".." + i.Name + strconv.Itoa(i.To)
 }
 
-// overlap reports whether a message can be among both.
+// overlap reports whether an ID can be among both.
 func (i IDs) overlap(other IDs) bool {
 	switch {
 	case i.To == 0:

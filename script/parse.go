@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Limits of a script, so that a hostile file costs nothing.
+// Limits on scripts, so that a hostile file is cheap.
 const (
 	maxScript = 1 << 20
 	maxSteps  = 10_000
@@ -19,12 +19,12 @@ const (
 	MaxRange = 1_000_000
 )
 
-// Error is one thing wrong with a script.
+// Error is a mistake in a script.
 type Error struct {
 	File string
 	Line int    // from 1
-	Word int    // from 1; 0 when it is the line as a whole
-	Text string // what is wrong, and the mend
+	Word int    // from 1; 0 for the whole line
+	Text string // what is wrong, and how to fix it
 }
 
 func (e *Error) Error() string {
@@ -38,7 +38,7 @@ func (e *Error) Error() string {
 	return where + ": " + e.Text
 }
 
-// Parse reads a script. An error is an *Error with file, line and word.
+// Parse parses a script. Its error is an *Error with file, line and word.
 func Parse(file, text string) (Scenario, error) {
 	s := Scenario{source: &source{file: file}}
 	if len(text) > maxScript {
@@ -57,14 +57,14 @@ func Parse(file, text string) (Scenario, error) {
 			continue
 		}
 		verb := p.next("a step")
-		if head, ok := heads[verb]; ok {
+		if head, ok := headers[verb]; ok {
 			head(p, &s, line)
 			comments = nil
 		} else if parse, ok := verbs[verb]; ok {
 			step := parse(p)
 			if f, ok := step.(Fault); ok && p.err == nil {
 				if first, twice := labels[f.Label]; twice {
-					p.fail("the label %q is taken by line %d; give each fault its own", f.Label, first)
+					p.fail("the label %q is already used in line %d; labels must be unique", f.Label, first)
 				}
 				labels[f.Label] = p.line
 			}
@@ -72,12 +72,12 @@ func Parse(file, text string) (Scenario, error) {
 				step, comments = Comment{Lines: comments, Step: step}, nil
 			}
 			s.Steps = append(s.Steps, step)
-			p.placed(PartStep)
+			p.position(PartStep)
 		} else {
 			p.failAt(0, "%q is no step%s", verb, suggest(verb, vocabulary()))
 		}
 		if p.err == nil && p.at < len(p.words) {
-			p.failAt(p.at, "%q is not expected here; the line should have ended", p.words[p.at])
+			p.failAt(p.at, "%q is not expected here; expected end of line", p.words[p.at])
 		}
 		if p.err != nil {
 			return Scenario{}, p.err
@@ -87,22 +87,22 @@ func Parse(file, text string) (Scenario, error) {
 		}
 	}
 	if s.Name == "" {
-		return Scenario{}, &Error{File: file, Line: 1, Text: "no line \"scenario NAME\"; a script begins with one"}
+		return Scenario{}, &Error{File: file, Line: 1, Text: "no line \"scenario NAME\"; a script must begin with one"}
 	}
 	return s, nil
 }
 
-// heads are the lines that describe the scenario and are no steps.
-var heads = map[string]func(p *parser, s *Scenario, line string){
+// headers are the lines that describe the scenario, parsed by their first word.
+var headers = map[string]func(p *parser, s *Scenario, line string){
 	"scenario": func(p *parser, s *Scenario, _ string) {
 		if s.Name != "" {
-			p.failAt(0, "a second scenario; a file holds one")
+			p.failAt(0, "a second scenario; a file may have only one")
 		}
 		s.Name = p.name("the scenario's name")
 	},
 	"why": func(p *parser, s *Scenario, line string) {
 		if s.Why != "" {
-			p.failAt(0, "a second why; a script has one, in one sentence")
+			p.failAt(0, "a second why; a script may have only one, of one sentence")
 		}
 		s.Why = strings.TrimSpace(strings.TrimPrefix(line, "why"))
 		p.at = len(p.words)
@@ -110,22 +110,22 @@ var heads = map[string]func(p *parser, s *Scenario, line string){
 	"needs": func(p *parser, s *Scenario, _ string) {
 		for _, name := range p.names("what the system must have") {
 			s.Needs = append(s.Needs, name)
-			p.placed(PartNeeds)
+			p.position(PartNeeds)
 		}
 	},
 	"reached": func(p *parser, s *Scenario, _ string) {
 		s.Reached = append(s.Reached, p.condition())
-		p.placed(PartReached)
+		p.position(PartReached)
 	},
 	"expect": func(p *parser, s *Scenario, _ string) {
 		for _, name := range p.names("a guarantee") {
 			s.Expect = append(s.Expect, name)
-			p.placed(PartExpect)
+			p.position(PartExpect)
 		}
 	},
 }
 
-// verbs are the steps.
+// verbs parse the steps.
 var verbs = map[string]func(p *parser) Step{
 	"producer": func(p *parser) Step {
 		s := Producer{Name: p.name("the producer's name"), Destination: p.after("to", "a destination")}
@@ -162,7 +162,7 @@ var verbs = map[string]func(p *parser) Step{
 				}
 				for _, other := range s.Fails {
 					if p.err == nil && f.On.overlap(other.On) {
-						p.failAt(at, "the handler fails on %s already; say once how often", other.On)
+						p.failAt(at, "the handler already fails on %s; give it once, with a number of times", other.On)
 					}
 				}
 				if p.peek() != "" && p.peek() != "," {
@@ -189,16 +189,16 @@ var verbs = map[string]func(p *parser) Step{
 			"headers": func() { s.Headers = p.atMost(MaxHeaders, "how many headers") },
 			"key": func() {
 				if s.Keys > 0 {
-					p.failAt(p.at-1, "a publish has one key, or keys in turn, and not both")
+					p.failAt(p.at-1, "a publish has one key or several keys, not both")
 				}
 				s.Key = p.name("a key")
 			},
 			"keys": func() {
 				switch {
 				case s.Key != "":
-					p.failAt(p.at-1, "a publish has one key, or keys in turn, and not both")
+					p.failAt(p.at-1, "a publish has one key or several keys, not both")
 				case s.To == 0:
-					p.failAt(p.at-1, "keys are given in turn to the messages of a range, such as order-1..order-20; one message has a key")
+					p.failAt(p.at-1, "keys are for a range such as order-1..order-20; use key for one message")
 				}
 				s.Keys = p.count("how many keys")
 			},
@@ -233,7 +233,7 @@ var verbs = map[string]func(p *parser) Step{
 	},
 	"wait": func(p *parser) Step {
 		p.expect("quiet")
-		s := Wait{Quiet: p.duration("how long it shall be quiet")}
+		s := Wait{Quiet: p.duration("the quiet time")}
 		if p.peek() == "within" {
 			p.expect("within")
 			s.Within = p.duration("a deadline")
@@ -329,9 +329,9 @@ func parseFault(p *parser) Step {
 		s.Target = p.name("what is struck")
 	}
 	given := map[string]bool{}
-	once := func(clause string) { // one of those that exclude each other
+	once := func(clause string) { // of mutually exclusive clauses
 		if given[clause] {
-			p.failAt(p.at-1, "%q: a second time; a fault has one", p.words[p.at-1])
+			p.failAt(p.at-1, "%q: a second time; only one is allowed", p.words[p.at-1])
 		}
 		given[clause] = true
 	}
@@ -353,13 +353,13 @@ func parseFault(p *parser) Step {
 	return s
 }
 
-// exclusive are the clauses of a fault of which there is one at most.
+// exclusive are fault clauses of which at most one may be given.
 var exclusive = map[string]string{
 	string(Every): "repeat", string(UntilHealed): "repeat", string(Before): "when", string(After): "when",
 	"frame": "event", "operation": "event",
 }
 
-// parser walks the words of one line. The first failure sticks.
+// parser consumes the words of one line. The first error sticks.
 type parser struct {
 	file  string
 	line  int
@@ -370,7 +370,7 @@ type parser struct {
 	source *source
 }
 
-// words splits at blanks; a comma that ends a word is a word.
+// words splits at blanks; a comma ending a word is a word of its own.
 func words(line string) []string {
 	var out []string
 	for _, f := range strings.Fields(line) {
@@ -400,14 +400,14 @@ func (p *parser) peek() string {
 
 func (p *parser) next(what string) string {
 	if p.at >= len(p.words) {
-		p.failAt(p.at, "the line ends where %s should stand", what)
+		p.failAt(p.at, "the line ends where %s is expected", what)
 		return ""
 	}
 	p.at++
 	return p.words[p.at-1]
 }
 
-// name is a word that can be a name: see validName.
+// name is a word that is a valid name.
 func (p *parser) name(what string) string {
 	w := p.next(what)
 	if p.err == nil && !validName(w) {
@@ -416,8 +416,8 @@ func (p *parser) name(what string) string {
 	return w
 }
 
-// filter is what a consumer subscribes to: a name, or one that holds or is a
-// wildcard of a system's own.
+// filter is a subscription's destination, which may contain a system's
+// wildcards.
 func (p *parser) filter(preposition string) string {
 	p.expect(preposition)
 	w := p.next("a destination")
@@ -461,8 +461,8 @@ func (p *parser) names(what string) []string {
 	return out
 }
 
-// options reads what follows a step's head. Each is given once, but for those
-// that may be repeated: the second would silently be the one that counts.
+// options parses the options of a step. Each may be given once, except those
+// listed as repeated.
 func (p *parser) options(known map[string]func(), repeated ...string) {
 	given := map[string]bool{}
 	for p.err == nil && p.peek() == "," {
@@ -471,7 +471,7 @@ func (p *parser) options(known map[string]func(), repeated ...string) {
 		if set, ok := known[w]; ok {
 			what := cmp.Or(sameOption[w], w)
 			if given[what] && !slices.Contains(repeated, w) {
-				p.failAt(p.at-1, "%q is given a second time; say it once", w)
+				p.failAt(p.at-1, "%q sets an option a second time", w)
 				return
 			}
 			given[what] = true
@@ -482,10 +482,10 @@ func (p *parser) options(known map[string]func(), repeated ...string) {
 	}
 }
 
-// sameOption are options that set the same thing.
+// sameOption maps options to the setting they share.
 var sameOption = map[string]string{"at-most-once": "mode", "at-least-once": "mode"}
 
-// MaxHeaders is the most headers that a publish line may ask for.
+// MaxHeaders bounds the headers of a publish.
 const MaxHeaders = 1000
 
 func (p *parser) atMost(most int, what string) int {
@@ -496,8 +496,8 @@ func (p *parser) atMost(most int, what string) int {
 	return n
 }
 
-// sizes reads "4096", or "0..4096" where the messages of a range are to have
-// sizes from the first to the last.
+// sizes parses "4096", or for a range "0..4096", growing from the first message
+// to the last.
 func (p *parser) sizes(ranged bool) (from, to int) {
 	first, last, spread := strings.Cut(p.peek(), "..")
 	if !spread {
@@ -509,9 +509,9 @@ func (p *parser) sizes(ranged bool) (from, to int) {
 	switch {
 	case p.err != nil:
 	case err1 != nil || err2 != nil || from < 0 || to <= from || to > 1<<30:
-		p.failAt(p.at-1, "%q should be a number of bytes, or two such as 0..4096, the smaller first", first+".."+last)
+		p.failAt(p.at-1, "%q should be a number of bytes, or a range such as 0..4096, the smaller first", first+".."+last)
 	case !ranged:
-		p.failAt(p.at-1, "sizes go up over the messages of a range, such as order-1..order-20; one message has one size")
+		p.failAt(p.at-1, "two sizes are for a range such as order-1..order-20; one message has one size")
 	}
 	return from, to
 }
@@ -542,7 +542,7 @@ func (p *parser) offset(what string) time.Duration {
 	return d
 }
 
-// span reads "order-1..order-20": one stem, two numbers.
+// span parses "order-1..order-20": one stem, two numbers.
 func (p *parser) span(first, last string) (stem string, from, to int) {
 	a, b := strings.TrimRight(first, "0123456789"), strings.TrimRight(last, "0123456789")
 	from, err1 := strconv.Atoi(first[len(a):])
@@ -555,7 +555,7 @@ func (p *parser) span(first, last string) (stem string, from, to int) {
 }
 
 func vocabulary() []string {
-	return append(keys(verbs), keys(heads)...)
+	return append(keys(verbs), keys(headers)...)
 }
 
 func keys[V any](m map[string]V) []string {

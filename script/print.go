@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Print gives the script of a scenario. Parse(Print(s)) is s.
+// Print prints a scenario's script. Parse(Print(s)) equals s.
 func Print(s Scenario) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "scenario %s\n", s.Name)
@@ -34,10 +34,10 @@ func Print(s Scenario) string {
 	return b.String()
 }
 
-// Line prints one step, without its comments.
+// Line prints one step without its comments.
 func Line(s Step) string { return s.line() }
 
-// phrase joins the words of a line, leaving out what is empty.
+// phrase joins the non-empty words.
 func phrase(words ...string) string {
 	kept := words[:0:0]
 	for _, w := range words {
@@ -48,7 +48,7 @@ func phrase(words ...string) string {
 	return strings.Join(kept, " ")
 }
 
-// options are what follows a step's head, each behind a comma.
+// options appends options, each after a comma.
 func options(head string, opts ...string) string {
 	for _, o := range opts {
 		if o != "" {

@@ -7,9 +7,9 @@ import (
 	"github.com/custodymq/custody/evidence"
 )
 
-// OpenRun opens saved evidence to be judged, and holds its manifest against its
-// script: what a run was to reach and to exercise is what its script says. A
-// manifest that says otherwise, say one with no `reached` left in it, is damage.
+// OpenRun opens saved evidence for judging. The manifest must agree with the
+// script on what the run was to reach and exercise; otherwise, as when its
+// `reached` was emptied, the evidence is damaged.
 func OpenRun(dir string) (*evidence.Run, *evidence.History, error) {
 	run, err := evidence.Open(dir)
 	if err != nil {
@@ -20,16 +20,16 @@ func OpenRun(dir string) (*evidence.Run, *evidence.History, error) {
 		return nil, nil, err
 	}
 	if h.Damage == "" {
-		if err := agree(run); err != nil {
+		if err := checkManifest(run); err != nil {
 			h.Damage = err.Error()
 		}
 	}
 	return run, h, nil
 }
 
-// agree compares what the manifest took from the script, but for the words of a
-// line, which a later version may print otherwise.
-func agree(run *evidence.Run) error {
+// checkManifest compares the manifest with the script, ignoring a line's exact
+// wording, which a later version may print differently.
+func checkManifest(run *evidence.Run) error {
 	text, err := run.Script()
 	if err != nil {
 		return err
@@ -37,13 +37,13 @@ func agree(run *evidence.Run) error {
 	s, err := Parse("script.custody", string(text))
 	if err != nil {
 		if run.Sealed() {
-			return nil // an older notation; the seal says that the two belong together
+			return nil // an older notation; the seal ties the two together
 		}
 		return err
 	}
 	m := run.Manifest()
 	differs := func(field string) error {
-		return fmt.Errorf("manifest.json: %s: it is not what script.custody says", field)
+		return fmt.Errorf("manifest.json: %s: it differs from script.custody", field)
 	}
 	switch {
 	case m.Scenario != s.Name:

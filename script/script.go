@@ -1,6 +1,6 @@
-// Package script is the notation for scenarios: every step prints as one line
-// and every line parses back into the same step. Reports show it, saved runs
-// are replayed from it, and users write it in a file.
+// Package script is the notation for scenarios. Every step prints as one line,
+// and every line parses back into the same step. Reports show scripts, replay
+// runs them, and users write them in files.
 package script
 
 import (
@@ -10,58 +10,57 @@ import (
 	"github.com/custodymq/custody/evidence"
 )
 
-// Scenario is a named situation, the steps that bring it about, what must have
-// been reached, and the guarantees it puts to the test. A Go value that can be
-// printed (Print) and parsed back (Parse).
+// Scenario is a situation: the steps that cause it, the conditions that must
+// have been reached, and the guarantees it exercises.
 type Scenario struct {
 	Name    string
-	Why     string               // one sentence
-	Needs   []string             // what the system must have: see systems.Need
-	Steps   []Step               // in order
-	Reached []evidence.Condition // what makes the situation
+	Why     string   // one sentence
+	Needs   []string // what the system must support: see systems.Need
+	Steps   []Step
+	Reached []evidence.Condition // conditions of the situation
 	Expect  []string             // guarantees exercised
 
-	source *source // where its parts stand in a file; nil where it was not parsed
+	source *source // positions in the file; nil if not parsed
 }
 
-// Step is one line of a script. The set is closed: the types of this package.
+// Step is one line of a script: one of the types of this package.
 type Step interface {
-	// line prints the step, without its comments.
+	// line prints the step without comments.
 	line() string
 }
 
-// Producer declares a producer; its session is opened at once.
+// Producer declares a producer, which opens its session at once.
 type Producer struct {
 	Name        string
 	Destination string
 	Mode        string        // "", at-most-once, at-least-once
-	TTL         time.Duration // default for its messages; 0 is none
+	TTL         time.Duration // default for its messages; 0 for none
 }
 
-// Consumer declares a consumer and starts it, unless it is Offline.
+// Consumer declares a consumer, and starts it unless Offline.
 type Consumer struct {
 	Name        string
 	Destination string
-	As          string // logical subscriber; empty is the destination's own
+	As          string // logical subscriber; empty for the destination's own
 	Mode        string
-	Idempotent  bool // has a consumption log
+	Idempotent  bool // keeps a consumption log
 	Child       bool // runs in a process of its own
-	Offline     bool // declared only; `start` brings it up
-	Window      int  // most unacknowledged deliveries; 0 is 1
+	Offline     bool // not started until `start`
+	Window      int  // most unacknowledged deliveries; 0 means 1
 	Fails       []Failing
-	Takes       time.Duration // how long its handler works before its effect; 0 is no time
-	TakesOn     IDs           // …on these messages only; zero is all
-	Silent      bool          // takes deliveries and never acknowledges nor commits
+	Takes       time.Duration // handler's processing time before the effect
+	TakesOn     IDs           // …for these messages only; zero for all
+	Silent      bool          // receives, but neither acknowledges nor commits
 }
 
-// Failing is what a consumer's handler fails on.
+// Failing is a message on which a consumer's handler fails.
 type Failing struct {
 	On    IDs
-	Times int // how often on each of them; 0 is always
+	Times int // on each of them; 0 for always
 }
 
-// FailTimes says whether the handler fails on a business ID, and how often; 0 is
-// always.
+// FailTimes reports whether the handler fails on a business ID, and how often;
+// 0 means always.
 func (s Consumer) FailTimes(businessID string) (times int, fails bool) {
 	for _, f := range s.Fails {
 		if f.On.Has(businessID) {
@@ -71,7 +70,7 @@ func (s Consumer) FailTimes(businessID string) (times int, fails bool) {
 	return 0, false
 }
 
-// Work is how long the handler works on a business ID before its effect.
+// Work returns the handler's processing time for a business ID.
 func (s Consumer) Work(businessID string) time.Duration {
 	if s.TakesOn == (IDs{}) || s.TakesOn.Has(businessID) {
 		return s.Takes
@@ -79,25 +78,25 @@ func (s Consumer) Work(businessID string) time.Duration {
 	return 0
 }
 
-// Publish sends messages: one, or First..Last with the same stem.
+// Publish sends one message, or a range From..To.
 type Publish struct {
-	BusinessID string // of a single message, or the stem of a range: "order-" with From and To
+	BusinessID string // or the stem of a range: "order-" with From and To
 	From, To   int    // a range when To > 0: order-1..order-20
 	By         string
-	Size       int // body bytes; 0 is empty
-	SizeTo     int // of a range: the last message's size, where Size is the first's; 0 where all have Size
+	Size       int // body in bytes
+	SizeTo     int // of a range: size of the last message, growing from Size; 0 for all Size
 	TTL        time.Duration
-	Headers    int // how many generated headers each carries
+	Headers    int // number of generated headers
 	Key        string
-	Keys       int    // of a range: so many keys in turn, instead of Key
+	Keys       int    // of a range: this many keys in turn, instead of Key
 	MessageID  string // chosen by the publisher
-	Window     int    // of a range: most receipts outstanding; 0 is 1
-	Background bool   // the next step begins at once; `settle` or the drain joins it
-	Cancel     bool   // the caller cancels once the publish frame has left
-	Until      string // "accepted": Declined and Rejected are tried again (a new publish ID, the same message ID), within the step's bound
+	Window     int    // of a range: most unanswered publishes; 0 means 1
+	Background bool   // the next step starts at once; `settle` or the drain waits for it
+	Cancel     bool   // the caller cancels once the publish frame was sent
+	Until      string // "accepted": retry Declined and Rejected within a bound, with a new publish ID and the same message ID
 }
 
-// Count is how many messages are published.
+// Count returns the number of messages.
 func (s Publish) Count() int {
 	if s.To == 0 {
 		return 1
@@ -105,9 +104,8 @@ func (s Publish) Count() int {
 	return s.To - s.From + 1
 }
 
-// Message is the step that publishes the i-th of them alone, from 0. The sizes
-// of a range go up evenly, from the first message's to the last's, and its keys
-// are taken in turn.
+// Message returns the step that publishes only the i-th message, from 0. In a
+// range, sizes grow linearly and keys rotate.
 func (s Publish) Message(i int) Publish {
 	if s.To == 0 {
 		return s
@@ -124,36 +122,36 @@ func (s Publish) Message(i int) Publish {
 	return one
 }
 
-// Retry publishes a business ID again: another try of the same message.
+// Retry publishes a business ID again.
 type Retry struct {
 	BusinessID string
 	By         string
-	SameID     bool // with the message ID of the first try, so that the system can recognise it
+	SameID     bool // reuse the message ID, so that the system can deduplicate
 }
 
-// Resolve asks the system what became of a publish whose answer is Unknown.
+// Resolve looks up what became of a publish whose answer was Unknown.
 type Resolve struct {
 	BusinessID string
 	By         string
 }
 
-// Fault arms a fault. It fires once unless Repeat says otherwise; arming
-// returns before the next step.
+// Fault arms a fault, which fires once unless Repeat says otherwise. It is
+// armed before the next step.
 type Fault struct {
 	Label  string
 	Verb   string        // drop, hold, duplicate, delay, cut, corrupt, kill, pause, shutdown, black-hole, latency, bandwidth, reset, down, unreachable, slow, full, fsync-error, lose-reply, clock
-	Target string        // struck: "broker", "store", or an actor; empty for what strikes a frame
+	Target string        // "broker", "store" or an actor; empty for frame faults
 	Repeat Repeat        //
 	When   When          // relative to the event
-	Event  string        // "frame ack", "operation insert"; empty: at once
-	N      int           // the N-th message of the event since arming; 0 is the first
-	Of     string        // the one that carries this business ID
-	On     string        // the actor on whose link it happens
-	By     time.Duration // delay, latency, slow, clock
-	Rate   int           // bandwidth, KiB/s
+	Event  string        // "frame ack", "operation insert"; empty for at once
+	N      int           // the N-th message of the event since arming; 0 for the first
+	Of     string        // the message with this business ID
+	On     string        // the actor whose link carries it
+	By     time.Duration // for delay, latency, slow, clock
+	Rate   int           // KiB/s, for bandwidth
 }
 
-// Repeat of a fault.
+// Repeat is how often a fault fires.
 type Repeat string
 
 const (
@@ -162,7 +160,7 @@ const (
 	UntilHealed Repeat = "until-healed"
 )
 
-// When a fault strikes, relative to its event.
+// When is whether a fault strikes before or after its event.
 type When string
 
 const (
@@ -171,97 +169,94 @@ const (
 	After  When = "after"
 )
 
-// Heal ends a fault before the heal phase does.
+// Heal ends a fault ahead of the heal phase.
 type Heal struct{ Label string }
 
-// Await waits until a condition holds. The deadline ends the act phase and is
-// never itself a verdict.
+// Await waits for a condition. Its deadline ends the act phase and is never
+// itself a verdict.
 type Await struct {
 	Condition evidence.Condition
-	Within    time.Duration // 0 is DefaultWithin
+	Within    time.Duration // 0 for DefaultWithin
 }
 
-// DefaultWithin is an await's deadline where the script gives none (before scaling).
+// DefaultWithin is the default deadline of an await, before scaling.
 const DefaultWithin = 10 * time.Second
 
-// Wait lasts until it is quiet: no message has gone on its way for so long. A
-// deadline that passes ends the act phase, as an await's does.
+// Wait waits until no message has made progress for Quiet. Its deadline ends
+// the act phase, as an await's does.
 type Wait struct {
 	Quiet  time.Duration
-	Within time.Duration // 0 is DefaultWithin beyond the quiet time
+	Within time.Duration // 0 for Quiet plus DefaultWithin
 }
 
-// Provoke makes the system deliver a message again, by its profile's own means.
+// Provoke makes the system redeliver a message, by its profile's means.
 type Provoke struct{ BusinessID string }
 
-// Settle waits for the receipts of background publishes.
+// Settle waits for background publishes to be answered.
 type Settle struct {
-	By     string // producer; empty is all
+	By     string // producer; empty for all
 	Within time.Duration
 }
 
-// Start brings up a consumer that was declared offline, stopped or killed, or the broker.
+// Start starts the broker, or a consumer that is offline, stopped or killed.
 type Start struct{ Actor string }
 
-// Stop ends an actor in order: a consumer closes its session, the broker shuts down.
+// Stop stops a consumer in order: it closes its session.
 type Stop struct{ Actor string }
 
-// Restart is Stop (where it runs) and Start, of the broker.
+// Restart shuts the broker down if it runs, and starts it.
 type Restart struct{ Actor string }
 
-// Snapshot reads the stored rows, broker's and business's, at a named checkpoint.
+// Snapshot reads the stored rows of broker and business at a named checkpoint.
 type Snapshot struct{ Checkpoint string }
 
-// Set changes a setting of the broker; it counts from its next start.
+// Set changes a setting of the broker, effective at its next start.
 type Set struct {
-	Setting string // identity, hostname, name
+	Setting string // identity, hostname or name
 	Value   string
 }
 
-// Plant puts a stored row of an older protocol version among the others.
+// Plant stores a row of an older protocol version.
 type Plant struct {
 	BusinessID  string
 	Destination string
 }
 
-// Probe has the system asked what no well-behaved client asks.
+// Probe sends the system malformed and extreme requests.
 type Probe struct {
 	Target string // the broker
-	Kind   string // of the probes that are made; empty is all
+	Kind   string // which probes; empty for all
 }
 
-// Redrive sends a dead-lettered message back to where it came from.
+// Redrive returns a dead-lettered message to its source.
 type Redrive struct{ BusinessID string }
 
-// Discard removes a dead-lettered message.
+// Discard deletes a dead-lettered message.
 type Discard struct{ BusinessID string }
 
-// Restore puts the application's database back to what it was at a checkpoint:
-// an older backup.
+// Restore restores the business database from the backup of a checkpoint.
 type Restore struct{ Checkpoint string }
 
-// Rewind puts a consumer's logical subscriber back to where the destination's
-// log ended at a checkpoint. The consumer is stopped.
+// Rewind moves a stopped consumer's logical subscriber back to a checkpoint.
 type Rewind struct {
 	Consumer   string
 	Checkpoint string
 	By         string // ByTime or ByPosition
 }
 
-// How a point in a log is found again.
+// How a position in a log is identified.
 const (
 	ByTime     = "time"
 	ByPosition = "position"
 )
 
-// Elapse waits until a message's time to live is over by the given margin, the
-// one thing that only time can bring about. It is recorded.
+// Elapse waits until a message has been expired for the given margin.
 type Elapse struct {
 	BusinessID string
 	Margin     time.Duration
 }
 
-// Comment lines stand before the step they belong to and survive printing.
+// Comment is a step with the comment lines above it.
 type Comment struct {
 	Lines []string
 	Step  Step

@@ -58,8 +58,8 @@ func TestErrorsNameLineAndWord(t *testing.T) {
 		{"endless range", head + "publish a-1..a-999999999 by p1", 2, 2, "range"},
 		{"rewound by what", head + "rewind c1 to backup by heart", 2, 6, "by time or by position"},
 		{"no label", head + "fault drop frame ack", 2, 2, "LABEL:"},
-		{"label twice", head + "fault a: pause broker\nfault a: kill broker", 3, 0, "taken by line 2"},
-		{"no scenario", "publish order-1 by p1", 1, 0, "begins with one"},
+		{"label twice", head + "fault a: pause broker\nfault a: kill broker", 3, 0, "used in line 2"},
+		{"no scenario", "publish order-1 by p1", 1, 0, "begin with one"},
 		{"two scenarios", head + "scenario y", 2, 1, "second scenario"},
 		{"two reasons", head + "why a\nwhy b", 3, 1, "second why"},
 		{"empty", "", 1, 0, "scenario NAME"},
@@ -98,7 +98,7 @@ func TestErrorsNameLineAndWord(t *testing.T) {
 	}
 }
 
-// Every scenario that can be written prints and parses back to itself.
+// Every scenario prints and parses back to itself.
 func TestRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := drawScenario(t)
@@ -107,7 +107,7 @@ func TestRoundTrip(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%v\n%s", err, text)
 		}
-		back.source = nil // a value that was written has none
+		back.source = nil // a literal has none
 		if !reflect.DeepEqual(s, back) {
 			t.Fatalf("wrote %#v\nread  %#v\nfrom\n%s", s, back, text)
 		}
@@ -171,7 +171,7 @@ func drawCondition(t *rapid.T) evidence.Condition {
 	return Condition(s.verb, drawName.Draw(t, "subject"), word, times)
 }
 
-// steps draws one of each kind of step.
+// steps draws each kind of step.
 var steps = map[string]func(*rapid.T) Step{
 	"producer": func(t *rapid.T) Step {
 		return Producer{drawName.Draw(t, "name"), drawName.Draw(t, "to"), drawMode.Draw(t, "mode"), drawMaybeDuration.Draw(t, "ttl")}
@@ -280,7 +280,7 @@ func drawScenario(t *rapid.T) Scenario {
 	return s
 }
 
-// Every verb of the notation is drawn by the property above.
+// The property above draws every verb of the notation.
 func TestEveryVerbIsDrawn(t *testing.T) {
 	for verb := range verbs {
 		if steps[verb] == nil {
@@ -289,7 +289,7 @@ func TestEveryVerbIsDrawn(t *testing.T) {
 	}
 }
 
-// What a step says of each message is what the runners do to it.
+// What a step says of each message is what the runner does.
 func TestOneMessageOfARange(t *testing.T) {
 	s, err := Parse("", "scenario x\npublish o-3..o-7 by p1, size 0..100, keys 2, window 4")
 	if err != nil {
@@ -334,8 +334,8 @@ func TestWhatAHandlerDoes(t *testing.T) {
 	}
 }
 
-// A part of a scenario is found again in its file, and in what is printed of one
-// that has none.
+// A part of a scenario is located in its file, or in the printed script if it
+// has none.
 func TestErrorAtNamesFileLineAndWord(t *testing.T) {
 	text := "\n# first\nscenario x\n\nproducer p1 to orders\n\npublish a by p2\nneeds rows,  rws\nexpect order\nreached fired f\nexpect survives, ordr\n"
 	s, err := Parse("f.scenario", text)

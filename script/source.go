@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Part of a scenario that an error can be about.
+// Part is a part of a scenario that an error can refer to.
 type Part int
 
 const (
@@ -15,30 +15,29 @@ const (
 	PartNeeds
 )
 
-// source says where each part of a scenario stands in the file that it was
-// parsed from.
+// source holds the positions of a scenario's parts in its file.
 type source struct {
 	file  string
-	lines map[Part][]placed
+	lines map[Part][]scriptLine
 }
 
-// placed is one line of a script.
-type placed struct {
+// scriptLine is one line, for errors about it.
+type scriptLine struct {
 	line  int
 	words []string
 }
 
-// placed remembers the parser's line as that of the next part of this kind.
-func (p *parser) placed(part Part) {
+// position records the parser's line for the next part of this kind.
+func (p *parser) position(part Part) {
 	if p.source.lines == nil {
-		p.source.lines = make(map[Part][]placed)
+		p.source.lines = make(map[Part][]scriptLine)
 	}
-	p.source.lines[part] = append(p.source.lines[part], placed{p.line, p.words})
+	p.source.lines[part] = append(p.source.lines[part], scriptLine{p.line, p.words})
 }
 
-// ErrorAt is an error about the i-th step, condition, guarantee or need of the
-// scenario, at the word that is wrong (empty: the line as a whole). It names
-// file and line, or for a scenario that was not parsed the line as printed.
+// ErrorAt returns an error about the i-th element of a part, at the given word
+// (empty for the whole line). It names file and line, or the printed line if
+// the scenario was not parsed.
 func (s Scenario) ErrorAt(part Part, i int, word, format string, args ...any) *Error {
 	src := s.source
 	if src == nil {
@@ -55,8 +54,8 @@ func (s Scenario) ErrorAt(part Part, i int, word, format string, args ...any) *E
 	return e
 }
 
-// LineOf the i-th step in the script as it is printed, which is what evidence
-// keeps of it.
+// LineOf returns the line of the i-th step in the printed script, which is what
+// evidence stores.
 func (s Scenario) LineOf(i int) int {
 	s.source = nil
 	return s.ErrorAt(PartStep, i, "", "").Line

@@ -2,7 +2,7 @@ package script
 
 import "strings"
 
-// Suggest says which of the known words was probably meant, or lists them.
+// Suggest names the known word probably meant, or lists them all.
 func Suggest(word string, known []string) string { return suggest(word, known) }
 
 func suggest(word string, known []string) string {
@@ -12,8 +12,8 @@ func suggest(word string, known []string) string {
 	return "; known: " + strings.Join(known, ", ")
 }
 
-// Nearest is the known word that is at most two slips away, or the first that
-// begins with this one; or empty.
+// Nearest returns the known word within edit distance two, or else one with
+// word as a prefix, or "".
 func Nearest(word string, known []string) string {
 	best, distance := "", 3
 	for _, k := range known {
@@ -29,7 +29,7 @@ func Nearest(word string, known []string) string {
 	return best
 }
 
-// editDistance is Levenshtein's, on bytes.
+// editDistance is the Levenshtein distance in bytes.
 func editDistance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

@@ -1,7 +1,7 @@
 package systems
 
-// needs lists them all, each with the optional interface that meets it; nil where
-// only Description.Lacks can say that it is not met.
+// needs lists every Need with the optional interface that meets it, or nil
+// where only Description.Lacks can say that it is not met.
 var needs = []struct {
 	need Need
 	met  func(System, Instance) bool
@@ -20,7 +20,7 @@ var needs = []struct {
 	{NeedClock, instance[Clocked]},
 	{NeedIdentity, instance[Configurable]},
 	{NeedPlanting, instance[Planter]},
-	{NeedLookup, nil}, // a Producer's: see Resolver
+	{NeedLookup, nil}, // of a Producer: see Resolver
 	{NeedNack, nil},
 	{NeedTTL, nil},
 	{NeedModes, nil},
@@ -37,7 +37,7 @@ var needs = []struct {
 	{NeedWindow, nil},
 	{NeedRewind, instance[Rewinder]},
 	{NeedProbes, instance[Prober]},
-	{NeedTimeout, nil}, // the profile says how it redelivers
+	{NeedTimeout, nil}, // follows from the profile's redelivery
 	{NeedConnector, func(s System, _ Instance) bool {
 		_, ok := s.(Connector)
 		return ok
@@ -49,7 +49,7 @@ func instance[T any](_ System, i Instance) bool {
 	return ok
 }
 
-// Needs is the list of them.
+// Needs returns all needs.
 func Needs() []Need {
 	list := make([]Need, len(needs))
 	for i, n := range needs {
@@ -58,7 +58,7 @@ func Needs() []Need {
 	return list
 }
 
-// Meets says whether a need's interface, if it has one, is implemented.
+// Meets reports whether the interface of a need, if it has one, is implemented.
 func Meets(n Need, s System, i Instance) bool {
 	for _, known := range needs {
 		if known.need == n {

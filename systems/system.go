@@ -1,9 +1,8 @@
-// Package systems is the contract of a system under test. An adapter turns one
-// real system into these few interfaces; systems/<name> holds one each, and a
-// user writes theirs against this file alone.
+// Package systems is the contract of a system under test. An adapter
+// (systems/<name>, or a user's own) implements these few interfaces.
 //
-// Nothing in the contract needs shared memory, so an adapter in another
-// language can stand behind a pipe.
+// The contract needs no shared memory, so that an adapter in another language
+// can stand behind a pipe.
 package systems
 
 import (
@@ -20,54 +19,52 @@ import (
 	"github.com/custodymq/custody/tasks"
 )
 
-// System is one configuration (a profile) of a system under test.
+// System is one profile of a system under test.
 type System interface {
 	Describe() Description
-	// Start brings up an instance of its own in env.Dir, ready to be used. The
-	// caller stops it.
+	// Start starts an instance in env.Dir, ready for use. The caller stops it.
 	Start(ctx context.Context, env Env) (Instance, error)
 }
 
-// Description is what is known of a system before it is started.
+// Description is what is known of a system before it starts.
 type Description struct {
 	System   string // "zeromq"
 	Profile  evidence.Profile
 	Claims   []evidence.Claim
 	Versions map[string]string // of server and client
-	// Known are findings of this profile that its owner knows of.
+	// Known are the profile's known findings.
 	Known []evidence.Known
-	// Forgets are the classes of fault over which the system forgets the message
-	// IDs by which it knows a repeated publish again. A consumption log that
-	// goes by message ID then promises nothing.
+	// Forgets are the fault classes over which the system forgets message IDs,
+	// so that it no longer recognises a repeated publish. A consumption log
+	// keyed by message ID then promises nothing.
 	Forgets []evidence.Class
-	// WaitsForAbsent says that a consumer which has competed and gone away is
-	// given its share of what is published meanwhile, and that the share waits
-	// for it and for no other.
+	// WaitsForAbsent says that a departed consumer of a competing set is still
+	// assigned its share of new messages, which waits for it alone.
 	WaitsForAbsent bool
-	// StoreFaults are the operations of its store that a StoreFaulter can strike,
-	// by the verb of a script; no operations are all of them. "block" is also
-	// what strikes a process at an operation. Nil is every verb: say what there
-	// is, and the scenarios that ask for more do not apply.
+	// StoreFaults are the store operations that a StoreFaulter can strike, by
+	// verb; an empty list is all. "block" also applies to striking a process at
+	// an operation. Nil means every verb. Scenarios that ask for more do not
+	// apply.
 	StoreFaults map[string][]string
-	// Oldest versions of servers that the adapter can drive, by the names of
-	// Versions. Start refuses an older one, and says so.
+	// Oldest are the oldest server versions the adapter can drive, keyed as
+	// Versions. Start refuses older ones.
 	Oldest map[string]string
-	// Lacks names what a scenario may need and this system has no counterpart
-	// for, with the reason a report gives: "no per-message time to live".
+	// Lacks maps what this system does not have to the reason reports show: "no
+	// per-message time to live".
 	Lacks map[Need]string
 }
 
-// Need is something that a scenario needs of a system. Those with an optional
-// interface below are found by type assertion; the others are had unless
+// Need is something a scenario requires of a system. Those with an optional
+// interface are found by type assertion; the others are met unless
 // Description.Lacks names them.
 type Need string
 
 const (
 	NeedLinks       Need = "links"          // Networked
 	NeedFrames      Need = "frames"         // Networked with a Protocol
-	NeedBytes       Need = "bytes"          // …whose bytes can be struck: late, or at a bounded rate
+	NeedBytes       Need = "bytes"          // …whose bytes can be delayed or throttled
 	NeedProcess     Need = "process"        // Process
-	NeedPause       Need = "pause"          // …which can stand still
+	NeedPause       Need = "pause"          // …which can be paused
 	NeedRows        Need = "rows"           // Inspector
 	NeedDeadLetters Need = "dead-letters"   // Administrator
 	NeedStoreFaults Need = "store-faults"   // StoreFaulter
@@ -78,53 +75,53 @@ const (
 	NeedNack        Need = "nack"           // Delivery is a Rejecter
 	NeedTTL         Need = "ttl"            // a message can expire
 	NeedModes       Need = "modes"          // at-most-once and at-least-once side by side
-	NeedDecline     Need = "decline"        // says no when nobody is there to receive
+	NeedDecline     Need = "decline"        // declines a publish if no consumer is online
 	NeedMessageID   Need = "message-id"     // the publisher may choose the message ID
-	NeedDedup       Need = "deduplication"  // a publish under a known message ID is recognised as the same message
-	NeedAnswer      Need = "answer"         // a publish is answered, so that it can be tried until it is accepted
-	NeedAcks        Need = "acks"           // acknowledgements go over the wire
-	NeedRedelivery  Need = "redelivery"     // an unsettled message comes again
-	NeedCompeting   Need = "competing"      // the consumers of one logical subscriber share its messages
-	NeedHeaders     Need = "headers"        // a message carries a key and headers beside its payload
-	NeedFanOut      Need = "fan-out"        // each logical subscriber of a destination gets all of its messages
-	NeedWildcards   Need = "wildcards"      // a subscription may hold "+" and "#" for levels of a destination, as in MQTT
-	NeedWindow      Need = "window"         // a consumer is handed no more than its window at once
+	NeedDedup       Need = "deduplication"  // a repeated message ID is recognised as the same message
+	NeedAnswer      Need = "answer"         // a publish is answered, so that it can be retried until accepted
+	NeedAcks        Need = "acks"           // acknowledgements are sent over the wire
+	NeedRedelivery  Need = "redelivery"     // an unsettled message is redelivered
+	NeedCompeting   Need = "competing"      // the consumers of a logical subscriber share its messages
+	NeedHeaders     Need = "headers"        // a message carries a key and headers
+	NeedFanOut      Need = "fan-out"        // each logical subscriber of a destination receives every message
+	NeedWildcards   Need = "wildcards"      // a subscription may use the MQTT wildcards "+" and "#"
+	NeedWindow      Need = "window"         // a consumer holds at most its window
 	NeedRewind      Need = "rewind"         // Rewinder
 	NeedConnector   Need = "child-consumer" // the System is a Connector
 	NeedProbes      Need = "probes"         // Prober
-	NeedTimeout     Need = "timeout"        // what a consumer has held for too long is given to another, while its session lives
+	NeedTimeout     Need = "timeout"        // a message unacknowledged for too long is redelivered while its session lives
 )
 
-// Env is what an instance may use of the run it is part of.
+// Env is what the run provides to an instance.
 type Env struct {
-	Dir   string                                    // private folder, exists, removed after the run
-	Log   func(name string) (io.WriteCloser, error) // a bounded file in the run's logs/
-	Sink  evidence.Sink                             // for what only the system's starter sees: processes, store operations
-	Adopt func(events io.Reader, actor string)      // records a child's event pipe; returns when the pipe ends
+	Dir   string                                    // private directory, removed after the run
+	Log   func(name string) (io.WriteCloser, error) // opens a size-limited file in the run's logs/
+	Sink  evidence.Sink                             // for what only the adapter sees: processes, store operations
+	Adopt func(events io.Reader, actor string)      // records a child's event pipe until it ends
 	Scale float64                                   // factor on every period and deadline
-	Base  int64                                     // zero of the run's clock, for the events of child processes: see evidence.NewPipeSink
+	Base  int64                                     // zero of the run's clock in child processes: see evidence.NewPipeSink
 	Seed  uint64
-	// Runtime is the world that the run happens in: a *tasks.Simulated for a
-	// system that is Simulated.
+	// Runtime is the run's time and concurrency: a *tasks.Simulated for a
+	// Simulated system.
 	Runtime tasks.Runtime
-	Defect  string // a seeded defect to switch on; refused by systems that have none of this name
-	// Servers that earlier runs have left as they were; nil keeps none. A system
-	// whose server is slow to start takes one from here and puts it back.
+	Defect  string // a seeded defect; Start refuses unknown ones
+	// Servers pools servers between runs; nil for none. A system whose server
+	// starts slowly takes one from here and puts it back.
 	Servers *process.Pool
 }
 
-// Simulated is an optional ability of a System that runs in virtual time and in
-// memory: the run that it is part of does too. Its instances are Linkers.
+// Simulated is an optional interface of a System that runs in virtual time and
+// memory, as then does the whole run. Its instances are Linkers.
 type Simulated interface{ Simulated() }
 
-// Linker is an optional ability of a Networked instance that is reached over no
-// TCP: it gives each actor its link.
+// Linker is an optional interface of a Networked instance that is not reached
+// over TCP: it provides each actor's link.
 type Linker interface {
 	Link(o links.Options) (links.Interruptible, error)
 }
 
-// NoDefects refuses a seeded defect: what the adapter of a server that is not
-// built here has to offer.
+// NoDefects rejects any seeded defect, for adapters of servers that are not
+// built here.
 func (e Env) NoDefects(system string) error {
 	if e.Defect == "" {
 		return nil
@@ -132,7 +129,7 @@ func (e Env) NoDefects(system string) error {
 	return fmt.Errorf("%s: no seeded defect %q: this adapter has none", system, e.Defect)
 }
 
-// ServerLog is the file for what the system's server prints.
+// ServerLog opens the log file of the system's server.
 func (e Env) ServerLog(system, server string) (io.WriteCloser, error) {
 	log, err := e.Log(server)
 	if err != nil {
@@ -141,53 +138,53 @@ func (e Env) ServerLog(system, server string) (io.WriteCloser, error) {
 	return log, nil
 }
 
-// Installed is an optional ability of a System that needs something on the
+// Installed is an optional interface of a System that needs something on the
 // machine. The error says what is missing and how to get it.
 type Installed interface {
 	Installed() error
 }
 
-// Contained is an optional ability of a System: the same profile, with its
-// server from a container image of this machine. Its profile is then named
-// "PROFILE@IMAGE". The error says why this system has no server to run so.
+// Contained is an optional interface of a System whose server can run from a
+// local container image. The profile is then named "PROFILE@IMAGE". The error
+// says why it cannot.
 type Contained interface {
 	In(image string) (System, error)
 }
 
-// Remote is an optional ability of a System: the same profile on a server that
-// somebody else has started and that goes on after the run. The system that At
-// gives makes only what carries the run's name, and deletes that at its end; it
-// is a Connector, and its instances are Networked and no Process.
+// Remote is an optional interface of a System that can use a server somebody
+// else started. The System returned by At creates only objects with the run's
+// name and deletes them at the end; it is a Connector, and its instances are
+// Networked and no Process.
 type Remote interface {
 	At(Endpoint) System
 }
 
-// Endpoint is where such a server is, and as whom it is reached. User and
-// Password go to the server and nowhere else.
+// Endpoint is the address of such a server, and the credentials. User and
+// Password go to the server only.
 type Endpoint struct {
-	Address        string // host and port
-	User, Password string // empty: none
+	Address        string // host:port
+	User, Password string // empty for none
 	TLS            *tls.Config
 }
 
-// String leaves the secrets out.
+// String omits the secrets.
 func (e Endpoint) String() string { return e.Address }
 
-// Exclusive is an optional ability of a System whose runs strike one and the
-// same server: true asks for one run at a time.
+// Exclusive is an optional interface of a System whose runs share one server:
+// true allows one run at a time.
 type Exclusive interface {
 	Exclusive() bool
 }
 
-// Reporter is an optional ability of an Instance: its server has said what it
-// is. Report puts that in the place of what was known before it ran: versions,
-// what they lack, the limits that come with them. Whether a scenario applies is
-// decided by it, and so is what the manifest says.
+// Reporter is an optional interface of an Instance whose server says what it
+// is. Report updates the description: versions, what they lack, the limits that
+// come with them. The manifest and the check whether a scenario applies use the
+// result.
 type Reporter interface {
 	Report(d *Description)
 }
 
-// Describe is what is known of a system that runs.
+// Describe returns the description of a running system.
 func Describe(s System, in Instance) Description {
 	d := s.Describe()
 	if r, ok := in.(Reporter); ok {
@@ -199,57 +196,58 @@ func Describe(s System, in Instance) Description {
 // Instance is a running system.
 type Instance interface {
 	Clients
-	// Stop ends everything that Start began, whatever state it is in.
+	// Stop releases everything that Start created, in any state.
 	Stop(ctx context.Context) error
 }
 
 // Clients opens sessions.
 type Clients interface {
-	// Producer opens a session. An error wraps ErrUnavailable when the system
-	// cannot be reached now, so that trying again makes sense.
+	// Producer opens a session. An error wraps ErrUnavailable if the system
+	// cannot be reached, so that a retry makes sense.
 	Producer(ctx context.Context, o ProducerOptions) (Producer, error)
-	// Consumer opens a session and subscribes: it has returned nil only when
-	// the system confirmed the subscription.
+	// Consumer opens a session and subscribes. It returns once the system has
+	// confirmed the subscription.
 	Consumer(ctx context.Context, o ConsumerOptions) (Consumer, error)
 }
 
-// Connector is an optional ability of a System: clients for an instance that
-// another process has started, so that a consumer can run in a process of its
-// own and be killed.
+// Connector is an optional interface of a System: clients for an instance
+// started by another process, so that a consumer can run in its own process and
+// be killed.
 type Connector interface {
-	// Credentials that Connect needs; they go through a pipe and nowhere else.
+	// Credentials returns what Connect needs. They are sent over a pipe and
+	// nowhere else.
 	Credentials(Instance) string
-	// Connect gives clients for as long as they are used; if they keep anything
-	// open they are an io.Closer, and are closed then.
+	// Connect returns clients. If they are an io.Closer they are closed after
+	// use.
 	Connect(credentials string) (Clients, error)
 }
 
-// ProducerOptions of one session.
+// ProducerOptions configure a session.
 type ProducerOptions struct {
 	Name    string // the actor
 	Session string // "p1#1"
-	Address string // of the actor's link; empty for an instance that is not Networked
+	Address string // of the actor's link; empty unless the instance is Networked
 	Mode    Mode
 }
 
-// ConsumerOptions of one session.
+// ConsumerOptions configure a session.
 type ConsumerOptions struct {
 	Name         string
 	Session      string
 	Address      string
-	Destination  string // a topic or queue; may hold wildcards where the system has them
-	Subscription string // the logical subscriber: all consumers of one compete
+	Destination  string // a topic or queue, or a filter with the system's wildcards
+	Subscription string // the logical subscriber: its consumers compete
 	Mode         Mode
-	Window       int // most deliveries unacknowledged at once, at least 1
-	// Seat in the pool of the logical subscriber, from 0: the lowest that none of
-	// its running consumers has. It stays through all sessions of a consumer, and
-	// whoever comes after one that has gone takes it over. A system that
-	// redelivers to the one name that had the message names its sessions by it.
+	Window       int // most unacknowledged deliveries, at least 1
+	// Seat is the consumer's place among its logical subscriber's, from 0: the
+	// lowest that no running one has. A consumer keeps it through all its
+	// sessions, and a successor takes it over. For systems that redeliver to a
+	// named client only: derive the client's name from it.
 	Seat int
 }
 
-// ProducerOf gives what a constructor of an adapter's own type has made as a
-// Producer: a nil *T in an interface would be no nil Producer.
+// ProducerOf converts a constructor's result, turning a nil P into a nil
+// Producer.
 func ProducerOf[P Producer](p P, err error) (Producer, error) {
 	if err != nil {
 		return nil, err
@@ -257,7 +255,8 @@ func ProducerOf[P Producer](p P, err error) (Producer, error) {
 	return p, nil
 }
 
-// ConsumerOf is ProducerOf of a consumer.
+// ConsumerOf converts a constructor's result, turning a nil C into a nil
+// Consumer.
 func ConsumerOf[C Consumer](c C, err error) (Consumer, error) {
 	if err != nil {
 		return nil, err
@@ -265,218 +264,224 @@ func ConsumerOf[C Consumer](c C, err error) (Consumer, error) {
 	return c, nil
 }
 
-// Mode of delivery where a system has more than one side by side.
+// Mode is a delivery mode, where a profile has more than one.
 type Mode string
 
 const (
-	DefaultMode Mode = "" // of the profile
+	DefaultMode Mode = "" // the profile's
 	AtMostOnce  Mode = "at-most-once"
 	AtLeastOnce Mode = "at-least-once"
 )
 
-// Producer publishes on one session, in call order. It never reconnects, never
-// retries and buffers nothing behind the caller's back.
+// Producer publishes on one session, in call order. It never reconnects,
+// retries or buffers.
 type Producer interface {
-	// Send hands the message to the client library and returns without waiting
-	// for the system's answer. An error is a failure to measure, never an
-	// acceptance: a refused or broken connection is a Receipt.
+	// Send passes the message to the client library without waiting for the
+	// system's answer. An error is a failure to measure, never an acceptance: a
+	// refused or broken connection is a Receipt.
 	Send(ctx context.Context, m Message) (Pending, error)
 	Close(ctx context.Context) error
 }
 
-// Pending is a publish on its way.
+// Pending is a publish in progress.
 type Pending interface {
-	// Receipt waits for the answer. When ctx ends first the answer is Unknown
-	// once a byte has left, Rejected if none ever did.
+	// Receipt waits for the answer. If ctx ends first it is Unknown once a byte
+	// was sent, Rejected if none was.
 	Receipt(ctx context.Context) Receipt
 }
 
-// Receipt is what one publish came to.
+// Receipt is the result of one publish.
 type Receipt struct {
 	Acceptance   evidence.Acceptance
 	HeldBy       evidence.HeldBy
 	MessageID    string
-	Duplicate    bool           // the system calls it an earlier publish, come again
-	Cause        evidence.Cause // of a refusal, as far as the system says it
-	ClientResult string         // what the client library told the application: OK or the error's text
-	Reason       string         // in words, for people
+	Duplicate    bool           // the system deduplicated it against an earlier publish
+	Cause        evidence.Cause // of a refusal, if the system gives it
+	ClientResult string         // what the client library reported: OK or the error's text
+	Reason       string         // free text
 }
 
-// OK is what Receipt.Told says of a call that reported no error.
+// OK is the Receipt.ClientResult of a call without error.
 const OK = "ok"
 
-// Message as it is published and as it is delivered.
+// Message is a message as published or delivered.
 type Message struct {
 	Destination string
-	MessageID   string // on publish: chosen by the publisher, empty for the system's choice
+	MessageID   string // on publish: chosen by the publisher, or empty
 	Key         string
 	Headers     map[string]string
-	Payload     []byte        // an evidence.Envelope, encoded
-	TTL         time.Duration // 0: the system's default
+	Payload     []byte        // an encoded evidence.Envelope
+	TTL         time.Duration // 0 for the system's default
 }
 
 // Consumer receives on one session. It never reconnects.
 type Consumer interface {
-	// Receive waits for the next delivery. ErrDisconnected when the session is
-	// gone; ctx's error when ctx ended.
+	// Receive waits for the next delivery. It returns ErrDisconnected if the
+	// session is gone, or ctx's error.
 	Receive(ctx context.Context) (Delivery, error)
 	Close(ctx context.Context) error
 }
 
-// Delivery is one message in the hands of the application.
+// Delivery is a message held by the application.
 type Delivery interface {
 	Message() Message
-	// Attempt counts deliveries of this message from 1; known is false where
-	// the system does not count.
+	// Attempt counts deliveries of this message from 1. known is false if the
+	// system does not count.
 	Attempt() (n int, known bool)
-	// Mark says whether the system calls this a redelivery.
+	// Mark is the system's redelivery flag.
 	Mark() evidence.Mark
-	// Ack settles the message. The error says why the outcome is not
-	// Confirmed; it is never needed to know the outcome.
+	// Ack settles the message. The outcome alone is decisive; the error only
+	// explains why it is not Confirmed.
 	Ack(ctx context.Context) (evidence.AckOutcome, error)
 }
 
 var (
 	// ErrDisconnected: the session is gone; open a new one.
 	ErrDisconnected = errors.New("systems: disconnected")
-	// ErrUnavailable: the system cannot be reached now.
+	// ErrUnavailable: the system cannot be reached.
 	ErrUnavailable = errors.New("systems: unavailable")
 )
 
-// The optional abilities of an instance, found by type assertion.
-
-// Networked instances are reached over TCP, so that each actor gets a link.
+// Networked is an optional interface of an Instance reached over TCP, so that
+// each actor gets a link.
 type Networked interface {
-	Address() string          // of the server, on 127.0.0.1; the same after a restart
-	Protocol() links.Protocol // nil: bytes only, no frame faults
+	Address() string          // of the server, on 127.0.0.1; stable across restarts
+	Protocol() links.Protocol // nil for bytes only, without frame faults
 }
 
-// Process instances can be struck as a process. Each call returns when the
-// effect is certain: the exit status reaped, the server ready again. An order to
-// one that has ended, by itself too, wraps process.ErrNotRunning.
+// Process is an optional interface of an Instance that can be struck as a
+// process. Each call returns when its effect is certain: exit status reaped,
+// server ready. A call that finds it exited wraps process.ErrNotRunning.
 type Process interface {
-	Running() bool                      // not while it is dead; a paused one is running
+	Running() bool                      // false once it exited; true while paused
 	Kill(ctx context.Context) error     // SIGKILL
-	Shutdown(ctx context.Context) error // orderly
+	Shutdown(ctx context.Context) error // in order
 	Restart(ctx context.Context) error  // after Kill or Shutdown: same address, same data
 	Pause(ctx context.Context) error    // SIGSTOP
 	Continue(ctx context.Context) error
 }
 
-// Inspector shows the stored rows without changing them.
+// Inspector is an optional interface of an Instance: it reads the stored rows
+// without side effects.
 type Inspector interface {
 	Rows(ctx context.Context) (evidence.Snapshot, error)
 }
 
-// Administrator handles dead letters.
+// Administrator is an optional interface of an Instance: it manages dead
+// letters.
 type Administrator interface {
 	DeadLetters(ctx context.Context) ([]evidence.StoredRow, error)
 	Redrive(ctx context.Context, messageID string) error
 	Discard(ctx context.Context, messageID string) error
 }
 
-// Rewinder instances keep what they have delivered, and put a subscriber back to
-// an earlier point, settled or not.
+// Rewinder is an optional interface of an Instance that retains delivered
+// messages and can move a subscriber back.
 type Rewinder interface {
-	// Position is where the destination's log ends now, in the system's own
-	// notation: whatever is published later lies behind it.
+	// Position returns the end of the destination's log, in the system's
+	// notation.
 	Position(ctx context.Context, destination string) (string, error)
 	// Rewind takes effect with the subscriber's next session. None of its
 	// consumers may be connected.
 	Rewind(ctx context.Context, destination, subscription string, to Point) error
 }
 
-// Point in a log. Exactly one of the two is set.
+// Point is a position in a log. Exactly one field is set.
 type Point struct {
-	Time     time.Time // the first message that was stored at this time or later
-	Position string    // the first one behind what Position gave
+	Time     time.Time // the first message stored at this time or later
+	Position string    // the first message behind it
 }
 
-// StoreFaulter can strike its own storage, below or above the database.
+// StoreFaulter is an optional interface of an Instance that can strike its own
+// storage.
 type StoreFaulter interface {
-	// ArmStore arms one fault; fired is called (once or more, from any
-	// goroutine) when its effect was seen.
+	// ArmStore arms one fault. fired is called, once or more and from any
+	// goroutine, when its effect is seen.
 	ArmStore(ctx context.Context, f StoreFault, fired func(StoreFired)) (heal func(context.Context) error, err error)
 }
 
-// StoreFault is a fault of the storage.
+// StoreFault is a fault of the store.
 type StoreFault struct {
 	Label string
-	// Verb: unreachable, slow, full, fsync-error, lose-reply, hold.
+	// Verb is unreachable, slow, full, fsync-error, lose-reply or hold.
 	Verb string
-	// Before or after an operation ("insert", "delete", "commit"…); empty
-	// Operation is any.
+	// Operation that triggers it ("insert", "delete", "commit"…); empty for
+	// any.
 	Operation string
 	After     bool
-	N         int           // the N-th such operation since arming; 0 is the first
-	Every     bool          // …and every one after it
+	N         int           // N-th operation since arming; 0 for the first
+	Every     bool          // and every later one
 	Delay     time.Duration // slow
 }
 
-// StoreFired is one stroke of a store fault.
+// StoreFired describes one firing of a store fault.
 type StoreFired struct {
 	Operation string
 	Items     []evidence.FrameItem
 }
 
-// Clocked instances can be given a wrong clock.
+// Clocked is an optional interface of an Instance whose clock can be set.
 type Clocked interface {
 	SetClock(ctx context.Context, offset time.Duration) error
 }
 
-// Configurable instances take a changed setting at their next Restart:
-// "identity", "hostname", "name". At run time only where the system would.
+// Configurable is an optional interface of an Instance. Settings ("identity",
+// "hostname", "name") take effect at the next Restart, or at once where the
+// system does so.
 type Configurable interface {
 	Configure(ctx context.Context, setting, value string) error
 }
 
-// Planter puts a stored row of an older protocol version among the others.
+// Planter is an optional interface of an Instance: it stores a row of an older
+// protocol version.
 type Planter interface {
 	PlantOld(ctx context.Context, businessID, destination string) error
 }
 
-// Prober instances can be asked what no well-behaved client asks, and what
-// stands at a limit.
+// Prober is an optional interface of an Instance that can be probed with
+// malformed and extreme requests.
 type Prober interface {
 	Probes() []Probe
-	// Probe makes one of them, on connections of its own, past all links, and
-	// returns when its outcome is known or ctx ends. An error says why it could
-	// not be made: nothing is known of the system then.
+	// Probe runs one probe, on its own connections bypassing all links, and
+	// returns its outcome. An error says why it could not be run: nothing is
+	// known of the system then.
 	Probe(ctx context.Context, name string) (Probed, error)
 }
 
-// Probe is one thing to be tried, and what must come of it.
+// Probe is one request and its required outcome.
 type Probe struct {
-	Kind  string // "strangers", "limits": a script makes those of one kind
-	Name  string // unique for the system
-	Text  string // what is tried, in one sentence
+	Kind  string // "strangers", "limits"
+	Name  string // unique in the system
+	Text  string // one sentence
 	Wants evidence.ProbeOutcome
-	Cause evidence.Cause // that a refusal must name; NoCause where the protocol names none
+	Cause evidence.Cause // that a refusal must give, or NoCause
 }
 
-// Probed is what came of a probe.
+// Probed is the outcome of a probe.
 type Probed struct {
 	Outcome evidence.ProbeOutcome
-	Cause   evidence.Cause // that a refusal has named
-	Reason  string         // what was heard, in words for people
+	Cause   evidence.Cause // given by a refusal
+	Reason  string         // free text
 }
 
-// Resolver is an optional ability of a Producer: ask what became of a publish.
+// Resolver is an optional interface of a Producer: it looks up what became of a
+// publish.
 type Resolver interface {
 	Lookup(ctx context.Context, businessID string) (Resolution, error)
 }
 
-// Resolution of an Unknown publish. Acceptance is Accepted when stored or
-// settled, Rejected when proven not stored, Unknown otherwise.
+// Resolution of an Unknown publish. Acceptance is Accepted if stored or
+// settled, Rejected if proven not stored, else Unknown.
 type Resolution struct {
 	Acceptance evidence.Acceptance
 	Standing   evidence.Standing
 	MessageID  string
-	Cause      evidence.Cause // why it is no more, where the system says it
-	Reason     string         // in words, for people
+	Cause      evidence.Cause // why it is gone, if the system says so
+	Reason     string         // free text
 }
 
-// Rejecter is an optional ability of a Delivery: give the message back.
+// Rejecter is an optional interface of a Delivery: it returns the message to
+// the system.
 type Rejecter interface {
 	Nack(ctx context.Context, reason string) (evidence.AckOutcome, error)
 }

@@ -10,10 +10,9 @@ import (
 	"golang.org/x/mod/semver"
 )
 
-// LibraryVersion is the version of the module that a function was built from,
-// as in "v1.2.3"; "unknown" where the sources are not kept by version. The path
-// of the source tells it: what debug.ReadBuildInfo says of modules is missing in
-// the binaries of tests.
+// LibraryVersion returns the version of the module that contains function, as
+// in "v1.2.3", or "unknown". It is read from the source path, because test
+// binaries lack the modules in debug.ReadBuildInfo.
 func LibraryVersion(function any) string {
 	const unknown = "unknown"
 	f := reflect.ValueOf(function)
@@ -31,17 +30,17 @@ func LibraryVersion(function any) string {
 }
 
 // Older compares versions as servers print them: "2.10.27", "v3.9",
-// "4.0.5-1~deb13". A text without a version is older than none.
+// "4.0.5-1~deb13". It is false if either has none.
 func Older(version, than string) bool {
 	v, t := leadingVersion.FindString(version), leadingVersion.FindString(than)
 	return v != "" && t != "" && semver.Compare("v"+v, "v"+t) < 0
 }
 
-// Of leading zeros semver takes none, and of servers none has them.
+// No server uses leading zeros, which semver rejects.
 var leadingVersion = regexp.MustCompile(`\d+(\.\d+){0,2}`)
 
-// TooOld is an error if the server that a description names by one of its
-// versions is older than the oldest that its adapter can drive.
+// TooOld returns an error if a server's version is older than the oldest its
+// adapter can drive.
 func TooOld(server, version, oldest string) error {
 	if !Older(version, oldest) {
 		return nil

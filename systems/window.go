@@ -1,34 +1,35 @@
 package systems
 
 import (
+	"context"
 	"sync"
 	"time"
 )
 
-// Window holds the deliveries that a consumer's session has with the
-// application at one time. One leaves it when it is settled, or when the system
-// counts it as given up. Safe for concurrent use.
+// Window tracks the deliveries a session holds unsettled. A delivery leaves
+// when it is settled, or when the system takes it back. Safe for concurrent
+// use.
 type Window struct {
 	size int
 	left chan struct{}
 
 	mu   sync.Mutex
-	open map[Delivery]time.Time // until the system takes it back
+	open map[Delivery]time.Time // when the system takes it back
 }
 
-// NewWindow makes one for so many deliveries, at least one.
+// NewWindow returns a window of the given size, at least one.
 func NewWindow(size int) *Window {
 	return &Window{size: max(size, 1), left: make(chan struct{}, 1), open: make(map[Delivery]time.Time)}
 }
 
-// Enter takes a place, which comes back at that time if it is not left before.
+// Enter adds a delivery, which leaves at the given time at the latest.
 func (w *Window) Enter(d Delivery, until time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.open[d] = until
 }
 
-// Leave gives the place back.
+// Leave removes a delivery.
 func (w *Window) Leave(d Delivery) {
 	w.mu.Lock()
 	delete(w.open, d)
@@ -39,10 +40,26 @@ func (w *Window) Leave(d Delivery) {
 	}
 }
 
-// Left says that a delivery has left since it last said so. One reader only.
-func (w *Window) Left() <-chan struct{} { return w.left }
+// Wait returns nil when there is a free place, ErrDisconnected once gone is
+// closed, or ctx's error. One caller at a time.
+func (w *Window) Wait(ctx context.Context, gone <-chan struct{}) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for full, until := w.Full(time.Now()); full; full, until = w.Full(time.Now()) {
+		timer.Reset(time.Until(until))
+		select {
+		case <-timer.C:
+		case <-w.left:
+		case <-gone:
+			return ErrDisconnected
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
 
-// Full reports whether every place is taken, and until when at the latest.
+// Full reports whether the window is full, and until when at the latest.
 func (w *Window) Full(now time.Time) (bool, time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -6,36 +6,34 @@ import (
 	"time"
 )
 
-// Runtime is the world that a run happens in, as far as anybody waits in it:
-// the machine's, or a simulated one in which time passes when nothing else is
-// left to do. Code that runs in both waits through it alone; it never selects
-// on a channel, nor holds a lock while it waits.
+// Runtime is the time and concurrency of a run: real, or simulated with virtual
+// time that advances when every task waits. Code that runs in both waits only
+// through it: no select on channels, no lock held across a wait.
 type Runtime interface {
-	Now() time.Duration // since the run began; only moves forward
-	Wall() time.Time    // the world's clock, which may be wrong
-	// Go runs f beside its caller.
+	Now() time.Duration // since the run began; monotonic
+	Wall() time.Time    // the wall clock, which may be wrong
+	// Go runs f concurrently.
 	Go(f func())
-	// Wait returns when ready says so, or ctx's cause when that ends first.
-	// ready is called again after each Wake, or whenever something has happened;
-	// it changes nothing.
+	// Wait blocks until ready returns true, or returns ctx's cause. ready is
+	// called after each Wake, and must have no side effects.
 	Wait(ctx context.Context, ready func() bool) error
-	// Wake tells that something which a ready function reads has changed.
+	// Wake must be called after changing what a ready function reads.
 	Wake()
-	// Sleep lets time pass: nil after d, ctx's cause when that ends first.
+	// Sleep returns nil after d, or ctx's cause.
 	Sleep(ctx context.Context, d time.Duration) error
-	// Timeout is context.WithTimeout in this world's time.
+	// Timeout is context.WithTimeout in the runtime's time.
 	Timeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc)
 }
 
-// Real is the machine's own world. Safe for concurrent use.
+// Real is real time. Safe for concurrent use.
 type Real struct {
 	now func() time.Duration
 
 	mu      sync.Mutex
-	changed chan struct{} // closed and replaced at every Wake
+	changed chan struct{} // closed and replaced by each Wake
 }
 
-// NewReal has its time from now.
+// NewReal returns a Runtime whose Now is now.
 func NewReal(now func() time.Duration) *Real {
 	return &Real{now: now, changed: make(chan struct{})}
 }

@@ -11,67 +11,66 @@ import (
 	"time"
 )
 
-// Simulated is virtual time: what is due next happens next, one thing at a time,
-// in an order that depends on the seed alone. Its tasks are coroutines, of which
-// one runs until it waits. Not safe for concurrent use: it has one world to
-// itself.
+// Simulated is a Runtime in virtual time: a discrete-event simulation whose
+// tasks are coroutines, deterministic for a seed. Not safe for concurrent use.
 type Simulated struct {
-	now      time.Duration
-	due      agenda
-	issued   uint64
-	tasks    []*Task // that have not ended, in order of their start
-	current  *Task
-	happened int
-	failed   error
-	chance   *rand.Rand
+	now     time.Duration
+	due     eventQueue
+	seq     uint64
+	tasks   []*Task // live, in start order
+	current *Task
+	steps   int
+	failed  error
+	random  *rand.Rand
 }
 
-// NewSimulated begins a world; its delays come from the seed.
+// NewSimulated returns a simulation at its beginning; the seed determines its
+// delays.
 func NewSimulated(seed uint64) *Simulated {
-	return &Simulated{now: time.Millisecond, chance: rand.New(rand.NewPCG(seed, 0x6375737461))}
+	return &Simulated{now: time.Millisecond, random: rand.New(rand.NewPCG(seed, 0x6375737461))}
 }
 
-// maxHappenings bounds a simulation that never comes to its end.
-const maxHappenings = 1 << 20
+// maxSteps bounds a simulation that never ends.
+const maxSteps = 1 << 20
 
 var (
-	errStuck   = errors.New("tasks: the simulation stands still: nothing is due and somebody waits")
-	errEndless = fmt.Errorf("tasks: the simulation has no end: more than %d things have happened", maxHappenings)
-	errKilled  = errors.New("tasks: killed") // unwinds the code of a task that is killed
+	errDeadlock     = errors.New("tasks: simulation deadlock: tasks wait and no event is scheduled")
+	errTooManySteps = fmt.Errorf("tasks: the simulation does not end: more than %d events", maxSteps)
+	errKilled       = errors.New("tasks: killed") // unwinds a killed task
 )
 
-// epoch is the wall clock at the beginning of every simulation.
+// epoch is the wall clock at the start of every simulation.
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func (s *Simulated) Now() time.Duration { return s.now }
 
 func (s *Simulated) Wall() time.Time { return epoch.Add(s.now) }
 
-// Wake does nothing: after all that happens every task is asked.
+// Wake does nothing: every task's condition is evaluated after every event.
 func (s *Simulated) Wake() {}
 
-// Jitter draws a delay below about 2 ms, short ones more often.
+// Jitter returns a random delay below about 2 ms, biased to short ones.
 func (s *Simulated) Jitter() time.Duration {
-	f := s.chance.Float64()
+	f := s.random.Float64()
 	return 20*time.Microsecond + time.Duration(f*f*f*float64(2*time.Millisecond))
 }
 
-// After schedules do to run d from now. What is due at the same instant runs in
-// the order in which it was scheduled. do must not wait.
+// After schedules do to run d from now. Events at the same instant run in the
+// order they were scheduled. do must not wait.
 func (s *Simulated) After(d time.Duration, do func()) { s.At(s.now+d, do) }
 
 // At schedules do to run at an instant.
 func (s *Simulated) At(when time.Duration, do func()) { s.schedule(when, do) }
 
-func (s *Simulated) schedule(when time.Duration, do func()) *appointment {
-	s.issued++
-	a := &appointment{when, s.issued, do}
+func (s *Simulated) schedule(when time.Duration, do func()) *event {
+	s.seq++
+	a := &event{when, s.seq, do}
 	heap.Push(&s.due, a)
 	return a
 }
 
-// Run main and all that it starts, until main has ended. The error is a panic in
-// a task, or that nothing could happen any more.
+// Run runs main and what it starts until main returns. The error is a panic in
+// a task, or a deadlock.
 func (s *Simulated) Run(main func()) error {
 	t := s.Spawn(main)
 	defer func() {
@@ -82,14 +81,14 @@ func (s *Simulated) Run(main func()) error {
 	}()
 	for s.runReady(); !t.over && s.failed == nil; s.runReady() {
 		if len(s.due) == 0 {
-			return errStuck
+			return errDeadlock
 		}
-		if s.happened++; s.happened > maxHappenings {
-			return errEndless
+		if s.steps++; s.steps > maxSteps {
+			return errTooManySteps
 		}
-		next := heap.Pop(&s.due).(*appointment)
+		next := heap.Pop(&s.due).(*event)
 		if next.do == nil {
-			continue // called off
+			continue // cancelled
 		}
 		s.now = next.at
 		next.do()
@@ -97,40 +96,40 @@ func (s *Simulated) Run(main func()) error {
 	return s.failed
 }
 
-// runReady resumes every task whose wait is over, until none is.
+// runReady resumes tasks until none is ready.
 func (s *Simulated) runReady() {
-	for went := true; went; {
-		went = false
+	for progressed := true; progressed; {
+		progressed = false
 		for i := 0; i < len(s.tasks); i++ { // a task may start others
 			if t := s.tasks[i]; !t.over && t.ready() {
 				t.resume()
-				went = true
+				progressed = true
 			}
 		}
-		if went {
+		if progressed {
 			s.tasks = slices.DeleteFunc(s.tasks, func(t *Task) bool { return t.over })
 		}
 	}
 }
 
-// Task is straight code in virtual time.
+// Task is a coroutine in virtual time.
 type Task struct {
-	s      *Simulated
-	next   func() (struct{}, bool)
-	stop   func()
-	yield  func(struct{}) bool
-	until  func() bool // what it waits for; nil is nothing
-	ctx    context.Context
-	frozen bool
-	over   bool
-	killed []func()
-	stills []func(still func() bool)
+	s        *Simulated
+	next     func() (struct{}, bool)
+	stop     func()
+	yield    func(struct{}) bool
+	until    func() bool // wait condition; nil if runnable
+	ctx      context.Context
+	frozen   bool
+	over     bool
+	onKill   []func()
+	onFreeze []func(still func() bool)
 }
 
-// Go runs f beside its caller. It begins when whoever runs now waits.
+// Go runs f concurrently. It starts when the caller waits.
 func (s *Simulated) Go(f func()) { s.Spawn(f) }
 
-// Spawn is Go with a handle.
+// Spawn is Go returning a handle.
 func (s *Simulated) Spawn(f func()) *Task {
 	t := &Task{s: s}
 	t.next, t.stop = iter.Pull(func(yield func(struct{}) bool) {
@@ -146,23 +145,23 @@ func (s *Simulated) Spawn(f func()) *Task {
 	return t
 }
 
-// Killed says whether a recovered panic is the end of a task that was killed:
-// whoever has recovered it panics with it again.
+// Killed reports whether a recovered panic is that of a killed task, which must
+// be re-panicked.
 func Killed(p any) bool { return p == any(errKilled) }
 
-// OnKill has do called when the task that runs now is killed, as what a process
-// has open ends with it.
+// OnKill registers do to be called when the current task is killed, as a
+// process's connections close with it.
 func (s *Simulated) OnKill(do func()) {
 	if s.current != nil {
-		s.current.killed = append(s.current.killed, do)
+		s.current.onKill = append(s.current.onKill, do)
 	}
 }
 
-// OnFreeze has do called whenever the task that runs now is frozen; still says
-// whether it is so yet.
+// OnFreeze registers do to be called whenever the current task is frozen; still
+// reports whether it is so yet.
 func (s *Simulated) OnFreeze(do func(still func() bool)) {
 	if s.current != nil {
-		s.current.stills = append(s.current.stills, do)
+		s.current.onFreeze = append(s.current.onFreeze, do)
 	}
 }
 
@@ -180,20 +179,20 @@ func (t *Task) resume() {
 	}
 }
 
-// Over says whether the task has ended.
+// Over reports whether the task has ended.
 func (t *Task) Over() bool { return t.over }
 
-// Freeze keeps the task from going on; Thaw lets it.
+// Freeze stops the task from being resumed until Thaw.
 func (t *Task) Freeze() {
 	t.frozen = true
-	for _, do := range t.stills {
+	for _, do := range t.onFreeze {
 		do(func() bool { return t.frozen && !t.over })
 	}
 }
 func (t *Task) Thaw() { t.frozen = false }
 
-// Kill ends the task where it waits; deferred calls are made. A task does not
-// kill itself.
+// Kill ends the task where it waits, running its deferred calls. A task must
+// not kill itself.
 func (t *Task) Kill() {
 	if t.over {
 		return
@@ -203,7 +202,7 @@ func (t *Task) Kill() {
 	t.s.current = t
 	t.stop()
 	t.s.current = before
-	for _, do := range t.killed {
+	for _, do := range t.onKill {
 		do()
 	}
 }
@@ -229,7 +228,7 @@ func (s *Simulated) Wait(ctx context.Context, ready func() bool) error {
 
 func (s *Simulated) Sleep(ctx context.Context, d time.Duration) error {
 	over := s.now + d
-	wake := s.schedule(over, func() {}) // so that somebody looks then
+	wake := s.schedule(over, func() {}) // makes Wait look at the clock then
 	err := s.Wait(ctx, func() bool { return s.now >= over })
 	wake.do = nil
 	return err
@@ -244,22 +243,22 @@ func (s *Simulated) Timeout(ctx context.Context, d time.Duration) (context.Conte
 	}
 }
 
-type appointment struct {
+type event struct {
 	at    time.Duration
 	order uint64
-	do    func() // nil: called off
+	do    func() // nil if cancelled
 }
 
-// agenda is a heap: the earliest first.
-type agenda []*appointment
+// eventQueue is a min-heap by time.
+type eventQueue []*event
 
-func (a agenda) Len() int { return len(a) }
-func (a agenda) Less(i, j int) bool {
+func (a eventQueue) Len() int { return len(a) }
+func (a eventQueue) Less(i, j int) bool {
 	return a[i].at < a[j].at || a[i].at == a[j].at && a[i].order < a[j].order
 }
-func (a agenda) Swap(i, j int) { a[i], a[j] = a[j], a[i] }
-func (a *agenda) Push(x any)   { *a = append(*a, x.(*appointment)) }
-func (a *agenda) Pop() any {
+func (a eventQueue) Swap(i, j int) { a[i], a[j] = a[j], a[i] }
+func (a *eventQueue) Push(x any)   { *a = append(*a, x.(*event)) }
+func (a *eventQueue) Pop() any {
 	old := *a
 	n := len(old) - 1
 	x := old[n]

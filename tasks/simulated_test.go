@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Both worlds keep the same contract.
+// Both runtimes satisfy the same contract.
 func TestRuntimes(t *testing.T) {
 	began := time.Now()
 	sim := NewSimulated(1)
@@ -102,7 +102,7 @@ func TestSimulatedKill(t *testing.T) {
 		_ = s.Sleep(t.Context(), time.Millisecond)
 		frozen.Freeze()
 		victim.Kill()
-		victim.Kill() // the second does nothing
+		victim.Kill() // the second call does nothing
 		_ = s.Sleep(t.Context(), time.Minute)
 		did = append(did, "minute")
 		frozen.Thaw()
@@ -115,7 +115,7 @@ func TestSimulatedKill(t *testing.T) {
 	}
 }
 
-// A simulation that cannot go on says so, and so does one whose code panics.
+// A deadlocked simulation reports it, as does one that panics.
 func TestSimulatedEnds(t *testing.T) {
 	s := NewSimulated(1)
 	killed := false
@@ -127,7 +127,7 @@ func TestSimulatedEnds(t *testing.T) {
 		}()
 		_ = s.Wait(t.Context(), func() bool { return false })
 	})
-	if !errors.Is(err, errStuck) || !killed {
+	if !errors.Is(err, errDeadlock) || !killed {
 		t.Errorf("nothing is due: %v, killed %v", err, killed)
 	}
 	s = NewSimulated(1)
@@ -136,7 +136,7 @@ func TestSimulatedEnds(t *testing.T) {
 			_ = s.Sleep(t.Context(), time.Nanosecond)
 		}
 	})
-	if !errors.Is(err, errEndless) {
+	if !errors.Is(err, errTooManySteps) {
 		t.Errorf("for ever: %v", err)
 	}
 	s = NewSimulated(1)

@@ -1,7 +1,7 @@
-// Package tasks starts everything of the harness that runs beside something
-// else. A panic in a task is a failure of the harness and ends as one: the runs
-// in progress are told, close their evidence and could not measure. It never
-// ends the process with Go's exit code 2, which here means inconclusive.
+// Package tasks starts every goroutine of the harness. A panic in one is a
+// failure of the harness: the runs in progress are notified, close their
+// evidence and end as not measured. It never ends the process with Go's exit
+// code 2, which here means inconclusive.
 package tasks
 
 import (
@@ -13,11 +13,11 @@ import (
 	"sync"
 )
 
-// Go runs f beside its caller.
+// Go runs f concurrently.
 func Go(f func()) { go Guarded(f)() }
 
-// Guarded is f for those who start it themselves, such as a timer. A panic ends
-// f and is reported.
+// Guarded wraps f, for callers that start it themselves (such as timers), to
+// report a panic.
 func Guarded(f func()) func() {
 	return func() {
 		defer func() {
@@ -29,16 +29,16 @@ func Guarded(f func()) func() {
 	}
 }
 
-// Panic is the error that a recovered panic is reported as.
+// Panic converts a recovered panic to an error.
 func Panic(p any) error { return fmt.Errorf("panic: %v\n%s", p, debug.Stack()) }
 
-// Group is a sync.WaitGroup of tasks. The zero Group is ready.
+// Group is a sync.WaitGroup of tasks. The zero Group is ready for use.
 type Group struct{ wg sync.WaitGroup }
 
-// Go runs f beside its caller.
+// Go runs f concurrently.
 func (g *Group) Go(f func()) { g.wg.Go(Guarded(f)) }
 
-// Wait until all have ended.
+// Wait blocks until all tasks have ended.
 func (g *Group) Wait() { g.wg.Wait() }
 
 // ExitUnmeasured is the exit code of a process that could not measure.
@@ -50,9 +50,9 @@ var (
 	issued    int
 )
 
-// OnPanic has do told of every panic in a task until the function that it gives
-// is called. Which run a task belongs to is not known here: all are told, since
-// what one task has left undone may be missing in any of them.
+// OnPanic registers do to be called with every panic in a task, until forget is
+// called. All runs are notified, because it is unknown which of them the task
+// belongs to.
 func OnPanic(do func(error)) (forget func()) {
 	mu.Lock()
 	defer mu.Unlock()
@@ -66,8 +66,8 @@ func OnPanic(do func(error)) (forget func()) {
 	}
 }
 
-// Report tells of a panic that was recovered elsewhere, such as in a child
-// process. With nobody to tell, this process ends: it could not measure.
+// Report notifies of a panic recovered elsewhere, such as in a child process.
+// With no listener it exits the process as not measured.
 func Report(err error) {
 	mu.Lock()
 	told := slices.Collect(maps.Values(listeners))

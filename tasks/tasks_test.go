@@ -34,7 +34,7 @@ func TestPanicIsReported(t *testing.T) {
 	}
 }
 
-// A panic of which nobody is told ends the process, but not with Go's exit code.
+// A panic without a listener ends the process, but not with Go's exit code.
 func TestPanicOfNobody(t *testing.T) {
 	const variable = "CUSTODY_TEST_PANIC"
 	if os.Getenv(variable) != "" {
@@ -50,8 +50,8 @@ func TestPanicOfNobody(t *testing.T) {
 	}
 }
 
-// Everything of the harness is started here: a goroutine that is not would end
-// the process with an exit code that means something else.
+// Every goroutine of the harness must be started here: others would end the
+// process with a misleading exit code.
 func TestOneWayToStart(t *testing.T) {
 	for _, room := range []string{"business", "cmd", "custodytest", "explore", "faults", "links", "process", "runner", "scenarios", "systems"} {
 		err := filepath.WalkDir(filepath.Join("..", room), func(path string, d fs.DirEntry, err error) error {

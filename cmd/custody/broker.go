@@ -30,7 +30,7 @@ type brokerFlags struct {
 
 const (
 	defaultAddress = "127.0.0.1:5577"
-	// closeBound is how long the broker has to finish its commits when it is told to stop.
+	// closeBound is how long a stopped broker may take to finish its commits.
 	closeBound = 10 * time.Second
 )
 
@@ -118,7 +118,7 @@ func serve(cmd *cobra.Command, f brokerFlags) (err error) {
 	return nil
 }
 
-// checkBroker finds mistakes in the call before anything is opened.
+// checkBroker reports usage errors before anything is opened.
 func checkBroker(f brokerFlags) error {
 	host, _, err := net.SplitHostPort(f.config.Listen)
 	if err != nil {
@@ -136,7 +136,7 @@ func checkBroker(f brokerFlags) error {
 	return nil
 }
 
-// tokenFrom reads the token out of the environment: on the command line every
+// tokenFrom reads the token from the environment: on the command line, every
 // user of the machine could see it.
 func tokenFrom(variable string) (string, error) {
 	if variable == "" {
@@ -149,7 +149,8 @@ func tokenFrom(variable string) (string, error) {
 	return token, nil
 }
 
-// lists of connections: the flags' own, then the files'. A broker looks in two.
+// lists returns the lists of connections: that of the flags, if wanted or the
+// only one, then those of the files. A broker has two.
 func (f brokerFlags) lists(own bool) (store.Connections, error) {
 	var lists []store.ConnectionList
 	if own || len(f.connections) == 0 {

@@ -11,19 +11,18 @@ import (
 	"github.com/custodymq/custody/links"
 )
 
-// Protocol of links to an AMQP 0-9-1 broker. The zero value is ready.
+// Protocol is for links to an AMQP 0-9-1 broker. The zero value is ready for
+// use.
 //
-// One frame of a link is a method with its content: the method frame, the
-// content header and the bodies. A message's ID is its message-id property.
-// Publishes and deliveries are numbered on their channel; what settles them
-// names the number, so each such frame can be struck alone. An acknowledgement
-// has no answer.
+// A frame is a method with its content: method frame, content header and
+// bodies. A message's ID is its message-id property. Publishes and deliveries
+// are numbered per channel and settled by number, so each frame can be struck
+// alone. Acknowledgements have no reply.
 //
-// The content of a channel may be interleaved with frames of other channels
-// (section 4.2.6). Clients and brokers that write a content in one piece, as
-// RabbitMQ and its client do on a connection with one channel, never do it but
-// for a heartbeat, which then belongs to the frame around it. A stream that
-// does it otherwise is an error: its units are not contiguous.
+// A channel's content may be interleaved with frames of other channels (section
+// 4.2.6). RabbitMQ and its client, with one channel per connection, interleave
+// only heartbeats, which are then part of the surrounding frame. Any other
+// interleaving is an error: its units are not contiguous.
 type Protocol struct{}
 
 var (
@@ -31,11 +30,11 @@ var (
 	_ links.Corrupter = Protocol{}
 )
 
-// Kinds of AMQP beyond the uniform ones.
+// Frame kinds of AMQP only.
 const (
-	FrameReturn = "return" // the broker gives an unroutable message back
-	FrameGet    = "get"    // a client asks for one message
-	FrameCancel = "cancel" // the broker ends one: its queue is gone
+	FrameReturn = "return" // the broker returns an unroutable message
+	FrameGet    = "get"    // a client polls for one message
+	FrameCancel = "cancel" // the broker cancels a consumer: its queue is gone
 )
 
 var kinds = []links.KindInfo{
@@ -53,13 +52,11 @@ var kinds = []links.KindInfo{
 	{Name: links.FrameError, To: evidence.ToClient, Text: "channel.close or connection.close: the broker refuses"},
 }
 
-// Name is "amqp".
 func (Protocol) Name() string { return "amqp" }
 
-// Kinds are all named kinds.
 func (Protocol) Kinds() []links.KindInfo { return slices.Clone(kinds) }
 
-// byPosition are the kinds that are understood by their place in the stream.
+// byPosition lists kinds identified by their position in the stream, with why.
 var byPosition = map[string]string{
 	links.FramePublish:     "a confirm names a publish by its place on the channel, and would name another",
 	links.FrameSubscribe:   "the broker answers a channel's requests in their order",
@@ -68,11 +65,11 @@ var byPosition = map[string]string{
 	FrameGet:               "the broker answers a channel's requests in their order",
 }
 
-// withPayload are the kinds in which there is something to corrupt.
+// withPayload lists the kinds that can be corrupted.
 var withPayload = map[string]bool{links.FramePublish: true, links.FrameDeliver: true, FrameReturn: true}
 
-// Legal refuses to take out of a stream, or to double, what is understood by
-// its place there, and to corrupt what is not a message of the application.
+// Legal refuses to remove or duplicate what is identified by its position, and
+// to corrupt what carries no application message.
 func (p Protocol) Legal(kind string, a links.Action) error {
 	why := ""
 	switch a {
@@ -89,8 +86,8 @@ func (p Protocol) Legal(kind string, a links.Action) error {
 	return &links.ErrIllegal{Protocol: p.Name(), Kind: kind, Action: a, Why: why}
 }
 
-// Corrupt gives a copy of the frame with one byte of the payload altered: no
-// length changes, so that frame-max and frame-end hold.
+// Corrupt returns a copy with one byte of the payload altered; lengths do not
+// change.
 func (Protocol) Corrupt(f links.Frame) ([]byte, error) {
 	raw := bytes.Clone(f.Raw)
 	u, n, err := cut(raw)
@@ -107,7 +104,7 @@ func (Protocol) Corrupt(f links.Frame) ([]byte, error) {
 	return raw, nil
 }
 
-// NewConn starts the framing of one connection.
+// NewConn returns the framers of one connection.
 func (Protocol) NewConn(*links.Index) (toBroker, toClient links.Framer) {
 	c := &conversation{channels: make(map[uint16]*channel)}
 	return framer{c.fromClient}, framer{c.fromBroker}

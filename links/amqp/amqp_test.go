@@ -18,19 +18,20 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func protocol() links.Protocol { return amqp.Protocol{} }
 
-// The dialogue of a real client with a real server, in the order in which a
-// link carried it: see TestServer.
+// The dialogue of a real client with a real server, as carried by a link: see
+// TestServer.
 const dialogueFile = "testdata/dialogue.capture"
 
 func item(n, try string) evidence.FrameItem {
 	return evidence.FrameItem{BusinessID: "order-" + n, PublishID: "p1-" + n + "-" + try, MessageID: "m-" + n}
 }
 
-// understood says which messages the frames of each kind carry in the dialogue
-// (see dialogue in server_test.go), in order.
+// understood lists the messages of each frame kind in the dialogue (see
+// server_test.go), in order.
 var understood = map[string][]evidence.FrameItem{
 	links.FramePublish: {item("0", "1"), item("1", "1"), item("2", "1"), item("3", "1"), item("4", "1"), item("5", "1"), item("6", "1"), item("7", "1")},
-	// Not order-0, which was published before confirm.select, nor order-7, whose channel the server closed.
+	// Without order-0, published before confirm.select, and order-7, whose
+	// channel the server closed.
 	links.FrameAccept:  {item("1", "1"), item("2", "1"), item("3", "1"), item("4", "1"), item("5", "1"), item("6", "1")},
 	amqp.FrameReturn:   {item("5", "1")},
 	links.FrameDeliver: {item("0", "1"), item("1", "1"), item("2", "1"), item("3", "1"), item("4", "1"), item("0", "1"), item("3", "1")},
@@ -52,7 +53,7 @@ func check(t *testing.T, list []links.Frame) {
 	}
 	for kind, want := range understood {
 		have := got[kind]
-		if kind == links.FrameAccept { // their order is the server's choice
+		if kind == links.FrameAccept { // the server chooses their order
 			slices.SortFunc(have, func(a, b evidence.FrameItem) int { return strings.Compare(a.BusinessID, b.BusinessID) })
 		}
 		if !slices.Equal(have, want) {
@@ -79,7 +80,7 @@ func TestSplittingChangesNothing(t *testing.T) {
 	linktest.Splitting(t, protocol, linktest.Read(t, dialogueFile))
 }
 
-// The wire, by hand.
+// Hand-made frames.
 
 func wire(kind byte, channel uint16, payload ...byte) []byte {
 	b := binary.BigEndian.AppendUint16([]byte{kind}, channel)
@@ -93,8 +94,8 @@ func method(channel uint16, class, id byte, arguments ...byte) []byte {
 
 func tag(n byte, bits ...byte) []byte { return append([]byte{0, 0, 0, 0, 0, 0, 0, n}, bits...) }
 
-// head of a content of so many bytes, with a message-id behind every property
-// that may stand before it.
+// head is a content header of the given body size, with a message-id after
+// every property that may precede it.
 func head(channel uint16, size byte, id string) []byte {
 	properties := []byte("\x01a\x01b\x00\x00\x00\x03xyz\x02\x00\x01c\x01d\x031000")
 	properties[len(properties)-5] = 4
@@ -110,7 +111,7 @@ func publish(channel uint16, n string) []byte {
 func deliver(channel uint16, number byte, n string) []byte {
 	payload := []byte("custody/1 p1-" + n + "-1 order-" + n + "\n")
 	arguments := slices.Concat([]byte("\x03ctg"), tag(number, 0), []byte("\x00\x01q"))
-	// In two bodies, with a heartbeat between them.
+	// In two bodies, with a heartbeat in between.
 	return slices.Concat(method(channel, 60, 60, arguments...), head(channel, byte(len(payload)), "m-"+n), wire(3, channel, payload[:4]...), wire(8, 0), wire(3, channel, payload[4:]...))
 }
 
@@ -121,19 +122,19 @@ func TestNumbersAreOfTheirChannel(t *testing.T) {
 		toBroker(method(1, 85, 10, 0)), toBroker(method(2, 85, 10, 0)),
 		toBroker(publish(1, "1")), toBroker(publish(2, "2")), toBroker(publish(1, "3")), toBroker(publish(1, "4")), toBroker(publish(3, "5")),
 		toClient(method(1, 60, 80, tag(2, 0)...)),  // ack of order-3
-		toClient(method(1, 60, 80, tag(3, 1)...)),  // of all up to order-4: order-1 too, and not order-3 again
+		toClient(method(1, 60, 80, tag(3, 1)...)),  // all up to order-4: order-1 too, but not order-3 again
 		toClient(method(2, 60, 120, tag(1, 0)...)), // nack of order-2
 		toClient(method(3, 60, 80, tag(1, 0)...)),  // not in confirm mode
 		toClient(deliver(1, 1, "1")), toClient(deliver(1, 2, "3")), toClient(deliver(1, 3, "4")), toClient(deliver(2, 1, "2")),
 		toBroker(method(1, 60, 90, tag(2, 1)...)), // reject of order-3: the bit is requeue
 		toBroker(method(1, 60, 80, tag(0, 1)...)), // all
-		toBroker(method(2, 20, 10, 0)),            // the channel opens again: numbers begin anew
+		toBroker(method(2, 20, 10, 0)),            // the channel is reopened: numbering starts over
 		toBroker(method(2, 60, 80, tag(1, 0)...)),
 	}
 	var got []string
 	for _, f := range dialogue.Understood(t, protocol()) {
 		if f.Kind != "" && f.Kind != links.FramePublish && f.Kind != links.FrameDeliver {
-			got = append(got, linktest.Told(f))
+			got = append(got, linktest.Summary(f))
 		}
 	}
 	const one, two, three, four = "order-1/p1-1-1/m-1", "order-2/p1-2-1/m-2", "order-3/p1-3-1/m-3", "order-4/p1-4-1/m-4"

@@ -10,20 +10,20 @@ import (
 	"github.com/custodymq/custody/links"
 )
 
-// conversation is what the two directions of one connection know together.
+// conversation is the state shared by both directions of a connection.
 type conversation struct {
 	mu       sync.Mutex
-	channels map[uint16]*channel // at most as many as there are numbers
+	channels map[uint16]*channel // bounded by the 16-bit channel number
 }
 
-// channel is what is numbered on one channel and not settled yet.
+// channel holds what is numbered on one channel and not yet settled.
 type channel struct {
-	confirms  bool // confirm.select was sent: publishes are numbered from there
+	confirms  bool // confirm.select was sent: publishes are numbered from here
 	published numbered
 	delivered numbered
 }
 
-// The methods that are understood, as class<<16 | method.
+// Methods, as class<<16 | method.
 const (
 	connectionClose = 10<<16 | 50
 	channelOpen     = 20<<16 | 10
@@ -47,7 +47,7 @@ func (c *conversation) fromClient(u *unit) links.Frame {
 	defer c.mu.Unlock()
 	switch u.method {
 	case channelOpen:
-		delete(c.channels, u.channel) // numbers begin again
+		delete(c.channels, u.channel) // numbering starts over
 	case confirmSelect:
 		c.on(u.channel).confirms = true
 	case basicPublish:
@@ -57,11 +57,11 @@ func (c *conversation) fromClient(u *unit) links.Frame {
 		}
 		return links.Frame{Kind: links.FramePublish, Items: itemsOf(item)}
 	case basicAck:
-		return links.Frame{Kind: links.FrameAck, Items: c.on(u.channel).delivered.settle(u.settles())}
+		return links.Frame{Kind: links.FrameAck, Items: c.on(u.channel).delivered.settle(u.settlement())}
 	case basicNack:
-		return links.Frame{Kind: links.FrameNack, Items: c.on(u.channel).delivered.settle(u.settles())}
+		return links.Frame{Kind: links.FrameNack, Items: c.on(u.channel).delivered.settle(u.settlement())}
 	case basicReject:
-		number, _ := u.settles()
+		number, _ := u.settlement()
 		return links.Frame{Kind: links.FrameNack, Items: c.on(u.channel).delivered.settle(number, false)}
 	case basicConsume:
 		return links.Frame{Kind: links.FrameSubscribe}
@@ -78,9 +78,9 @@ func (c *conversation) fromBroker(u *unit) links.Frame {
 	defer c.mu.Unlock()
 	switch u.method {
 	case basicAck:
-		return links.Frame{Kind: links.FrameAccept, Status: links.Yes, Items: c.on(u.channel).published.settle(u.settles())}
+		return links.Frame{Kind: links.FrameAccept, Status: links.Yes, Items: c.on(u.channel).published.settle(u.settlement())}
 	case basicNack:
-		return links.Frame{Kind: links.FrameAccept, Status: "nack", Items: c.on(u.channel).published.settle(u.settles())}
+		return links.Frame{Kind: links.FrameAccept, Status: "nack", Items: c.on(u.channel).published.settle(u.settlement())}
 	case basicReturn:
 		return links.Frame{Kind: FrameReturn, Items: itemsOf(itemOf(u))}
 	case basicDeliver, basicGetOK:
@@ -108,12 +108,11 @@ func (c *conversation) on(number uint16) *channel {
 	return ch
 }
 
-// maxUnsettled is how many unsettled messages of one channel and direction are
-// remembered; the oldest is forgotten. Deliveries without acknowledgement are
-// never settled.
+// maxUnsettled bounds the unsettled messages per channel and direction; the
+// oldest is dropped. Deliveries without acknowledgement are never settled.
 const maxUnsettled = 1 << 14
 
-// numbered are messages in the order of their numbers, until they are settled.
+// numbered holds unsettled messages in the order of their numbers.
 type numbered struct {
 	last uint64
 	open []numberedItem
@@ -124,21 +123,21 @@ type numberedItem struct {
 	item   evidence.FrameItem
 }
 
-// add notes a message. A number that is not the next greater one comes from a
-// peer that does not count: it is not remembered.
+// add appends a message. A number that does not increase is a peer's mistake
+// and ignored.
 func (n *numbered) add(number uint64, item evidence.FrameItem) {
 	if number <= n.last {
 		return
 	}
 	n.last = number
 	if len(n.open) == maxUnsettled {
-		n.open = slices.Delete(n.open, 0, maxUnsettled/2) // seldom, for a memmove each time
+		n.open = slices.Delete(n.open, 0, maxUnsettled/2) // amortises the memmove
 	}
 	n.open = append(n.open, numberedItem{number, item})
 }
 
-// settle gives the message of this number, or with multiple all up to it
-// (0 is all), and forgets them. A message without an envelope is not listed.
+// settle removes and returns the message of this number, or with multiple all
+// up to it (0 for all). Messages without an envelope are not listed.
 func (n *numbered) settle(number uint64, multiple bool) (items []evidence.FrameItem) {
 	begin, end := 0, len(n.open)
 	if !multiple || number != 0 {
@@ -160,7 +159,7 @@ func (n *numbered) settle(number uint64, multiple bool) (items []evidence.FrameI
 	return items
 }
 
-// itemOf reads the identities of a message.
+// itemOf returns the identities of a message.
 func itemOf(u *unit) evidence.FrameItem {
 	item := evidence.FrameItem{MessageID: messageID(u.header)}
 	payload := []byte(nil)
@@ -182,19 +181,19 @@ func itemsOf(item evidence.FrameItem) []evidence.FrameItem {
 	return []evidence.FrameItem{item}
 }
 
-// settles reads the arguments of basic.ack, basic.nack and basic.reject:
-// delivery-tag, and a bit that is multiple (of reject: requeue).
-func (u *unit) settles() (number uint64, multiple bool) {
+// settlement parses basic.ack, basic.nack and basic.reject: delivery-tag, then
+// a bit that is multiple (for reject, requeue).
+func (u *unit) settlement() (number uint64, multiple bool) {
 	if len(u.arguments) < 9 {
 		return 0, false
 	}
 	return binary.BigEndian.Uint64(u.arguments), u.arguments[8]&1 != 0
 }
 
-// deliveryTag of basic.deliver and basic.get-ok.
+// deliveryTag parses that of basic.deliver and basic.get-ok.
 func (u *unit) deliveryTag() (uint64, bool) {
 	rest := u.arguments
-	if u.method == basicDeliver { // the consumer-tag stands before it
+	if u.method == basicDeliver { // the consumer-tag precedes it
 		var ok bool
 		if _, rest, ok = shortString(rest); !ok {
 			return 0, false

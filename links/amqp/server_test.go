@@ -15,8 +15,6 @@ import (
 	"github.com/custodymq/custody/systems/systemtest"
 )
 
-// Tests with the real server.
-
 var record = flag.Bool("record", false, "record the dialogue with the real server in testdata anew")
 
 func TestServer(t *testing.T) {
@@ -32,7 +30,7 @@ func TestServer(t *testing.T) {
 	}
 }
 
-// rig is a real client that reaches a real server over a link.
+// rig is a real client connected to a real server through a link.
 type rig struct {
 	*linktest.Rig
 	server  string
@@ -105,7 +103,7 @@ func (r *rig) dialogue() {
 	t := r.T
 	t.Helper()
 	r.declare(r.queue+"-full", client.Table{"x-max-length": 0, "x-overflow": "reject-publish"})
-	r.publish(r.queue, "0", "before confirms") // nil: no confirm will come
+	r.publish(r.queue, "0", "before confirms") // nil: no confirm is expected
 	r.Must(r.channel.Confirm(false))
 	r.confirmed(r.publish(r.queue, "1", "body"), true)
 	r.confirmed(r.publish(r.queue, "2", ""), true)

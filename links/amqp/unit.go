@@ -8,13 +8,13 @@ import (
 	"github.com/custodymq/custody/links"
 )
 
-// unit is one method with its content, or a heartbeat, or a protocol header.
-// Its slices are parts of the buffer.
+// unit is one method with its content, a heartbeat, or a protocol header. Its
+// slices alias the buffer.
 type unit struct {
 	channel   uint16
-	method    uint32 // class<<16 | method; 0 for what is no method
+	method    uint32 // class<<16 | method; 0 if not a method
 	arguments []byte // of the method
-	header    []byte // payload of the content header, if the method has content
+	header    []byte // payload of the content header, if there is one
 	body      [][]byte
 }
 
@@ -31,14 +31,14 @@ const (
 	frameEnd  = 0xCE
 )
 
-// protocolHeader is what a connection begins with, and what a broker that
-// speaks another version answers (section 4.2.2); four bytes of version follow.
+// protocolHeader begins a connection, and a broker's answer to an unsupported
+// version (section 4.2.2); four bytes of version follow.
 var protocolHeader = []byte("AMQP")
 
-// withContent are the methods that a content header and bodies follow.
+// withContent lists the methods followed by a content header and bodies.
 var withContent = map[uint32]bool{basicPublish: true, basicReturn: true, basicDeliver: true, basicGetOK: true}
 
-// cut reads the unit that begins buf; n is 0 while it is incomplete.
+// cut parses the unit at the start of buf; n is 0 if it is incomplete.
 func cut(buf []byte) (u unit, n int, err error) {
 	if head := buf[:min(len(buf), len(protocolHeader))]; bytes.HasPrefix(protocolHeader, head) {
 		if n = len(protocolHeader) + 4; len(buf) < n {
@@ -54,7 +54,7 @@ func cut(buf []byte) (u unit, n int, err error) {
 	case f.kind == typeHeartbeat:
 		return u, n, nil
 	case f.kind != typeMethod || len(f.payload) < 4:
-		return u, 0, fmt.Errorf("amqp: a frame of type %d with %d bytes where a method begins", f.kind, len(f.payload))
+		return u, 0, fmt.Errorf("amqp: a frame of type %d with %d bytes instead of a method", f.kind, len(f.payload))
 	}
 	u.channel, u.method, u.arguments = f.channel, binary.BigEndian.Uint32(f.payload), f.payload[4:]
 	if !withContent[u.method] {
@@ -67,7 +67,7 @@ func cut(buf []byte) (u unit, n int, err error) {
 	return u, n + length, nil
 }
 
-// content reads the frames of a method's content; n is 0 while they are incomplete.
+// content parses the frames of a method's content; n is 0 if incomplete.
 func (u *unit) content(buf []byte) (n int, err error) {
 	for missing := uint64(0); u.header == nil || missing > 0; {
 		f, length, err := cutFrame(buf[n:])
@@ -96,14 +96,14 @@ func (u *unit) content(buf []byte) (n int, err error) {
 	return n, nil
 }
 
-// frame of the wire.
+// frame is a frame on the wire.
 type frame struct {
 	kind    byte
 	channel uint16
 	payload []byte
 }
 
-// cutFrame reads the frame that begins buf; n is 0 while it is incomplete.
+// cutFrame parses the frame at the start of buf; n is 0 if it is incomplete.
 func cutFrame(buf []byte) (f frame, n int, err error) {
 	if len(buf) == 0 {
 		return f, 0, nil
@@ -135,8 +135,8 @@ func cutFrame(buf []byte) (f frame, n int, err error) {
 // contentHead is class, weight, body size and property flags.
 const contentHead = 14
 
-// Property flags of class basic (section 4.2.6.1), highest bit first, that
-// stand before the message-id.
+// Property flags of class basic before message-id (section 4.2.6.1), highest
+// bit first.
 const (
 	flagContentType     = 1 << 15
 	flagContentEncoding = 1 << 14
@@ -149,7 +149,7 @@ const (
 	flagMessageID       = 1 << 7
 )
 
-// messageID reads the message-id property of a content header; "" without one.
+// messageID returns the message-id property of a content header, or "".
 func messageID(header []byte) string {
 	flags := binary.BigEndian.Uint16(header[contentHead-2:])
 	if flags&flagMessageID == 0 {

@@ -5,15 +5,15 @@ import (
 	"hash/crc32"
 )
 
-// batch is one record batch, the unit in which Kafka stores and carries
-// messages (https://kafka.apache.org/documentation/#recordbatch).
+// batch is a record batch, the unit in which Kafka stores and sends messages
+// (https://kafka.apache.org/documentation/#recordbatch).
 type batch []byte
 
-// Where the fields of a batch stand.
+// Field offsets.
 const (
-	batchLength     = 8 // int32, of all that follows it
+	batchLength     = 8 // int32: length of what follows
 	batchMagic      = 16
-	batchChecksum   = 17 // CRC-32C of all that follows it
+	batchChecksum   = 17 // CRC-32C of what follows
 	batchAttributes = 21
 	batchProducer   = 43 // int64
 	batchCount      = 57
@@ -26,8 +26,8 @@ const (
 	control       = 0x20
 )
 
-// batchAt reads the batch that begins b; not ok where none of today's format
-// does, or only a part.
+// batchAt returns the batch at the start of b; ok is false if it is incomplete
+// or of an old format.
 func batchAt(b []byte) (batch, bool) {
 	if len(b) < batchRecords || b[batchMagic] != 2 {
 		return nil, false
@@ -53,9 +53,8 @@ func (b batch) checksum() uint32 {
 	return crc32.Checksum(b[batchAttributes:], crc32.MakeTable(crc32.Castagnoli))
 }
 
-// records yields the offset and the value of each message, which share the
-// batch's memory. A compressed batch yields none, and neither do the marks of
-// a transaction.
+// records yields offset and value of each message, aliasing the batch.
+// Compressed and control batches yield none.
 func (b batch) records(yield func(offset int64, value []byte) bool) {
 	if b.is(compressed | control) {
 		return
@@ -75,7 +74,8 @@ func (b batch) records(yield func(offset int64, value []byte) bool) {
 	}
 }
 
-// readRecord reads attributes, timestamp, offset, key and value; headers follow.
+// readRecord parses attributes, timestamp, offset, key and value, before the
+// headers.
 func readRecord(b []byte) (delta int64, value []byte, ok bool) {
 	if len(b) == 0 {
 		return 0, nil, false
@@ -102,7 +102,7 @@ func varint(b []byte) (v int64, rest []byte, ok bool) {
 	return v, b[n:], true
 }
 
-// varbytes reads bytes with their length before them; -1 is none at all.
+// varbytes parses length-prefixed bytes; length -1 is null.
 func varbytes(b []byte) (v, rest []byte, ok bool) {
 	length, b, ok := varint(b)
 	if !ok || length > int64(len(b)) {
@@ -114,16 +114,16 @@ func varbytes(b []byte) (v, rest []byte, ok bool) {
 	return b[:length:length], b[length:], true
 }
 
-// abort is a transaction of a producer that was aborted: its messages are left
-// out from its first offset up to the mark of its end.
+// abort is an aborted transaction: its producer's messages are skipped from the
+// first offset to its control record.
 type abort struct{ producer, first int64 }
 
-// recordsOf yields the messages of a record set but those of aborted
-// transactions, which come in the order of their beginnings; a batch cut off at
-// its end, as a broker sends it where its limit is reached, ends it.
+// recordsOf yields the messages of a record set, without those of aborted
+// transactions (sorted by first offset). It ends at a truncated batch, which
+// brokers send at the size limit.
 func recordsOf(set []byte, aborted []abort) func(yield func(offset int64, value []byte) bool) {
 	return func(yield func(offset int64, value []byte) bool) {
-		out := make(map[int64]bool) // producers whose messages are left out
+		out := make(map[int64]bool) // producers being skipped
 		for {
 			b, ok := batchAt(set)
 			if !ok {
@@ -135,7 +135,7 @@ func recordsOf(set []byte, aborted []abort) func(yield func(offset int64, value 
 				aborted = aborted[1:]
 			}
 			switch {
-			case b.is(control): // the end of a transaction, whichever
+			case b.is(control): // a commit or abort marker
 				delete(out, b.producer())
 				continue
 			case b.is(transactional) && out[b.producer()]:

@@ -16,23 +16,23 @@ import (
 	"github.com/custodymq/custody/links"
 )
 
-// conn understands the two directions of one connection. Requests are read by
-// one goroutine and responses by another; what they share is in asked.
+// conn interprets both directions of a connection. Requests and responses are
+// read by one goroutine each; they share asked.
 type conn struct {
 	shared *shared
 	index  *links.Index
-	asked  *links.Pending[int32, question]
-	from   positions // of the fetch session, as the last Fetch left it
+	asked  *links.Pending[int32, pendingRequest]
+	from   positions // of the fetch session, after the last Fetch
 }
 
-// positions are the offsets from which a Fetch asks for each partition. A
-// broker answers with whole batches, which may begin earlier.
-type positions map[place]int64
+// positions are a Fetch's offsets by partition. A broker answers with whole
+// batches, which may begin earlier.
+type positions map[topicPartition]int64
 
-// maxPositions bounds the partitions of a fetch session.
+// maxPositions bounds a fetch session's partitions.
 const maxPositions = 1 << 12
 
-// The acknowledgements of share groups (KIP-932); 0 is a gap: no message.
+// Acknowledgement types of share groups (KIP-932); 0 is a gap.
 const (
 	shareAccept  = 1
 	shareRelease = 2
@@ -40,7 +40,7 @@ const (
 	shareRenew   = 4
 )
 
-// shareKinds in the order in which they name a request that holds several.
+// shareKinds by precedence: a request with several types gets the first.
 var shareKinds = []struct {
 	acknowledgement int8
 	kind, answer    string
@@ -51,7 +51,7 @@ var shareKinds = []struct {
 	{shareRenew, FrameRenew, links.FrameNackConfirm},
 }
 
-// request understands what a client sends.
+// request interprets a client's request.
 func (c *conn) request(frame []byte) (links.Frame, error) {
 	key, version, correlation, client, body, err := requestHead(frame)
 	if err != nil {
@@ -59,16 +59,16 @@ func (c *conn) request(frame []byte) (links.Frame, error) {
 	}
 	request := kmsg.RequestForKey(key)
 	if request == nil || version < 0 {
-		return links.Frame{}, fmt.Errorf("kafka: no request %d of version %d", key, version)
+		return links.Frame{}, fmt.Errorf("kafka: unknown request %d of version %d", key, version)
 	}
 	request.SetVersion(version)
-	q := question{request: request, session: client}
+	q := pendingRequest{request: request, session: client}
 	if !understood(request) {
 		c.asked.Add(correlation, q)
 		return links.Frame{}, nil
 	}
 	if version > request.MaxVersion() {
-		return links.Frame{}, fmt.Errorf("kafka: %s in version %d, %d is the newest that is understood", kmsg.NameForKey(key), version, request.MaxVersion())
+		return links.Frame{}, fmt.Errorf("kafka: %s in version %d, newer than the supported %d", kmsg.NameForKey(key), version, request.MaxVersion())
 	}
 	if request.IsFlexible() {
 		if body, err = skipTags(body); err != nil {
@@ -76,14 +76,14 @@ func (c *conn) request(frame []byte) (links.Frame, error) {
 		}
 	}
 	if err := request.ReadFrom(body); err != nil {
-		return links.Frame{}, fmt.Errorf("kafka: read a %s: %w", kmsg.NameForKey(key), err)
+		return links.Frame{}, fmt.Errorf("kafka: parse %s: %w", kmsg.NameForKey(key), err)
 	}
-	kind, err := c.asks(&q)
+	kind, err := c.classify(&q)
 	if err != nil {
 		return links.Frame{}, err
 	}
 	if produce, ok := request.(*kmsg.ProduceRequest); !ok || produce.Acks != 0 {
-		// The body would keep the relay's buffer alive, which is used again.
+		// The body would retain the relay's buffer, which is reused.
 		q.request = kmsg.RequestForKey(key)
 		q.request.SetVersion(version)
 		c.asked.Add(correlation, q)
@@ -91,8 +91,8 @@ func (c *conn) request(frame []byte) (links.Frame, error) {
 	return links.Frame{Kind: kind, Items: q.items}, nil
 }
 
-// understood are the requests whose bodies are read, for themselves or for
-// their answers.
+// understood reports whether a request's body is needed, for itself or for its
+// answer.
 func understood(r kmsg.Request) bool {
 	switch r.(type) {
 	case *kmsg.ProduceRequest, *kmsg.FetchRequest, *kmsg.MetadataRequest, *kmsg.OffsetCommitRequest,
@@ -103,8 +103,8 @@ func understood(r kmsg.Request) bool {
 	return false
 }
 
-// asks gives a request's kind, and notes in q what its answer will be about.
-func (c *conn) asks(q *question) (kind string, err error) {
+// classify returns a request's kind, and fills in q for its answer.
+func (c *conn) classify(q *pendingRequest) (kind string, err error) {
 	switch r := q.request.(type) {
 	case *kmsg.ProduceRequest:
 		q.kind = links.FrameAccept
@@ -119,7 +119,7 @@ func (c *conn) asks(q *question) (kind string, err error) {
 		}
 		return "", nil
 	case *kmsg.EndTxnRequest:
-		return c.ends(r, q), nil
+		return c.endTxn(r, q), nil
 	case *kmsg.FetchRequest:
 		q.kind = links.FrameDeliver
 		q.from, err = c.position(r)
@@ -138,20 +138,20 @@ func (c *conn) asks(q *question) (kind string, err error) {
 		return q.heartbeat(r.MemberEpoch), nil
 	case *kmsg.ShareFetchRequest:
 		q.kind = links.FrameDeliver
-		kind, err = c.settles(q, shareFetchBatches(r))
+		kind, err = c.readAcks(q, shareFetchBatches(r))
 		if kind == "" {
 			kind = FrameFetch
 		}
 		return kind, err
 	case *kmsg.ShareAcknowledgeRequest:
-		return c.settles(q, shareAcknowledgeBatches(r))
+		return c.readAcks(q, shareAcknowledgeBatches(r))
 	}
 	return "", nil
 }
 
-// heartbeat of a group with the coordinator's protocol: epoch 0 joins, a
+// heartbeat classifies one of a group with the new protocol: epoch 0 joins, a
 // negative one leaves.
-func (q *question) heartbeat(epoch int32) string {
+func (q *pendingRequest) heartbeat(epoch int32) string {
 	switch {
 	case epoch == 0:
 		q.kind = links.FrameSubscribed
@@ -163,12 +163,12 @@ func (q *question) heartbeat(epoch int32) string {
 	return ""
 }
 
-func (c *conn) produced(r *kmsg.ProduceRequest, q *question) {
-	q.sent = make(map[place][]sent)
+func (c *conn) produced(r *kmsg.ProduceRequest, q *pendingRequest) {
+	q.sent = make(map[topicPartition][]sent)
 	for i := range r.Topics {
 		t := &r.Topics[i]
 		for j := range t.Partitions {
-			at := place{c.shared.topic(t.Topic, t.TopicID), t.Partitions[j].Partition}
+			at := topicPartition{c.shared.topic(t.Topic, t.TopicID), t.Partitions[j].Partition}
 			for delta, value := range recordsOf(t.Partitions[j].Records, nil) {
 				item := ofPayload(value)
 				q.sent[at] = append(q.sent[at], sent{delta, item})
@@ -178,9 +178,9 @@ func (c *conn) produced(r *kmsg.ProduceRequest, q *question) {
 	}
 }
 
-// ends lists what a transaction has stored. The publisher's answer hangs on the
-// answer to this request, so that it is the accept.
-func (c *conn) ends(r *kmsg.EndTxnRequest, q *question) string {
+// endTxn lists what a transaction stored. Publishes are accepted by the answer
+// to this request.
+func (c *conn) endTxn(r *kmsg.EndTxnRequest, q *pendingRequest) string {
 	q.txn = c.shared.transaction(r.TransactionalID)
 	q.items = q.txn.open()
 	if !r.Commit {
@@ -191,8 +191,8 @@ func (c *conn) ends(r *kmsg.EndTxnRequest, q *question) string {
 	return FrameCommit
 }
 
-// position follows a fetch session (KIP-227): epoch 0 begins one, a negative
-// one is none, and any other request tells only what is new.
+// position tracks a fetch session (KIP-227): epoch 0 begins one, a negative one
+// is none, any other request is incremental.
 func (c *conn) position(r *kmsg.FetchRequest) (positions, error) {
 	from := make(positions)
 	if r.SessionEpoch > 0 {
@@ -201,13 +201,13 @@ func (c *conn) position(r *kmsg.FetchRequest) (positions, error) {
 	for i := range r.ForgottenTopics {
 		t := &r.ForgottenTopics[i]
 		for _, partition := range t.Partitions {
-			delete(from, place{c.shared.topic(t.Topic, t.TopicID), partition})
+			delete(from, topicPartition{c.shared.topic(t.Topic, t.TopicID), partition})
 		}
 	}
 	for i := range r.Topics {
 		t := &r.Topics[i]
 		for j := range t.Partitions {
-			from[place{c.shared.topic(t.Topic, t.TopicID), t.Partitions[j].Partition}] = t.Partitions[j].FetchOffset
+			from[topicPartition{c.shared.topic(t.Topic, t.TopicID), t.Partitions[j].Partition}] = t.Partitions[j].FetchOffset
 		}
 	}
 	if len(from) > maxPositions {
@@ -217,15 +217,15 @@ func (c *conn) position(r *kmsg.FetchRequest) (positions, error) {
 	return from, nil
 }
 
-// commits lists what a commit acknowledges: all that its session was given
-// before the offset and has not committed yet. One of nothing new has no kind.
-func (c *conn) commits(r *kmsg.OffsetCommitRequest, q *question) string {
+// commits lists what a commit acknowledges: all that its session received
+// before the offset and has not committed. With nothing new it has no kind.
+func (c *conn) commits(r *kmsg.OffsetCommitRequest, q *pendingRequest) string {
 	given := c.shared.session(q.session)
 	for i := range r.Topics {
 		t := &r.Topics[i]
 		for j := range t.Partitions {
 			p := &t.Partitions[j]
-			q.items = append(q.items, given.committed(place{c.shared.topic(t.Topic, t.TopicID), p.Partition}, p.Offset)...)
+			q.items = append(q.items, given.committed(topicPartition{c.shared.topic(t.Topic, t.TopicID), p.Partition}, p.Offset)...)
 		}
 	}
 	if len(q.items) == 0 {
@@ -235,8 +235,8 @@ func (c *conn) commits(r *kmsg.OffsetCommitRequest, q *question) string {
 	return links.FrameAck
 }
 
-// shareBatch is a run of offsets with their acknowledgements: one for each, or
-// one for all.
+// shareBatch is a range of offsets with one acknowledgement type each, or one
+// for all.
 type shareBatch struct {
 	topic       [16]byte
 	partition   int32
@@ -268,21 +268,20 @@ func shareAcknowledgeBatches(r *kmsg.ShareAcknowledgeRequest) (all []shareBatch)
 	return all
 }
 
-// maxSettled bounds the messages that one request of a share group settles.
+// maxSettled bounds the messages settled by one share group request.
 const maxSettled = 1 << 12
 
-// settles reads the acknowledgements of a share group. A request that settles
-// in several ways is named by the first of shareKinds, and lists the messages
-// of that one only.
-func (c *conn) settles(q *question, batches []shareBatch) (kind string, err error) {
+// readAcks parses share group acknowledgements. With several types, the first
+// of shareKinds names the request, which lists those messages only.
+func (c *conn) readAcks(q *pendingRequest, batches []shareBatch) (kind string, err error) {
 	settled := make(map[int8][]evidence.FrameItem)
 	count := int64(0)
 	for _, b := range batches {
 		if b.first < 0 || b.last < b.first || b.last-b.first >= maxSettled-count {
-			return "", fmt.Errorf("kafka: acknowledgements of the offsets %d to %d: %d at once are the most", b.first, b.last, maxSettled)
+			return "", fmt.Errorf("kafka: acknowledgements of the offsets %d to %d: more than %d at once", b.first, b.last, maxSettled)
 		}
 		count += b.last - b.first + 1
-		at := place{c.shared.topic("", b.topic), b.partition}
+		at := topicPartition{c.shared.topic("", b.topic), b.partition}
 		for offset := b.first; offset <= b.last && len(b.types) > 0; offset++ {
 			t := b.types[min(offset-b.first, int64(len(b.types)-1))]
 			settled[t] = append(settled[t], c.index.Find(at.at(offset)))
@@ -297,7 +296,7 @@ func (c *conn) settles(q *question, batches []shareBatch) (kind string, err erro
 	return "", nil
 }
 
-// response understands what a broker sends.
+// response interprets a broker's response.
 func (c *conn) response(frame []byte) (links.Frame, error) {
 	if len(frame) < 4 {
 		return links.Frame{}, errShort
@@ -305,7 +304,7 @@ func (c *conn) response(frame []byte) (links.Frame, error) {
 	correlation, body := int32(binary.BigEndian.Uint32(frame)), frame[4:]
 	q, known := c.asked.Lookup(correlation)
 	if !known {
-		return links.Frame{}, fmt.Errorf("kafka: an answer to request %d, which nobody sent", correlation)
+		return links.Frame{}, fmt.Errorf("kafka: an answer to unknown request %d", correlation)
 	}
 	if !understood(q.request) {
 		return links.Frame{}, nil
@@ -318,12 +317,12 @@ func (c *conn) response(frame []byte) (links.Frame, error) {
 		}
 	}
 	if err := response.ReadFrom(body); err != nil {
-		return links.Frame{}, fmt.Errorf("kafka: read the answer to a %s: %w", kmsg.NameForKey(q.request.Key()), err)
+		return links.Frame{}, fmt.Errorf("kafka: parse the answer to %s: %w", kmsg.NameForKey(q.request.Key()), err)
 	}
 	return c.answers(q, response), nil
 }
 
-func (c *conn) answers(q question, response kmsg.Response) links.Frame {
+func (c *conn) answers(q pendingRequest, response kmsg.Response) links.Frame {
 	f := links.Frame{Kind: q.kind, Items: q.items}
 	switch r := response.(type) {
 	case *kmsg.MetadataResponse:
@@ -335,10 +334,10 @@ func (c *conn) answers(q question, response kmsg.Response) links.Frame {
 		}
 	case *kmsg.InitProducerIDResponse:
 		if q.txn != nil && r.ErrorCode == 0 {
-			q.txn.ended() // the broker aborts what an earlier session has left open
+			q.txn.ended() // the broker aborts an open transaction of the previous session
 		}
 	case *kmsg.EndTxnResponse:
-		if f.Status = worst("", r.ErrorCode); f.Status == links.Yes {
+		if f.Status = worseStatus("", r.ErrorCode); f.Status == links.Yes {
 			q.txn.ended()
 		}
 	case *kmsg.FetchResponse:
@@ -346,24 +345,24 @@ func (c *conn) answers(q question, response kmsg.Response) links.Frame {
 	case *kmsg.OffsetCommitResponse:
 		for i := range r.Topics {
 			for j := range r.Topics[i].Partitions {
-				f.Status = worst(f.Status, r.Topics[i].Partitions[j].ErrorCode)
+				f.Status = worseStatus(f.Status, r.Topics[i].Partitions[j].ErrorCode)
 			}
 		}
 	case *kmsg.JoinGroupResponse:
-		f.Status = worst("", r.ErrorCode)
+		f.Status = worseStatus("", r.ErrorCode)
 	case *kmsg.LeaveGroupResponse:
-		f.Status = worst("", r.ErrorCode)
+		f.Status = worseStatus("", r.ErrorCode)
 	case *kmsg.ConsumerGroupHeartbeatResponse:
-		f.Status = worst("", r.ErrorCode)
+		f.Status = worseStatus("", r.ErrorCode)
 	case *kmsg.ShareGroupHeartbeatResponse:
-		f.Status = worst("", r.ErrorCode)
+		f.Status = worseStatus("", r.ErrorCode)
 	case *kmsg.ShareFetchResponse:
 		return c.shareFetched(q, r)
 	case *kmsg.ShareAcknowledgeResponse:
-		f.Status = worst("", r.ErrorCode)
+		f.Status = worseStatus("", r.ErrorCode)
 		for i := range r.Topics {
 			for j := range r.Topics[i].Partitions {
-				f.Status = worst(f.Status, r.Topics[i].Partitions[j].ErrorCode)
+				f.Status = worseStatus(f.Status, r.Topics[i].Partitions[j].ErrorCode)
 			}
 		}
 	}
@@ -373,8 +372,8 @@ func (c *conn) answers(q question, response kmsg.Response) links.Frame {
 	return f
 }
 
-// worst is what an answer says once one more part of it has said this.
-func worst(says string, code int16) string {
+// worseStatus combines an answer's status with one more of its parts.
+func worseStatus(says string, code int16) string {
 	if code == 0 {
 		if says == "" {
 			return links.Yes
@@ -388,19 +387,20 @@ func worst(says string, code int16) string {
 	return fmt.Sprintf("ERROR_%d", code)
 }
 
-// stored reads where the messages of a Produce came to stand.
-func (c *conn) stored(q question, r *kmsg.ProduceResponse) (items []evidence.FrameItem, says string) {
+// stored lists the messages of a Produce with their offsets.
+func (c *conn) stored(q pendingRequest, r *kmsg.ProduceResponse) (items []evidence.FrameItem, says string) {
 	for i := range r.Topics {
 		t := &r.Topics[i]
 		for j := range t.Partitions {
 			p := &t.Partitions[j]
-			says = worst(says, p.ErrorCode)
-			at := place{c.shared.topic(t.Topic, t.TopicID), p.Partition}
+			says = worseStatus(says, p.ErrorCode)
+			at := topicPartition{c.shared.topic(t.Topic, t.TopicID), p.Partition}
 			for _, m := range q.sent[at] {
 				item := m.item
 				if p.ErrorCode == 0 && p.BaseOffset >= 0 {
 					item.MessageID = at.at(p.BaseOffset + m.delta)
-					// A known ID names an earlier try, whose payload is stored.
+					// A known ID is a deduplicated retry: the first payload is
+					// stored.
 					if c.index.Find(item.MessageID).PublishID == "" {
 						c.index.Learn(item)
 					}
@@ -412,16 +412,15 @@ func (c *conn) stored(q question, r *kmsg.ProduceResponse) (items []evidence.Fra
 	return items, says
 }
 
-// fetched lists the messages that a consumer was given: from the offset that it
-// asked for on.
-func (c *conn) fetched(q question, r *kmsg.FetchResponse) links.Frame {
+// fetched lists the messages delivered, from the requested offset on.
+func (c *conn) fetched(q pendingRequest, r *kmsg.FetchResponse) links.Frame {
 	given := c.shared.session(q.session)
 	var items []evidence.FrameItem
 	for i := range r.Topics {
 		t := &r.Topics[i]
 		for j := range t.Partitions {
 			p := &t.Partitions[j]
-			at := place{c.shared.topic(t.Topic, t.TopicID), p.Partition}
+			at := topicPartition{c.shared.topic(t.Topic, t.TopicID), p.Partition}
 			for offset, value := range recordsOf(p.RecordBatches, aborted(p.AbortedTransactions)) {
 				if offset >= q.from[at] {
 					item := c.given(at, offset, value)
@@ -434,8 +433,8 @@ func (c *conn) fetched(q question, r *kmsg.FetchResponse) links.Frame {
 	return delivery(items)
 }
 
-// aborted gives the transactions that a client which reads what is committed
-// leaves out, in the order of their beginnings.
+// aborted returns the aborted transactions that a read-committed client skips,
+// sorted by first offset.
 func aborted(told []kmsg.FetchResponseTopicPartitionAbortedTransaction) []abort {
 	var all []abort
 	for i := range told {
@@ -447,21 +446,21 @@ func aborted(told []kmsg.FetchResponseTopicPartitionAbortedTransaction) []abort 
 
 func delivery(items []evidence.FrameItem) links.Frame {
 	if len(items) == 0 {
-		return links.Frame{} // a long poll that ended
+		return links.Frame{} // an empty long poll
 	}
 	return links.Frame{Kind: links.FrameDeliver, Items: items}
 }
 
-// shareFetched lists the messages that a member of a share group acquired; an
-// answer without any confirms the acknowledgements of its request.
-func (c *conn) shareFetched(q question, r *kmsg.ShareFetchResponse) links.Frame {
-	says := worst("", r.ErrorCode)
+// shareFetched lists the messages a share group member acquired; without any,
+// the response confirms the request's acknowledgements.
+func (c *conn) shareFetched(q pendingRequest, r *kmsg.ShareFetchResponse) links.Frame {
+	says := worseStatus("", r.ErrorCode)
 	var items []evidence.FrameItem
 	for i := range r.Topics {
 		for j := range r.Topics[i].Partitions {
 			p := &r.Topics[i].Partitions[j]
-			says = worst(says, p.AcknowledgeErrorCode)
-			at := place{c.shared.topic("", r.Topics[i].TopicID), p.Partition}
+			says = worseStatus(says, p.AcknowledgeErrorCode)
+			at := topicPartition{c.shared.topic("", r.Topics[i].TopicID), p.Partition}
 			for offset, value := range recordsOf(p.Records, nil) {
 				if acquired(p, offset) {
 					items = append(items, c.given(at, offset, value))
@@ -475,15 +474,15 @@ func (c *conn) shareFetched(q question, r *kmsg.ShareFetchResponse) links.Frame 
 	return delivery(items)
 }
 
-// acquired looks an offset up among the ranges of an answer, which are in order.
+// acquired looks up an offset in the sorted ranges of a response.
 func acquired(p *kmsg.ShareFetchResponseTopicPartition, offset int64) bool {
 	ranges := p.AcquiredRecords
 	i := sort.Search(len(ranges), func(i int) bool { return ranges[i].LastOffset >= offset })
 	return i < len(ranges) && ranges[i].FirstOffset <= offset
 }
 
-// given is a message on its way to a consumer.
-func (c *conn) given(at place, offset int64, value []byte) evidence.FrameItem {
+// given is a message delivered to a consumer.
+func (c *conn) given(at topicPartition, offset int64, value []byte) evidence.FrameItem {
 	item := ofPayload(value)
 	item.MessageID = at.at(offset)
 	c.index.Learn(item)

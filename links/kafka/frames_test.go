@@ -17,7 +17,8 @@ import (
 
 func protocol() links.Protocol { return kafka.New() }
 
-// captures are dialogues of TestRecord; testdata/*.txt says what each frame means.
+// captures are dialogues of TestRecord; testdata/*.txt gives the meaning of
+// each frame.
 var captures = []string{"classic", "consumer", "share", "transactions"}
 
 func captured(t testing.TB, name string) linktest.Capture {
@@ -25,19 +26,19 @@ func captured(t testing.TB, name string) linktest.Capture {
 	return linktest.Read(t, "testdata/"+name+".capture")
 }
 
-// told is what the frames of a capture mean, a line for each that has a kind.
+// told summarises a capture, one line per frame with a kind.
 func told(t *testing.T, c linktest.Capture) string {
 	t.Helper()
 	var out strings.Builder
 	for _, f := range c.Understood(t, protocol()) {
 		if f.Kind != "" {
-			out.WriteString(linktest.Told(f) + "\n")
+			out.WriteString(linktest.Summary(f) + "\n")
 		}
 	}
 	return out.String()
 }
 
-// meant is what the frames of a capture shall mean.
+// meant is the expected summary.
 func meant(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile("testdata/" + name + ".txt")
@@ -90,11 +91,12 @@ func TestCorruptKeepsFramesWellFormed(t *testing.T) {
 			if err != nil || len(raw) != len(f.Raw) || bytes.Equal(raw, f.Raw) {
 				t.Fatalf("%s: %v", f.Kind, err)
 			}
-			// The same messages are in it, for the body was altered only.
+			// It still lists the same messages, because only the body was
+			// altered.
 			c[i].Bytes = raw
 			corrupted++
 		}
-		// Order 3 has no body, so that its business ID was altered.
+		// Order 3 has no body, so its business ID was altered.
 		if got := told(t, c); corrupted == 0 || strings.ReplaceAll(got, "order-x/p1-3-1", "order-3/p1-3-1") != meant(t, name) {
 			t.Errorf("%s: got\n%s", name, got)
 		}
@@ -104,7 +106,7 @@ func TestCorruptKeepsFramesWellFormed(t *testing.T) {
 	}
 }
 
-// frame is a request with its header and its length.
+// frame is a request with header and length.
 func frame(r kmsg.Request, correlation int32) []byte {
 	f := kmsg.NewRequestFormatter(kmsg.FormatterClientID("c1#1"))
 	return f.AppendRequest(nil, r, correlation)
@@ -138,8 +140,8 @@ func TestBadStreamsAreRefused(t *testing.T) {
 	}
 }
 
-// A peer that announces as many elements as it may makes no more room than a
-// small multiple of what it sent.
+// Announcing many elements must not allocate more than a small multiple of the
+// bytes sent.
 func TestHostileCountsAllocateLittle(t *testing.T) {
 	const size = 1 << 20
 	body := make([]byte, size)
@@ -153,12 +155,12 @@ func TestHostileCountsAllocateLittle(t *testing.T) {
 	runtime.ReadMemStats(&before)
 	_, n, err := toBroker.Next(b)
 	runtime.ReadMemStats(&after)
-	if grown := after.TotalAlloc - before.TotalAlloc; grown > 65*size { // 128 bytes for each element of two, and what the machine adds
+	if grown := after.TotalAlloc - before.TotalAlloc; grown > 65*size { // 128 bytes for each two-byte element, plus overhead
 		t.Errorf("%d bytes allocated for %d (n %d, %v)", grown, len(b), n, err)
 	}
 }
 
-// A commit acknowledges what its own session was given, whoever else was given
+// A commit acknowledges what its own session received, even if others received
 // the same.
 func TestCommitIsOfItsSession(t *testing.T) {
 	acks := map[string]int{}

@@ -1,6 +1,6 @@
 // Package kafka observes the Kafka wire protocol
 // (https://kafka.apache.org/protocol): every request and response is a frame,
-// and those that carry messages or settle them say which.
+// and those that carry or settle messages list them.
 package kafka
 
 import (
@@ -16,16 +16,16 @@ import (
 	"github.com/custodymq/custody/links"
 )
 
-// Protocol of links to a Kafka broker: one value for all links of an instance,
-// for what a frame means is partly told on other connections (see shared). Make
-// it with New. Safe for concurrent use.
+// Protocol is for links to a Kafka broker. All links of an instance must use
+// one value, because frames are interpreted using other connections (see
+// shared). Create it with New. Safe for concurrent use.
 //
-// A message's ID is "TOPIC-PARTITION@OFFSET". Client IDs must tell sessions
-// apart: a commit names an offset only, and acknowledges what this session was
-// given before it.
+// A message's ID is "TOPIC-PARTITION@OFFSET". Client IDs must be unique per
+// session: a commit gives only an offset, and acknowledges what the session
+// received before it.
 type Protocol struct{ shared *shared }
 
-// New makes the protocol of one instance.
+// New returns the protocol for one instance.
 func New() Protocol { return Protocol{newShared()} }
 
 var (
@@ -33,16 +33,16 @@ var (
 	_ links.Corrupter = Protocol{}
 )
 
-// Kinds of Kafka beyond the uniform ones.
+// Frame kinds of Kafka only.
 const (
-	FrameFetch   = "fetch"  // a consumer asks for the next messages
-	FrameReject  = "reject" // share groups: never deliver it again
-	FrameRenew   = "renew"  // share groups: the consumer needs more time
+	FrameFetch   = "fetch"  // a consumer asks for messages
+	FrameReject  = "reject" // share groups: do not redeliver
+	FrameRenew   = "renew"  // share groups: extend the acquisition lock
 	FrameLeave   = "leave"  // a consumer leaves its group
 	FrameLeft    = "left"
-	FrameStored  = "stored"  // transactions: the answer to a publish, which says nothing of the commit
-	FrameCommit  = "commit"  // transactions: what was published is to be seen
-	FrameAbort   = "abort"   // transactions: what was published is never to be seen
+	FrameStored  = "stored"  // transactions: the answer to a publish, ahead of the commit
+	FrameCommit  = "commit"  // transactions: publishes become visible
+	FrameAbort   = "abort"   // transactions: publishes are discarded
 	FrameAborted = "aborted" // the answer to an abort
 )
 
@@ -67,15 +67,13 @@ var kinds = []links.KindInfo{
 	{Name: links.FrameNackConfirm, To: evidence.ToClient, Text: "the answer to a nack, a reject or a renew"},
 }
 
-// Name is "kafka".
 func (Protocol) Name() string { return "kafka" }
 
-// Kinds are all named kinds.
 func (Protocol) Kinds() []links.KindInfo { return slices.Clone(kinds) }
 
-// Legal allows what leaves every answer with its request: the broker answers
-// each request once and in order, and a client takes the next answer for the
-// answer to its oldest request.
+// Legal refuses what would separate an answer from its request: the broker
+// answers in request order, and a client matches the next answer to its oldest
+// request.
 func (p Protocol) Legal(kind string, a links.Action) error {
 	why := ""
 	switch a {
@@ -89,8 +87,8 @@ func (p Protocol) Legal(kind string, a links.Action) error {
 	return &links.ErrIllegal{Protocol: p.Name(), Kind: kind, Action: a, Why: why}
 }
 
-// Corrupt gives a copy of the frame with one byte of the first payload altered
-// and the checksum of its batch made right again.
+// Corrupt returns a copy with one byte of the first payload altered and its
+// batch's checksum recomputed.
 func (Protocol) Corrupt(f links.Frame) ([]byte, error) {
 	raw := bytes.Clone(f.Raw)
 	for at := range raw {
@@ -107,46 +105,47 @@ func (Protocol) Corrupt(f links.Frame) ([]byte, error) {
 	return nil, errors.New("kafka: no uncompressed batch with a message")
 }
 
-// NewConn starts the framing of one connection.
+// NewConn returns the framers of one connection.
 func (p Protocol) NewConn(ix *links.Index) (toBroker, toClient links.Framer) {
-	c := &conn{shared: p.shared, index: ix, asked: links.NewPending[int32, question](maxAsked)}
+	c := &conn{shared: p.shared, index: ix, asked: links.NewPending[int32, pendingRequest](maxPending)}
 	return framer{c.request}, framer{c.response}
 }
 
-// maxAsked is how many unanswered requests of one connection are remembered.
-const maxAsked = 1 << 12
+// maxPending bounds a connection's unanswered requests.
+const maxPending = 1 << 12
 
-// question is a request that the broker will answer.
-type question struct {
-	request kmsg.Request // without its body, unless the answer needs it
-	session string       // the client ID
+// pendingRequest is a request that the broker will answer.
+type pendingRequest struct {
+	request kmsg.Request // without a body, unless the answer needs it
+	session string       // client ID
 	kind    string       // of the frame that answers it
 	items   []evidence.FrameItem
-	sent    map[place][]sent // the messages of a Produce
-	from    positions        // of a Fetch
-	txn     *transaction     // of a Produce or an EndTxn
+	sent    map[topicPartition][]sent // messages of a Produce
+	from    positions                 // of a Fetch
+	txn     *transaction              // of a Produce or an EndTxn
 }
 
-// place is one partition of a topic.
-type place struct {
+// topicPartition is a partition of a topic.
+type topicPartition struct {
 	topic     string
 	partition int32
 }
 
-// sent is one message of a Produce: its offset is the broker's base plus delta.
+// sent is a message of a Produce: its offset is the response's base offset plus
+// delta.
 type sent struct {
 	delta int64
 	item  evidence.FrameItem
 }
 
-// MessageID names a message of a partition: "orders-0@7".
+// MessageID identifies a message of a partition: "orders-0@7".
 func MessageID(topic string, partition int32, offset int64) string {
 	return fmt.Sprintf("%s-%d@%d", topic, partition, offset)
 }
 
-func (p place) at(offset int64) string { return MessageID(p.topic, p.partition, offset) }
+func (p topicPartition) at(offset int64) string { return MessageID(p.topic, p.partition, offset) }
 
-// framer cuts one direction: each frame is announced by its length.
+// framer cuts one direction into length-prefixed frames.
 type framer struct {
 	understand func(body []byte) (links.Frame, error)
 }
@@ -157,7 +156,7 @@ func (f framer) Next(buf []byte) (links.Frame, int, error) {
 	}
 	size := binary.BigEndian.Uint32(buf)
 	if size > links.MaxFrame-4 {
-		return links.Frame{}, 0, fmt.Errorf("kafka: a frame of %d bytes is announced, %d are the most", size, links.MaxFrame-4)
+		return links.Frame{}, 0, fmt.Errorf("kafka: a frame of %d bytes, more than %d", size, links.MaxFrame-4)
 	}
 	n := 4 + int(size)
 	if len(buf) < n {
@@ -171,11 +170,11 @@ func (f framer) Next(buf []byte) (links.Frame, int, error) {
 	return frame, n, nil
 }
 
-// errShort: a frame ends before what it announces.
+// errShort: a frame is truncated.
 var errShort = errors.New("kafka: a frame is shorter than what it announces")
 
-// requestHead reads API key, version, correlation ID and client ID (request
-// headers 1 and 2), and gives what follows.
+// requestHead parses API key, version, correlation ID and client ID (request
+// headers 1 and 2).
 func requestHead(b []byte) (key, version int16, correlation int32, client string, rest []byte, err error) {
 	if len(b) < 10 {
 		return 0, 0, 0, "", nil, errShort
@@ -193,7 +192,7 @@ func requestHead(b []byte) (key, version int16, correlation int32, client string
 	return key, version, correlation, client, rest, nil
 }
 
-// skipTags passes over the tagged fields of a flexible header.
+// skipTags skips the tagged fields of a flexible header.
 func skipTags(b []byte) ([]byte, error) {
 	count, b, ok := uvarint(b)
 	for ; ok && count > 0; count-- {

@@ -28,11 +28,11 @@ var recording = flag.Bool("record", false, "record the dialogues with the real b
 // rig is a link to the real broker.
 type rig struct {
 	*linktest.Rig
-	straight *kgo.Client // to the broker, past the link
+	straight *kgo.Client // bypasses the link
 	admin    *kadm.Client
 }
 
-// newRig with one topic, which takes small messages only.
+// newRig creates one topic, which takes only small messages.
 func newRig(t *testing.T, p links.Protocol, topic string) *rig {
 	t.Helper()
 	address := systemtest.Serve(t, adapter.Profiles(1)[0])
@@ -67,7 +67,7 @@ func record(topic, n, body string) *kgo.Record {
 	return &kgo.Record{Topic: topic, Value: linktest.Payload(n, body)}
 }
 
-// poll takes n records, and fails with the test's deadline.
+// poll receives n records, within the test's deadline.
 func (r *rig) poll(c *kgo.Client, n int) (all []*kgo.Record) {
 	r.T.Helper()
 	for len(all) < n {
@@ -78,7 +78,7 @@ func (r *rig) poll(c *kgo.Client, n int) (all []*kgo.Record) {
 	return all
 }
 
-// produces is one of everything that a producer does.
+// produces does one of everything a producer does.
 func (r *rig) produces(topic string) {
 	p := r.client("p1#1", kgo.ProducerLinger(50*time.Millisecond))
 	for _, n := range []string{"1", "2"} {
@@ -95,8 +95,8 @@ func (r *rig) produces(topic string) {
 	r.Must(p.ProduceSync(r.Ctx, record(topic, "6", "x")).FirstErr())
 }
 
-// consumes as two sessions of a group, of which the second goes on where the
-// first committed.
+// consumes as two sessions of a group, the second continuing where the first
+// committed.
 func (r *rig) consumes(topic, group string, opts ...kgo.Opt) {
 	opts = append(opts, kgo.ConsumerGroup(group), kgo.ConsumeTopics(topic), kgo.DisableAutoCommit(), kgo.FetchMaxWait(100*time.Millisecond), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
 	first := r.client("c1#1", opts...)
@@ -107,11 +107,11 @@ func (r *rig) consumes(topic, group string, opts ...kgo.Opt) {
 	second := r.client("c1#2", opts...)
 	all = r.poll(second, 3)
 	r.Must(second.CommitRecords(r.Ctx, all...))
-	r.Must(second.CommitRecords(r.Ctx, all...)) // again: acknowledges nothing
+	r.Must(second.CommitRecords(r.Ctx, all...)) // again: acknowledges nothing new
 	r.Must(second.LeaveGroupContext(r.Ctx))
 }
 
-// fromStart lets a share group begin with what is stored already.
+// fromStart makes a share group begin with what is stored.
 func (r *rig) fromStart(group string) {
 	r.T.Helper()
 	request, resource, config := kmsg.NewPtrIncrementalAlterConfigsRequest(), kmsg.NewIncrementalAlterConfigsRequestResource(), kmsg.NewIncrementalAlterConfigsRequestResourceConfig()
@@ -124,7 +124,7 @@ func (r *rig) fromStart(group string) {
 	r.Must(kerr.ErrorForCode(response.Resources[0].ErrorCode))
 }
 
-// shares is one of every acknowledgement of a share group.
+// shares does one of every acknowledgement of a share group.
 func (r *rig) shares(topic, group string) {
 	r.fromStart(group)
 	c := r.client("s1#1", kgo.ShareGroup(group), kgo.ConsumeTopics(topic), kgo.FetchMaxWait(100*time.Millisecond))
@@ -136,8 +136,8 @@ func (r *rig) shares(topic, group string) {
 	c.Close()
 }
 
-// commits are transactions that are committed, aborted, or left to the next
-// session of the producer; a consumer reads what is committed.
+// commits runs transactions that are committed, aborted, or left open to the
+// next session; a consumer reads committed.
 func (r *rig) commits(topic string) {
 	p := r.client("p1#1", kgo.TransactionalID("p1"), kgo.RecordRetries(0))
 	for i, end := range []kgo.TransactionEndTry{kgo.TryAbort, kgo.TryCommit, kgo.TryAbort} {

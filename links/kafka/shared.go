@@ -11,11 +11,10 @@ import (
 	"github.com/custodymq/custody/links"
 )
 
-// shared is what the connections of an instance know together: a client gets
-// its messages on one connection, commits on another, and learns the names of
-// topics on a third.
+// shared is state across connections: a client fetches on one connection,
+// commits on another, and learns topic names on a third.
 type shared struct {
-	topics *links.Pending[[16]byte, string] // newer requests name a topic by its ID
+	topics *links.Pending[[16]byte, string] // newer requests identify a topic by UUID
 
 	mu       sync.Mutex
 	sessions *links.Pending[string, *received]    // by client ID
@@ -25,9 +24,9 @@ type shared struct {
 const (
 	maxTopics   = 1 << 12
 	maxSessions = 1 << 10 // and transactional IDs
-	// maxReceived is how many messages of one session wait for a commit.
+	// maxReceived bounds a session's uncommitted messages.
 	maxReceived = 1 << 16
-	// maxStored is how many messages of one transaction are remembered.
+	// maxStored bounds a transaction's messages.
 	maxStored = 1 << 12
 )
 
@@ -48,8 +47,8 @@ func (s *shared) learn(m *kmsg.MetadataResponse) {
 	}
 }
 
-// topic gives the name of a topic, whichever way a request names it. An ID
-// that nobody has told the name of stands for itself.
+// topic returns a topic's name, however a request identifies it; an unknown
+// UUID is used as the name.
 func (s *shared) topic(name string, id [16]byte) string {
 	if name != "" {
 		return name
@@ -60,16 +59,16 @@ func (s *shared) topic(name string, id [16]byte) string {
 	return hex.EncodeToString(id[:])
 }
 
-// received are the messages that one session was given and has not committed.
+// received holds the messages a session received and has not committed.
 type received struct {
 	mu   sync.Mutex
 	open map[spot]evidence.FrameItem
 }
 
-// spot is where one message stands.
+// spot is a message's position.
 type spot struct {
-	place  place
-	offset int64
+	topicPartition topicPartition
+	offset         int64
 }
 
 func (s *shared) session(client string) *received {
@@ -83,8 +82,8 @@ func (s *shared) session(client string) *received {
 	return r
 }
 
-// transaction is the open one of a transactional ID: a client stores its
-// messages on one connection and commits them on another.
+// transaction is an open transaction: a client produces on one connection and
+// commits on another.
 type transaction struct {
 	mu    sync.Mutex
 	items []evidence.FrameItem
@@ -119,7 +118,7 @@ func (t *transaction) ended() {
 	t.items = nil
 }
 
-func (r *received) arrived(p place, offset int64, item evidence.FrameItem) {
+func (r *received) arrived(p topicPartition, offset int64, item evidence.FrameItem) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.open) < maxReceived {
@@ -127,13 +126,13 @@ func (r *received) arrived(p place, offset int64, item evidence.FrameItem) {
 	}
 }
 
-// committed takes out what lies before an offset, and gives it in order.
-func (r *received) committed(p place, offset int64) []evidence.FrameItem {
+// committed removes and returns what precedes an offset, in order.
+func (r *received) committed(p topicPartition, offset int64) []evidence.FrameItem {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var before []int64
 	for at := range r.open {
-		if at.place == p && at.offset < offset {
+		if at.topicPartition == p && at.offset < offset {
 			before = append(before, at.offset)
 		}
 	}

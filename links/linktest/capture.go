@@ -1,6 +1,5 @@
-// Package linktest holds what the tests of every framer need: captures of what
-// real peers say, the properties that hold however bytes arrive, and a link to
-// a real server.
+// Package linktest helps to test framers: captures of real peers, properties
+// that hold however bytes are split, and a link to a real server.
 package linktest
 
 import (
@@ -15,26 +14,27 @@ import (
 	"github.com/custodymq/custody/links"
 )
 
-// Capture is what the connections of a dialogue carried, in order.
+// Capture is what a dialogue's connections carried, in order.
 type Capture []Chunk
 
-// Chunk came at once: one frame of a recorded capture, or a piece of one.
+// Chunk is bytes that arrived together: a frame of a recorded capture, or a
+// piece of one.
 type Chunk struct {
-	Conn  int // from 1, in the order in which connections began
+	Conn  int // from 1, in connection order
 	To    evidence.Direction
 	Bytes []byte
 }
 
-// Streams are all that one connection carried to the broker, then all that it
-// carried to the client.
+// Streams returns one connection's bytes to the broker, then those to the
+// client.
 func Streams(toBroker, toClient []byte) Capture {
 	return Capture{{1, evidence.ToBroker, toBroker}, {1, evidence.ToClient, toClient}}
 }
 
-// arrows stand behind the number of a connection in a file: 1> "bytes".
+// arrows mark the direction after a connection's number in a file: 1> "bytes".
 var arrows = [...]string{evidence.ToBroker: ">", evidence.ToClient: "<"}
 
-// Read a capture from a file that Write made: a line for each chunk.
+// Read reads a capture written by Write, one chunk a line.
 func Read(t testing.TB, file string) (c Capture) {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -57,7 +57,7 @@ func Read(t testing.TB, file string) (c Capture) {
 	return c
 }
 
-// Write the capture to a file.
+// Write writes the capture to a file.
 func (c Capture) Write(t testing.TB, file string) {
 	t.Helper()
 	var text bytes.Buffer
@@ -69,7 +69,7 @@ func (c Capture) Write(t testing.TB, file string) {
 	}
 }
 
-// InPieces is the same, each chunk in pieces of these sizes in turn.
+// InPieces splits each chunk into pieces of these sizes in turn.
 func (c Capture) InPieces(sizes ...int) (pieces Capture) {
 	for _, x := range c {
 		for i, rest := 0, x.Bytes; len(rest) > 0; i++ {
@@ -81,8 +81,8 @@ func (c Capture) InPieces(sizes ...int) (pieces Capture) {
 	return pieces
 }
 
-// apart is one chunk for each direction of each connection: all that went to
-// the broker, then all that went to the client.
+// apart merges the chunks of each direction of each connection: first all to
+// the broker, then all to the client.
 func (c Capture) apart() (whole Capture) {
 	for _, x := range c {
 		for len(whole) < 2*x.Conn {
@@ -98,9 +98,9 @@ func (c Capture) apart() (whole Capture) {
 	return whole
 }
 
-// Frames cuts the capture as links would: a direction that its framer refuses
-// is not looked at again, and its error is among refused. A framer that reads
-// over the end fails the test.
+// Frames cuts the capture as links would. A direction stops at its framer's
+// first error, which is returned in refused. A framer that reads past the end
+// fails the test.
 func (c Capture) Frames(t testing.TB, p links.Protocol) (list []links.Frame, refused []error) {
 	t.Helper()
 	type way struct {
@@ -135,7 +135,7 @@ func (c Capture) Frames(t testing.TB, p links.Protocol) (list []links.Frame, ref
 	return list, refused
 }
 
-// Understood are the frames of a capture that no framer refuses.
+// Understood returns the frames of a capture, and fails on a framer's error.
 func (c Capture) Understood(t testing.TB, p links.Protocol) []links.Frame {
 	t.Helper()
 	list, refused := c.Frames(t, p)
@@ -145,9 +145,9 @@ func (c Capture) Understood(t testing.TB, p links.Protocol) []links.Frame {
 	return list
 }
 
-// Told is a frame in one line: its kind, BUSINESS/PUBLISH/MESSAGE for each
-// item, and what it says.
-func Told(f links.Frame) string {
+// Summary prints a frame on one line: kind, BUSINESS/PUBLISH/MESSAGE per item,
+// status.
+func Summary(f links.Frame) string {
 	words := []string{f.Kind}
 	for _, i := range f.Items {
 		words = append(words, strings.Join([]string{i.BusinessID, i.PublishID, i.MessageID}, "/"))
@@ -158,7 +158,7 @@ func Told(f links.Frame) string {
 	return strings.Join(words, " ")
 }
 
-// Recorder is a protocol that keeps what its connections carry.
+// Recorder is a protocol that records what its connections carry.
 type Recorder struct {
 	links.Protocol
 	mu      sync.Mutex
@@ -166,7 +166,7 @@ type Recorder struct {
 	carried Capture
 }
 
-// NewConn of the protocol, recorded.
+// NewConn returns recording framers.
 func (r *Recorder) NewConn(ix *links.Index) (toBroker, toClient links.Framer) {
 	b, c := r.Protocol.NewConn(ix)
 	r.mu.Lock()
@@ -175,7 +175,7 @@ func (r *Recorder) NewConn(ix *links.Index) (toBroker, toClient links.Framer) {
 	return &recorded{b, r, r.conns, evidence.ToBroker}, &recorded{c, r, r.conns, evidence.ToClient}
 }
 
-// Carried is a chunk for each frame so far.
+// Carried returns a chunk per frame so far.
 func (r *Recorder) Carried() Capture {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -189,8 +189,8 @@ type recorded struct {
 	to       evidence.Direction
 }
 
-// Next holds the lock meanwhile: the order of the capture is the one in which
-// the framers understood it.
+// Next holds the lock: the capture's order is that in which the framers
+// interpreted it.
 func (r *recorded) Next(buf []byte) (links.Frame, int, error) {
 	r.recorder.mu.Lock()
 	defer r.recorder.mu.Unlock()

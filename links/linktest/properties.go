@@ -12,10 +12,10 @@ import (
 	"github.com/custodymq/custody/links"
 )
 
-// Splitting checks that a recorded capture, of one frame in each chunk, gives
-// the same frames however its bytes arrive: each frame cut in two at every byte,
-// and in pieces of every small size; and so whole streams, where a piece can
-// hold the end of one frame and the beginning of the next, also in drawn pieces.
+// Splitting checks that a capture of one frame per chunk gives the same frames
+// however its bytes are split: each frame at every byte, in pieces of every
+// small size, and whole streams, whose pieces may span frames, also in random
+// pieces.
 func Splitting(t *testing.T, open func() links.Protocol, c Capture) {
 	t.Helper()
 	longest := 0
@@ -48,8 +48,8 @@ func Splitting(t *testing.T, open func() links.Protocol, c Capture) {
 }
 
 // Fuzz is the body of a fuzz target: both directions of a connection give the
-// same frames in pieces, and a corrupted frame keeps its length. The seeds are
-// the connections of captures.
+// same frames in pieces, and corruption keeps a frame's length. Its seeds are
+// the captures' connections.
 func Fuzz(f *testing.F, open func() links.Protocol, seeds ...Capture) {
 	for _, c := range seeds {
 		for way := range slices.Chunk(c.apart(), 2) {
@@ -57,7 +57,7 @@ func Fuzz(f *testing.F, open func() links.Protocol, seeds ...Capture) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, toBroker, toClient []byte, piece uint) {
-		// No more than some thousand pieces: a framer may look at a frame anew with each.
+		// At most a few thousand pieces: a framer may rescan a frame at each.
 		size := int(piece%64) + 1 + max(len(toBroker), len(toClient))>>12
 		c := Streams(toBroker, toClient)
 		whole, refused1 := c.Frames(t, open())
@@ -79,7 +79,7 @@ func sameFrames(a, b []links.Frame) bool {
 	})
 }
 
-// Legal checks whether the protocol allows an action on a kind of frame.
+// Legal checks whether the protocol allows an action on a frame kind.
 func Legal(t *testing.T, p links.Protocol, kind string, a links.Action, want bool) {
 	t.Helper()
 	err := p.Legal(kind, a)
@@ -89,7 +89,7 @@ func Legal(t *testing.T, p links.Protocol, kind string, a links.Action, want boo
 	}
 }
 
-// EveryKind checks that captures show every kind which a script can name.
+// EveryKind checks that the captures contain every kind a script can name.
 func EveryKind(t *testing.T, open func() links.Protocol, captures ...Capture) {
 	t.Helper()
 	seen := make(map[string]bool)

@@ -10,8 +10,8 @@ import (
 	"github.com/custodymq/custody/links"
 )
 
-// Patience ends a test that hangs; nothing waits that long otherwise.
-const Patience = time.Minute
+// Timeout ends a hanging test; nothing else waits that long.
+const Timeout = time.Minute
 
 // Sink keeps events in memory. Safe for concurrent use.
 type Sink struct {
@@ -19,7 +19,6 @@ type Sink struct {
 	events []evidence.Event
 }
 
-// Record an event.
 func (s *Sink) Record(e evidence.Event) uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -27,7 +26,7 @@ func (s *Sink) Record(e evidence.Event) uint64 {
 	return uint64(len(s.events))
 }
 
-// Carried are the frames so far that have this kind; all if it is empty.
+// Carried returns the frames of this kind so far, or all if kind is empty.
 func (s *Sink) Carried(kind string) (list []evidence.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -42,15 +41,15 @@ func (s *Sink) Carried(kind string) (list []evidence.Event) {
 // Rig is a link to a server, for one test.
 type Rig struct {
 	T    *testing.T
-	Ctx  context.Context // ends with the test, or with Patience
+	Ctx  context.Context // ends with the test, or after Timeout
 	Link *links.Link
 	Sink *Sink
 }
 
-// Open a link.
+// Open opens a link.
 func Open(t *testing.T, upstream string, p links.Protocol) *Rig {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), Timeout)
 	t.Cleanup(cancel)
 	r := &Rig{T: t, Ctx: ctx, Sink: &Sink{}}
 	var err error
@@ -60,7 +59,7 @@ func Open(t *testing.T, upstream string, p links.Protocol) *Rig {
 	return r
 }
 
-// Must end the test unless err is nil.
+// Must ends the test unless err is nil.
 func (r *Rig) Must(err error) {
 	r.T.Helper()
 	if err != nil {
@@ -68,7 +67,7 @@ func (r *Rig) Must(err error) {
 	}
 }
 
-// Arm a strike.
+// Arm arms a strike.
 func (r *Rig) Arm(s links.Strike) *links.Armed {
 	r.T.Helper()
 	s.Label = "f"
@@ -77,7 +76,7 @@ func (r *Rig) Arm(s links.Strike) *links.Armed {
 	return a.(*links.Armed)
 }
 
-// Fired waits until it has.
+// Fired waits until it has fired.
 func (r *Rig) Fired(a links.Injection) {
 	r.T.Helper()
 	select {
@@ -87,12 +86,12 @@ func (r *Rig) Fired(a links.Injection) {
 	}
 }
 
-// Payload of the first try to publish the n-th message of p1: order-n.
+// Payload is that of the first publish of p1's n-th message, order-n.
 func Payload(n, body string) []byte {
 	return evidence.Envelope{PublishID: "p1-" + n + "-1", BusinessID: "order-" + n, Body: []byte(body)}.Encode()
 }
 
-// Dialogue is a client that hears what it publishes.
+// Dialogue is a client that receives what it publishes.
 type Dialogue struct {
 	*Rig
 	Publish func(n, body string) // see Payload
@@ -100,7 +99,7 @@ type Dialogue struct {
 }
 
 // StrikeDeliveries checks what arrives of two messages when the first one's
-// delivery is struck, each time in a new dialogue.
+// delivery is struck, in a new dialogue each.
 func StrikeDeliveries(t *testing.T, start func(*testing.T) Dialogue) {
 	for action, bodies := range map[links.Action][]string{
 		links.Duplicate: {"body", "body", "last"},

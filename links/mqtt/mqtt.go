@@ -15,12 +15,11 @@ import (
 	"github.com/custodymq/custody/links"
 )
 
-// Protocol of links to an MQTT server. The zero value is ready; the version is
-// what each connection's CONNECT says.
+// Protocol is for links to an MQTT server. The zero value is ready for use;
+// each connection's CONNECT gives the version.
 //
-// Answers find their packet by its identifier, so each frame can be struck
-// alone. MQTT gives a message no ID of its own: the identifier is one
-// connection's, and used again.
+// Answers identify their packet, so each frame can be struck alone. MQTT has no
+// message IDs: a packet identifier belongs to one connection and is reused.
 type Protocol struct{}
 
 var (
@@ -28,10 +27,10 @@ var (
 	_ links.Corrupter = Protocol{}
 )
 
-// Kinds of MQTT beyond the uniform ones. At quality of service (QoS) 2 the
-// answer to a publish is the last packet of four, because only then has the
-// server passed it on; and a delivery is acknowledged by the consumer's PUBREC,
-// after which the server may not send it again.
+// Frame kinds of MQTT only. At QoS 2 the answer to a publish is the last of
+// four packets, because only then has the server passed it on; a delivery is
+// acknowledged by the consumer's PUBREC, after which the server may not send it
+// again.
 const (
 	FramePublishReceived = "publish-received" // PUBREC of a publish
 	FramePublishRelease  = "publish-release"  // PUBREL of a publish
@@ -55,19 +54,17 @@ var kinds = []links.KindInfo{
 	{Name: FrameDisconnect, To: evidence.ToClient, Text: "DISCONNECT by the server (MQTT 5), with its reason"},
 }
 
-// Name is "mqtt".
 func (Protocol) Name() string { return "mqtt" }
 
-// Kinds are all named kinds.
 func (Protocol) Kinds() []links.KindInfo { return slices.Clone(kinds) }
 
-// Legal allows everything but to corrupt what is not a message of the application.
+// Legal refuses only to corrupt what carries no application message.
 func (p Protocol) Legal(kind string, a links.Action) error {
 	return links.LegalAlone(p.Name(), kind, a)
 }
 
-// Corrupt gives a copy of the frame with one byte of the payload altered. A
-// frame does not say its version: the payload is where an envelope of ours begins.
+// Corrupt returns a copy with one byte of the payload altered. A frame does not
+// tell its version, so the payload is found by its envelope.
 func (Protocol) Corrupt(f links.Frame) ([]byte, error) {
 	raw := bytes.Clone(f.Raw)
 	p, n, err := parse(raw)
@@ -83,25 +80,25 @@ func (Protocol) Corrupt(f links.Frame) ([]byte, error) {
 			return raw, links.CorruptPayload(payload)
 		}
 	}
-	return nil, errors.New("mqtt: a PUBLISH without an envelope: where its payload begins is not certain")
+	return nil, errors.New("mqtt: a PUBLISH without an envelope: the start of its payload is unknown")
 }
 
-// The protocol versions, as CONNECT has them.
+// Protocol versions, as in CONNECT.
 const (
 	version31  = 3
 	version311 = 4
 	version5   = 5
 )
 
-// conn is what the two framers of a connection share.
+// conn is the state shared by a connection's framers.
 type conn struct {
-	version   atomic.Uint32 // 0 until CONNECT was seen
+	version   atomic.Uint32 // 0 before CONNECT
 	published sent
 	delivered sent
 }
 
-// sent is what was last sent under each packet identifier, of which there are
-// 65,535. Safe for concurrent use.
+// sent holds the last PUBLISH under each packet identifier. Safe for concurrent
+// use.
 type sent struct {
 	mu    sync.Mutex
 	items map[uint16]evidence.FrameItem
@@ -116,23 +113,23 @@ func (s *sent) put(id uint16, item evidence.FrameItem) {
 	s.items[id] = item
 }
 
-// get gives the zero item for what was sent on an earlier connection.
+// get returns the zero item for one sent on an earlier connection.
 func (s *sent) get(id uint16) evidence.FrameItem {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.items[id]
 }
 
-// NewConn starts the framing of one connection.
+// NewConn returns the framers of one connection.
 func (Protocol) NewConn(*links.Index) (toBroker, toClient links.Framer) {
 	c := &conn{}
-	return framer{c, c.ofClient}, framer{c, c.ofServer}
+	return framer{c, c.fromClient}, framer{c, c.fromServer}
 }
 
 // framer cuts one direction into packets.
 type framer struct {
 	conn       *conn
-	understand func(packet, *links.Frame) error // names the frame and says what it carries
+	understand func(packet, *links.Frame) error // sets the frame's kind and items
 }
 
 func (f framer) Next(buf []byte) (links.Frame, int, error) {
@@ -153,23 +150,23 @@ func (f framer) Next(buf []byte) (links.Frame, int, error) {
 	return frame, n, nil
 }
 
-// ofClient understands what a client sends.
-func (c *conn) ofClient(p packet, f *links.Frame) error {
+// fromClient interprets a client's packet.
+func (c *conn) fromClient(p packet, f *links.Frame) error {
 	switch p.kind {
 	case connect:
 		return c.connected(p)
 	case publish:
 		f.Kind = links.FramePublish
-		return c.carries(p, &c.published, f)
+		return c.readPublish(p, &c.published, f)
 	case puback, pubrec:
 		f.Kind = links.FrameAck
-		return c.answers(p, &c.delivered, f)
+		return c.readAnswer(p, &c.delivered, f)
 	case pubrel:
 		f.Kind = FramePublishRelease
-		return c.answers(p, &c.published, f)
+		return c.readAnswer(p, &c.published, f)
 	case pubcomp:
 		f.Kind = FrameAckComplete
-		return c.answers(p, &c.delivered, f)
+		return c.readAnswer(p, &c.delivered, f)
 	case subscribe:
 		f.Kind = links.FrameSubscribe
 	case unsubscribe:
@@ -181,27 +178,27 @@ func (c *conn) ofClient(p packet, f *links.Frame) error {
 	return nil
 }
 
-// ofServer understands what a server sends.
-func (c *conn) ofServer(p packet, f *links.Frame) error {
+// fromServer interprets a server's packet.
+func (c *conn) fromServer(p packet, f *links.Frame) error {
 	switch p.kind {
 	case publish:
 		f.Kind = links.FrameDeliver
-		return c.carries(p, &c.delivered, f)
+		return c.readPublish(p, &c.delivered, f)
 	case puback, pubcomp:
 		f.Kind = links.FrameAccept
-		return c.replies(p, f)
+		return c.readReply(p, f)
 	case pubrec:
 		f.Kind = FramePublishReceived
 		if p.reason() >= failure {
-			f.Kind = links.FrameAccept // it ends the exchange
+			f.Kind = links.FrameAccept // a refusal ends the exchange
 		}
-		return c.replies(p, f)
+		return c.readReply(p, f)
 	case pubrel:
 		f.Kind = links.FrameAckConfirm
-		return c.answers(p, &c.delivered, f)
+		return c.readAnswer(p, &c.delivered, f)
 	case suback:
 		f.Kind = links.FrameSubscribed
-		return c.subscribed(p, f)
+		return c.readSuback(p, f)
 	case unsuback:
 		f.Kind = links.FrameUnsubscribed
 	case disconnect:
@@ -218,7 +215,7 @@ func (c *conn) connected(p packet) error {
 	if !ok || len(rest) == 0 {
 		return errors.New("mqtt: CONNECT ends before its version")
 	}
-	// A bridge sets the highest bit, and nothing else changes.
+	// A bridge sets the highest bit, which changes nothing else.
 	switch version := rest[0] &^ 0x80; {
 	case string(name) == "MQTT" && (version == version311 || version == version5), string(name) == "MQIsdp" && version == version31:
 		c.version.Store(uint32(version))
@@ -227,8 +224,8 @@ func (c *conn) connected(p packet) error {
 	return fmt.Errorf("mqtt: CONNECT names protocol %.10q, version %d", name, rest[0])
 }
 
-// carries reads a PUBLISH, and remembers under its identifier what it carries.
-func (c *conn) carries(p packet, s *sent, f *links.Frame) error {
+// readPublish parses a PUBLISH and remembers its item by packet identifier.
+func (c *conn) readPublish(p packet, s *sent, f *links.Frame) error {
 	m, err := p.publication(byte(c.version.Load()))
 	if err != nil {
 		return err
@@ -241,8 +238,8 @@ func (c *conn) carries(p packet, s *sent, f *links.Frame) error {
 	return nil
 }
 
-// answers reads which PUBLISH a packet belongs to.
-func (c *conn) answers(p packet, s *sent, f *links.Frame) error {
+// readAnswer finds the PUBLISH a packet belongs to.
+func (c *conn) readAnswer(p packet, s *sent, f *links.Frame) error {
 	id, ok := p.id()
 	if !ok {
 		return fmt.Errorf("mqtt: a packet of type %d without an identifier", p.kind)
@@ -251,14 +248,14 @@ func (c *conn) answers(p packet, s *sent, f *links.Frame) error {
 	return nil
 }
 
-// replies reads what the server says to a PUBLISH.
-func (c *conn) replies(p packet, f *links.Frame) error {
-	f.Status = said(p.reason())
-	return c.answers(p, &c.published, f)
+// readReply reads the server's answer to a PUBLISH.
+func (c *conn) readReply(p packet, f *links.Frame) error {
+	f.Status = reasonName(p.reason())
+	return c.readAnswer(p, &c.published, f)
 }
 
-// subscribed reads a SUBACK: one code for each filter.
-func (c *conn) subscribed(p packet, f *links.Frame) error {
+// readSuback reads a SUBACK: one code per filter.
+func (c *conn) readSuback(p packet, f *links.Frame) error {
 	if len(p.body) < 2 {
 		return errors.New("mqtt: SUBACK without an identifier")
 	}
@@ -272,16 +269,16 @@ func (c *conn) subscribed(p packet, f *links.Frame) error {
 	f.Status = links.Yes
 	for _, code := range codes {
 		if code >= failure {
-			f.Status = said(code)
+			f.Status = reasonName(code)
 		}
 	}
 	return nil
 }
 
-// failure is the first reason code that is no success.
+// failure is the lowest reason code of a failure.
 const failure = 0x80
 
-// reasons are the codes that answers to PUBLISH and SUBSCRIBE may have.
+// reasons names the reason codes of answers to PUBLISH and SUBSCRIBE.
 var reasons = map[byte]string{
 	0x00: links.Yes,
 	0x10: "no-matching-subscribers",
@@ -299,14 +296,14 @@ var reasons = map[byte]string{
 	0xA2: "wildcards-unsupported",
 }
 
-func said(code byte) string {
+func reasonName(code byte) string {
 	if word, known := reasons[code]; known {
 		return word
 	}
 	return fmt.Sprintf("reason-0x%02x", code)
 }
 
-// The packet types.
+// Packet types.
 const (
 	connect = iota + 1
 	connack
@@ -325,17 +322,17 @@ const (
 	auth
 )
 
-// flags are fixed for every type but PUBLISH.
+// flags are fixed for all types but PUBLISH.
 var flags = [...]byte{pubrel: 2, subscribe: 2, unsubscribe: 2, auth: 0}
 
 // packet is a fixed header with what follows it.
 type packet struct {
-	kind  byte // 0 while there is no byte of it
+	kind  byte // 0 without a byte
 	flags byte
 	body  []byte
 }
 
-// parse reads the packet that begins buf; n is 0 while it is incomplete.
+// parse parses the packet at the start of buf; n is 0 if it is incomplete.
 func parse(buf []byte) (p packet, n int, err error) {
 	if len(buf) == 0 {
 		return p, 0, nil
@@ -360,8 +357,8 @@ func parse(buf []byte) (p packet, n int, err error) {
 	return p, n, nil
 }
 
-// variable reads a variable byte integer, of four bytes at most; used is 0
-// while it is incomplete.
+// variable parses a variable byte integer of at most four bytes; used is 0 if
+// it is incomplete.
 func variable(buf []byte) (v, used int, err error) {
 	for i, b := range buf[:min(len(buf), 4)] {
 		v |= int(b&0x7F) << (7 * i)
@@ -375,7 +372,7 @@ func variable(buf []byte) (v, used int, err error) {
 	return 0, 0, nil
 }
 
-// text reads a string or binary value with its length in two bytes before it.
+// text parses a string or binary value prefixed with a two-byte length.
 func text(b []byte) (value, rest []byte, ok bool) {
 	if len(b) < 2 {
 		return nil, nil, false
@@ -387,7 +384,7 @@ func text(b []byte) (value, rest []byte, ok bool) {
 	return b[2:n], b[n:], true
 }
 
-// properties reads the properties of MQTT 5 as a whole.
+// properties returns the MQTT 5 properties unparsed.
 func properties(b []byte) (value, rest []byte, ok bool) {
 	length, used, err := variable(b)
 	if err != nil || used == 0 || len(b)-used < length {
@@ -396,10 +393,9 @@ func properties(b []byte) (value, rest []byte, ok bool) {
 	return b[used : used+length], b[used+length:], true
 }
 
-// publication is what a PUBLISH carries. Its topic may be an alias, and is
-// needed by nobody here.
+// publication is the content of a PUBLISH, without the topic.
 type publication struct {
-	id      uint16 // 0 at QoS 0
+	id      uint16 // 0 for QoS 0
 	payload []byte
 }
 
@@ -420,7 +416,7 @@ func (p packet) publication(version byte) (m publication, err error) {
 	return m, nil
 }
 
-// id of the packet that this one answers.
+// id returns the identifier of the packet this one answers.
 func (p packet) id() (uint16, bool) {
 	if len(p.body) < 2 {
 		return 0, false
@@ -428,7 +424,8 @@ func (p packet) id() (uint16, bool) {
 	return binary.BigEndian.Uint16(p.body), true
 }
 
-// reason code of an answer: success where it is left out, as it always is in MQTT 3.1.1.
+// reason returns an answer's reason code: success if omitted, as always in MQTT
+// 3.1.1.
 func (p packet) reason() byte {
 	if len(p.body) < 3 {
 		return 0
@@ -436,9 +433,9 @@ func (p packet) reason() byte {
 	return p.body[2]
 }
 
-// envelope finds a payload of an application: all of what a PUBLISH carries, or
-// what follows its first line. That is where key and headers go in MQTT 3.1.1,
-// which has no properties.
+// envelope finds an application payload: the whole content of a PUBLISH, or
+// what follows its first line, which carries key and headers in MQTT 3.1.1,
+// where there are no properties.
 func envelope(carried []byte) (payload []byte, e evidence.Envelope, ok bool) {
 	e, err := evidence.ParseEnvelope(carried)
 	if err == nil {

@@ -50,7 +50,7 @@ func serve(t *testing.T) (address string) {
 	return l.Addr().String()
 }
 
-// client is a real one, whose deliveries come through a channel.
+// client is a real client with deliveries on a channel.
 type client struct {
 	*paho.Client
 	deliveries chan *paho.Publish
@@ -63,7 +63,7 @@ func (r rig) connect(id string) client {
 	r.Must(err)
 	c := client{deliveries: make(chan *paho.Publish, 16)}
 	c.Client = paho.NewClient(paho.ClientConfig{
-		Conn: conn, PacketTimeout: linktest.Patience, EnableManualAcknowledgment: true, SendAcksInterval: time.Millisecond,
+		Conn: conn, PacketTimeout: linktest.Timeout, EnableManualAcknowledgment: true, SendAcksInterval: time.Millisecond,
 		OnPublishReceived: []func(paho.PublishReceived) (bool, error){func(p paho.PublishReceived) (bool, error) {
 			c.deliveries <- p.Packet
 			return true, nil
@@ -151,9 +151,9 @@ func recordAnew(t *testing.T) {
 	recorder.Carried().Write(t, file("v5"))
 }
 
-// captures of one connection each: v5 is the dialogue of this test with
-// Mosquitto 2.0.11; v311 is mosquitto_rr 2.0.11 in MQTT 3.1.1, which publishes
-// to its own subscription at QoS 2.
+// captures of one connection each: v5 is this test's dialogue with Mosquitto
+// 2.0.11; v311 is mosquitto_rr 2.0.11 in MQTT 3.1.1, publishing to its own
+// subscription at QoS 2.
 var captures = []string{"v5", "v311"}
 
 func file(name string) string { return filepath.Join("testdata", name+".capture") }
@@ -163,7 +163,7 @@ func captured(t testing.TB, name string) linktest.Capture {
 	return linktest.Read(t, file(name))
 }
 
-// The first bytes of the heartbeats.
+// First bytes of the heartbeats.
 const (
 	pingreq  = 0xC0
 	pingresp = 0xD0
@@ -198,8 +198,8 @@ func TestRealStreamsAreUnderstood(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var got []string
 			for _, f := range captured(t, name).Understood(t, protocol()) {
-				if f.Raw[0] != pingreq && f.Raw[0] != pingresp { // these come when they like
-					got = append(got, linktest.Told(f))
+				if f.Raw[0] != pingreq && f.Raw[0] != pingresp { // these occur at any time
+					got = append(got, linktest.Summary(f))
 				}
 			}
 			if !slices.Equal(got, want) {
@@ -215,7 +215,7 @@ func TestSplittingChangesNothing(t *testing.T) {
 	}
 }
 
-// greeting is a CONNECT, which tells the version.
+// greeting is a CONNECT of the given version.
 func greeting(version byte) []byte {
 	if version == 5 {
 		return []byte("\x10\x0d\x00\x04MQTT\x05\x02\x00\x3c\x00\x00\x00")
@@ -246,15 +246,15 @@ func TestFramesOfTheServer(t *testing.T) {
 			t.Fatal(err)
 		}
 		f, n, err := cl.Next([]byte(c.raw))
-		if err != nil || n != len(c.raw) || linktest.Told(f) != c.want {
-			t.Errorf("%s: %q, %d bytes of %d, %v; want %q", c.about, linktest.Told(f), n, len(c.raw), err, c.want)
+		if err != nil || n != len(c.raw) || linktest.Summary(f) != c.want {
+			t.Errorf("%s: %q, %d bytes of %d, %v; want %q", c.about, linktest.Summary(f), n, len(c.raw), err, c.want)
 		}
 	}
 }
 
 func TestBadStreamsAreRefused(t *testing.T) {
 	for _, raw := range []string{
-		"\x00", "\x16\x03\x01\x00", "GET / HTTP/1.1", // no packet of a client
+		"\x00", "\x16\x03\x01\x00", "GET / HTTP/1.1", // no client packet
 		"\x30\x03\x00\x01a",                                   // a PUBLISH before CONNECT
 		"\x10\x06\x00\x04MQTT",                                // no version
 		"\x10\x07\x00\x04MQTT\x09",                            // an unknown one
@@ -344,8 +344,8 @@ func TestStrikesOnDeliveries(t *testing.T) {
 	})
 }
 
-// An acknowledgement that the server never hears brings the message again, on
-// the next connection and no sooner.
+// An unheard acknowledgement causes a redelivery, on the next connection and no
+// sooner.
 func TestDroppedAckBringsTheMessageAgain(t *testing.T) {
 	r := newRig(t)
 	c := r.connect("c")

@@ -15,9 +15,9 @@ import (
 	"github.com/custodymq/custody/links"
 )
 
-// Protocol of links to a NATS server. The zero value is ready.
+// Protocol is for links to a NATS server. The zero value is ready for use.
 //
-// Replies find their request by inbox, so each frame can be struck alone. A
+// Replies identify their request by inbox, so each frame can be struck alone. A
 // message's ID is "STREAM:SEQUENCE".
 type Protocol struct{}
 
@@ -26,11 +26,11 @@ var (
 	_ links.Corrupter = Protocol{}
 )
 
-// Kinds of JetStream beyond the uniform ones.
+// Frame kinds of JetStream only.
 const (
-	FramePull       = "pull"        // a consumer asks for the next messages
+	FramePull       = "pull"        // a consumer asks for messages
 	FrameInProgress = "in-progress" // +WPI: the consumer needs more time
-	FrameTerm       = "term"        // +TERM: never deliver it again
+	FrameTerm       = "term"        // +TERM: do not redeliver
 	FrameAPI        = "api"         // any other request to $JS.API
 	FrameAPIReply   = "api-reply"
 )
@@ -53,18 +53,16 @@ var kinds = []links.KindInfo{
 	{Name: links.FrameError, To: evidence.ToClient, Text: "-ERR: the server refuses"},
 }
 
-// Name is "nats".
 func (Protocol) Name() string { return "nats" }
 
-// Kinds are all named kinds.
 func (Protocol) Kinds() []links.KindInfo { return slices.Clone(kinds) }
 
-// Legal allows everything but to corrupt what is not a message of the application.
+// Legal refuses only to corrupt what carries no application message.
 func (p Protocol) Legal(kind string, a links.Action) error {
 	return links.LegalAlone(p.Name(), kind, a)
 }
 
-// Corrupt gives a copy of the frame with one byte of the payload altered.
+// Corrupt returns a copy with one byte of the payload altered.
 func (Protocol) Corrupt(f links.Frame) ([]byte, error) {
 	raw := bytes.Clone(f.Raw)
 	op, n, err := parse(raw)
@@ -74,18 +72,18 @@ func (Protocol) Corrupt(f links.Frame) ([]byte, error) {
 	return raw, links.CorruptPayload(op.payload)
 }
 
-// maxAsked is how many unanswered requests of one connection are remembered.
-const maxAsked = 1 << 16
+// maxPending bounds a connection's unanswered requests.
+const maxPending = 1 << 16
 
-// request is what a client sent with a reply inbox.
+// request is a client's message with a reply inbox.
 type request struct {
 	answer string // kind of the frame that answers it
 	item   evidence.FrameItem
 }
 
-// NewConn starts the framing of one connection.
+// NewConn returns the framers of one connection.
 func (Protocol) NewConn(ix *links.Index) (toBroker, toClient links.Framer) {
-	asked := links.NewPending[string, request](maxAsked)
+	asked := links.NewPending[string, request](maxPending)
 	return framer{understand: (&client{ix, asked}).understand}, framer{understand: (&server{ix, asked}).understand}
 }
 
@@ -104,7 +102,7 @@ func (f framer) Next(buf []byte) (links.Frame, int, error) {
 	return frame, n, nil
 }
 
-// client understands what a client sends.
+// client interprets what a client sends.
 type client struct {
 	index *links.Index
 	asked *links.Pending[string, request]
@@ -133,7 +131,7 @@ func (c *client) publication(op *operation) (string, []evidence.FrameItem) {
 	}
 	if api, ok := apiRequest(op.subject); ok {
 		if strings.HasPrefix(api, "CONSUMER.MSG.NEXT.") {
-			return FramePull, nil // what answers it are deliveries, and statuses without a name
+			return FramePull, nil // answered by deliveries, and by statuses without a kind
 		}
 		c.ask(op.reply, request{answer: FrameAPIReply})
 		return FrameAPI, nil
@@ -152,8 +150,8 @@ func (c *client) ask(inbox string, r request) {
 	}
 }
 
-// acknowledgements of JetStream by their first bytes, with the kind of the
-// frame that confirms each. An empty one is an ack; +NXT acknowledges and pulls.
+// acknowledgements of JetStream by prefix, with the kind of their answer. An
+// empty one is an ack; +NXT acknowledges and pulls.
 var acknowledgements = []struct{ prefix, kind, answer string }{
 	{"+ACK", links.FrameAck, links.FrameAckConfirm},
 	{"+NXT", links.FrameAck, ""},
@@ -174,7 +172,7 @@ func acknowledgement(payload []byte) (kind, answer string) {
 	return "", ""
 }
 
-// server understands what a server sends.
+// server interprets what a server sends.
 type server struct {
 	index *links.Index
 	asked *links.Pending[string, request]
@@ -191,7 +189,8 @@ func (s *server) understand(op *operation) (string, []evidence.FrameItem) {
 }
 
 func (s *server) message(op *operation) (string, []evidence.FrameItem) {
-	// An acknowledgement subject comes first: a pulled message arrives in an inbox.
+	// First the acknowledgement subject: a pulled message is sent to an inbox
+	// too.
 	if id, ok := ackedMessage(op.reply); ok {
 		item := ofPayload(op.payload)
 		item.MessageID = id
@@ -201,7 +200,7 @@ func (s *server) message(op *operation) (string, []evidence.FrameItem) {
 	if r, ok := s.asked.Lookup(op.subject); ok {
 		if r.answer == links.FrameAccept {
 			r.item.MessageID = storedAs(op.payload)
-			// A known ID names an earlier try, whose payload is stored: a duplicate.
+			// A known ID is a deduplicated retry: the first payload is stored.
 			if s.index.Find(r.item.MessageID).PublishID == "" {
 				s.index.Learn(r.item)
 			}
@@ -209,12 +208,12 @@ func (s *server) message(op *operation) (string, []evidence.FrameItem) {
 		return r.answer, itemsOf(r.item)
 	}
 	if isInbox(op.subject) {
-		return "", nil // a status of a pull: no messages, heartbeat
+		return "", nil // a pull status: no messages, heartbeat
 	}
 	return links.FrameDeliver, itemsOf(ofPayload(op.payload))
 }
 
-// storedAs reads a PubAck: the ID of the stored message, empty for an error.
+// storedAs returns the stored message's ID from a PubAck, or "" for an error.
 func storedAs(payload []byte) string {
 	var ack struct {
 		Stream string          `json:"stream"`
@@ -227,15 +226,15 @@ func storedAs(payload []byte) string {
 	return MessageID(ack.Stream, ack.Seq)
 }
 
-// MessageID names a message of a stream: "ORDERS:7".
+// MessageID identifies a message of a stream: "ORDERS:7".
 func MessageID(stream string, seq uint64) string {
 	return stream + ":" + strconv.FormatUint(seq, 10)
 }
 
-// ackedMessage reads an acknowledgement subject. Older servers write
-// $JS.ACK.STREAM.CONSUMER.DELIVERED.SSEQ.CSEQ.TIME.PENDING, newer ones put a
-// domain and an account's hash before the stream and a token at the end, which
-// may go again (ADR-15; nats.go accepts 9, and 11 or more).
+// ackedMessage parses an acknowledgement subject:
+// $JS.ACK.STREAM.CONSUMER.DELIVERED.SSEQ.CSEQ.TIME.PENDING, to which newer
+// servers add domain and account hash before the stream and a token at the end
+// (ADR-15; nats.go accepts 9, and 11 or more tokens).
 func ackedMessage(subject string) (id string, ok bool) {
 	if !strings.HasPrefix(subject, "$JS.ACK.") {
 		return "", false
@@ -255,7 +254,7 @@ func ackedMessage(subject string) (id string, ok bool) {
 	return MessageID(tokens[stream], seq), true
 }
 
-// apiRequest gives what follows $JS.API. or $JS.DOMAIN.API.
+// apiRequest returns what follows $JS.API. or $JS.DOMAIN.API.
 func apiRequest(subject string) (string, bool) {
 	rest, ok := strings.CutPrefix(subject, "$JS.")
 	if !ok {
@@ -268,8 +267,8 @@ func apiRequest(subject string) (string, bool) {
 	return strings.CutPrefix(rest, "API.")
 }
 
-// isInbox knows nats.go's inboxes; a client with a prefix of its own is
-// understood by its requests alone.
+// isInbox recognises nats.go's inboxes; a client with another prefix is
+// recognised by its requests alone.
 func isInbox(subject string) bool { return strings.HasPrefix(subject, "_INBOX.") }
 
 func ofPayload(payload []byte) evidence.FrameItem {
@@ -287,24 +286,24 @@ func itemsOf(item evidence.FrameItem) []evidence.FrameItem {
 	return []evidence.FrameItem{item}
 }
 
-// operation is one line of the protocol, with its message if it has one.
+// operation is a protocol line, with its message if it has one.
 type operation struct {
 	verb           string // upper case
 	subject, reply string
-	payload        []byte // behind the headers; nil for what carries none
+	payload        []byte // after the headers; nil if there is none
 }
 
-// maxLine bounds a line; CONNECT and INFO are the long ones.
+// maxLine bounds a line; CONNECT and INFO are the longest.
 const maxLine = 1 << 20
 
-// shape says where the arguments of a verb stand. Counted from the end: the
-// sizes; an optional reply is there if there is one argument more than needed.
+// shape gives the arguments of a verb. Sizes are last; a reply is present if
+// there is one argument more than needed.
 type shape struct {
-	need    int  // arguments without a reply
+	need    int  // number of arguments without a reply
 	reply   int  // index of the reply, if there is one
-	sizes   int  // how many numbers at the end: 1 total, 2 headers and total
-	subject bool // the first argument is one
-	closed  bool // no more arguments than need, and a reply
+	sizes   int  // trailing numbers: 1 total, 2 headers and total
+	subject bool // the first argument is a subject
+	closed  bool // rejects further arguments
 }
 
 var shapes = map[string]shape{
@@ -319,7 +318,7 @@ var shapes = map[string]shape{
 
 var crlf = []byte("\r\n")
 
-// parse reads the operation that begins buf; n is 0 while it is incomplete.
+// parse parses the operation at the start of buf; n is 0 if it is incomplete.
 func parse(buf []byte) (op operation, n int, err error) {
 	end := bytes.IndexByte(buf[:min(len(buf), maxLine)], '\n')
 	if end < 0 {
@@ -385,8 +384,8 @@ func size(s string) (int, error) {
 	return int(n), nil
 }
 
-// plausible tells early that bytes without a line's end are no NATS: what
-// follows may be TLS, which has lines by accident only.
+// plausible rejects bytes that are no NATS before a line ends: TLS has line
+// ends only by accident.
 func plausible(buf []byte) error {
 	word := buf[:min(len(buf), len("CONNECT"))]
 	if i := bytes.IndexAny(word, " \t\r"); i >= 0 {

@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func protocol() links.Protocol { return nats.Protocol{} }
 
-// rig is a real server and a real client with a link between them.
+// rig is a real server and a real client, with a link in between.
 type rig struct {
 	*linktest.Rig
 	nc *client.Conn
@@ -37,7 +37,7 @@ func newRig(t *testing.T, p links.Protocol) *rig {
 	}
 	s.Start()
 	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
-	if !s.ReadyForConnections(linktest.Patience) {
+	if !s.ReadyForConnections(linktest.Timeout) {
 		t.Fatal("the server is not ready")
 	}
 	r := &rig{Rig: linktest.Open(t, s.Addr().String(), p)}
@@ -49,7 +49,7 @@ func newRig(t *testing.T, p links.Protocol) *rig {
 
 func (r *rig) connect() (*client.Conn, jetstream.JetStream) {
 	r.T.Helper()
-	nc, err := client.Connect("nats://"+r.Link.Addr(), client.NoReconnect(), client.Timeout(linktest.Patience))
+	nc, err := client.Connect("nats://"+r.Link.Addr(), client.NoReconnect(), client.Timeout(linktest.Timeout))
 	r.Must(err)
 	r.T.Cleanup(nc.Close)
 	js, err := jetstream.New(nc)
@@ -59,7 +59,7 @@ func (r *rig) connect() (*client.Conn, jetstream.JetStream) {
 
 func (r *rig) consumer() jetstream.Consumer {
 	r.T.Helper()
-	c, err := r.js.CreateConsumer(r.Ctx, "ORDERS", jetstream.ConsumerConfig{Durable: "work", AckPolicy: jetstream.AckExplicitPolicy, AckWait: linktest.Patience})
+	c, err := r.js.CreateConsumer(r.Ctx, "ORDERS", jetstream.ConsumerConfig{Durable: "work", AckPolicy: jetstream.AckExplicitPolicy, AckWait: linktest.Timeout})
 	r.Must(err)
 	return c
 }
@@ -133,7 +133,7 @@ func TestRealClientIsUnderstood(t *testing.T) {
 		links.FrameAccept:     {one, two, item("2", "2", "ORDERS:2"), item("3", "1", ""), item("4", "1", ""), five},
 		nats.FrameInProgress:  {one},
 		links.FrameNack:       {one},
-		links.FrameAckConfirm: nil, // filled in below: which message came second is the server's choice
+		links.FrameAckConfirm: nil, // filled in below: the server chooses which message came second
 		nats.FrameTerm:        {five},
 	} {
 		var got []evidence.FrameItem
@@ -147,7 +147,8 @@ func TestRealClientIsUnderstood(t *testing.T) {
 			t.Errorf("%s: %+v, want %+v", kind, got, want)
 		}
 	}
-	// Order 2 is stored under its first try: neither delivery nor ack name the second.
+	// Order 2 is stored under its first publish: delivery and ack do not name
+	// the second.
 	for kind, n := range map[string]int{links.FrameDeliver: 5, links.FrameAck: 2} {
 		frames := r.Sink.Carried(kind)
 		if len(frames) != n {

@@ -16,14 +16,14 @@ import (
 	"github.com/custodymq/custody/links"
 )
 
-// Protocol of links to a Redis server. The zero value is ready.
+// Protocol is for links to a Redis server. The zero value is ready for use.
 //
-// A reply is the answer to a request by its position alone. So no request and
-// no reply can go missing or come twice by itself: everything after it would
-// be answered with its neighbour's reply. A message's ID is "KEY:ENTRY-ID".
+// Replies are matched to requests by position. So no request or reply may be
+// dropped or duplicated alone: every later request would get its neighbour's
+// reply. A message's ID is "KEY:ENTRY-ID".
 type Protocol struct {
-	// PubSub is for links on which every delivery is a message of a channel:
-	// these stand outside the positions, and each can be struck alone.
+	// PubSub is for links whose deliveries are channel messages: these are
+	// outside the request-reply sequence, and each can be struck alone.
 	PubSub bool
 }
 
@@ -32,10 +32,10 @@ var (
 	_ links.Corrupter = Protocol{}
 )
 
-// Kinds beyond the uniform ones.
+// Frame kinds of Redis only.
 const (
 	FrameRead  = "read"  // a consumer asks for entries: XREADGROUP, XREAD
-	FrameClaim = "claim" // a consumer takes over what another left: XAUTOCLAIM, XCLAIM
+	FrameClaim = "claim" // a consumer takes over pending entries: XAUTOCLAIM, XCLAIM
 )
 
 var kinds = []links.KindInfo{
@@ -52,15 +52,13 @@ var kinds = []links.KindInfo{
 	{Name: links.FrameAckConfirm, To: evidence.ToClient, Text: "the answer to an ack"},
 }
 
-// Name is "resp".
 func (Protocol) Name() string { return "resp" }
 
-// Kinds are all named kinds.
 func (Protocol) Kinds() []links.KindInfo { return slices.Clone(kinds) }
 
-// Legal refuses what would shift the positions (see Protocol): a drop is
-// withheld with all that follows instead. To alter a reply, too, would put
-// words into the server's mouth; a request's payload can be altered.
+// Legal refuses what would shift positions (see Protocol), so a drop becomes a
+// withhold. It also refuses to corrupt replies, which would make the server say
+// something else; a request's payload can be corrupted.
 func (p Protocol) Legal(kind string, a links.Action) error {
 	var why string
 	switch a {
@@ -80,7 +78,7 @@ func (p Protocol) Legal(kind string, a links.Action) error {
 	return &links.ErrIllegal{Protocol: p.Name(), Kind: kind, Action: a, Why: why}
 }
 
-// Corrupt gives a copy of the frame with one byte of its payload altered.
+// Corrupt returns a copy with one byte of the payload altered.
 func (Protocol) Corrupt(f links.Frame) ([]byte, error) {
 	raw := bytes.Clone(f.Raw)
 	v, n, err := parse(raw)
@@ -95,69 +93,69 @@ func (Protocol) Corrupt(f links.Frame) ([]byte, error) {
 	return nil, errors.New("resp: no payload of an application in this frame")
 }
 
-// NewConn starts the framing of one connection.
+// NewConn returns the framers of one connection.
 func (Protocol) NewConn(ix *links.Index) (toBroker, toClient links.Framer) {
-	d := &dialogue{}
+	d := &exchange{}
 	return &client{index: ix, dialogue: d}, &server{index: ix, dialogue: d}
 }
 
-// MessageID names an entry of a stream: "orders:1700000000000-0".
+// MessageID identifies an entry of a stream: "orders:1700000000000-0".
 func MessageID(key, entry string) string { return key + ":" + entry }
 
-// request is what the client sent and the server has not answered.
+// request is an unanswered request.
 type request struct {
-	answer string // kind of the frame that answers it; empty where that has no name
-	key    string // of the stream, where its answer needs it
+	answer string // kind of the reply's frame, or empty
+	key    string // of the stream, if the reply needs it
 	items  []evidence.FrameItem
 }
 
-// maxAsked is how many unanswered requests of one connection are remembered.
-const maxAsked = 1 << 16
+// maxPending bounds a connection's unanswered requests.
+const maxPending = 1 << 16
 
-// dialogue is what both directions of one connection share.
-type dialogue struct {
+// exchange is the state shared by both directions of a connection.
+type exchange struct {
 	mu         sync.Mutex
 	asked      []request // oldest first
-	subscribed bool      // has asked for channels: RESP2 marks their messages with nothing else
+	subscribed bool      // has subscribed: in RESP2 nothing else marks channel messages
 }
 
-func (d *dialogue) ask(r request) error {
+func (d *exchange) ask(r request) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if len(d.asked) >= maxAsked {
-		return fmt.Errorf("resp: more than %d requests without an answer", maxAsked)
+	if len(d.asked) >= maxPending {
+		return fmt.Errorf("resp: more than %d requests without an answer", maxPending)
 	}
 	d.asked = append(d.asked, r)
 	return nil
 }
 
-func (d *dialogue) answered() (request, error) {
+func (d *exchange) answered() (request, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if len(d.asked) == 0 {
-		return request{}, errors.New("resp: a reply that nobody asked for")
+		return request{}, errors.New("resp: a reply without a request")
 	}
 	r := d.asked[0]
 	d.asked = d.asked[1:]
 	return r, nil
 }
 
-func (d *dialogue) subscribe() {
+func (d *exchange) subscribe() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.subscribed = true
 }
 
-func (d *dialogue) isSubscribed() bool {
+func (d *exchange) isSubscribed() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.subscribed
 }
 
-// client understands what a client sends: arrays of bulk strings.
+// client interprets what a client sends: arrays of bulk strings.
 type client struct {
 	index    *links.Index
-	dialogue *dialogue
+	dialogue *exchange
 }
 
 func (c *client) Next(buf []byte) (links.Frame, int, error) {
@@ -177,7 +175,7 @@ func (c *client) Next(buf []byte) (links.Frame, int, error) {
 		args[i] = e.text
 	}
 	if len(args) == 0 {
-		return frame, n, nil // not answered either
+		return frame, n, nil // nor is it answered
 	}
 	if frame.Kind, frame.Items, err = c.understand(args); err != nil {
 		return links.Frame{}, 0, err
@@ -185,7 +183,7 @@ func (c *client) Next(buf []byte) (links.Frame, int, error) {
 	return frame, n, nil
 }
 
-// understand names a request, and notes what its answer will mean.
+// understand classifies a request, and records what its reply will mean.
 func (c *client) understand(args [][]byte) (kind string, items []evidence.FrameItem, err error) {
 	var r request
 	verb, first := strings.ToUpper(string(args[0])), argument(args, 1)
@@ -211,7 +209,7 @@ func (c *client) understand(args [][]byte) (kind string, items []evidence.FrameI
 		}
 	case "SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE":
 		c.dialogue.subscribe()
-		return links.FrameSubscribe, nil, nil // answered outside the positions
+		return links.FrameSubscribe, nil, nil // answered outside the sequence
 	case "UNSUBSCRIBE", "PUNSUBSCRIBE", "SUNSUBSCRIBE":
 		c.dialogue.subscribe()
 		return links.FrameUnsubscribe, nil, nil
@@ -230,8 +228,8 @@ func argument(args [][]byte, i int) string {
 	return ""
 }
 
-// itemsOf finds the message in the arguments of a publish: whichever field of
-// the entry is an envelope.
+// itemsOf finds a publish's message: the field of the entry that is an
+// envelope.
 func itemsOf(args [][]byte) []evidence.FrameItem {
 	for _, arg := range args {
 		if _, e, ok := envelope(arg); ok {
@@ -241,9 +239,8 @@ func itemsOf(args [][]byte) []evidence.FrameItem {
 	return nil
 }
 
-// envelope finds a payload of an application: all of a text, or what follows
-// its first line. That is where key and headers go on a channel, whose messages
-// are bytes alone.
+// envelope finds an application payload: the whole text, or what follows its
+// first line, which carries key and headers on a channel.
 func envelope(text []byte) (payload []byte, e evidence.Envelope, ok bool) {
 	e, err := evidence.ParseEnvelope(text)
 	if err == nil {
@@ -256,10 +253,10 @@ func envelope(text []byte) (payload []byte, e evidence.Envelope, ok bool) {
 	return payload, e, err == nil
 }
 
-// server understands what a server sends.
+// server interprets what a server sends.
 type server struct {
 	index    *links.Index
-	dialogue *dialogue
+	dialogue *exchange
 }
 
 func (s *server) Next(buf []byte) (links.Frame, int, error) {
@@ -283,29 +280,29 @@ func (s *server) Next(buf []byte) (links.Frame, int, error) {
 	switch r.answer {
 	case links.FrameAccept:
 		frame.Items = s.stored(r, v)
-		// An entry's ID, or a number of receivers; inside MULTI it is +QUEUED.
-		frame.Status = says(v, v.kind == '$' && !v.null || v.kind == ':' && string(v.text) != "0")
+		// An entry's ID, or a number of receivers; within MULTI it is +QUEUED.
+		frame.Status = status(v, v.kind == '$' && !v.null || v.kind == ':' && string(v.text) != "0")
 	case links.FrameAckConfirm:
-		frame.Status = says(v, v.kind == ':' && string(v.text) == strconv.Itoa(len(r.items)))
+		frame.Status = status(v, v.kind == ':' && string(v.text) == strconv.Itoa(len(r.items)))
 	case links.FrameSubscribed:
-		frame.Status = says(v, v.kind == '+' && string(v.text) == "OK")
+		frame.Status = status(v, v.kind == '+' && string(v.text) == "OK")
 	case links.FrameDeliver:
 		if frame.Items = s.entries(r.key, v); frame.Items == nil {
-			frame.Kind = "" // nothing to read, an error, or IDs alone
+			frame.Kind = "" // nothing to read, an error, or IDs only
 		}
 	}
 	return frame, n, nil
 }
 
-// pushes are the messages outside the positions, by their first element.
+// pushes are messages outside the sequence, by first element.
 var pushes = map[string]string{
 	"message": links.FrameDeliver, "pmessage": links.FrameDeliver, "smessage": links.FrameDeliver,
 	"subscribe": links.FrameSubscribed, "psubscribe": links.FrameSubscribed, "ssubscribe": links.FrameSubscribed,
 	"unsubscribe": links.FrameUnsubscribed, "punsubscribe": links.FrameUnsubscribed, "sunsubscribe": links.FrameUnsubscribed,
 }
 
-// pushed tells what stands outside the positions: RESP3's pushes, and in RESP2
-// the same messages as plain arrays on a connection that has subscribed.
+// pushed classifies what is outside the sequence: RESP3 pushes, and in RESP2
+// the same as plain arrays on a subscribed connection.
 func (s *server) pushed(v value) (kind string, outside bool) {
 	name := ""
 	if len(v.elems) > 0 {
@@ -315,9 +312,9 @@ func (s *server) pushed(v value) (kind string, outside bool) {
 	return kind, v.kind == '>' || v.kind == '*' && known && s.dialogue.isSubscribed()
 }
 
-// says is what an answer means in one word: yes, the first word of an error,
-// or what stands there instead.
-func says(v value, yes bool) string {
+// status is a reply's meaning in one word: yes, the first word of an error, or
+// the reply itself.
+func status(v value, yes bool) string {
 	if yes {
 		return links.Yes
 	}
@@ -327,7 +324,7 @@ func says(v value, yes bool) string {
 	return "nothing"
 }
 
-// stored are the items of an accept, with the ID if an entry was stored.
+// stored returns an accept's items, with the ID if an entry was stored.
 func (s *server) stored(r request, v value) []evidence.FrameItem {
 	if r.key == "" || v.kind != '$' || v.null || len(r.items) == 0 {
 		return r.items
@@ -338,9 +335,9 @@ func (s *server) stored(r request, v value) []evidence.FrameItem {
 	return []evidence.FrameItem{item}
 }
 
-// entries are the messages in the answer to a read or a claim. A read answers
-// with [key, entries] for each stream, in RESP3 with a map of them; XCLAIM with
-// the entries of the stream that was asked, XAUTOCLAIM with a cursor before them.
+// entries returns the messages in the reply to a read or a claim. A read
+// replies with [key, entries] per stream (RESP3: a map), XCLAIM with entries,
+// XAUTOCLAIM with a cursor and entries.
 func (s *server) entries(key string, v value) (items []evidence.FrameItem) {
 	list := v.elems
 	switch {
@@ -362,8 +359,8 @@ func (s *server) entries(key string, v value) (items []evidence.FrameItem) {
 	return items
 }
 
-// read gives the entries of one stream: each is [ID, fields], whose fields are
-// null once the entry was deleted.
+// read returns the entries of one stream: each is [ID, fields], with null
+// fields once deleted.
 func (s *server) read(key string, entries value) (items []evidence.FrameItem) {
 	for _, entry := range entries.elems {
 		if len(entry.elems) != 2 || entry.elems[1].null {

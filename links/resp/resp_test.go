@@ -33,7 +33,7 @@ func newRig(t *testing.T, p links.Protocol) rig {
 	return rig{linktest.Open(t, systemtest.Serve(t, adapter.Profiles(1)[0]), p)}
 }
 
-// connect gives a client with one connection, which is never made again.
+// connect returns a client with one connection, without reconnects.
 func (r rig) connect(version int) *redis.Client {
 	r.T.Helper()
 	c := redis.NewClient(&redis.Options{
@@ -99,7 +99,7 @@ func (r rig) dialogue(version int) {
 		return nil
 	})
 	r.Must(err)
-	r.Must(c.Publish(r.Ctx, "events", linktest.Payload("5", "x")).Err()) // nobody listens
+	r.Must(c.Publish(r.Ctx, "events", linktest.Payload("5", "x")).Err()) // no subscriber
 	sub := c.Subscribe(r.Ctx, "events")
 	_, err = sub.Receive(r.Ctx)
 	r.Must(err)
@@ -112,8 +112,8 @@ func (r rig) dialogue(version int) {
 	r.Must(sub.Close())
 }
 
-// captured is the dialogue in one version of the protocol: a connection with
-// commands, and a subscriber's.
+// captured is the dialogue in one protocol version: a connection with commands,
+// and a subscriber's.
 func captured(t testing.TB, version int) linktest.Capture {
 	t.Helper()
 	return linktest.Read(t, file(version))
@@ -121,7 +121,7 @@ func captured(t testing.TB, version int) linktest.Capture {
 
 func file(version int) string { return fmt.Sprintf("testdata/resp%d.capture", version) }
 
-// TestRecord holds the dialogue with a real server and writes it down.
+// TestRecord records the dialogue with a real server.
 func TestRecord(t *testing.T) {
 	if !*record {
 		t.Skip("with -record")
@@ -159,7 +159,7 @@ func TestRealClientIsUnderstood(t *testing.T) {
 			var got []string
 			for _, f := range c.Understood(t, protocol()) {
 				if f.Kind != "" {
-					got = append(got, linktest.Told(f))
+					got = append(got, linktest.Summary(f))
 				}
 			}
 			if !slices.Equal(got, want) {
@@ -181,7 +181,7 @@ func TestAnAckNamesWhatWasDelivered(t *testing.T) {
 		if err != nil || n != len(raw) {
 			t.Fatal(raw, n, err)
 		}
-		return linktest.Told(frame)
+		return linktest.Summary(frame)
 	}
 	next(b, "*7\r\n$10\r\nXREADGROUP\r\n$5\r\nGROUP\r\n$1\r\ng\r\n$1\r\nc\r\n$7\r\nSTREAMS\r\n$6\r\norders\r\n$1\r\n>\r\n")
 	next(s, "*1\r\n*2\r\n$6\r\norders\r\n*1\r\n*2\r\n$3\r\n1-0\r\n*2\r\n$1\r\np\r\n$25\r\ncustody/1 p1-1-1 order-1\n\r\n")
@@ -303,15 +303,15 @@ func TestADroppedAcceptTakesAllBehindItAlong(t *testing.T) {
 	if a.Action != links.Withhold {
 		t.Errorf("a drop became %q", a.Action)
 	}
-	r.Must(a.Heal(r.Ctx)) // cuts the connection, which has lost bytes
+	r.Must(a.Heal(r.Ctx)) // cuts the connection, which lost bytes
 	<-done
-	// The client gives the error of the connection to every command.
+	// The client returns the connection's error for every command.
 	for i, want := range []string{"1-0", "", ""} {
 		if answers[i].Val() != want || answers[i].Err() == nil {
 			t.Errorf("order-%d was answered %q, %v; want %q", i+1, answers[i].Val(), answers[i].Err(), want)
 		}
 	}
-	// All three are stored: only the answers were lost.
+	// All three are stored: only the replies were lost.
 	if n, err := r.connect(3).XLen(r.Ctx, "orders").Result(); err != nil || n != 3 {
 		t.Errorf("%d entries, %v", n, err)
 	}

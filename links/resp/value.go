@@ -9,28 +9,29 @@ import (
 	"github.com/custodymq/custody/links"
 )
 
-// value is one RESP value, of version 2 or 3 (https://redis.io/docs/latest/develop/reference/protocol-spec/).
+// value is a RESP value, of version 2 or 3
+// (https://redis.io/docs/latest/develop/reference/protocol-spec/).
 type value struct {
-	kind  byte    // the byte that begins it, such as '$' or '*'
-	text  []byte  // of what is no aggregate; shares the buffer's memory
-	elems []value // of an aggregate; keys and values of a map in turn
+	kind  byte    // first byte, such as '$' or '*'
+	text  []byte  // of a scalar; aliases the buffer
+	elems []value // of an aggregate; keys and values of a map alternate
 	null  bool
 }
 
 const (
-	// maxLine bounds a line that is no bulk string: errors are the long ones.
+	// maxLine bounds a line that is no bulk string: errors are the longest.
 	maxLine = 64 << 10
-	// maxDepth is the deepest nesting that is read; a delivery needs five.
+	// maxDepth bounds the nesting; a delivery needs five.
 	maxDepth = 16
-	// maxValues bounds the values of one frame. Each costs memory of ours many
-	// times the four bytes that it takes on the wire.
+	// maxValues bounds the values of a frame: each takes four bytes on the wire
+	// and many times that in memory.
 	maxValues = 1 << 17
 )
 
-// errShort asks for more bytes.
+// errShort: more bytes are needed.
 var errShort = errors.New("resp: incomplete")
 
-// parse reads the value that begins buf; n is 0 while it is incomplete.
+// parse parses the value at the start of buf; n is 0 if it is incomplete.
 func parse(buf []byte) (v value, n int, err error) {
 	p := parser{buf: buf}
 	v, err = p.value(0)
@@ -69,7 +70,7 @@ func (p *parser) value(depth int) (v value, err error) {
 		v.text, v.null = line, v.kind == '_'
 		return v, err
 	}
-	length, err := announced(v.kind, line)
+	length, err := parseLength(v.kind, line)
 	switch {
 	case err != nil:
 		return v, err
@@ -93,20 +94,20 @@ func (p *parser) value(depth int) (v value, err error) {
 		}
 		v.elems = append(v.elems, element)
 	}
-	if v.kind == '|' { // attributes stand before the value that they are about
+	if v.kind == '|' { // attributes precede the value they annotate
 		return p.value(depth + 1)
 	}
 	return v, nil
 }
 
-// shape says what follows the line that begins a value.
+// shape is what follows the first line of a value.
 type shape uint8
 
 const (
 	scalar shape = iota // nothing
-	bulk                // as many bytes as the line says, and a line's end
-	list                // as many values
-	pairs               // twice as many
+	bulk                // that many bytes and a line end
+	list                // that many values
+	pairs               // twice as many values
 )
 
 var shapes = map[byte]shape{
@@ -116,7 +117,7 @@ var shapes = map[byte]shape{
 	'%': pairs, '|': pairs,
 }
 
-// line gives what stands between the first byte and the line's end.
+// line returns what stands between the first byte and the line end.
 func (p *parser) line() ([]byte, error) {
 	rest := p.buf[p.at:]
 	end := bytes.Index(rest[:min(len(rest), maxLine)], crlf)
@@ -132,8 +133,8 @@ func (p *parser) line() ([]byte, error) {
 
 var crlf = []byte("\r\n")
 
-// announced reads a length; -1 is RESP2's null.
-func announced(kind byte, line []byte) (int, error) {
+// parseLength parses a length; -1 is RESP2's null.
+func parseLength(kind byte, line []byte) (int, error) {
 	n, err := strconv.ParseInt(string(line), 10, 32)
 	switch {
 	case err != nil || n < -1:

@@ -1,5 +1,5 @@
 // Package zmtp observes ZeroMQ's wire protocol (ZMTP 3.x, security NULL or
-// PLAIN) with the reference broker's own protocol on top.
+// PLAIN) with the reference broker's protocol on top.
 package zmtp
 
 import (
@@ -13,9 +13,10 @@ import (
 	"github.com/custodymq/custody/links"
 )
 
-// Protocol of links to the reference broker. The zero value is ready.
+// Protocol is for links to the reference broker. The zero value is ready for
+// use.
 //
-// Replies carry the number of their request, so each frame can be struck alone.
+// Replies carry their request's number, so each frame can be struck alone.
 type Protocol struct{}
 
 var (
@@ -23,23 +24,22 @@ var (
 	_ links.Corrupter = Protocol{}
 )
 
-// maxAsked is how many requests of one connection are remembered.
-const maxAsked = 1 << 16
+// maxPending bounds a connection's requests.
+const maxPending = 1 << 16
 
-// maxParts is the most parts of one message: our protocol has two.
+// maxParts bounds a message's parts: our protocol uses two.
 const maxParts = 64
 
-// Name is "zmtp".
 func (Protocol) Name() string { return "zmtp" }
 
-// NewConn starts the framing of one connection.
+// NewConn returns the framers of one connection.
 func (Protocol) NewConn(ix *links.Index) (toBroker, toClient links.Framer) {
-	asked := links.NewPending[uint64, evidence.FrameItem](maxAsked)
+	asked := links.NewPending[uint64, evidence.FrameItem](maxPending)
 	return &framer{to: evidence.ToBroker, index: ix, asked: asked}, &framer{to: evidence.ToClient, index: ix, asked: asked}
 }
 
-// kinds names the messages of our protocol that a script can strike; hellos
-// and heartbeats have no name.
+// kinds names the messages that a script can strike; hellos and heartbeats have
+// no name.
 var kinds = map[wire.Kind]links.KindInfo{
 	wire.Publish:          {Name: links.FramePublish, To: evidence.ToBroker, Text: "a message to be published"},
 	wire.PublishReply:     {Name: links.FrameAccept, To: evidence.ToClient, Text: "the broker's answer to a publish, whatever it says"},
@@ -60,7 +60,7 @@ var kinds = map[wire.Kind]links.KindInfo{
 	wire.Error:            {Name: links.FrameError, To: evidence.ToClient, Text: "the broker refuses a message or the connection"},
 }
 
-// Kinds are all named kinds, in the order of wire.Kind.
+// Kinds returns all kinds, in the order of wire.Kind.
 func (Protocol) Kinds() []links.KindInfo {
 	list := make([]links.KindInfo, 0, len(kinds))
 	for k := wire.Invalid; k <= wire.Error; k++ {
@@ -71,12 +71,12 @@ func (Protocol) Kinds() []links.KindInfo {
 	return list
 }
 
-// Legal allows everything but to corrupt what has no payload.
+// Legal refuses only to corrupt what has no payload.
 func (p Protocol) Legal(kind string, a links.Action) error {
 	return links.LegalAlone(p.Name(), kind, a)
 }
 
-// Corrupt gives a copy of the frame with one byte of the payload altered.
+// Corrupt returns a copy with one byte of the payload altered.
 func (Protocol) Corrupt(f links.Frame) ([]byte, error) {
 	raw := bytes.Clone(f.Raw)
 	m, err := split(raw)
@@ -86,8 +86,8 @@ func (Protocol) Corrupt(f links.Frame) ([]byte, error) {
 	return raw, links.CorruptPayload(m.parts[len(m.parts)-1])
 }
 
-// framer cuts one direction: the greeting of 64 bytes, then commands and
-// messages (https://rfc.zeromq.org/spec/23).
+// framer cuts one direction: the 64-byte greeting, then commands and messages
+// (https://rfc.zeromq.org/spec/23).
 type framer struct {
 	to      evidence.Direction
 	index   *links.Index
@@ -111,7 +111,7 @@ func (f *framer) Next(buf []byte) (links.Frame, int, error) {
 	}
 	frame := links.Frame{Raw: buf[:m.size]}
 	if !m.command {
-		// What does not decode is the peers' affair: a broker must answer it.
+		// An invalid message is for the broker to answer.
 		if msg, err := wire.Decode(m.parts); err == nil && kinds[msg.Kind].To == f.to {
 			frame.Kind = kinds[msg.Kind].Name
 			frame.Items = f.items(&msg)
@@ -121,7 +121,7 @@ func (f *framer) Next(buf []byte) (links.Frame, int, error) {
 	return frame, m.size, nil
 }
 
-// answers in a word.
+// answers are the words for Frame.Status.
 var answers = map[wire.Answer]string{
 	wire.Accepted: links.Yes, wire.Declined: "declined", wire.Rejected: "rejected", wire.Unknown: "unknown", wire.Refused: "refused",
 	wire.Stored: "stored", wire.Settled: "settled", wire.Dead: "dead", wire.NotSeen: "not-seen", wire.Forgotten: "forgotten",
@@ -138,8 +138,8 @@ func (f *framer) greeting(buf []byte) (links.Frame, int, error) {
 	return links.Frame{Raw: buf[:greetingSize]}, greetingSize, nil
 }
 
-// items tells which messages a frame carries. A reply is understood by its
-// request, an acknowledgement by the delivery or the accept that it follows.
+// items lists a frame's messages. A reply refers to its request, an
+// acknowledgement to its delivery.
 func (f *framer) items(m *wire.Message) []evidence.FrameItem {
 	item := evidence.FrameItem{BusinessID: m.BusinessID, MessageID: m.MessageID}
 	switch m.Kind {
@@ -159,7 +159,8 @@ func (f *framer) items(m *wire.Message) []evidence.FrameItem {
 			}
 			item = asked
 		}
-		// A message ID that is known already names an earlier try, whose payload is stored.
+		// A known message ID is a deduplicated retry: the first payload is
+		// stored.
 		if m.Kind == wire.PublishReply && f.index.Find(item.MessageID).PublishID == "" {
 			f.index.Learn(item)
 		}
@@ -173,12 +174,12 @@ func (f *framer) items(m *wire.Message) []evidence.FrameItem {
 	return []evidence.FrameItem{item}
 }
 
-// message is what begins a buffer: a command, or a message with all its parts.
+// message is a command, or a message with all its parts.
 type message struct {
 	whole   bool
 	command bool
 	size    int
-	parts   [][]byte // share the buffer
+	parts   [][]byte // alias the buffer
 }
 
 const (

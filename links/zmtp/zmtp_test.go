@@ -25,7 +25,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func protocol() links.Protocol { return zmtp.Protocol{} }
 
-// session is a client and a broker on zmq4, with a link between them.
+// session is a client and a broker on zmq4, with a link in between.
 type session struct {
 	*linktest.Rig
 	client, broker *zmq4.Conn
@@ -46,7 +46,7 @@ func connect(t *testing.T, client, broker zmq4.Security) *session {
 	s.Must(err)
 	t.Cleanup(func() { accepted.Close() })
 	for _, c := range []net.Conn{dialled, accepted} {
-		c.SetDeadline(time.Now().Add(linktest.Patience))
+		c.SetDeadline(time.Now().Add(linktest.Timeout))
 	}
 	opened := make(chan error, 1)
 	go func() {
@@ -75,7 +75,8 @@ func (s *session) receive(at *zmq4.Conn) wire.Message {
 	return m
 }
 
-// dialogue is one of each that a script can name, in order, each with the item expected.
+// dialogue is one of each frame that a script can name, in order, with its
+// expected item.
 var dialogue = []struct {
 	to   evidence.Direction
 	msg  wire.Message
@@ -97,7 +98,8 @@ var dialogue = []struct {
 	{evidence.ToClient, wire.Message{Kind: wire.LookupReply, Request: 6, BusinessID: "order-1", Answer: wire.Settled}, "lookup-reply", evidence.FrameItem{BusinessID: "order-1"}},
 	{evidence.ToBroker, wire.Message{Kind: wire.Credit, Credit: 3}, "credit", evidence.FrameItem{}},
 	{evidence.ToBroker, wire.Message{Kind: wire.Ping}, "", evidence.FrameItem{}},
-	// A retry that the broker answers with the first message's ID is an alias: what is stored is the first try's.
+	// A retry answered with the first message's ID is an alias: the first
+	// publish is what is stored.
 	{evidence.ToBroker, wire.Message{Kind: wire.Publish, Request: 7, Topic: "orders", Mode: wire.AtLeastOnce, BusinessID: "order-1", Payload: evidence.Envelope{PublishID: "p1-1-2", BusinessID: "order-1"}.Encode()}, "publish", evidence.FrameItem{BusinessID: "order-1", PublishID: "p1-1-2"}},
 	{evidence.ToClient, wire.Message{Kind: wire.PublishReply, Request: 7, Answer: wire.Accepted, MessageID: "m-1", Again: true}, "accept", evidence.FrameItem{BusinessID: "order-1", PublishID: "p1-1-2", MessageID: "m-1"}},
 	{evidence.ToBroker, wire.Message{Kind: wire.Ack, Request: 8, MessageID: "m-1", Attempt: 3}, "ack", evidence.FrameItem{BusinessID: "order-1", PublishID: "p1-1-1", MessageID: "m-1"}},
@@ -212,7 +214,7 @@ func TestBadStreamsAreRefused(t *testing.T) {
 	}
 }
 
-// captured is what a client and its broker say in the dialogue.
+// captured is the dialogue between a client and its broker.
 func captured(t testing.TB) linktest.Capture {
 	t.Helper()
 	var c linktest.Capture
@@ -243,7 +245,7 @@ var greeting = func() []byte {
 	return g
 }()
 
-// frame writes a message as ZMTP does.
+// frame encodes a message in ZMTP.
 func frame(parts ...[]byte) (raw []byte) {
 	for i, p := range parts {
 		flags := byte(0)
@@ -261,9 +263,9 @@ func frame(parts ...[]byte) (raw []byte) {
 	return raw
 }
 
-// The high-level sockets of zmq4 work through a link too.
+// zmq4's high-level sockets work through a link.
 func TestSocketsOfZMQ4(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), linktest.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), linktest.Timeout)
 	defer cancel()
 	router := zmq4.NewRouter(ctx)
 	defer router.Close()

@@ -1,4 +1,4 @@
-// Package child is what this binary becomes when it is executed again by a run.
+// Package child holds the roles of a re-executed binary.
 package child
 
 import (
@@ -12,7 +12,7 @@ import (
 
 // Run turns this process into a child if a run started it as one, and then
 // never returns. Call it first in main, and in the TestMain of a suite that
-// makes runs. find gives a system by its name, for consumers.
+// makes runs. find looks up a system by name, for consumers.
 func Run(find func(spec string, scale float64) (systems.System, error)) {
 	process.RunRole(map[string]func() process.Role{
 		zeromq.RoleName:     zeromq.Role,

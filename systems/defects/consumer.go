@@ -8,7 +8,7 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// receiver is a consumer that does something to each delivery.
+// receiver is a consumer that transforms each delivery.
 type receiver struct {
 	systems.Consumer
 	change func(ctx context.Context, d systems.Delivery) systems.Delivery
@@ -26,7 +26,7 @@ func deliveries(change func(context.Context, systems.Delivery) systems.Delivery)
 	return func(honest systems.Consumer) systems.Consumer { return receiver{honest, change} }
 }
 
-// delivery is one whose acknowledgement is another.
+// delivery is a delivery with another Ack.
 type delivery struct {
 	systems.Delivery
 	ack func(ctx context.Context) (evidence.AckOutcome, error)
@@ -43,7 +43,7 @@ func ackOnReceipt(ctx context.Context, d systems.Delivery) systems.Delivery {
 	return delivery{d, func(context.Context) (evidence.AckOutcome, error) { return outcome, err }}
 }
 
-// acknowledgedAnyway is a delivery that cannot be given back.
+// acknowledgedAnyway is a delivery without a Nack.
 type acknowledgedAnyway struct{ systems.Delivery }
 
 func nackAsAck(_ context.Context, d systems.Delivery) systems.Delivery { return acknowledgedAnyway{d} }
@@ -75,8 +75,8 @@ func ackTheOneBefore(honest systems.Consumer) systems.Consumer {
 	}}
 }
 
-// gathered is how many acknowledgements gatherAcks sends at once: more than a
-// short run has, so that the end of the session loses them.
+// gathered is the batch size of gatherAcks: more than a short run has, so that
+// acknowledgements are lost with the session.
 const gathered = 100
 
 func gatherAcks(honest systems.Consumer) systems.Consumer {
@@ -102,7 +102,7 @@ func gatherAcks(honest systems.Consumer) systems.Consumer {
 	}}
 }
 
-// unmarked is a delivery that calls itself the first.
+// unmarked is a redelivery marked as a first delivery.
 type unmarked struct{ systems.Delivery }
 
 func unmark(_ context.Context, d systems.Delivery) systems.Delivery { return unmarked{d} }

@@ -1,8 +1,7 @@
-// Package defects lists seeded faults of clients and applications: each one a
-// small wrapper around honest clients, or a step of the application in the wrong
-// place, that misbehaves as programs have been seen to do and breaks one
-// guarantee first. They are switched on for any
-// system; the broker's own are in broker/defects.
+// Package defects lists seeded defects of clients and applications: small
+// wrappers around correct clients, or a step of the application in the wrong
+// place, modelled on defects seen in practice. Each violates one guarantee
+// first, on any system. The broker's own are in broker/defects.
 package defects
 
 import (
@@ -13,26 +12,26 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// Defect is one seeded fault.
+// Defect is a seeded defect.
 type Defect struct {
 	Name    string
-	Text    string   // what the broken client does
-	Breaks  string   // the guarantee that must be seen broken first
-	Follows []string // guarantees that may lawfully break with it
+	Text    string   // what the defective client does
+	Breaks  string   // the guarantee that must be violated first
+	Follows []string // guarantees that may be violated with it
 	SeenIn  string   // the kind of scenario that shows it
-	// Shown names the scenario that is run first, and that tells whether there is
-	// a place for the defect; for some it is the only one that shows it, because
-	// an honest client gives the others nothing to judge.
+	// Shown names the scenario to run first, which decides whether the defect
+	// applies. For some it is the only one that shows it, because a correct
+	// client exercises nothing in the others.
 	Shown string
 
-	// AcksEarly is of the application: it acknowledges before its transaction
-	// commits.
+	// AcksEarly is a defect of the application: it acknowledges before its
+	// transaction commits.
 	AcksEarly bool
 	producer  func(systems.Producer) systems.Producer
 	consumer  func(systems.Consumer) systems.Consumer
 }
 
-// All defects, in the order of a message's life.
+// All returns the defects, in the order of a message's life.
 func All() []Defect { return append([]Defect(nil), all...) }
 
 var all = []Defect{
@@ -59,8 +58,8 @@ var all = []Defect{
 	{
 		Name: "client-hides-a-retry", Text: "a publish whose answer does not come is sent a second time, as another message, within the one call",
 		Breaks: evidence.SingleEffect, Follows: []string{evidence.NoDuplicateDelivery, evidence.DeclinedMeansAbsent, evidence.AckIsFinal, evidence.RowsMatchClients, evidence.StableRedeliveryID, evidence.LookupsTrue, evidence.MessageIdentity},
-		// Without message IDs of the publisher's the consumption log goes by
-		// business ID, and absorbs the second message.
+		// Without message IDs of the publisher's, the consumption log is keyed
+		// by business ID and absorbs the second message.
 		SeenIn: "the answer to a publish is lost", Shown: "publisher-retries", producer: retryInside,
 	},
 	{
@@ -100,7 +99,7 @@ var all = []Defect{
 	},
 }
 
-// Find gives the defect of that name.
+// Find returns the defect of that name.
 func Find(name string) (Defect, bool) {
 	for _, d := range all {
 		if d.Name == name {
@@ -110,7 +109,8 @@ func Find(name string) (Defect, bool) {
 	return Defect{}, false
 }
 
-// Clients gives clients with the defect; sessions of honest ones behave as before.
+// Clients wraps clients with the defect; sessions it does not concern are
+// unchanged.
 func (d Defect) Clients(honest systems.Clients) systems.Clients { return clients{honest, d} }
 
 type clients struct {
@@ -141,7 +141,7 @@ func (c clients) Consumer(ctx context.Context, o systems.ConsumerOptions) (syste
 	return c.defect.consumer(s), nil
 }
 
-// nack gives a delivery back, where the system can.
+// nack rejects a delivery, if the system supports it.
 func nack(ctx context.Context, d systems.Delivery, reason string) (evidence.AckOutcome, error) {
 	if r, ok := d.(systems.Rejecter); ok {
 		return r.Nack(ctx, reason)

@@ -45,8 +45,8 @@ func TestTheListIsWhole(t *testing.T) {
 	}
 }
 
-// honest is a system of one message: what it says is set, what is asked of it
-// is kept.
+// honest is a system of one message with prescribed answers, which records its
+// calls.
 type honest struct {
 	receipt systems.Receipt
 	sent    []systems.Message
@@ -97,7 +97,7 @@ func (d handed) Nack(context.Context, string) (evidence.AckOutcome, error) {
 	return evidence.AckConfirmed, nil
 }
 
-// story is one publish, two deliveries acknowledged, a third given back.
+// story is one publish, two deliveries acknowledged, and a third rejected.
 func story(t *testing.T, h *honest, c systems.Clients) (receipt systems.Receipt, third systems.Delivery) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -184,7 +184,7 @@ func TestEachMisbehavesAndOnlyAsItSays(t *testing.T) {
 			}
 		})
 	}
-	wrappers := slices.DeleteFunc(defects.All(), func(d defects.Defect) bool { return d.AcksEarly }) // that one is no wrapper
+	wrappers := slices.DeleteFunc(defects.All(), func(d defects.Defect) bool { return d.AcksEarly }) // has no wrapper
 	if len(cases) != len(wrappers) {
 		t.Errorf("%d of %d defects are tested", len(cases), len(wrappers))
 	}

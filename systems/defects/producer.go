@@ -9,7 +9,7 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// sender is a producer whose Send is another.
+// sender is a producer with another Send.
 type sender struct {
 	systems.Producer
 	send func(ctx context.Context, m systems.Message) (systems.Pending, error)
@@ -19,12 +19,12 @@ func (s sender) Send(ctx context.Context, m systems.Message) (systems.Pending, e
 	return s.send(ctx, m)
 }
 
-// pending is a publish whose receipt is another.
+// pending is a publish with another Receipt.
 type pending func(ctx context.Context) systems.Receipt
 
 func (p pending) Receipt(ctx context.Context) systems.Receipt { return p(ctx) }
 
-// receipts reads every receipt anew.
+// receipts transforms every receipt.
 func receipts(read func(systems.Receipt) systems.Receipt) func(systems.Producer) systems.Producer {
 	return func(honest systems.Producer) systems.Producer {
 		return sender{honest, func(ctx context.Context, m systems.Message) (systems.Pending, error) {
@@ -63,8 +63,7 @@ func unknownAsRejected(r systems.Receipt) systems.Receipt {
 	return r
 }
 
-// swallowAnswers keeps the first answer of each five to itself: its caller waits until its
-// time is over.
+// swallowAnswers loses one answer in five: the caller waits until its deadline.
 func swallowAnswers(honest systems.Producer) systems.Producer {
 	var publishes atomic.Int64
 	return sender{honest, func(ctx context.Context, m systems.Message) (systems.Pending, error) {
@@ -87,8 +86,8 @@ func forgetID(honest systems.Producer) systems.Producer {
 	}}
 }
 
-// retryInside waits for an answer for half of the time that the caller gives,
-// and then sends the message again.
+// retryInside waits for an answer for half of the caller's deadline, then sends
+// the message again.
 func retryInside(honest systems.Producer) systems.Producer {
 	return sender{honest, func(ctx context.Context, m systems.Message) (systems.Pending, error) {
 		first, err := honest.Send(ctx, m)

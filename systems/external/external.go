@@ -14,18 +14,18 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// System is a profile of an adapter on a server of the user's own.
+// System is an adapter's profile on a server of the user's own.
 type System struct {
-	connected // the adapter's, where the server is
+	startless // the adapter's, at the server's address
 	path      string
 	file      file
 	scale     float64
-	remote    bool         // an address that is not this machine's is allowed
-	taken     *atomic.Bool // by a run that may strike the server
+	remote    bool         // the address may be on another machine
+	inUse     *atomic.Bool // by a run that may strike the server
 }
 
-// connected is what an adapter gives for a server that it has not started.
-type connected interface {
+// startless is what an adapter offers for a server that it did not start.
+type startless interface {
 	systems.System
 	systems.Connector
 }
@@ -36,7 +36,7 @@ var (
 	_ systems.Exclusive = System{}
 )
 
-// Open reads a file. find gives the adapter's profile that it names.
+// Open reads a file. find looks up the adapter's profile it names.
 func Open(path string, scale float64, find func(spec string, scale float64) (systems.System, error)) (systems.System, error) {
 	f, err := read(path)
 	if err != nil {
@@ -44,11 +44,11 @@ func Open(path string, scale float64, find func(spec string, scale float64) (sys
 	}
 	base, err := find(f.System, scale)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", f.place("system"), err)
+		return nil, fmt.Errorf("%s: %w", f.locate("system"), err)
 	}
 	adapter, ok := base.(systems.Remote)
 	if !ok {
-		return nil, fmt.Errorf("%s: the adapter of %s tests only servers that it starts itself", f.place("system"), base.Describe().System)
+		return nil, fmt.Errorf("%s: the adapter of %s supports only servers that it starts itself", f.locate("system"), base.Describe().System)
 	}
 	if err := f.checkLimits(f.Limits.over(base.Describe().Profile.Limits, scale)); err != nil {
 		return nil, err
@@ -60,14 +60,14 @@ func Open(path string, scale float64, find func(spec string, scale float64) (sys
 	if err != nil {
 		return nil, err
 	}
-	there, ok := adapter.At(endpoint).(connected)
+	there, ok := adapter.At(endpoint).(startless)
 	if !ok {
-		return nil, fmt.Errorf("%s: the adapter of %s has no clients for another process", f.place("system"), base.Describe().System)
+		return nil, fmt.Errorf("%s: the adapter of %s does not support consumers in child processes", f.locate("system"), base.Describe().System)
 	}
-	return System{connected: there, path: path, file: f, scale: scale, taken: new(atomic.Bool)}, nil
+	return System{startless: there, path: path, file: f, scale: scale, inUse: new(atomic.Bool)}, nil
 }
 
-// endpoint takes the secrets from the environment.
+// endpoint reads the secrets from the environment.
 func (f file) endpoint() (systems.Endpoint, error) {
 	e := systems.Endpoint{Address: f.Address}
 	for _, s := range []struct {
@@ -79,14 +79,14 @@ func (f file) endpoint() (systems.Endpoint, error) {
 		}
 		value, ok := os.LookupEnv(s.variable)
 		if !ok {
-			return systems.Endpoint{}, fmt.Errorf("%s: the environment variable %s is not set; export it", f.place(s.field), s.variable)
+			return systems.Endpoint{}, fmt.Errorf("%s: the environment variable %s is not set; export it", f.locate(s.field), s.variable)
 		}
 		*s.to = value
 	}
 	if f.TLS == nil {
 		return e, nil
 	}
-	host, _, _ := net.SplitHostPort(f.Address) // checked before
+	host, _, _ := net.SplitHostPort(f.Address) // validated before
 	e.TLS = &tls.Config{MinVersion: tls.VersionTLS12, ServerName: host}
 	if f.TLS.ServerName != "" {
 		e.TLS.ServerName = f.TLS.ServerName
@@ -94,18 +94,18 @@ func (f file) endpoint() (systems.Endpoint, error) {
 	if f.TLS.CA != "" {
 		authority, err := evidence.ReadRegular(f.TLS.CA, maxFile)
 		if err != nil {
-			return systems.Endpoint{}, fmt.Errorf("%s: %w", f.place("tls.ca"), err)
+			return systems.Endpoint{}, fmt.Errorf("%s: %w", f.locate("tls.ca"), err)
 		}
 		e.TLS.RootCAs = x509.NewCertPool()
 		if !e.TLS.RootCAs.AppendCertsFromPEM(authority) {
-			return systems.Endpoint{}, fmt.Errorf("%s: %s holds no certificate in PEM", f.place("tls.ca"), f.TLS.CA)
+			return systems.Endpoint{}, fmt.Errorf("%s: %s contains no PEM certificate", f.locate("tls.ca"), f.TLS.CA)
 		}
 	}
 	return e, nil
 }
 
-// AllowRemote lets the server of a file stand on another machine. Any other
-// system is given back as it is.
+// AllowRemote permits a file's server on another machine. Other systems are
+// returned unchanged.
 func AllowRemote(s systems.System) systems.System {
 	if s, ok := s.(System); ok {
 		s.remote = true
@@ -114,17 +114,17 @@ func AllowRemote(s systems.System) systems.System {
 	return s
 }
 
-// Path of the file.
+// Path returns the path of the file.
 func (s System) Path() string { return s.path }
 
-// Exclusive: the runs strike one server.
+// Exclusive: all runs share the server.
 func (s System) Exclusive() bool { return s.struck() }
 
 func (s System) struck() bool { return len(s.file.Kill) > 0 }
 
-// Describe is the adapter's description with what the file says instead.
+// Describe returns the adapter's description, overridden by the file.
 func (s System) Describe() systems.Description {
-	d := s.connected.Describe()
+	d := s.startless.Describe()
 	d.Profile.Summary = "a server of your own, with the settings of " + s.file.System + ": " + d.Profile.Summary
 	d.Profile.Name = s.file.Name
 	d.Profile = s.file.Behaviour.over(d.Profile)
@@ -139,9 +139,9 @@ func (s System) Describe() systems.Description {
 		d.Known = append(d.Known, evidence.Known(k))
 	}
 	if s.struck() {
-		d.Lacks[systems.NeedPause] = "the server's owner gives commands that start, stop and kill it, and none that pauses it"
+		d.Lacks[systems.NeedPause] = "the server's commands start, stop and kill it, but cannot pause it"
 	} else {
-		d.Lacks[systems.NeedProcess] = "the server is somebody else's, and no commands are given that start, stop and kill it"
+		d.Lacks[systems.NeedProcess] = "the server is external, and no commands are given that start, stop and kill it"
 	}
 	if s.file.TLS != nil {
 		d.Lacks[systems.NeedFrames] = "TLS ends at the server, so the link sees no frames"
@@ -149,20 +149,20 @@ func (s System) Describe() systems.Description {
 	return d
 }
 
-// Start begins one run's part in the server. It starts no process.
+// Start connects a run to the server. It starts no process.
 func (s System) Start(ctx context.Context, env systems.Env) (systems.Instance, error) {
 	if host, _, _ := net.SplitHostPort(s.file.Address); !s.remote && !loopback(host) {
-		return nil, fmt.Errorf("%s: %s is not on this machine, and a test floods and may strike it; give --allow-remote if it is meant to", s.file.place("address"), s.file.Address)
+		return nil, fmt.Errorf("%s: %s is not on this machine, and a test floods it and may strike it; pass --allow-remote to permit that", s.file.locate("address"), s.file.Address)
 	}
 	if !s.struck() {
-		return s.connected.Start(ctx, env)
+		return s.startless.Start(ctx, env)
 	}
-	if !s.taken.CompareAndSwap(false, true) {
-		return nil, errors.New("external: another run may strike this server: make one run at a time (--parallel 1)")
+	if !s.inUse.CompareAndSwap(false, true) {
+		return nil, errors.New("external: another run may strike this server: run one at a time (--parallel 1)")
 	}
 	in, err := s.start(ctx, env)
 	if err != nil {
-		s.taken.Store(false)
+		s.inUse.Store(false)
 		return nil, err
 	}
 	return in, nil
@@ -173,17 +173,17 @@ func (s System) start(ctx context.Context, env systems.Env) (systems.Instance, e
 	if err != nil {
 		return nil, fmt.Errorf("external: log of the commands: %w", err)
 	}
-	began, err := s.connected.Start(ctx, env)
+	began, err := s.startless.Start(ctx, env)
 	if err != nil {
 		return nil, errors.Join(err, log.Close())
 	}
-	in, ok := began.(reached)
+	in, ok := began.(adapterInstance)
 	if !ok {
-		return nil, errors.Join(fmt.Errorf("external: %s has no address at which a server that it has not started could be struck", s.file.System), began.Stop(ctx), log.Close())
+		return nil, errors.Join(fmt.Errorf("external: %s cannot strike a server that it did not start", s.file.System), began.Stop(ctx), log.Close())
 	}
-	env.Sink.Record(evidence.Event{Kind: evidence.ProcessStarted, Actor: serverName, Reason: "it ran already: it is somebody else's"})
-	struck := &instance{reached: in, file: s.file, sink: env.Sink, log: log, dir: env.Dir, release: func() { s.taken.Store(false) }}
-	switch began := began.(type) { // the abilities that adapters have there
+	env.Sink.Record(evidence.Event{Kind: evidence.ProcessStarted, Actor: serverName, Reason: "already running: an external server"})
+	struck := &instance{adapterInstance: in, file: s.file, sink: env.Sink, log: log, dir: env.Dir, release: func() { s.inUse.Store(false) }}
+	switch began := began.(type) { // the optional interfaces that adapters have there
 	case interface {
 		systems.Inspector
 		systems.Rewinder
@@ -220,10 +220,10 @@ func loopback(host string) bool {
 	return host == "localhost" || net.ParseIP(host).IsLoopback()
 }
 
-// Credentials of an instance, for the adapter's clients in another process.
+// Credentials returns an instance's credentials for clients in another process.
 func (s System) Credentials(in systems.Instance) string {
 	if struck, ok := in.(interface{ adapters() systems.Instance }); ok {
 		in = struck.adapters()
 	}
-	return s.connected.Credentials(in)
+	return s.startless.Credentials(in)
 }

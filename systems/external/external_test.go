@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// secret is a password that must not be found anywhere.
+// secret is a password that must appear nowhere.
 const secret = "hunter2-of-the-test"
 
 func profile(t *testing.T, text string) string {
@@ -71,7 +71,7 @@ func freePort(t *testing.T) *process.Port {
 }
 
 // somebodysRedis runs with a password until the test ends. Its profile has the
-// commands that strike it.
+// commands to strike it.
 func somebodysRedis(t *testing.T) string {
 	t.Helper()
 	base, err := registry.Find("redis", 1)
@@ -105,7 +105,7 @@ kill: [sh, -c, "kill -KILL $(cat %[3]s)"]
 }
 
 // somebodysMosquitto runs with a user until the test ends. Its profile has the
-// commands that strike it.
+// commands to strike it.
 func somebodysMosquitto(t *testing.T) string {
 	t.Helper()
 	base, err := registry.Find("mqtt-mosquitto", 1)
@@ -129,7 +129,7 @@ func somebodysMosquitto(t *testing.T) string {
 		t.Fatalf("mosquitto: %v: %s", err, out)
 	}
 	t.Cleanup(func() {
-		// It ends in order, to save what it has.
+		// It is stopped in order, to save its state.
 		end := "kill -TERM $(cat " + pid + ") && timeout 20 tail --pid=$(cat " + pid + ") -f /dev/null"
 		if out, err := exec.Command("sh", "-c", end).CombinedOutput(); err != nil {
 			t.Errorf("the run has left the server dead: %v: %s", err, out)
@@ -272,7 +272,7 @@ func TestRunsHoldAndKeepTheSecret(t *testing.T) {
 	}
 }
 
-// nowhere in what runs leave is the secret.
+// nowhere checks that no file of the runs contains the secret.
 func nowhere(t *testing.T, dir string) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
@@ -297,10 +297,10 @@ func TestOpenAndStartRefuse(t *testing.T) {
 	t.Setenv("TEST_EMPTY", "")
 	for name, c := range map[string]struct{ text, want string }{
 		"no such system":      {"system: rediss\naddress: 127.0.0.1:1\n", `staging.yaml:1: system: no system "rediss"`},
-		"an adapter without":  {"system: zeromq\naddress: 127.0.0.1:1\n", "staging.yaml:1: system: the adapter of zeromq tests only servers that it starts itself"},
+		"an adapter without":  {"system: zeromq\naddress: 127.0.0.1:1\n", "staging.yaml:1: system: the adapter of zeromq supports only servers that it starts itself"},
 		"no such variable":    {"system: redis\naddress: 127.0.0.1:1\npassword-from: TEST_NOT_SET\n", "staging.yaml:3: password-from: the environment variable TEST_NOT_SET is not set"},
 		"no such authority":   {"system: redis\naddress: 127.0.0.1:1\ntls: {ca: no.pem}\n", "staging.yaml:3: tls.ca: "},
-		"no authority in it":  {"system: redis\naddress: 127.0.0.1:1\ntls: {ca: staging.yaml}\n", "holds no certificate"},
+		"no authority in it":  {"system: redis\naddress: 127.0.0.1:1\ntls: {ca: staging.yaml}\n", "contains no PEM certificate"},
 		"limits that collide": {"system: redis\naddress: 127.0.0.1:1\nlimits: {recovery-bound: 1h}\n", "staging.yaml:3: limits: drain-deadline"},
 		"another machine":     {"system: redis\naddress: 192.0.2.1:6379\n", "staging.yaml:2: address: 192.0.2.1:6379 is not on this machine"},
 		"nobody there":        {"system: redis\naddress: 127.0.0.1:1\npassword-from: TEST_PASSWORD\n", "the server at 127.0.0.1:1 must run"},

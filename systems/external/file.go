@@ -1,6 +1,6 @@
-// Package external puts a server of the user's own under test, one that somebody
-// else has started: a file says where it is, which profile it has the settings
-// of, and what is promised of it.
+// Package external tests a server of the user's own, which somebody else
+// started: a file gives its address, the profile whose settings it has, and its
+// claims.
 package external
 
 import (
@@ -20,15 +20,15 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// IsFile says whether a spec names a file and not a system.
+// IsFile reports whether a spec names a file instead of a system.
 func IsFile(spec string) bool {
 	return strings.HasSuffix(spec, ".yaml") || strings.HasSuffix(spec, ".yml")
 }
 
-// file is what such a file says. Of secrets it has only the names of the
-// environment variables that hold them.
+// file is the content of such a file. Secrets are given as names of environment
+// variables.
 type file struct {
-	System       string                    `yaml:"system"` // SYSTEM:PROFILE, the adapter and the settings
+	System       string                    `yaml:"system"` // SYSTEM:PROFILE
 	Name         string                    `yaml:"name"`
 	Address      string                    `yaml:"address"`
 	UserFrom     string                    `yaml:"user-from"`
@@ -41,11 +41,11 @@ type file struct {
 	Start        []string                  `yaml:"start"`
 	Stop         []string                  `yaml:"stop"`
 	Kill         []string                  `yaml:"kill"`
-	place        func(field string) string // "FILE:LINE: FIELD", for errors
+	locate       func(field string) string // "FILE:LINE: FIELD", for errors
 }
 
 type transport struct {
-	CA         string `yaml:"ca"` // a file beside this one; empty trusts the machine's authorities
+	CA         string `yaml:"ca"` // a file beside this one; empty to trust the system's authorities
 	ServerName string `yaml:"server-name"`
 }
 
@@ -60,8 +60,8 @@ type known struct {
 	Until     string `yaml:"until"`
 }
 
-// behaviour is what judging must know of the server, as evidence.Profile has it;
-// what is left out is the adapter's.
+// behaviour overrides fields of evidence.Profile; what is left out is the
+// adapter's.
 type behaviour struct {
 	AckConfirms      *bool `yaml:"ack-confirms"`
 	ConfirmIsDurable *bool `yaml:"confirm-is-durable"`
@@ -70,7 +70,7 @@ type behaviour struct {
 	MarksAgain       *bool `yaml:"marks-again"`
 }
 
-// over gives the adapter's profile with what the file says in its place.
+// over returns the adapter's profile with the file's values.
 func (b behaviour) over(p evidence.Profile) evidence.Profile {
 	for to, said := range map[*bool]*bool{
 		&p.AckConfirms: b.AckConfirms, &p.ConfirmIsDurable: b.ConfirmIsDurable, &p.KeepsRows: b.KeepsRows,
@@ -83,7 +83,7 @@ func (b behaviour) over(p evidence.Profile) evidence.Profile {
 	return p
 }
 
-// limits are those of evidence.Limits; what is zero is the adapter's.
+// limits overrides evidence.Limits; zero fields are the adapter's.
 type limits struct {
 	MaxAttempts      int           `yaml:"max-attempts"`
 	DropsAfter       int           `yaml:"drops-after"`
@@ -98,7 +98,7 @@ type limits struct {
 	OrderScope       string        `yaml:"order-scope"`
 }
 
-// fields that a file may have, and those within each of them.
+// fields lists the known fields, by their parent.
 var fields = map[string][]string{
 	"":          {"system", "name", "address", "user-from", "password-from", "tls", "claims", "behaviour", "limits", "known", "start", "stop", "kill"},
 	"tls":       {"ca", "server-name"},
@@ -108,7 +108,7 @@ var fields = map[string][]string{
 	"known":     {"guarantee", "reason", "until"},
 }
 
-// maxFile bounds what is read, in bytes.
+// maxFile bounds the file, in bytes.
 const maxFile = 1 << 20
 
 func read(path string) (file, error) {
@@ -119,7 +119,7 @@ func read(path string) (file, error) {
 	return parse(path, text)
 }
 
-// parse reads and checks a file. Errors name file, line and field.
+// parse parses and validates a file. Errors name file, line and field.
 func parse(path string, text []byte) (file, error) {
 	var document yaml.Node
 	if err := yaml.Unmarshal(text, &document); err != nil {
@@ -137,10 +137,10 @@ func parse(path string, text []byte) (file, error) {
 	if err := root.Decode(&f); err != nil {
 		return file{}, fmt.Errorf("%s: %s", path, strings.Join(strings.Fields(strings.TrimPrefix(err.Error(), "yaml: ")), " "))
 	}
-	f.place = func(field string) string {
+	f.locate = func(field string) string {
 		line := lines[field]
 		if line == 0 {
-			line = 1 // it is missing
+			line = 1 // the field is missing
 		}
 		return fmt.Sprintf("%s:%d: %s", path, line, field)
 	}
@@ -153,8 +153,8 @@ func parse(path string, text []byte) (file, error) {
 	return f, f.check()
 }
 
-// checkFields finds names that mean nothing, and notes the line of each field.
-// kind is the list of fields that the node may have, and name is its own.
+// checkFields rejects unknown fields and records the line of each. kind selects
+// the known fields, name is the node's own.
 func checkFields(path, kind, name string, n *yaml.Node, lines map[string]int) error {
 	switch n.Kind {
 	case yaml.SequenceNode:
@@ -186,16 +186,16 @@ func checkFields(path, kind, name string, n *yaml.Node, lines map[string]int) er
 
 func (f file) check() error {
 	wrong := func(field, format string, args ...any) error {
-		return fmt.Errorf("%s: %s", f.place(field), fmt.Sprintf(format, args...))
+		return fmt.Errorf("%s: %s", f.locate(field), fmt.Sprintf(format, args...))
 	}
 	if f.System == "" || IsFile(f.System) || strings.Contains(f.System, "@") {
 		return wrong("system", "name the adapter and the profile whose settings the server has, such as redis:aof-always-claim")
 	}
 	if _, port, err := net.SplitHostPort(f.Address); err != nil || port == "" {
-		return wrong("address", "%q is none; write HOST:PORT, such as 127.0.0.1:6379", f.Address)
+		return wrong("address", "%q is no address; write HOST:PORT, such as 127.0.0.1:6379", f.Address)
 	}
 	if strings.ContainsAny(f.Name, " /:@\n") {
-		return wrong("name", "%q is shown as SYSTEM:NAME; leave out blanks, slashes, colons and @", f.Name)
+		return wrong("name", "%q: a name has no blanks, slashes, colons or @", f.Name)
 	}
 	if f.PasswordFrom == "" && f.UserFrom != "" {
 		return wrong("password-from", "a user without a password; name the environment variable that holds it")
@@ -207,7 +207,7 @@ func (f file) check() error {
 		}
 	}
 	if given != 0 && given != 3 {
-		return wrong("start", "start, stop and kill are given together, or none of them: a server that is struck must come back")
+		return wrong("start", "give all of start, stop and kill, or none of them: a server that is struck must be restarted")
 	}
 	var names []string
 	for _, g := range guarantees.Guarantees() {
@@ -228,10 +228,10 @@ func (f file) check() error {
 			return wrong(fmt.Sprintf("known[%d].guarantee", i), "no guarantee %q%s", k.Guarantee, script.Suggest(k.Guarantee, names))
 		}
 		if _, err := time.Parse(evidence.Day, k.Until); err != nil {
-			return wrong(fmt.Sprintf("known[%d].until", i), "%q is no day; write 2027-01-31", k.Until)
+			return wrong(fmt.Sprintf("known[%d].until", i), "%q is no date; write 2027-01-31", k.Until)
 		}
 		if k.Reason == "" {
-			return wrong(fmt.Sprintf("known[%d].reason", i), "say why it is known, such as the number of a ticket")
+			return wrong(fmt.Sprintf("known[%d].reason", i), "give the reason, such as the number of a ticket")
 		}
 	}
 	return f.Limits.check(wrong)
@@ -245,7 +245,7 @@ func classNames() []string {
 	return names
 }
 
-// maxPeriod bounds what a file may promise.
+// maxPeriod bounds the durations of a file.
 const maxPeriod = 24 * time.Hour
 
 func (l limits) check(wrong func(field, format string, args ...any) error) error {
@@ -259,7 +259,7 @@ func (l limits) check(wrong func(field, format string, args ...any) error) error
 			return wrong("limits."+name, "%s is negative", periods[name])
 		}
 		if periods[name] > maxPeriod {
-			return wrong("limits."+name, "%s is more than %s, and what may come that late is never missed", periods[name], maxPeriod)
+			return wrong("limits."+name, "%s is more than %s, after which a loss is never detected", periods[name], maxPeriod)
 		}
 	}
 	if l.MaxAttempts < 0 {
@@ -277,7 +277,7 @@ func (l limits) check(wrong func(field, format string, args ...any) error) error
 	return nil
 }
 
-// over gives the adapter's limits with those of the file in their place.
+// over returns the adapter's limits with the file's values.
 func (l limits) over(base evidence.Limits, scale float64) evidence.Limits {
 	period := func(to *time.Duration, d time.Duration) {
 		if d > 0 {
@@ -304,8 +304,9 @@ func (l limits) over(base evidence.Limits, scale float64) evidence.Limits {
 	return base
 }
 
-// checkClaims says what of the claims contradicts the behaviour: the judge lets
-// a crash undo an acknowledgement that was confirmed before it was durable.
+// checkClaims rejects claims that contradict the behaviour: unless
+// confirmations are durable, the judge lets a crash undo a confirmed
+// acknowledgement.
 func (f file) checkClaims(p evidence.Profile) error {
 	for i, c := range f.Claims {
 		if c.Guarantee != evidence.AckIsFinal || p.ConfirmIsDurable {
@@ -313,20 +314,20 @@ func (f file) checkClaims(p evidence.Profile) error {
 		}
 		for _, class := range []evidence.Class{evidence.BrokerCrash, evidence.PowerLoss} {
 			if slices.Contains(c.Under, class) {
-				return fmt.Errorf("%s: %s under %s promises that a confirmed acknowledgement is durable; say so with behaviour: {confirm-is-durable: true}, or leave %[3]s out", f.place(fmt.Sprintf("claims[%d].under", i)), c.Guarantee, class)
+				return fmt.Errorf("%s: %s under %s promises that a confirmed acknowledgement is durable; say so with behaviour: {confirm-is-durable: true}, or leave %[3]s out", f.locate(fmt.Sprintf("claims[%d].under", i)), c.Guarantee, class)
 			}
 		}
 	}
 	return nil
 }
 
-// checkLimits says what of the limits contradicts the rest of them.
+// checkLimits rejects limits that contradict each other.
 func (f file) checkLimits(l evidence.Limits) error {
 	if l.RecoveryBound <= l.RedeliveryPeriod {
-		return fmt.Errorf("%s: recovery-bound (%s) must be longer than redelivery-period (%s); set both", f.place("limits"), l.RecoveryBound, l.RedeliveryPeriod)
+		return fmt.Errorf("%s: recovery-bound (%s) must be longer than redelivery-period (%s); set both", f.locate("limits"), l.RecoveryBound, l.RedeliveryPeriod)
 	}
 	if longest := max(l.RecoveryBound, l.RedeliveryPeriod, l.DeleteBound, l.InFlightBound); l.DrainDeadline <= longest {
-		return fmt.Errorf("%s: drain-deadline (%s) must be longer than every bound (%s); set it too", f.place("limits"), l.DrainDeadline, longest)
+		return fmt.Errorf("%s: drain-deadline (%s) must be longer than every bound (%s); set it too", f.locate("limits"), l.DrainDeadline, longest)
 	}
 	return nil
 }

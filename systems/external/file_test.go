@@ -60,14 +60,14 @@ func TestParseTellsWhatIsWrong(t *testing.T) {
 		"a negative period":    {swap("20s", "-20s"), "s.yaml:10: limits.recovery-bound: -20s is negative"},
 		"a bound of years":     {swap("20s", "262800h"), "s.yaml:10: limits.recovery-bound: 262800h0m0s is more than 24h0m0s"},
 		"no system":            {swap("system: redis:aof-always-claim", ""), "s.yaml:1: system: name the adapter"},
-		"no address":           {swap("127.0.0.1:6379", "here"), `s.yaml:3: address: "here" is none; write HOST:PORT`},
+		"no address":           {swap("127.0.0.1:6379", "here"), `s.yaml:3: address: "here" is no address; write HOST:PORT`},
 		"a strange name":       {swap("name: staging", "name: a b"), "s.yaml:2: name: "},
 		"no such guarantee":    {swap("no-accepted-loss", "no-accepted-los"), `s.yaml:8: claims[0].guarantee: no guarantee "no-accepted-los"; did you mean no-accepted-loss?`},
 		"no such class":        {swap("client-crash", "client-crush"), `no class of fault "client-crush"; did you mean client-crash?`},
 		"no such known":        {swap("ack-is-final", "ack"), `s.yaml:11: known[0].guarantee: no guarantee "ack"`},
-		"no day":               {swap("2027-01-31", "soon"), `s.yaml:11: known[0].until: "soon" is no day`},
+		"no day":               {swap("2027-01-31", "soon"), `s.yaml:11: known[0].until: "soon" is no date`},
 		"a user alone":         {swap("password-from: REDIS_PASSWORD\n", ""), "password-from: a user without a password"},
-		"a kill alone":         {swap("start: [systemctl, start, redis]\n", ""), "start, stop and kill are given together"},
+		"a kill alone":         {swap("start: [systemctl, start, redis]\n", ""), "give all of start, stop and kill"},
 		"an unknown behaviour": {whole + "behaviour: {ack-confirm: true}\n", "s.yaml:15: ack-confirm: behaviour has no such field; did you mean ack-confirms?"},
 		"no truth":             {whole + "behaviour: {ack-confirms: perhaps}\n", "line 15"},
 		"dropped and kept":     {swap("recovery-bound: 20s", "max-attempts: 3, drops-after: 3"), "s.yaml:10: limits.drops-after: with max-attempts"},
@@ -80,7 +80,7 @@ func TestParseTellsWhatIsWrong(t *testing.T) {
 	}
 }
 
-// No FIFO is waited for, and no device is read without end.
+// Opening a FIFO or a device neither blocks nor reads without end.
 func TestOnlyARegularFileIsAProfile(t *testing.T) {
 	fifo := filepath.Join(t.TempDir(), "p.yaml")
 	if err := syscall.Mkfifo(fifo, 0o644); err != nil {
@@ -99,7 +99,8 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, text []byte) { _, _ = parse("s.yaml", text) })
 }
 
-// What judging goes by can be said, and a claim that contradicts it is refused.
+// Everything that judging depends on can be given, and contradicting claims are
+// rejected.
 func TestBehaviour(t *testing.T) {
 	text := strings.Replace(whole, "{guarantee: survives}", "{guarantee: ack-is-final, under: [broker-crash]}", 1)
 	base := evidence.Profile{AckConfirms: true, KeepsRows: true, Limits: evidence.Limits{MaxAttempts: 5}}

@@ -15,61 +15,61 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// instance is one run's part in a server that commands can strike. Safe for
+// instance is a run's connection to a server controlled by commands. Safe for
 // concurrent use.
 type instance struct {
-	reached
+	adapterInstance
 	file    file
 	sink    evidence.Sink
 	log     io.WriteCloser
 	dir     string // of the run, private
 	release func()
 
-	mu   sync.Mutex // one order at a time
+	mu   sync.Mutex // serialises operations
 	down bool
 }
 
-// reached is what an adapter has of a server that it has not started.
-type reached interface {
+// adapterInstance is an adapter's instance of a server it did not start.
+type adapterInstance interface {
 	systems.Instance
 	systems.Networked
 }
 
-// Report is the adapter's, of the server that it has found.
+// Report updates the description from the server found.
 func (in *instance) Report(d *systems.Description) {
-	if r, ok := in.reached.(systems.Reporter); ok {
+	if r, ok := in.adapterInstance.(systems.Reporter); ok {
 		r.Report(d)
 	}
 }
 
-// adapters is the instance as the adapter knows it.
-func (in *instance) adapters() systems.Instance { return in.reached }
+// adapters returns the adapter's own instance.
+func (in *instance) adapters() systems.Instance { return in.adapterInstance }
 
-// awaited is an adapter's instance that has to come to rest before its server
-// is struck.
-type awaited interface {
+// quiescer is an adapter's instance that must quiesce before its server is
+// struck.
+type quiescer interface {
 	BeforeStrike(ctx context.Context) error
 }
 
-// restarted is an adapter's instance that has to do something when its server
-// is back.
-type restarted interface {
+// restartHook is an adapter's instance that must act after its server's
+// restart.
+type restartHook interface {
 	Restarted(ctx context.Context) error
 }
 
 var _ systems.Process = (*instance)(nil)
 
 const (
-	serverName  = "broker"   // the actor of the server's events
-	commandsLog = "commands" // what they print
-	// lookEvery is how often it is looked whether a command has had its effect.
-	lookEvery = 50 * time.Millisecond
-	lookTime  = 2 * time.Second
-	// maxPrinted is how much of a command's output is kept, in bytes.
+	serverName  = "broker"   // actor of the server's events
+	commandsLog = "commands" // log of their output
+	// pollInterval is how often a command's effect is checked.
+	pollInterval = 50 * time.Millisecond
+	lookTime     = 2 * time.Second
+	// maxPrinted bounds a command's saved output, in bytes.
 	maxPrinted = 64 << 10
 )
 
-// Running says whether the server was left running.
+// Running reports whether the server was left running.
 func (in *instance) Running() bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -89,7 +89,7 @@ func (in *instance) Shutdown(ctx context.Context) error {
 func (in *instance) end(ctx context.Context, field string, command []string, exit evidence.ExitInfo) error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if a, ok := in.reached.(awaited); ok {
+	if a, ok := in.adapterInstance.(quiescer); ok {
 		if err := a.BeforeStrike(ctx); err != nil {
 			return err
 		}
@@ -100,15 +100,15 @@ func (in *instance) end(ctx context.Context, field string, command []string, exi
 	err := until(ctx, func(ctx context.Context) error {
 		conn, err := new(net.Dialer).DialContext(ctx, "tcp", in.file.Address)
 		if err != nil {
-			return nil // nobody answers
+			return nil // nothing listens
 		}
-		return errors.Join(conn.Close(), errors.New("it still takes connections"))
+		return errors.Join(conn.Close(), errors.New("it still accepts connections"))
 	})
 	if err != nil {
-		return fmt.Errorf("%s: the server does not end by it: %w", in.file.place(field), err)
+		return fmt.Errorf("%s: the server does not stop: %w", in.file.locate(field), err)
 	}
 	in.down = true
-	in.sink.Record(evidence.Event{Kind: evidence.ProcessExited, Actor: serverName, Reason: "by the command of its owner", Exit: &exit})
+	in.sink.Record(evidence.Event{Kind: evidence.ProcessExited, Actor: serverName, Reason: "by the configured command", Exit: &exit})
 	return nil
 }
 
@@ -117,7 +117,7 @@ func (in *instance) Restart(ctx context.Context) error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if !in.down {
-		return errors.New("external: the server runs: kill it or shut it down first")
+		return errors.New("external: the server is running: kill it or shut it down first")
 	}
 	if err := in.run(ctx, "start", in.file.Start); err != nil {
 		return err
@@ -130,40 +130,41 @@ func (in *instance) Restart(ctx context.Context) error {
 		return p.Close(ctx)
 	})
 	if err != nil {
-		return fmt.Errorf("%s: the server does not serve after it: %w", in.file.place("start"), err)
+		return fmt.Errorf("%s: the server does not serve afterwards: %w", in.file.locate("start"), err)
 	}
-	if r, ok := in.reached.(restarted); ok {
+	if r, ok := in.adapterInstance.(restartHook); ok {
 		if err := r.Restarted(ctx); err != nil {
 			return err
 		}
 	}
 	in.down = false
-	in.sink.Record(evidence.Event{Kind: evidence.ProcessStarted, Actor: serverName, Reason: "by the command of its owner"})
+	in.sink.Record(evidence.Event{Kind: evidence.ProcessStarted, Actor: serverName, Reason: "by the configured command"})
 	return nil
 }
 
-// errNoPause: the description lacks it, so that no script asks.
+// errNoPause is never reached by a script: the description says that pausing is
+// not supported.
 var errNoPause = errors.New("external: no command pauses the server")
 
-// Pause is not to be had by commands.
+// Pause is not supported.
 func (in *instance) Pause(context.Context) error { return errNoPause }
 
-// Continue is not to be had by commands.
+// Continue is not supported.
 func (in *instance) Continue(context.Context) error { return errNoPause }
 
-// Stop ends the run's part in the server, which runs again then.
+// Stop ends the run's use of the server and leaves it running.
 func (in *instance) Stop(ctx context.Context) error {
 	defer in.release()
 	var err error
 	if !in.Running() {
 		err = in.Restart(ctx)
 	}
-	return errors.Join(err, in.reached.Stop(ctx), in.log.Close())
+	return errors.Join(err, in.adapterInstance.Stop(ctx), in.log.Close())
 }
 
-// run one command of the owner's to its end.
+// run runs one of the file's commands to its end.
 func (in *instance) run(ctx context.Context, field string, command []string) error {
-	// A file and not a pipe: a server that it starts may hold on to it.
+	// A file instead of a pipe: a server started by the command may inherit it.
 	out, err := os.CreateTemp(in.dir, field)
 	if err != nil {
 		return fmt.Errorf("external: output of a command: %w", err)
@@ -174,14 +175,14 @@ func (in *instance) run(ctx context.Context, field string, command []string) err
 	err = cmd.Run()
 	_, copied := io.Copy(in.log, io.NewSectionReader(out, 0, maxPrinted))
 	if err = errors.Join(err, copied); err != nil {
-		return fmt.Errorf("%s: %s: %w; what it printed is in the run's log %q", in.file.place(field), command[0], err, commandsLog)
+		return fmt.Errorf("%s: %s: %w; its output is in the run's log %q", in.file.locate(field), command[0], err, commandsLog)
 	}
 	return nil
 }
 
-// until calls done until it returns nil.
+// until polls done until it returns nil.
 func until(ctx context.Context, done func(context.Context) error) error {
-	tick := time.NewTicker(lookEvery)
+	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for {
 		looking, cancel := context.WithTimeout(ctx, lookTime)

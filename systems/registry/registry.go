@@ -1,4 +1,4 @@
-// Package registry is the one list of adapters.
+// Package registry is the list of adapters.
 package registry
 
 import (
@@ -17,15 +17,16 @@ import (
 	"github.com/custodymq/custody/systems/zeromq"
 )
 
-// Systems are all profiles of all systems; the first of a system is its default.
+// Systems returns all profiles of all systems; the first of a system is its
+// default.
 func Systems(scale float64) []systems.System {
 	return slices.Concat(zeromq.Profiles(scale), nats.Profiles(scale), redis.Profiles(scale), mqtt.Profiles(scale), rabbitmq.Profiles(scale), kafka.Profiles(scale))
 }
 
-// Find gives the system that a spec names: "SYSTEM", which is its first
-// profile, or "SYSTEM:PROFILE"; an image that the server is to run from follows
-// behind an '@'. One that ends in .yaml or .yml is a file, which tells of a
-// server of the user's own: see package own.
+// Find returns the system of a spec: "SYSTEM" for its first profile, or
+// "SYSTEM:PROFILE", optionally with "@IMAGE" to run the server from a container
+// image. A spec ending in .yaml or .yml is a file that describes a server of
+// the user's own: see package external.
 func Find(spec string, scale float64) (systems.System, error) {
 	found, err := Named(spec, scale)
 	if err != nil {
@@ -34,7 +35,7 @@ func Find(spec string, scale float64) (systems.System, error) {
 	return found[0], nil
 }
 
-// Named gives all that a spec names: without a profile, all of the system.
+// Named returns all systems of a spec: without a profile, all profiles.
 func Named(spec string, scale float64) ([]systems.System, error) {
 	if external.IsFile(spec) {
 		s, err := external.Open(spec, scale, Find)
@@ -49,12 +50,12 @@ func Named(spec string, scale float64) ([]systems.System, error) {
 		return found, err
 	}
 	if image == "" {
-		return nil, fmt.Errorf("%q names no image behind its @; write SYSTEM:PROFILE@IMAGE", spec)
+		return nil, fmt.Errorf("%q has no image after the @; write SYSTEM:PROFILE@IMAGE", spec)
 	}
 	for i, s := range found {
 		c, ok := s.(systems.Contained)
 		if !ok {
-			return nil, fmt.Errorf("system %s runs from no image: leave out @%s", s.Describe().System, image)
+			return nil, fmt.Errorf("system %s cannot run from an image: leave out @%s", s.Describe().System, image)
 		}
 		if found[i], err = c.In(image); err != nil {
 			return nil, err
@@ -63,7 +64,7 @@ func Named(spec string, scale float64) ([]systems.System, error) {
 	return found, nil
 }
 
-// profiles gives those that "SYSTEM" or "SYSTEM:PROFILE" names.
+// profiles returns those of "SYSTEM" or "SYSTEM:PROFILE".
 func profiles(spec string, scale float64) ([]systems.System, error) {
 	name, profile, _ := strings.Cut(spec, ":")
 	var found []systems.System

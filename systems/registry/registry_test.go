@@ -16,8 +16,8 @@ func TestNamed(t *testing.T) {
 		{spec: "nats:core@a", first: "nats:core@a"},
 		{spec: "rediss", err: `no system "rediss"`},
 		{spec: "redis:pubsubs", err: `system redis has no profile "pubsubs"`},
-		{spec: "redis@", err: "names no image"},
-		{spec: "zeromq@a", err: "system zeromq runs from no image"},
+		{spec: "redis@", err: "has no image"},
+		{spec: "zeromq@a", err: "system zeromq cannot run from an image"},
 		{spec: "mqtt-mochi@a", err: "mochi-mqtt is a part of this binary"},
 	} {
 		s, err := registry.Find(c.spec, 1)

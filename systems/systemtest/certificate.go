@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// Certificate of a test server that is called name, and in PEM what its clients
-// have to trust.
+// Certificate returns a certificate of a test server called name, and in PEM
+// its authority.
 func Certificate(t *testing.T, name string) (certificate tls.Certificate, authority []byte) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -33,7 +33,7 @@ func Certificate(t *testing.T, name string) (certificate tls.Certificate, author
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
-// Trusting is how a client reaches that server.
+// Trusting returns a client's configuration for that server.
 func Trusting(t *testing.T, name string, authority []byte) *tls.Config {
 	t.Helper()
 	pool := x509.NewCertPool()

@@ -1,5 +1,5 @@
-// Package systemtest is the conformance suite of adapters: what a system's
-// package must do before a verdict about that system means anything.
+// Package systemtest is the conformance suite of adapters: what an adapter must
+// do before a verdict about its system means anything.
 package systemtest
 
 import (
@@ -23,10 +23,10 @@ import (
 )
 
 // Exercise runs the suite against one system. Each obligation is a subtest with
-// an instance of its own; what the system lacks is skipped with the reason it
-// gives. A system that is not Installed is skipped, with how to get it; where
-// the environment variable CUSTODY_REQUIRE is set, that is a failure. Call
-// process.RunRole in TestMain first if the system needs it.
+// an instance of its own; what the system lacks is skipped with its reason. A
+// system that is not Installed is skipped with instructions to get it, or fails
+// if the environment variable CUSTODY_REQUIRE is set. Call process.RunRole in
+// TestMain first if the system needs it.
 func Exercise(t *testing.T, s systems.System) {
 	Require(t, s)
 	before := goleak.IgnoreCurrent()
@@ -34,11 +34,11 @@ func Exercise(t *testing.T, s systems.System) {
 	for _, o := range obligations {
 		t.Run(o.name, func(t *testing.T) {
 			ignore := goleak.IgnoreCurrent()
-			b := start(t, s, servers)
-			o.check(b)
-			b.stop()
+			r := start(t, s, servers)
+			o.check(r)
+			r.stop()
 			if servers.Idle() > 0 {
-				return // its goroutines live on with it, and are looked for at the end
+				return // its goroutines run on; they are checked at the end
 			}
 			if err := goleak.Find(ignore); err != nil {
 				t.Errorf("stopped, but not everything was released: %v", err)
@@ -53,7 +53,7 @@ func Exercise(t *testing.T, s systems.System) {
 	}
 }
 
-// Require is Needs of a system: what its Installed says.
+// Require is Needs for what a system's Installed reports.
 func Require(t testing.TB, s systems.System) {
 	t.Helper()
 	if need, ok := s.(systems.Installed); ok {
@@ -61,8 +61,8 @@ func Require(t testing.TB, s systems.System) {
 	}
 }
 
-// Needs skips the test if the machine lacks something; where the environment
-// variable CUSTODY_REQUIRE is set, it fails.
+// Needs skips the test if the machine lacks something, or fails it if the
+// environment variable CUSTODY_REQUIRE is set.
 func Needs(t testing.TB, missing error) {
 	t.Helper()
 	switch {
@@ -74,8 +74,8 @@ func Needs(t testing.TB, missing error) {
 	}
 }
 
-// Serve runs a system, which has to be Networked, until the end of a test that
-// is not about the adapter. It gives the server's address.
+// Serve runs a Networked system until the end of a test that is not about the
+// adapter, and returns the server's address.
 func Serve(t *testing.T, s systems.System) (address string) {
 	t.Helper()
 	Require(t, s)
@@ -95,12 +95,12 @@ func Serve(t *testing.T, s systems.System) (address string) {
 	return instance.(systems.Networked).Address()
 }
 
-// obligations of an adapter, in the order in which a failure is best read.
+// obligations of an adapter, ordered so that the first failure tells most.
 var obligations = []struct {
 	name  string
-	check func(*bench)
+	check func(*rig)
 }{
-	{"the description is whole and matches the abilities", described},
+	{"the description is complete and matches the interfaces", described},
 	{"an accepted message is delivered as it was sent", delivered},
 	{"what nobody is there to receive is Declined and not stored, or Lacks names decline", declined},
 	{"a logical subscriber outlives its sessions exactly where the profile says so", keptSubscriber},
@@ -122,163 +122,164 @@ var obligations = []struct {
 	{"the rows show what is pending", rows},
 }
 
-func described(b *bench) {
-	d := b.system.Describe()
+func described(r *rig) {
+	d := r.system.Describe()
 	if d.System == "" || d.Profile.Name == "" || d.Profile.Summary == "" {
-		b.t.Errorf("system %q, profile %q, summary %q: each has a text", d.System, d.Profile.Name, d.Profile.Summary)
+		r.t.Errorf("system %q, profile %q, summary %q: each has a text", d.System, d.Profile.Name, d.Profile.Summary)
 	}
 	if len(d.Versions) == 0 {
-		b.t.Error("no versions: a verdict is about one version of a system")
+		r.t.Error("no versions: a verdict is about one version of a system")
 	}
 	for _, c := range d.Claims {
 		if c.Source == "" || c.Owner == "" {
-			b.t.Errorf("claim of %s: owner %q, source %q: say who promises it and where", c.Guarantee, c.Owner, c.Source)
+			r.t.Errorf("claim of %s: owner %q, source %q: say who promises it and where", c.Guarantee, c.Owner, c.Source)
 		}
 	}
 	l := d.Profile.Limits
 	if l.RecoveryBound <= l.RedeliveryPeriod {
-		b.t.Errorf("recovery bound %v is not longer than the redelivery period %v", l.RecoveryBound, l.RedeliveryPeriod)
+		r.t.Errorf("recovery bound %v is not longer than the redelivery period %v", l.RecoveryBound, l.RedeliveryPeriod)
 	}
 	if longest := max(l.RecoveryBound, l.RedeliveryPeriod, l.DeleteBound, l.InFlightBound); l.DrainDeadline <= longest {
-		b.t.Errorf("drain deadline %v does not exceed every bound (%v)", l.DrainDeadline, longest)
+		r.t.Errorf("drain deadline %v does not exceed every bound (%v)", l.DrainDeadline, longest)
 	}
 	for _, need := range systems.Needs() {
-		met := systems.Meets(need, b.system, b.instance)
+		met := systems.Meets(need, r.system, r.instance)
 		if need == systems.NeedLookup {
-			_, met = b.producer().(systems.Resolver)
+			_, met = r.producer().(systems.Resolver)
 		}
 		if need == systems.NeedProbes {
-			continue // an adapter may have some, and owes none
+			continue // optional for adapters
 		}
-		// Lacks may name what is implemented: for other profiles of the adapter.
+		// Lacks may name what is implemented, for other profiles of the
+		// adapter.
 		if _, lacks := d.Lacks[need]; !met && !lacks {
-			b.t.Errorf("%s is not implemented, and Lacks does not say why", need)
+			r.t.Errorf("%s is not implemented, and Lacks does not say why", need)
 		}
 	}
 	for need, reason := range d.Lacks {
 		if reason == "" {
-			b.t.Errorf("%s is lacked without a reason", need)
+			r.t.Errorf("%s is lacked without a reason", need)
 		}
 	}
 }
 
-func delivered(b *bench) {
-	consumer := b.consumer(4)
-	producer := b.producer()
+func delivered(r *rig) {
+	consumer := r.consumer(4)
+	producer := r.producer()
 	sent := []systems.Message{
-		b.message("order-1", "first"),
-		b.message("order-2", ""),
-		b.message("order-3", string(make([]byte, 64<<10))),
+		r.message("order-1", "first"),
+		r.message("order-2", ""),
+		r.message("order-3", string(make([]byte, 64<<10))),
 	}
-	sent[0].Key, sent[0].Headers = "customer-7", map[string]string{"Region": "north", "trace": "a b: c"}
+	sent[0].Key, sent[0].Headers = "customer-7", map[string]string{"Region": "north", "trace": "a r: c"}
 	pending := make([]systems.Pending, len(sent))
 	for i, m := range sent {
-		pending[i] = b.send(producer, m) // all before any answer is waited for
+		pending[i] = r.send(producer, m) // send all before waiting for any answer
 	}
 	receipts := make(map[string]systems.Receipt)
 	for i, m := range sent {
-		receipt := b.accepted(pending[i])
-		if again := pending[i].Receipt(b.ctx); again != receipt {
-			b.t.Errorf("the receipt changed from %+v to %+v", receipt, again)
+		receipt := r.accepted(pending[i])
+		if again := pending[i].Receipt(r.ctx); again != receipt {
+			r.t.Errorf("the receipt changed from %+v to %+v", receipt, again)
 		}
 		receipts[businessOf(m)] = receipt
 	}
-	// In any order: that one is kept is a claim of its own.
+	// In any order: order is a claim of its own.
 	for range sent {
-		d := b.receive(consumer)
+		d := r.receive(consumer)
 		got := d.Message()
 		i := slices.IndexFunc(sent, func(m systems.Message) bool { return businessOf(m) == businessOf(got) })
 		if i < 0 {
-			b.t.Fatalf("delivered was %q, which nobody sent or which came before", businessOf(got))
+			r.t.Fatalf("delivered was %q, which nobody sent or which came before", businessOf(got))
 		}
 		m := sent[i]
 		if string(got.Payload) != string(m.Payload) || digestOf(got) != digestOf(m) {
-			b.t.Errorf("message %d was delivered with key %q, headers %v, %d bytes of payload; sent were %q, %v, %d bytes",
+			r.t.Errorf("message %d was delivered with key %q, headers %v, %d bytes of payload; sent were %q, %v, %d bytes",
 				i+1, got.Key, got.Headers, len(got.Payload), m.Key, m.Headers, len(m.Payload))
 		}
 		if got.Destination != m.Destination {
-			b.t.Errorf("delivered from %q, sent to %q", got.Destination, m.Destination)
+			r.t.Errorf("delivered from %q, sent to %q", got.Destination, m.Destination)
 		}
 		if receipt := receipts[businessOf(m)]; receipt.MessageID != "" && got.MessageID != receipt.MessageID {
-			b.t.Errorf("accepted as %q, delivered as %q", receipt.MessageID, got.MessageID)
+			r.t.Errorf("accepted as %q, delivered as %q", receipt.MessageID, got.MessageID)
 		}
-		b.marked(d, 1)
-		b.settle(d)
+		r.marked(d, 1)
+		r.settle(d)
 	}
 }
 
-func declined(b *bench) {
-	producer := b.producer()
-	pending := b.send(producer, b.message("order-1", "to nobody"))
-	if !b.declines() {
-		b.accepted(pending)
+func declined(r *rig) {
+	producer := r.producer()
+	pending := r.send(producer, r.message("order-1", "to nobody"))
+	if !r.declines() {
+		r.accepted(pending)
 		return
 	}
-	if r := pending.Receipt(b.ctx); r.Acceptance != evidence.Declined || r.ClientResult == "ok" || r.ClientResult == "" {
-		b.t.Errorf("publish with no consumer online: %+v, want declined, with what the application is told", r)
-	} else if r.Cause != evidence.CauseNoConsumer {
-		b.t.Errorf("publish with no consumer online was declined for %q, want %q", r.Cause, evidence.CauseNoConsumer)
+	if receipt := pending.Receipt(r.ctx); receipt.Acceptance != evidence.Declined || receipt.ClientResult == systems.OK || receipt.ClientResult == "" {
+		r.t.Errorf("publish with no consumer online: %+v, want declined, with what the application was told", receipt)
+	} else if receipt.Cause != evidence.CauseNoConsumer {
+		r.t.Errorf("publish with no consumer online was declined for %q, want %q", receipt.Cause, evidence.CauseNoConsumer)
 	}
-	b.onlySentinel(producer, b.consumer(1))
+	r.onlySentinel(producer, r.consumer(1))
 }
 
-// keptSubscriber: KeepsSubscribers is what a loss is judged by. Said without
-// being so it accuses the system, and left out it hides a loss.
-func keptSubscriber(b *bench) {
-	consumer := b.consumer(1)
-	b.close(consumer)
-	producer := b.producer()
-	pending := b.send(producer, b.message("order-1", "to nobody yet"))
-	if !b.system.Describe().Profile.KeepsSubscribers {
-		pending.Receipt(b.ctx) // whatever it is
-		b.onlySentinel(producer, b.consumer(1))
+// keptSubscriber checks KeepsSubscribers, which decides what counts as a loss:
+// if wrongly set it accuses the system, if wrongly unset it hides a loss.
+func keptSubscriber(r *rig) {
+	consumer := r.consumer(1)
+	r.close(consumer)
+	producer := r.producer()
+	pending := r.send(producer, r.message("order-1", "to nobody yet"))
+	if !r.system.Describe().Profile.KeepsSubscribers {
+		pending.Receipt(r.ctx) // any answer will do
+		r.onlySentinel(producer, r.consumer(1))
 		return
 	}
-	b.accepted(pending)
-	b.settle(b.next(b.consumer(1), "order-1", nil))
+	r.accepted(pending)
+	r.settle(r.next(r.consumer(1), "order-1", nil))
 }
 
-func fannedOut(b *bench) {
-	b.needs(systems.NeedFanOut)
+func fannedOut(r *rig) {
+	r.needs(systems.NeedFanOut)
 	var consumers []systems.Consumer
 	for i, name := range []string{"billing", "stock"} {
-		o := b.consumerOptions(b.session("c"+strconv.Itoa(i+1)), b.address, 1)
+		o := r.consumerOptions(r.session("c"+strconv.Itoa(i+1)), r.address, 1)
 		o.Name, o.Subscription = "c"+strconv.Itoa(i+1), name
-		consumers = append(consumers, b.open(o))
+		consumers = append(consumers, r.open(o))
 	}
-	b.accepted(b.send(b.producer(), b.message("order-1", "for both")))
+	r.accepted(r.send(r.producer(), r.message("order-1", "for both")))
 	for _, c := range consumers {
-		b.settle(b.next(c, "order-1", nil))
+		r.settle(r.next(c, "order-1", nil))
 	}
 }
 
-// notMore is how long a message that must not come is waited for: well below
-// the time after which a profile here hands out again what it has handed out.
+// notMore is how long to wait for a message that must not come: well below any
+// profile's redelivery time.
 const notMore = 150 * time.Millisecond
 
-func windowed(b *bench) {
-	b.needs(systems.NeedWindow)
-	consumer, producer := b.consumer(2), b.producer()
+func windowed(r *rig) {
+	r.needs(systems.NeedWindow)
+	consumer, producer := r.consumer(2), r.producer()
 	for i := range 3 {
-		b.accepted(b.send(producer, b.message(fmt.Sprintf("order-%d", i+1), "")))
+		r.accepted(r.send(producer, r.message(fmt.Sprintf("order-%d", i+1), "")))
 	}
-	first, second := b.receive(consumer), b.receive(consumer)
-	short, cancel := context.WithTimeout(b.ctx, notMore)
+	first, second := r.receive(consumer), r.receive(consumer)
+	short, cancel := context.WithTimeout(r.ctx, notMore)
 	defer cancel()
 	if d, err := consumer.Receive(short); err == nil {
-		b.t.Fatalf("with a window of two and two unacknowledged, %s came too", businessOf(d.Message()))
+		r.t.Fatalf("with a window of two and two unacknowledged, %s came too", businessOf(d.Message()))
 	}
-	b.settle(first)
-	third := b.receive(consumer)
-	b.settle(second)
-	b.settle(third)
+	r.settle(first)
+	third := r.receive(consumer)
+	r.settle(second)
+	r.settle(third)
 }
 
-func competing(b *bench) {
+func competing(r *rig) {
 	const messages = 20
-	producer := b.producer()
-	consumers := []systems.Consumer{b.consumer(1), b.competitor(1)}
-	ctx, cancel := context.WithCancel(b.ctx)
+	producer := r.producer()
+	consumers := []systems.Consumer{r.consumer(1), r.competitor(1)}
+	ctx, cancel := context.WithCancel(r.ctx)
 	defer cancel()
 	type result struct {
 		id  string
@@ -298,32 +299,32 @@ func competing(b *bench) {
 		})
 	}
 	for i := range messages {
-		b.accepted(b.send(producer, b.message(fmt.Sprintf("order-%d", i+1), "")))
+		r.accepted(r.send(producer, r.message(fmt.Sprintf("order-%d", i+1), "")))
 	}
 	settled := make(map[string]bool)
 	for len(settled) < messages {
 		select {
-		case r := <-results:
-			if r.err != nil {
+		case got := <-results:
+			if got.err != nil {
 				cancel()
 				working.Wait()
-				b.t.Fatalf("a competing consumer failed: %v", r.err)
+				r.t.Fatalf("a competing consumer failed: %v", got.err)
 			}
-			settled[r.id] = true
-		case <-b.ctx.Done():
-			b.t.Fatalf("%d of %d messages were settled within %v", len(settled), messages, within)
+			settled[got.id] = true
+		case <-r.ctx.Done():
+			r.t.Fatalf("%d of %d messages were settled within %v", len(settled), messages, within)
 		}
 	}
 	cancel()
 	working.Wait()
 	for _, consumer := range consumers {
-		b.close(consumer)
+		r.close(consumer)
 	}
-	if b.system.Describe().WaitsForAbsent {
-		b.onlySentinelAmong(producer, b.consumer(1), b.competitor(1))
+	if r.system.Describe().WaitsForAbsent {
+		r.onlySentinelAmong(producer, r.consumer(1), r.competitor(1))
 		return
 	}
-	b.onlySentinel(producer, b.consumer(1))
+	r.onlySentinel(producer, r.consumer(1))
 }
 
 func receiveAndAck(ctx context.Context, c systems.Consumer) (businessID string, err error) {
@@ -335,241 +336,241 @@ func receiveAndAck(ctx context.Context, c systems.Consumer) (businessID string, 
 	return businessOf(d.Message()), err
 }
 
-func connected(b *bench) {
-	connector := ability[systems.Connector](b, b.system, systems.NeedConnector)
+func connected(r *rig) {
+	connector := ability[systems.Connector](r, r.system, systems.NeedConnector)
 	if _, err := connector.Connect("no credentials"); err == nil {
-		b.t.Error("connected without credentials")
+		r.t.Error("connected without credentials")
 	}
-	clients, err := connector.Connect(connector.Credentials(b.instance))
-	b.must("connect", err)
+	clients, err := connector.Connect(connector.Credentials(r.instance))
+	r.must("connect", err)
 	if c, ok := clients.(io.Closer); ok {
-		b.onStop(func() { b.must("close what was connected", c.Close()) })
+		r.onStop(func() { r.must("close what was connected", c.Close()) })
 	}
-	consumer, err := clients.Consumer(b.ctx, b.consumerOptions(b.session("c1"), b.address, 1))
-	b.must("open a consumer's session", err)
-	b.onStop(func() { b.close(consumer) })
-	b.onlySentinel(b.producer(), consumer)
+	consumer, err := clients.Consumer(r.ctx, r.consumerOptions(r.session("c1"), r.address, 1))
+	r.must("open a consumer's session", err)
+	r.onStop(func() { r.close(consumer) })
+	r.onlySentinel(r.producer(), consumer)
 }
 
-func redelivered(b *bench) {
-	profile := b.system.Describe().Profile
+func redelivered(r *rig) {
+	profile := r.system.Describe().Profile
 	if profile.Redelivers == evidence.RedeliverNever {
-		b.t.Skip("this profile never redelivers")
+		r.t.Skip("this profile never redelivers")
 	}
-	b.needs(systems.NeedRedelivery)
-	consumer := b.consumer(1)
-	b.accepted(b.send(b.producer(), b.message("order-1", "again")))
-	first := b.receive(consumer)
+	r.needs(systems.NeedRedelivery)
+	consumer := r.consumer(1)
+	r.accepted(r.send(r.producer(), r.message("order-1", "again")))
+	first := r.receive(consumer)
 	if profile.Redelivers != evidence.RedeliverTimeout {
-		b.close(consumer)
-		consumer = b.consumer(1)
+		r.close(consumer)
+		consumer = r.consumer(1)
 	}
-	second := b.receive(consumer)
-	b.sameAgain(first, second)
-	b.settle(second)
+	second := r.receive(consumer)
+	r.sameAgain(first, second)
+	r.settle(second)
 }
 
-func nacked(b *bench) {
-	b.needs(systems.NeedNack)
-	consumer := b.consumer(1)
-	b.accepted(b.send(b.producer(), b.message("order-1", "back")))
-	first := b.receive(consumer)
+func nacked(r *rig) {
+	r.needs(systems.NeedNack)
+	consumer := r.consumer(1)
+	r.accepted(r.send(r.producer(), r.message("order-1", "back")))
+	first := r.receive(consumer)
 	rejecter, ok := first.(systems.Rejecter)
 	if !ok {
-		b.t.Fatal("the delivery is no Rejecter, and Lacks does not name nack")
+		r.t.Fatal("the delivery is no Rejecter, and Lacks does not name nack")
 	}
-	if outcome, err := rejecter.Nack(b.ctx, "not now"); outcome != evidence.AckConfirmed && outcome != evidence.AckSent {
-		b.t.Fatalf("nack: %v, %v", outcome, err)
+	if outcome, err := rejecter.Nack(r.ctx, "not now"); outcome != evidence.AckConfirmed && outcome != evidence.AckSent {
+		r.t.Fatalf("nack: %v, %v", outcome, err)
 	}
-	second := b.receive(consumer)
-	b.sameAgain(first, second)
-	b.settle(second)
+	second := r.receive(consumer)
+	r.sameAgain(first, second)
+	r.settle(second)
 }
 
-func cancelled(b *bench) {
-	consumer := b.consumer(1)
-	producer := b.producer()
-	waiting, cancel := context.WithCancel(b.ctx)
+func cancelled(r *rig) {
+	consumer := r.consumer(1)
+	producer := r.producer()
+	waiting, cancel := context.WithCancel(r.ctx)
 	result := make(chan error, 1)
 	go func() {
 		_, err := consumer.Receive(waiting)
 		result <- err
 	}()
 	cancel()
-	b.await("Receive after its context ended", result, context.Canceled)
-	// What the cancelled call had asked for is not lost with it.
+	r.await("Receive after its context ended", result, context.Canceled)
+	// The cancelled call must not have lost a message.
 	for i := range 3 {
-		b.accepted(b.send(producer, b.message(fmt.Sprintf("order-%d", i+1), "")))
-		d := b.receive(consumer)
+		r.accepted(r.send(producer, r.message(fmt.Sprintf("order-%d", i+1), "")))
+		d := r.receive(consumer)
 		if id := businessOf(d.Message()); id != fmt.Sprintf("order-%d", i+1) {
-			b.t.Errorf("received %s as message %d", id, i+1)
+			r.t.Errorf("received %s as message %d", id, i+1)
 		}
-		b.settle(d)
+		r.settle(d)
 	}
 }
 
-func cancelledBefore(b *bench) {
-	producer := b.producer()
-	consumer := b.consumer(1)
-	over, cancel := context.WithCancel(b.ctx)
+func cancelledBefore(r *rig) {
+	producer := r.producer()
+	consumer := r.consumer(1)
+	over, cancel := context.WithCancel(r.ctx)
 	cancel()
-	if _, err := b.instance.Producer(over, systems.ProducerOptions{Name: "p2", Session: "p2#1", Address: b.address}); err == nil {
-		b.t.Error("a producer's session was opened with a context that had ended")
+	if _, err := r.instance.Producer(over, systems.ProducerOptions{Name: "p2", Session: "p2#1", Address: r.address}); err == nil {
+		r.t.Error("a producer's session was opened with a context that had ended")
 	} else if !errors.Is(err, context.Canceled) {
-		b.t.Errorf("opening a producer's session with a context that had ended: %v", err)
+		r.t.Errorf("opening a producer's session with a context that had ended: %v", err)
 	}
-	pending, err := producer.Send(over, b.message("order-1", "never"))
+	pending, err := producer.Send(over, r.message("order-1", "never"))
 	if err != nil {
-		b.t.Fatalf("send with a context that had ended: %v: that is a receipt, not an error", err)
+		r.t.Fatalf("send with a context that had ended: %v: that is a receipt, not an error", err)
 	}
-	if r := pending.Receipt(b.ctx); r.Acceptance != evidence.Rejected {
-		b.t.Errorf("send with a context that had ended: %+v, want rejected: no byte has left", r)
+	if receipt := pending.Receipt(r.ctx); receipt.Acceptance != evidence.Rejected {
+		r.t.Errorf("send with a context that had ended: %+v, want rejected: no byte has left", receipt)
 	}
-	b.onlySentinel(producer, consumer)
+	r.onlySentinel(producer, consumer)
 }
 
-func cancelledAfter(b *bench) {
-	b.needs(systems.NeedAnswer)
-	b.needs(systems.NeedPause)
-	process := b.process()
-	producer := b.producer()
-	defer b.subscribe()()
-	b.accepted(b.send(producer, b.message("order-1", "the session works")))
-	b.must("pause", process.Pause(b.ctx))
-	pending := b.send(producer, b.message("order-2", "on its way"))
-	over, cancel := context.WithCancel(b.ctx)
+func cancelledAfter(r *rig) {
+	r.needs(systems.NeedAnswer)
+	r.needs(systems.NeedPause)
+	process := r.process()
+	producer := r.producer()
+	defer r.subscribe()()
+	r.accepted(r.send(producer, r.message("order-1", "the session works")))
+	r.must("pause", process.Pause(r.ctx))
+	pending := r.send(producer, r.message("order-2", "on its way"))
+	over, cancel := context.WithCancel(r.ctx)
 	cancel()
-	if r := pending.Receipt(over); r.Acceptance != evidence.Unknown || r.ClientResult == "ok" || r.ClientResult == "" {
-		b.t.Errorf("cancelled while the system was stopped: %+v, want unknown, with what the application is told", r)
+	if receipt := pending.Receipt(over); receipt.Acceptance != evidence.Unknown || receipt.ClientResult == systems.OK || receipt.ClientResult == "" {
+		r.t.Errorf("cancelled while the system was stopped: %+v, want unknown, with what the application was told", receipt)
 	}
-	b.must("continue", process.Continue(b.ctx))
+	r.must("continue", process.Continue(r.ctx))
 }
 
-func refused(b *bench) {
-	ability[systems.Networked](b, b.instance, systems.NeedLinks)
+func refused(r *rig) {
+	ability[systems.Networked](r, r.instance, systems.NeedLinks)
 	nobody, err := process.FreePort()
-	b.must("find a port where nobody listens", err)
+	r.must("find a port where nobody listens", err)
 	defer nobody.Close()
-	b.unreachable("a port where nobody listens", nobody.Address)
-	if _, err := b.instance.Consumer(b.ctx, b.consumerOptions("c9#1", nobody.Address, 1)); !errors.Is(err, systems.ErrUnavailable) {
-		b.t.Errorf("subscribe where nobody listens: %v, want ErrUnavailable", err)
+	r.unreachable("a port where nobody listens", nobody.Address)
+	if _, err := r.instance.Consumer(r.ctx, r.consumerOptions("c9#1", nobody.Address, 1)); !errors.Is(err, systems.ErrUnavailable) {
+		r.t.Errorf("subscribe where nobody listens: %v, want ErrUnavailable", err)
 	}
 }
 
-func answerLost(b *bench) {
-	b.needs(systems.NeedAnswer)
-	link := b.link()
-	consumer := b.consumer(1)
-	producer := b.producerAt(link.Addr())
+func answerLost(r *rig) {
+	r.needs(systems.NeedAnswer)
+	link := r.link()
+	consumer := r.consumer(1)
+	producer := r.producerAt(link.Addr())
 	lost, err := link.Arm(links.Strike{Label: "lost", Action: links.Drop, Kind: links.FrameAccept})
-	b.must("arm", err)
-	pending := b.send(producer, b.message("order-1", "stored, not answered"))
+	r.must("arm", err)
+	pending := r.send(producer, r.message("order-1", "stored, not answered"))
 	select {
 	case <-lost.Fired():
-	case <-b.ctx.Done():
-		b.t.Fatal("no answer to the publish passed the link")
+	case <-r.ctx.Done():
+		r.t.Fatal("no answer to the publish passed the link")
 	}
-	over, cancel := context.WithCancel(b.ctx)
+	over, cancel := context.WithCancel(r.ctx)
 	cancel()
-	if r := pending.Receipt(over); r.Acceptance != evidence.Unknown {
-		b.t.Errorf("the answer was lost: %+v, want unknown", r)
+	if receipt := pending.Receipt(over); receipt.Acceptance != evidence.Unknown {
+		r.t.Errorf("the answer was lost: %+v, want unknown", receipt)
 	}
-	// It was stored all the same, and once: the client has not tried again.
-	d := b.receive(consumer)
+	// It was stored nevertheless, and once: the client did not retry.
+	d := r.receive(consumer)
 	if id := businessOf(d.Message()); id != "order-1" {
-		b.t.Errorf("received %s, want order-1", id)
+		r.t.Errorf("received %s, want order-1", id)
 	}
-	b.settle(d)
+	r.settle(d)
 	if lost.(*links.Armed).Action == links.Withhold { // nothing more is answered on that connection
-		producer = b.producer()
+		producer = r.producer()
 	}
-	b.onlySentinel(producer, consumer)
+	r.onlySentinel(producer, consumer)
 }
 
-// cut strikes the connections while the system lives: a client that reconnects
-// would find it at once.
-func cut(b *bench) {
-	link := b.link()
-	producer, consumer := b.producerAt(link.Addr()), b.consumerAt(link.Addr(), 1)
-	b.accepted(b.send(producer, b.message("order-1", "the session works")))
-	b.settle(b.receive(consumer))
-	before := b.sink.count(evidence.LinkConnected)
+// cut cuts connections while the system is up: a client that reconnects would
+// succeed at once.
+func cut(r *rig) {
+	link := r.link()
+	producer, consumer := r.producerAt(link.Addr()), r.consumerAt(link.Addr(), 1)
+	r.accepted(r.send(producer, r.message("order-1", "the session works")))
+	r.settle(r.receive(consumer))
+	before := r.sink.count(evidence.LinkConnected)
 	result := make(chan error, 1)
 	go func() {
-		_, err := consumer.Receive(b.ctx)
+		_, err := consumer.Receive(r.ctx)
 		result <- err
 	}()
 	link.Reset("cut")
-	b.fired = append(b.fired, evidence.Link)
-	b.await("Receive when its connection was cut", result, systems.ErrDisconnected)
-	if r := b.send(producer, b.message("order-2", "nowhere to go")).Receipt(b.ctx); r.Acceptance != evidence.Rejected && r.Acceptance != evidence.Unknown {
-		b.t.Errorf("publish on a connection that was cut: %+v", r)
+	r.fired = append(r.fired, evidence.Link)
+	r.await("Receive when its connection was cut", result, systems.ErrDisconnected)
+	if receipt := r.send(producer, r.message("order-2", "nowhere to go")).Receipt(r.ctx); receipt.Acceptance != evidence.Rejected && receipt.Acceptance != evidence.Unknown {
+		r.t.Errorf("publish on a connection that was cut: %+v", receipt)
 	}
-	if r := b.send(producer, b.message("order-3", "nowhere to go")).Receipt(b.ctx); r.Acceptance != evidence.Rejected {
-		b.t.Errorf("publish on a session that is known to be gone: %+v, want rejected", r)
+	if receipt := r.send(producer, r.message("order-3", "nowhere to go")).Receipt(r.ctx); receipt.Acceptance != evidence.Rejected {
+		r.t.Errorf("publish on a session that is known to be gone: %+v, want rejected", receipt)
 	}
-	if _, err := consumer.Receive(b.ctx); !errors.Is(err, systems.ErrDisconnected) {
-		b.t.Errorf("Receive again on a session that is gone: %v, want ErrDisconnected", err)
+	if _, err := consumer.Receive(r.ctx); !errors.Is(err, systems.ErrDisconnected) {
+		r.t.Errorf("Receive again on a session that is gone: %v, want ErrDisconnected", err)
 	}
-	b.onlySentinel(b.producer(), b.consumer(1))
-	if after := b.sink.count(evidence.LinkConnected); after != before {
-		b.t.Errorf("%d connections were made behind the caller's back", after-before)
+	r.onlySentinel(r.producer(), r.consumer(1))
+	if after := r.sink.count(evidence.LinkConnected); after != before {
+		r.t.Errorf("the client made %d connections of its own", after-before)
 	}
 }
 
-func closed(b *bench) {
-	consumer := b.consumer(1)
-	producer := b.producer()
+func closed(r *rig) {
+	consumer := r.consumer(1)
+	producer := r.producer()
 	result := make(chan error, 1)
 	go func() {
-		_, err := consumer.Receive(b.ctx)
+		_, err := consumer.Receive(r.ctx)
 		result <- err
 	}()
-	b.close(consumer)
-	b.await("Receive on a closed session", result, systems.ErrDisconnected)
-	b.close(producer)
-	pending, err := producer.Send(b.ctx, b.message("order-1", "too late"))
+	r.close(consumer)
+	r.await("Receive on a closed session", result, systems.ErrDisconnected)
+	r.close(producer)
+	pending, err := producer.Send(r.ctx, r.message("order-1", "too late"))
 	if err != nil {
-		b.t.Fatalf("send on a closed session: %v: that is a receipt, not an error", err)
+		r.t.Fatalf("send on a closed session: %v: that is a receipt, not an error", err)
 	}
-	if r := pending.Receipt(b.ctx); r.Acceptance != evidence.Rejected {
-		b.t.Errorf("send on a closed session: %+v, want rejected", r)
+	if receipt := pending.Receipt(r.ctx); receipt.Acceptance != evidence.Rejected {
+		r.t.Errorf("send on a closed session: %+v, want rejected", receipt)
 	}
-	b.onlySentinel(b.producer(), b.consumer(1))
+	r.onlySentinel(r.producer(), r.consumer(1))
 }
 
-func killed(b *bench) {
-	process := b.process()
-	producer, consumer := b.producer(), b.consumer(1)
-	b.accepted(b.send(producer, b.message("order-1", "the session works")))
-	b.settle(b.receive(consumer))
+func killed(r *rig) {
+	process := r.process()
+	producer, consumer := r.producer(), r.consumer(1)
+	r.accepted(r.send(producer, r.message("order-1", "the session works")))
+	r.settle(r.receive(consumer))
 	result := make(chan error, 1)
 	go func() {
-		_, err := consumer.Receive(b.ctx)
+		_, err := consumer.Receive(r.ctx)
 		result <- err
 	}()
-	b.must("kill", process.Kill(b.ctx))
-	b.fired = append(b.fired, evidence.BrokerCrash)
-	b.await("Receive when the system was killed", result, systems.ErrDisconnected)
-	if _, err := consumer.Receive(b.ctx); !errors.Is(err, systems.ErrDisconnected) {
-		b.t.Errorf("Receive again on a session that is gone: %v, want ErrDisconnected", err)
+	r.must("kill", process.Kill(r.ctx))
+	r.fired = append(r.fired, evidence.BrokerCrash)
+	r.await("Receive when the system was killed", result, systems.ErrDisconnected)
+	if _, err := consumer.Receive(r.ctx); !errors.Is(err, systems.ErrDisconnected) {
+		r.t.Errorf("Receive again on a session that is gone: %v, want ErrDisconnected", err)
 	}
-	dead := b.send(producer, b.message("order-2", "to a dead system")).Receipt(b.ctx)
+	dead := r.send(producer, r.message("order-2", "to a dead system")).Receipt(r.ctx)
 	if dead.Acceptance != evidence.Rejected && dead.Acceptance != evidence.Unknown {
-		b.t.Errorf("publish to a dead system: %+v", dead)
+		r.t.Errorf("publish to a dead system: %+v", dead)
 	}
-	b.unreachable("a dead system", b.address)
+	r.unreachable("a dead system", r.address)
 
-	b.must("restart", process.Restart(b.ctx))
-	late := b.send(producer, b.message("order-3", "on a dead session")).Receipt(b.ctx)
+	r.must("restart", process.Restart(r.ctx))
+	late := r.send(producer, r.message("order-3", "on a dead session")).Receipt(r.ctx)
 	if late.Acceptance != evidence.Rejected {
-		b.t.Errorf("publish on a session that ended before a restart: %+v, want rejected: no session comes back", late)
+		r.t.Errorf("publish on a session that ended before a restart: %+v, want rejected: no session comes back", late)
 	}
-	b.onlySentinel(b.producer(), b.consumer(1))
+	r.onlySentinel(r.producer(), r.consumer(1))
 }
 
-func restarted(b *bench) {
-	process := b.process()
+func restarted(r *rig) {
+	process := r.process()
 	ends := []struct {
 		class evidence.Class
 		name  string
@@ -579,76 +580,76 @@ func restarted(b *bench) {
 		{evidence.BrokerCrash, "kill", process.Kill},
 	}
 	for _, e := range ends {
-		id, keeps := "order-"+e.name, b.claims(evidence.NoAcceptedLoss, e.class)
+		id, keeps := "order-"+e.name, r.claims(evidence.NoAcceptedLoss, e.class)
 		if keeps {
-			leave := b.subscribe()
-			b.accepted(b.send(b.producer(), b.message(id, "kept")))
+			leave := r.subscribe()
+			r.accepted(r.send(r.producer(), r.message(id, "kept")))
 			leave()
 		}
-		before := b.address
-		b.must(e.name, e.end(b.ctx))
-		b.fired = append(b.fired, e.class)
-		b.must("restart", process.Restart(b.ctx))
-		if networked, ok := b.instance.(systems.Networked); ok && networked.Address() != before {
-			b.t.Errorf("after %s and restart the address is %s, before it was %s", e.name, networked.Address(), before)
+		before := r.address
+		r.must(e.name, e.end(r.ctx))
+		r.fired = append(r.fired, e.class)
+		r.must("restart", process.Restart(r.ctx))
+		if networked, ok := r.instance.(systems.Networked); ok && networked.Address() != before {
+			r.t.Errorf("after %s and restart the address is %s, before it was %s", e.name, networked.Address(), before)
 		}
 		if keeps {
-			consumer := b.consumer(1)
-			b.settle(b.next(consumer, id, nil))
-			b.close(consumer)
+			consumer := r.consumer(1)
+			r.settle(r.next(consumer, id, nil))
+			r.close(consumer)
 		}
 	}
-	b.onlySentinel(b.producer(), b.consumer(1))
-	if started, exited := b.sink.count(evidence.ProcessStarted), b.sink.count(evidence.ProcessExited); started != exited+1 {
-		b.t.Errorf("recorded were %d starts and %d exits of a process that runs", started, exited)
+	r.onlySentinel(r.producer(), r.consumer(1))
+	if started, exited := r.sink.count(evidence.ProcessStarted), r.sink.count(evidence.ProcessExited); started != exited+1 {
+		r.t.Errorf("recorded were %d starts and %d exits of a process that runs", started, exited)
 	}
 }
 
-func rows(b *bench) {
-	inspector := ability[systems.Inspector](b, b.instance, systems.NeedRows)
-	consumer := b.consumer(1)
-	m := b.message("order-1", "in a row")
+func rows(r *rig) {
+	inspector := ability[systems.Inspector](r, r.instance, systems.NeedRows)
+	consumer := r.consumer(1)
+	m := r.message("order-1", "in a row")
 	m.Key = "customer-7"
-	receipt := b.accepted(b.send(b.producer(), m))
-	if receipt.Acceptance == evidence.Unknown && receipt.HeldBy == evidence.HeldByNobody && b.system.Describe().Profile.Redelivers != evidence.RedeliverNever {
-		// Nobody has said that it arrived.
-		b.eventually("the message is stored", func() bool { return b.rows(inspector).Count > 0 })
+	receipt := r.accepted(r.send(r.producer(), m))
+	if receipt.Acceptance == evidence.Unknown && receipt.HeldBy == evidence.HeldByNobody && r.system.Describe().Profile.Redelivers != evidence.RedeliverNever {
+		// Nobody confirmed that it arrived.
+		r.eventually("the message is stored", func() bool { return r.rows(inspector).Count > 0 })
 	}
-	snapshot := b.rows(inspector)
-	if b.system.Describe().Profile.Redelivers == evidence.RedeliverNever && receipt.HeldBy < evidence.HeldByStore {
-		// Nobody stores it: then there is no row of it, before or after.
-		b.settle(b.receive(consumer))
-		if after := b.rows(inspector); snapshot.Count != 0 || after.Count != 0 {
-			b.t.Errorf("%d rows before the delivery and %d after it, of a message held by %v and never sent again", snapshot.Count, after.Count, receipt.HeldBy)
+	snapshot := r.rows(inspector)
+	if r.system.Describe().Profile.Redelivers == evidence.RedeliverNever && receipt.HeldBy < evidence.HeldByStore {
+		// Nobody stores it: there is no row before or after.
+		r.settle(r.receive(consumer))
+		if after := r.rows(inspector); snapshot.Count != 0 || after.Count != 0 {
+			r.t.Errorf("%d rows before the delivery and %d after it, of a message held by %v and never sent again", snapshot.Count, after.Count, receipt.HeldBy)
 		}
 		return
 	}
 	if snapshot.Source != evidence.SourceBroker || snapshot.Count != 1 {
-		b.t.Fatalf("one message is stored, the snapshot of %q counts %d", snapshot.Source, snapshot.Count)
+		r.t.Fatalf("one message is stored, the snapshot of %q counts %d", snapshot.Source, snapshot.Count)
 	}
 	if snapshot.Trust != evidence.CountsOnly {
 		row, want := snapshot.Rows[0], evidence.StoredRow{
 			State: evidence.RowPending, BusinessID: "order-1", PublishID: evidence.PublishID("p1", 1, 1),
 			MessageID: receipt.MessageID, Destination: m.Destination, Digest: digestOf(m),
 		}
-		row.Partition, row.Subscription, row.Attempts, row.Version = "", "", 0, 0 // as each store has them
-		if want.MessageID == "" {                                                 // the answer named none; the store may
+		row.Partition, row.Subscription, row.Attempts, row.Version = "", "", 0, 0 // depends on the store
+		if want.MessageID == "" {                                                 // the answer gave no ID; the store may
 			row.MessageID = ""
 		}
 		if row != want {
-			b.t.Errorf("the row is %+v, want %+v", row, want)
+			r.t.Errorf("the row is %+v, want %+v", row, want)
 		}
 	}
-	b.settle(b.receive(consumer))
-	b.eventually("the settled row is gone or processed", func() bool {
-		for _, row := range b.rows(inspector).Rows {
+	r.settle(r.receive(consumer))
+	r.eventually("the settled row is gone or processed", func() bool {
+		for _, row := range r.rows(inspector).Rows {
 			if row.State == evidence.RowPending {
 				return false
 			}
 		}
 		return true
 	})
-	if !b.system.Describe().Profile.KeepsRows {
-		b.eventually("the store is empty", func() bool { return b.rows(inspector).Count == 0 })
+	if !r.system.Describe().Profile.KeepsRows {
+		r.eventually("the store is empty", func() bool { return r.rows(inspector).Count == 0 })
 	}
 }
