@@ -58,6 +58,7 @@ The name must be matched exactly. Two such lists may be given; the first wins.
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return serve(cmd, f) },
 	}
+	cmd.AddCommand(brokerCheckCommand())
 	flags := cmd.Flags()
 	flags.StringVar(&f.config.Listen, "listen", defaultAddress, "address; port 0 takes a free one")
 	flags.BoolVar(&f.config.AllowRemote, "allow-remote", false, "listen on another address than loopback; needs --token-env")

@@ -23,6 +23,8 @@ type Store struct {
 	absent bool   // the last write changed nothing
 	order  uint64 // given last
 	rows   map[string]*store.Row
+	marked []string // message IDs, in the order in which they became markers; some have gone since
+	marks  int      // markers among the rows
 }
 
 var (
@@ -34,11 +36,15 @@ var (
 // Options of a Store. The zero value is ready to use.
 type Options struct {
 	KeepHistory bool             // Delete marks the row processed instead
+	MaxSettled  int              // IDs of settled rows that are kept: the oldest are swept first; 0 is 1,048,576
 	Now         func() time.Time // by which Load knows whether a marker is in its window; time.Now if nil
 }
 
 // New gives an empty store.
 func New(partition store.Partition, options Options) *Store {
+	if options.MaxSettled <= 0 {
+		options.MaxSettled = 1 << 20
+	}
 	if options.Now == nil {
 		options.Now = time.Now
 	}
@@ -79,15 +85,36 @@ func (s *Store) Apply(ctx context.Context, batch []store.Operation) error {
 		undo = append(undo, func() { s.put(id, before) })
 	}
 	s.absent = false
+	s.sweepSurplus()
 	return nil
 }
 
 func (s *Store) put(id string, row *store.Row) {
+	if isMarker(s.rows[id]) {
+		s.marks--
+	}
 	if row == nil {
 		delete(s.rows, id)
 		return
 	}
+	if isMarker(row) {
+		s.marks++
+		s.marked = append(s.marked, id)
+	}
 	s.rows[id] = row
+}
+
+func isMarker(row *store.Row) bool { return row != nil && row.State == store.SettledMarker }
+
+// sweepSurplus deletes the oldest markers above the limit, and forgets of those
+// that have gone already.
+func (s *Store) sweepSurplus() {
+	for len(s.marked) > 0 && (s.marks > s.options.MaxSettled || !isMarker(s.rows[s.marked[0]])) {
+		if isMarker(s.rows[s.marked[0]]) {
+			s.put(s.marked[0], nil)
+		}
+		s.marked = s.marked[1:]
+	}
 }
 
 // change gives the row as it is after op: a new one, none, or the same one where
@@ -246,7 +273,7 @@ func (s *Store) Expired(ctx context.Context, now time.Time, limit int) ([]string
 	for id, row := range s.rows {
 		switch {
 		case row.State == store.SettledMarker && !row.KeepUntil.After(now):
-			delete(s.rows, id)
+			s.put(id, nil)
 		case row.State == store.Pending && store.Readable(row.Version) && !row.ExpiresAt.IsZero() && !row.ExpiresAt.After(now):
 			due = append(due, row)
 		}
@@ -258,7 +285,7 @@ func (s *Store) Expired(ctx context.Context, now time.Time, limit int) ([]string
 	ids := make([]string, len(due))
 	for i, row := range due {
 		ids[i] = row.MessageID
-		delete(s.rows, row.MessageID)
+		s.put(row.MessageID, nil)
 	}
 	s.absent = false
 	return ids, nil

@@ -17,6 +17,7 @@ func TestStore(t *testing.T) {
 			History: func(_ *testing.T, p store.Partition) store.Store {
 				return New(p, Options{KeepHistory: true})
 			},
+			Bounded: func(_ *testing.T, p store.Partition, n int) store.Store { return New(p, Options{MaxSettled: n}) },
 			Age: func(_ *testing.T, s store.Store, id string, version uint8) {
 				memory := s.(*Store)
 				memory.mu.Lock()

@@ -16,120 +16,65 @@ import (
 // the writer.
 type reader struct {
 	store     *Store
-	conn      *sqlite3.Conn
+	conn      *connection // nil after it had to be thrown away
 	partition int64
 	content   *sqlite3.Stmt
 }
 
-const (
+var (
 	// length looks at a value's header only: no content is read for it.
-	size = `coalesce(length(payload), 0) + coalesce(octet_length(headers), 0)`
-
-	columns = `SELECT ord, state, message_id, business_id, version, inserted_at, keep_until,
-	topic, competitor, key, expires_at, attempts, last_consumer, reason, ` + size
+	columns        = `SELECT ord, ` + head + `, checksum, coalesce(length(payload), 0) + coalesce(octet_length(headers), 0)`
 	withoutContent = columns + `, NULL, NULL FROM custody_row `
 	withContent    = columns + `, headers, payload FROM custody_row `
+	contentSQL     = withContent + `WHERE partition=?1 AND message_id=?2`
 )
 
-var (
-	// The plus keeps SQLite off the index of the partition: the table is walked
-	// in its own order, so that nothing is sorted.
-	loadSQL = withoutContent + fmt.Sprintf(`WHERE +partition=?1 AND state IN (%d, %d) ORDER BY ord`, store.Pending, store.Dead)
-
-	// What is kept of settled rows, history or not: their IDs.
-	settledSQL = fmt.Sprintf(`SELECT ord, %d, message_id, business_id, version, inserted_at, keep_until,
-	'', '', '', NULL, 0, '', '', 0, NULL, NULL FROM custody_row
-	WHERE partition=?1 AND keep_until>=?2 AND state IN (%d, %d) ORDER BY keep_until, ord LIMIT -1 OFFSET ?3`, store.SettledMarker, store.Processed, store.SettledMarker)
-
-	contentSQL = withContent + fmt.Sprintf(`WHERE partition=?1 AND message_id=?2 AND state IN (%d, %d)`, store.Pending, store.Dead)
-)
-
-func openReader(ctx context.Context, s *Store, partition int64) (*reader, error) {
-	conn, err := s.connect(ctx)
-	if err != nil {
-		return nil, err
+func (r *reader) open(ctx context.Context) (err error) {
+	if r.conn, err = r.store.connect(ctx); err != nil {
+		return err
 	}
-	r := &reader{store: s, conn: conn, partition: partition}
-	err = conn.Exec(`PRAGMA query_only=ON`)
+	err = r.conn.Exec(`PRAGMA query_only=ON`)
 	if err == nil {
-		r.content, _, err = conn.PrepareFlags(contentSQL, sqlite3.PREPARE_PERSISTENT)
+		r.content, _, err = r.conn.PrepareFlags(contentSQL, sqlite3.PREPARE_PERSISTENT)
 	}
 	if err != nil {
-		return nil, errors.Join(s.wrap(err), r.close())
+		return errors.Join(r.store.wrap(err), r.close())
 	}
-	return r, nil
-}
-
-// Load reads both kinds of rows from one snapshot.
-func (s *Store) Load(ctx context.Context, settled int, fn func(store.Row) error) error {
-	return s.read(ctx, s.reader, func(r *reader) (err error) {
-		tx := r.conn.Begin()
-		defer func() { err = errors.Join(err, tx.Rollback()) }()
-		if settled > 0 {
-			from, surplus, err := r.newest(settled)
-			if err != nil {
-				return err
-			}
-			b := r.prepare(settledSQL).int(r.partition).int(from).int(surplus)
-			defer b.stmt.Close()
-			if err := r.each(ctx, b, fn); err != nil {
-				return err
-			}
-		}
-		b := r.prepare(loadSQL).int(r.partition)
-		defer b.stmt.Close()
-		return r.each(ctx, b, fn)
-	})
-}
-
-// newest says where the n newest settled rows begin: all that are kept until from
-// or longer, without the first surplus of them.
-func (r *reader) newest(n int) (from, surplus int64, err error) {
-	from = r.store.options.Now().UnixNano() + 1
-	full := false
-	oldest := r.prepare(`SELECT keep_until FROM custody_row WHERE partition=?1 AND keep_until>=?2 ORDER BY keep_until DESC LIMIT 1 OFFSET ?3`).
-		int(r.partition).int(from).int(int64(n - 1))
-	defer oldest.stmt.Close()
-	for oldest.err == nil && oldest.stmt.Step() {
-		from, full = oldest.stmt.ColumnInt64(0), true
-	}
-	if err = errors.Join(oldest.err, oldest.stmt.Err()); err != nil || !full {
-		return from, 0, err
-	}
-	count := r.prepare(`SELECT count(*) FROM custody_row WHERE partition=?1 AND keep_until>=?2`).int(r.partition).int(from)
-	defer count.stmt.Close()
-	for count.err == nil && count.stmt.Step() {
-		surplus = count.stmt.ColumnInt64(0) - int64(n)
-	}
-	return from, surplus, errors.Join(count.err, count.stmt.Err())
+	return nil
 }
 
 func (s *Store) Content(ctx context.Context, messageIDs []string, fn func(store.Row) error) error {
 	return s.read(ctx, s.reader, func(r *reader) error {
 		for _, id := range messageIDs {
-			err := r.each(ctx, bind(r.content).int(r.partition).text(id), fn)
-			if err = errors.Join(err, r.content.Reset()); err != nil {
+			if err := r.contentOf(ctx, id, fn); err != nil {
 				return err
 			}
 		}
-		return ctx.Err()
+		return nil
 	})
+}
+
+func (r *reader) contentOf(ctx context.Context, id string, fn func(store.Row) error) error {
+	err := r.each(ctx, bind(r.content).int(r.partition).text(id), func(row store.Row) error {
+		switch row.State {
+		case store.Damaged:
+			row.MessageID = id // what was asked for: what is there may be damaged
+			return fn(row)
+		case store.Pending, store.Dead:
+			return fn(row)
+		}
+		return nil
+	})
+	_ = r.content.Reset() // says again what each has said
+	if errors.Is(err, sqlite3.CORRUPT) {
+		return fn(store.Row{State: store.Damaged, MessageID: id, Reason: "it cannot be read: " + err.Error(), Partition: r.store.options.Partition})
+	}
+	return err
 }
 
 func (s *Store) Rows(ctx context.Context, selection store.Selection, fn func(store.Row) error) error {
 	return s.read(ctx, s.inspector, func(r *reader) error {
-		sql := withoutContent
-		if selection.Content {
-			sql = withContent
-		}
-		// By message ID there is an index; otherwise the table is walked.
-		if selection.MessageID != "" {
-			sql += `WHERE partition=?1 AND ord>?2 AND message_id=?3`
-		} else {
-			sql += `WHERE +partition=?1 AND ord>?2 ORDER BY ord`
-		}
-		b := r.prepare(sql).int(r.partition).int(int64(selection.After))
-		defer b.stmt.Close()
+		b := r.prepare(selectionSQL(selection)).int(r.partition).int(int64(selection.After))
 		if selection.MessageID != "" {
 			b.text(selection.MessageID)
 		}
@@ -147,13 +92,31 @@ func (s *Store) Rows(ctx context.Context, selection store.Selection, fn func(sto
 			return nil
 		})
 		if errors.Is(err, errEnough) {
-			return nil
+			err = nil
 		}
-		return err
+		return errors.Join(err, b.close())
 	})
 }
 
 var errEnough = errors.New("sqlite: as many rows as were asked for")
+
+// selectionSQL uses an index by message ID and for dead rows, and walks the table
+// otherwise. The plus keeps SQLite off the index of the partition, by which it
+// would have to sort.
+func selectionSQL(selection store.Selection) string {
+	sql := withoutContent
+	if selection.Content {
+		sql = withContent
+	}
+	switch {
+	case selection.MessageID != "":
+		return sql + `WHERE partition=?1 AND ord>?2 AND message_id=?3`
+	case selection.State == store.Dead:
+		return sql + fmt.Sprintf(`WHERE partition=?1 AND ord>?2 AND state=%d ORDER BY ord`, store.Dead)
+	default:
+		return sql + `WHERE +partition=?1 AND ord>?2 ORDER BY ord`
+	}
+}
 
 func (r *reader) prepare(sql string) *binding {
 	stmt, _, err := r.conn.Prepare(sql)
@@ -174,9 +137,17 @@ func (s *Store) read(ctx context.Context, readers chan *reader, do func(*reader)
 		return s.wrap(fmt.Errorf("waiting for the read before: %w", ctx.Err()))
 	}
 	defer func() { readers <- r }()
-	r.conn.SetInterrupt(ctx)
-	defer r.conn.SetInterrupt(context.Background())
-	return do(r)
+	return s.guard(r.throwAway, func() error {
+		if r.conn == nil {
+			if err := r.open(ctx); err != nil {
+				return err
+			}
+		}
+		r.conn.SetInterrupt(ctx)
+		err := do(r)
+		r.conn.SetInterrupt(context.Background())
+		return err
+	})
 }
 
 // each gives every row of a statement to fn.
@@ -185,11 +156,7 @@ func (r *reader) each(ctx context.Context, b *binding, fn func(store.Row) error)
 		return r.store.wrap(b.err)
 	}
 	for b.stmt.Step() {
-		row, err := r.row(b.stmt)
-		if err != nil {
-			return r.store.wrap(err)
-		}
-		if err := fn(store.Refuse(row)); err != nil {
+		if err := fn(r.row(b.stmt)); err != nil {
 			return err
 		}
 	}
@@ -202,49 +169,129 @@ func (r *reader) each(ctx context.Context, b *binding, fn func(store.Row) error)
 	return nil
 }
 
-func (r *reader) row(stmt *sqlite3.Stmt) (store.Row, error) {
-	row := store.Row{
-		Order:        uint64(stmt.ColumnInt64(0)),
-		State:        store.State(stmt.ColumnInt(1)),
-		MessageID:    stmt.ColumnText(2),
-		BusinessID:   stmt.ColumnText(3),
-		Version:      uint8(stmt.ColumnInt(4)),
-		InsertedAt:   columnTime(stmt, 5),
-		KeepUntil:    columnTime(stmt, 6),
-		Topic:        stmt.ColumnText(7),
-		Group:        stmt.ColumnText(8),
-		Key:          stmt.ColumnText(9),
-		ExpiresAt:    columnTime(stmt, 10),
-		Attempts:     stmt.ColumnInt(11),
-		LastConsumer: stmt.ColumnText(12),
-		Reason:       stmt.ColumnText(13),
-		Size:         stmt.ColumnInt(14),
-		Payload:      stmt.ColumnBlob(16, nil),
-		Partition:    r.store.options.Partition,
+// row reads a row and verifies it.
+func (r *reader) row(stmt *sqlite3.Stmt) store.Row {
+	row, sound := scanRow(stmt)
+	if sound {
+		row.Partition = r.store.options.Partition
+		return store.Refuse(row)
 	}
-	if headers := stmt.ColumnRawText(15); len(headers) > 0 && store.Readable(row.Version) {
-		if err := json.Unmarshal(headers, &row.Headers); err != nil {
-			return row, fmt.Errorf("headers of row %s: %w", row.MessageID, err)
-		}
-	}
-	return row, nil
+	return damaged(row, r.store.options.Partition)
 }
 
-func columnTime(stmt *sqlite3.Stmt, column int) time.Time {
-	if stmt.ColumnType(column) == sqlite3.NULL {
+// damaged leaves of a row what names it.
+func damaged(row store.Row, p store.Partition) store.Row {
+	return store.Row{
+		Order: row.Order, State: store.Damaged, MessageID: row.MessageID, BusinessID: row.BusinessID, Topic: row.Topic,
+		Version: row.Version, InsertedAt: row.InsertedAt, Size: row.Size, Partition: p,
+		Reason: "it fails its checksum (as " + row.State.String() + ")",
+	}
+}
+
+// scan reads the columns of a statement that begins as columns does, and adds up
+// their checksum on the way.
+type scan struct {
+	stmt *sqlite3.Stmt
+	sum  uint64
+}
+
+func (s *scan) text(f field) string {
+	if s.stmt.ColumnType(int(f)+1) != sqlite3.TEXT {
+		s.sum += f.other()
+		return ""
+	}
+	v := s.stmt.ColumnText(int(f) + 1)
+	s.sum += f.text(v)
+	return v
+}
+
+func (s *scan) int(f field) int64 {
+	v, null := s.intOrNull(f)
+	if null {
+		s.sum += f.null()
+	}
+	return v
+}
+
+func (s *scan) time(f field) time.Time {
+	v, null := s.intOrNull(f)
+	if null {
+		s.sum += f.null()
 		return time.Time{}
 	}
-	return time.Unix(0, stmt.ColumnInt64(column))
+	return time.Unix(0, v)
 }
 
-func (r *reader) close() error { return closeAll(r.conn) }
-
-// closeAll closes the connection with its statements: SQLite refuses to close
-// one that has any left.
-func closeAll(conn *sqlite3.Conn) error {
-	var errs []error
-	for _, stmt := range slices.Collect(conn.Stmts()) { // closing one changes the list
-		errs = append(errs, stmt.Close())
+func (s *scan) intOrNull(f field) (v int64, null bool) {
+	switch s.stmt.ColumnType(int(f) + 1) {
+	case sqlite3.NULL:
+		return 0, true
+	case sqlite3.INTEGER:
+		v = s.stmt.ColumnInt64(int(f) + 1)
+		s.sum += f.int(v)
+	default:
+		s.sum += f.other()
 	}
-	return errors.Join(append(errs, conn.Close())...)
+	return v, false
+}
+
+const (
+	checksumColumn = int(fields) + 1 + iota
+	sizeColumn
+	headersColumn
+	payloadColumn
+)
+
+// scanRow reads a row, and says whether it fits its checksums: that of its
+// content only if the statement has content.
+func scanRow(stmt *sqlite3.Stmt) (row store.Row, sound bool) {
+	s := scan{stmt: stmt}
+	s.int(partitionField)
+	row = store.Row{
+		Order:        uint64(stmt.ColumnInt64(0)),
+		MessageID:    s.text(messageIDField),
+		State:        store.State(s.int(stateField)),
+		Version:      uint8(s.int(versionField)),
+		BusinessID:   s.text(businessIDField),
+		Topic:        s.text(topicField),
+		Group:        s.text(competitorField),
+		Key:          s.text(keyField),
+		InsertedAt:   s.time(insertedAtField),
+		ExpiresAt:    s.time(expiresAtField),
+		Attempts:     int(s.int(attemptsField)),
+		LastConsumer: s.text(lastConsumerField),
+		Reason:       s.text(reasonField),
+		KeepUntil:    s.time(keepUntilField),
+		Size:         stmt.ColumnInt(sizeColumn),
+	}
+	content := s.int(contentField)
+	if s.sum != uint64(stmt.ColumnInt64(checksumColumn)) || stmt.ColumnType(checksumColumn) != sqlite3.INTEGER {
+		return row, false
+	}
+	headers, payload := stmt.ColumnRawText(headersColumn), stmt.ColumnRawBlob(payloadColumn)
+	if len(headers)+len(payload) == 0 {
+		// Either there is none, or none was asked for.
+		return row, row.Size > 0 || content == 0 || content == contentChecksum(row.MessageID, nil, nil)
+	}
+	if content != contentChecksum(row.MessageID, headers, payload) {
+		return row, false
+	}
+	row.Payload = slices.Clone(payload)
+	if len(headers) > 0 && store.Readable(row.Version) {
+		if err := json.Unmarshal(headers, &row.Headers); err != nil {
+			return row, false
+		}
+	}
+	return row, true
+}
+
+func (r *reader) throwAway() {
+	r.conn.throwAway()
+	r.conn = nil
+}
+
+func (r *reader) close() error {
+	conn := r.conn
+	r.conn = nil
+	return conn.close()
 }

@@ -4,11 +4,12 @@ import (
 	"fmt"
 
 	"github.com/custodymq/custody/broker/store"
+	"github.com/ncruces/go-sqlite3"
 )
 
 // checkSpace refuses inserts that would use up the reserve. Whatever takes rows
 // away may use it: a full store must still be able to empty itself.
-func (s *Store) checkSpace(batch []store.Operation) error {
+func (w *writer) checkSpace(batch []store.Operation) error {
 	var need uint64
 	inserts := false
 	for i := range batch {
@@ -20,14 +21,30 @@ func (s *Store) checkSpace(batch []store.Operation) error {
 	if !inserts {
 		return nil
 	}
-	free, err := freeSpace(s.options.Path)
+	s := w.store
+	free, err := s.options.free(s.options.Path)
 	if err != nil {
-		return s.wrap(fmt.Errorf("how much space is left: %w", err))
+		return fmt.Errorf("how much space is left: %w", err)
 	}
 	// Once for the log, and once more when it is copied into the file.
-	if free < s.options.Reserve+2*need {
-		return s.wrap(fmt.Errorf("%w: %d bytes free, %d kept in reserve, %d to be written; make room on the disk",
-			store.ErrFull, free, s.options.Reserve, need))
+	if free >= s.options.Reserve+2*need {
+		return nil
+	}
+	reusable, err := freePages(w.conn.Conn)
+	if err != nil {
+		return fmt.Errorf("how much of the file is free: %w", err)
+	}
+	if free+reusable < s.options.Reserve+2*need {
+		return fmt.Errorf("%w: %d bytes free on the disk and %d in the file, %d kept in reserve, %d to be written; make room on the disk",
+			store.ErrFull, free, reusable, s.options.Reserve, need)
 	}
 	return nil
+}
+
+// freePages is what the file has left of rows that were deleted, in bytes.
+func freePages(conn *sqlite3.Conn) (bytes uint64, err error) {
+	err = query(conn, `SELECT f.freelist_count * p.page_size FROM pragma_freelist_count f, pragma_page_size p`, func(stmt *sqlite3.Stmt) {
+		bytes = uint64(stmt.ColumnInt64(0))
+	})
+	return bytes, err
 }

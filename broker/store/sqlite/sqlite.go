@@ -9,10 +9,10 @@ import (
 	"math/rand/v2"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/custodymq/custody/broker/store"
-	"github.com/ncruces/go-sqlite3"
 )
 
 // Store is a store.Store in an SQLite file.
@@ -22,7 +22,9 @@ import (
 // interrupted. A read obeys its ctx between rows.
 type Store struct {
 	options Options
-	witness *witness
+	owner   *owner
+	files   files
+	lost    atomic.Int64 // transactions that were missing when the store was opened
 
 	// Each holds its connection while nobody has it. A long inspection holds up
 	// no delivery, so it has a reader of its own.
@@ -49,10 +51,15 @@ type Options struct {
 	Sync      store.Flush // FlushEveryCommit or FlushPeriodic
 	// FlushInterval is the longest that FlushPeriodic leaves a commit unsynced; 0 is one second.
 	FlushInterval time.Duration
-	KeepHistory   bool             // Delete marks the row processed instead
-	BusyTimeout   time.Duration    // how long to wait for another process's write; 0 is five seconds
-	Reserve       uint64           // bytes that inserts leave free on the disk; 0 is 16 MiB
-	Now           func() time.Time // by which Load knows whether a marker is in its window; time.Now if nil
+	KeepHistory   bool          // Delete marks the row processed instead
+	BusyTimeout   time.Duration // how long to wait for another process's write; 0 is five seconds
+	Reserve       uint64        // bytes that inserts leave free on the disk; 0 is 16 MiB
+	// MaxSettled is how many IDs of settled rows the file keeps, whatever their
+	// window: the oldest are swept first. 0 is 1,048,576.
+	MaxSettled int
+	Now        func() time.Time // by which Load knows whether a marker is in its window; time.Now if nil
+
+	free func(path string) (uint64, error) // bytes left on the disk; tests set it
 }
 
 func (o Options) withDefaults() (Options, error) {
@@ -76,8 +83,14 @@ func (o Options) withDefaults() (Options, error) {
 	if o.BusyTimeout <= 0 {
 		o.BusyTimeout = 5 * time.Second
 	}
+	if o.MaxSettled <= 0 {
+		o.MaxSettled = 1 << 20
+	}
 	if o.Reserve == 0 {
 		o.Reserve = 16 << 20
+	}
+	if o.free == nil {
+		o.free = freeSpace
 	}
 	if o.Now == nil {
 		o.Now = time.Now
@@ -92,39 +105,62 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	witness, err := newWitness(options.VFS)
-	if err != nil {
-		return nil, err
-	}
 	s := &Store{
-		options: options, witness: witness,
-		writer: make(chan *writer, 1), reader: make(chan *reader, 1), inspector: make(chan *reader, 1),
+		options: options,
+		writer:  make(chan *writer, 1), reader: make(chan *reader, 1), inspector: make(chan *reader, 1),
 		closing: make(chan struct{}),
 	}
-	w := &writer{store: s, token: rand.Int64(), absent: true}
-	if err := w.open(ctx); err != nil {
-		witness.close()
+	if s.owner, err = own(options.Path, options.Partition); err != nil {
+		return nil, s.wrap(err)
+	}
+	if err := s.open(ctx); err != nil {
+		s.owner.abandon()
 		return nil, err
 	}
-	r, err := openReader(ctx, s, w.partition)
-	if err != nil {
-		err = errors.Join(err, w.close())
-		witness.close()
-		return nil, err
-	}
-	i, err := openReader(ctx, s, w.partition)
-	if err != nil {
-		err = errors.Join(err, r.close(), w.close())
-		witness.close()
-		return nil, err
-	}
-	s.writer <- w
-	s.reader <- r
-	s.inspector <- i
 	if options.Sync == store.FlushPeriodic {
 		s.flusher.Go(s.flushPeriodically)
 	}
 	return s, nil
+}
+
+// open opens the connections.
+func (s *Store) open(ctx context.Context) error {
+	w := &writer{store: s, token: rand.Int64(), absent: true}
+	r, i := &reader{store: s}, &reader{store: s}
+	discard := func() { w.throwAway(); r.throwAway(); i.throwAway() }
+	return s.guard(discard, func() error {
+		err := s.connectAll(ctx, w, r, i)
+		if err != nil {
+			discard()
+			return err
+		}
+		s.writer <- w
+		s.reader <- r
+		s.inspector <- i
+		return nil
+	})
+}
+
+func (s *Store) connectAll(ctx context.Context, w *writer, readers ...*reader) (err error) {
+	if err := createPrivate(s.options.Path); err != nil {
+		return s.wrap(fmt.Errorf("open the database: %w", err))
+	}
+	if err := w.open(ctx); err != nil {
+		return err
+	}
+	for _, r := range readers {
+		r.partition = w.partition
+		if err := r.open(ctx); err != nil {
+			return err
+		}
+	}
+	if s.files, err = watch(s.options.Path); err == nil {
+		err = s.owner.claim(s.options.Partition, w.mark.batch)
+	}
+	if err != nil {
+		return s.wrap(err)
+	}
+	return nil
 }
 
 func (s *Store) Partition() store.Partition { return s.options.Partition }
@@ -137,19 +173,21 @@ func (s *Store) Apply(ctx context.Context, batch []store.Operation) error {
 		if err := store.Check(batch); err != nil {
 			return err
 		}
-		if err := s.checkSpace(batch); err != nil {
-			return &store.Failure{NotWritten: true, Err: err}
-		}
-		return w.transact(ctx, func() error { return w.apply(batch) })
+		return w.transact(ctx, func() (counts, error) {
+			if err := w.checkSpace(batch); err != nil {
+				return counts{}, err
+			}
+			return w.apply(batch)
+		})
 	})
 }
 
 func (s *Store) Expired(ctx context.Context, now time.Time, limit int) ([]string, error) {
 	var ids []string
 	err := s.write(ctx, func(ctx context.Context, w *writer) error {
-		return w.transact(ctx, func() (err error) {
-			ids, err = w.expire(now, max(0, limit))
-			return err
+		return w.transact(ctx, func() (added counts, err error) {
+			ids, added, err = w.expire(now, max(0, limit))
+			return added, err
 		})
 	})
 	if err != nil {
@@ -205,7 +243,7 @@ func (s *Store) own(ctx context.Context, do func(context.Context, *writer) error
 	}
 	done := make(chan error, 1)
 	go func() {
-		err := do(ctx, w)
+		err := s.guard(w.throwAway, func() error { return do(ctx, w) })
 		s.writer <- w
 		done <- err
 	}()
@@ -215,6 +253,18 @@ func (s *Store) own(ctx context.Context, do func(context.Context, *writer) error
 	case <-ctx.Done():
 		return &store.Failure{Err: s.wrap(fmt.Errorf("the write is still under way: %w", ctx.Err()))}
 	}
+}
+
+// guard makes a panic of SQLite an error: its memory is used up, or a damaged file
+// has misled it. The connection is not to be trusted any more.
+func (s *Store) guard(throwAway func(), do func() error) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			throwAway()
+			err = s.wrap(fmt.Errorf("SQLite panicked: %v; custody broker check tells what is damaged", v))
+		}
+	}()
+	return do()
 }
 
 func (s *Store) wrap(err error) error { return fmt.Errorf("sqlite %s: %w", s.options.Path, err) }
@@ -235,7 +285,7 @@ func (s *Store) flushPeriodically() {
 		case w := <-s.writer:
 			if w.unsynced {
 				// A failure leaves the writer suspect: the next write meets it.
-				_ = w.certify(context.Background())
+				_ = s.guard(w.throwAway, func() error { return w.certify(context.Background()) })
 			}
 			s.writer <- w
 		}
@@ -270,31 +320,15 @@ func (s *Store) close() error {
 	}
 	var err error
 	if w.unsynced || w.suspect {
-		err = w.certify(context.Background())
+		err = s.guard(w.throwAway, func() error { return w.certify(context.Background()) })
 	}
 	// The readers first: the last connection to close checkpoints the log.
-	err = errors.Join(err, r.close(), i.close(), w.close())
-	s.witness.close()
+	for _, close := range []func() error{r.close, i.close, w.close} {
+		err = errors.Join(err, s.guard(func() {}, close))
+	}
+	err = errors.Join(err, s.owner.close())
 	if err != nil {
 		return s.wrap(err)
 	}
 	return nil
-}
-
-// connect opens a connection as every connection of a store is set.
-func (s *Store) connect(ctx context.Context) (*sqlite3.Conn, error) {
-	conn, err := sqlite3.OpenContext(ctx, s.witness.dsn(s.options.Path))
-	if err != nil {
-		return nil, s.wrap(err)
-	}
-	err = conn.BusyTimeout(s.options.BusyTimeout)
-	if err == nil {
-		// The log is cut back to this size whenever it is begun anew.
-		err = conn.Exec(`PRAGMA journal_size_limit=67108864`)
-	}
-	if err != nil {
-		conn.Close()
-		return nil, s.wrap(err)
-	}
-	return conn, nil
 }

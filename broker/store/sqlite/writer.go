@@ -16,45 +16,57 @@ import (
 // Whoever has it from Store.writer owns it.
 type writer struct {
 	store     *Store
-	token     int64         // tells this store's batches from those of another process
-	conn      *sqlite3.Conn // nil after it had to be thrown away
+	token     int64       // tells this store's batches from those of another process
+	conn      *connection // nil after it had to be thrown away
 	partition int64
 	sql       statements
+	mark      mark  // of the partition's last transaction: anything else there is another writer's
+	settled   int64 // markers of the partition
 
 	unsynced bool // FlushPeriodic: something was committed since the last sync
 	suspect  bool // a COMMIT or a sync failed: certify before anything else
 	doubt    *doubt
 	absent   bool  // of the last write: proven not stored
 	untold   error // why it cannot be told whether it is
+	stopped  error // ErrFenced or ErrMoved: nothing is written any more
 }
 
 // doubt is a transaction that may be stored.
-type doubt struct{ before, after mark }
+type doubt struct {
+	before, after mark
+	settled       int64 // markers, if it is
+}
 
 // mark is the last batch of a partition, as its row in custody_partition has it.
 // Each transaction sets it, so that one read tells whether the transaction counts,
-// whatever it changed.
+// whatever it changed, and whether another broker has written in between.
 type mark struct{ writer, batch int64 }
+
+// counts is what a transaction adds to the partition's counts.
+type counts struct{ live, settled int64 }
 
 type statements struct {
 	begin, commit                                 *sqlite3.Stmt
 	readMark, setMark, fence                      *sqlite3.Stmt
 	insert, attempt, settle, marker, remove, dead *sqlite3.Stmt
 	redrive, discard, discardMarker               *sqlite3.Stmt
-	expire, sweep                                 *sqlite3.Stmt
+	expire, removeExpired, sweep, sweepSurplus    *sqlite3.Stmt
 }
 
 // pending and dead bind a change to the one row it is meant for: in this
 // partition (?1), of this message ID (?2), in the state that the change begins
-// in, and of a payload version that this build can read.
+// in, and of a payload version that this build can read. The ID is looked up in
+// the index and compared with the table's: a damaged index entry must not lead to
+// another row.
 var (
 	readable = fmt.Sprintf(`version BETWEEN %d AND %d`, wire.OldestVersion, wire.Version)
-	pending  = fmt.Sprintf(` WHERE partition=?1 AND message_id=?2 AND state=%d AND %s`, store.Pending, readable)
-	dead     = fmt.Sprintf(` WHERE partition=?1 AND message_id=?2 AND state=%d AND %s`, store.Dead, readable)
+	theRow   = ` WHERE ord=(SELECT ord FROM custody_row WHERE partition=?1 AND message_id=?2) AND message_id=?2 AND partition=?1 AND `
+	pending  = theRow + fmt.Sprintf(`state=%d AND %s`, store.Pending, readable)
+	dead     = theRow + fmt.Sprintf(`state=%d AND %s`, store.Dead, readable)
 
 	// marker leaves of a row what tells that it is finished.
-	marker = fmt.Sprintf(`UPDATE custody_row SET state=%d, keep_until=?3, topic='', competitor='', key='',
-		headers=NULL, expires_at=NULL, attempts=0, last_consumer='', reason='', payload=NULL`, store.SettledMarker)
+	marker = fmt.Sprintf(`UPDATE custody_row SET state=%d, keep_until=?3, topic='', competitor='', key='', expires_at=NULL,
+		attempts=0, last_consumer='', reason='', content_checksum=0, headers=NULL, payload=NULL, `, store.SettledMarker) + marking.set("?4")
 )
 
 func (w *writer) open(ctx context.Context) (err error) {
@@ -72,7 +84,7 @@ func (w *writer) open(ctx context.Context) (err error) {
 	defer conn.SetInterrupt(context.Background())
 
 	var mode string
-	if err := query(conn, `PRAGMA journal_mode=WAL`, func(stmt *sqlite3.Stmt) { mode = stmt.ColumnText(0) }); err != nil {
+	if err := query(conn.Conn, `PRAGMA journal_mode=WAL`, func(stmt *sqlite3.Stmt) { mode = stmt.ColumnText(0) }); err != nil {
 		return fmt.Errorf("journal_mode=WAL: %w", err)
 	}
 	if mode != "wal" {
@@ -82,11 +94,13 @@ func (w *writer) open(ctx context.Context) (err error) {
 	if err := w.setSync(store.FlushEveryCommit); err != nil {
 		return err
 	}
-	if err := prepareSchema(conn); err != nil {
+	if err := prepareSchema(conn.Conn); err != nil {
 		return err
 	}
-	if err := w.findPartition(); err != nil {
-		return err
+	if w.partition == 0 {
+		if err := w.takePartition(); err != nil {
+			return fmt.Errorf("partition %v: %w", w.store.options.Partition, err)
+		}
 	}
 	if err := w.prepare(); err != nil {
 		return err
@@ -102,25 +116,48 @@ func (w *writer) setSync(flush store.Flush) error {
 	return w.conn.Exec(`PRAGMA synchronous=` + level)
 }
 
-func (w *writer) findPartition() error {
+// takePartition finds the partition or makes it, and sets its mark: whoever wrote
+// it before is fenced from now on. The owner's record tells how many of its
+// transactions are missing.
+func (w *writer) takePartition() (err error) {
 	p := w.store.options.Partition
-	for _, sql := range []string{
-		`INSERT INTO custody_partition (connection, identity) VALUES (?1, ?2) ON CONFLICT DO NOTHING`,
-		`SELECT id FROM custody_partition WHERE connection=?1 AND identity=?2`,
-	} {
-		stmt, _, err := w.conn.Prepare(sql)
-		if err != nil {
-			return err
-		}
-		b := bind(stmt).text(p.Connection).text(p.Identity)
-		for b.err == nil && stmt.Step() {
-			w.partition = stmt.ColumnInt64(0)
-		}
-		if err := errors.Join(b.err, stmt.Err(), stmt.Close()); err != nil {
-			return fmt.Errorf("partition %v: %w", p, err)
-		}
+	recorded, _, err := readOwner(w.store.owner.file)
+	if err != nil {
+		recorded = 0 // it says nothing
 	}
+	tx, err := w.conn.BeginImmediate()
+	if err != nil {
+		return err
+	}
+	defer tx.End(&err)
+	insert := w.once(`INSERT INTO custody_partition (connection, identity) VALUES (?1, ?2) ON CONFLICT DO NOTHING`).text(p.Connection).text(p.Identity)
+	if err := insert.run(nil); err != nil {
+		return err
+	}
+	var lost int64
+	find := w.once(`SELECT id, batch, settled FROM custody_partition WHERE connection=?1 AND identity=?2`).text(p.Connection).text(p.Identity)
+	err = find.run(func(stmt *sqlite3.Stmt) {
+		w.partition, w.settled = stmt.ColumnInt64(0), stmt.ColumnInt64(2)
+		batch := stmt.ColumnInt64(1)
+		lost = max(0, recorded-batch)
+		w.mark = mark{w.token, max(batch, recorded) + 1}
+	})
+	if err != nil {
+		return err
+	}
+	set := w.once(`UPDATE custody_partition SET writer=?2, batch=?3, lost=lost+?4 WHERE id=?1`).
+		int(w.partition).int(w.mark.writer).int(w.mark.batch).int(lost)
+	if err := set.run(nil); err != nil {
+		return err
+	}
+	w.store.lost.Store(lost)
 	return nil
+}
+
+// once is a statement that is run once.
+func (w *writer) once(sql string) *binding {
+	stmt, _, err := w.conn.Prepare(sql)
+	return &binding{stmt: stmt, err: err}
 }
 
 func (w *writer) prepare() error {
@@ -131,23 +168,29 @@ func (w *writer) prepare() error {
 		{&w.sql.begin, `BEGIN IMMEDIATE`},
 		{&w.sql.commit, `COMMIT`},
 		{&w.sql.readMark, `SELECT writer, batch FROM custody_partition WHERE id=?1`},
-		{&w.sql.setMark, `UPDATE custody_partition SET writer=?2, batch=?3 WHERE id=?1`},
+		{&w.sql.setMark, `UPDATE custody_partition SET writer=?2, batch=?3, live=live+?4, settled=settled+?5
+			WHERE id=?1 AND writer=?6 AND batch=?7`},
 		{&w.sql.fence, `UPDATE custody_partition SET fence=fence+1 WHERE id=?1`},
 		{&w.sql.insert, fmt.Sprintf(`INSERT INTO custody_row (partition, message_id, state, version, business_id, topic,
-			competitor, key, headers, inserted_at, expires_at, attempts, last_consumer, reason, payload)
-			VALUES (?1, ?2, %d, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)`, store.Pending)},
-		{&w.sql.attempt, `UPDATE custody_row SET attempts=?3, competitor=?4, last_consumer=?5` + pending},
-		{&w.sql.settle, fmt.Sprintf(`UPDATE custody_row SET state=%d, keep_until=?3`, store.Processed) + pending},
+			competitor, key, inserted_at, expires_at, attempts, last_consumer, reason, checksum, content_checksum, headers, payload)
+			VALUES (?1, ?2, %d, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)`, store.Pending)},
+		{&w.sql.attempt, `UPDATE custody_row SET attempts=?3, competitor=?4, last_consumer=?5, ` + attempting.set("?6") + pending},
+		{&w.sql.settle, fmt.Sprintf(`UPDATE custody_row SET state=%d, keep_until=?3, `, store.Processed) + processing.set("?4") + pending},
 		{&w.sql.marker, marker + pending},
 		{&w.sql.remove, `DELETE FROM custody_row` + pending},
-		{&w.sql.dead, fmt.Sprintf(`UPDATE custody_row SET state=%d, reason=?3, last_consumer=?4`, store.Dead) + pending},
-		{&w.sql.redrive, fmt.Sprintf(`UPDATE custody_row SET state=%d, attempts=0, reason='', expires_at=?3`, store.Pending) + dead},
+		{&w.sql.dead, fmt.Sprintf(`UPDATE custody_row SET state=%d, reason=?3, last_consumer=?4, `, store.Dead) + deadLettering.set("?5") + pending},
+		{&w.sql.redrive, fmt.Sprintf(`UPDATE custody_row SET state=%d, attempts=0, reason='', expires_at=?3, `, store.Pending) + redriving.set("?4") + dead},
 		{&w.sql.discard, `DELETE FROM custody_row` + dead},
 		{&w.sql.discardMarker, marker + dead},
-		{&w.sql.expire, fmt.Sprintf(`SELECT message_id FROM custody_row
-			WHERE partition=?1 AND expires_at<=?2 AND state=%d AND %s
-			ORDER BY expires_at, ord LIMIT ?3`, store.Pending, readable)},
-		{&w.sql.sweep, fmt.Sprintf(`DELETE FROM custody_row WHERE partition=?1 AND keep_until<=?2 AND state=%d`, store.SettledMarker)},
+		// Nothing is deleted for a time that is damaged, in the table or in an index.
+		{&w.sql.expire, fmt.Sprintf(`SELECT ord, message_id FROM custody_row
+			WHERE partition=?1 AND expires_at<=?2 AND state=%d AND %s AND %s
+			ORDER BY expires_at, ord LIMIT ?3`, store.Pending, readable, intact)},
+		{&w.sql.removeExpired, `DELETE FROM custody_row WHERE ord=?1`},
+		{&w.sql.sweep, fmt.Sprintf(`DELETE FROM custody_row WHERE ord IN (SELECT ord FROM custody_row
+			WHERE partition=?1 AND state=%d AND keep_until<=?2 AND %s ORDER BY keep_until LIMIT ?3)`, store.SettledMarker, intact)},
+		{&w.sql.sweepSurplus, fmt.Sprintf(`DELETE FROM custody_row WHERE ord IN (SELECT ord FROM custody_row
+			WHERE partition=?1 AND state=%d AND keep_until IS NOT NULL AND %s ORDER BY keep_until LIMIT ?2)`, store.SettledMarker, intact)},
 	} {
 		stmt, _, err := w.conn.PrepareFlags(p.sql, sqlite3.PREPARE_PERSISTENT)
 		if err != nil {
@@ -160,24 +203,27 @@ func (w *writer) prepare() error {
 
 // close gives up the connection. An open transaction is rolled back.
 func (w *writer) close() error {
-	if w.conn == nil {
-		return nil
-	}
 	conn := w.conn
 	w.conn = nil
-	return closeAll(conn)
+	return conn.close()
 }
 
 // transact runs change as one transaction and says for certain, where it can,
-// whether it is stored.
-func (w *writer) transact(ctx context.Context, change func() error) error {
-	if w.conn == nil {
-		if err := w.open(ctx); err != nil {
-			return &store.Failure{NotWritten: true, Err: err}
-		}
+// whether it is stored. change returns what it adds to the partition's counts.
+func (w *writer) transact(ctx context.Context, change func() (counts, error)) (err error) {
+	if err := w.usable(ctx); err != nil {
+		return &store.Failure{NotWritten: true, Err: err}
 	}
 	w.conn.SetInterrupt(ctx)
+	witness := w.conn.witness
+	witness.reset()
+	before, after := w.mark, mark{w.token, w.mark.batch + 1}
+	var added counts
 	defer func() {
+		if v := recover(); v != nil { // SQLite's memory is used up, or a damaged file has misled it
+			w.throwAway()
+			err = w.failed(fmt.Errorf("SQLite panicked: %v", v), witness, &doubt{before, after, w.settled + added.settled})
+		}
 		if w.conn != nil {
 			w.conn.SetInterrupt(context.Background())
 		}
@@ -185,11 +231,11 @@ func (w *writer) transact(ctx context.Context, change func() error) error {
 	if err := w.sql.begin.Exec(); err != nil {
 		return w.notWritten(fmt.Errorf("begin: %w", err))
 	}
-	changed := w.conn.TotalChanges()
-	var before, after mark
-	err := change()
-	if err == nil && w.conn.TotalChanges() != changed {
-		before, after, err = w.mark()
+	total := w.conn.TotalChanges()
+	added, err = change()
+	changed := w.conn.TotalChanges() != total
+	if err == nil {
+		err = w.advance(changed, after, added)
 	}
 	if err == nil {
 		err = ctx.Err()
@@ -200,20 +246,82 @@ func (w *writer) transact(ctx context.Context, change func() error) error {
 	}
 
 	w.conn.SetInterrupt(context.Background()) // from here on it goes to its end
-	w.store.witness.reset()
-	err = w.sql.commit.Exec()
-	if err == nil {
-		w.absent, w.unsynced = false, w.store.options.Sync == store.FlushPeriodic
-		return nil
+	if err := w.sql.commit.Exec(); err != nil {
+		w.rollback()
+		return w.failed(fmt.Errorf("commit: %w", err), witness, &doubt{before, after, w.settled + added.settled})
 	}
-	w.rollback()
-	err = fmt.Errorf("commit: %w", err)
+	w.absent, w.unsynced = false, w.store.options.Sync == store.FlushPeriodic
+	w.settled += added.settled
+	if changed {
+		w.mark = after
+		w.store.owner.record(after.batch)
+	}
+	if err := w.store.files.moved(); err != nil {
+		// Moved meanwhile: what was written may be found again or not.
+		w.stopped = err
+		return &store.Failure{Err: w.store.wrap(err)}
+	}
+	return nil
+}
+
+// usable says whether anything may be written, and opens the connection if the
+// one before had to be thrown away.
+func (w *writer) usable(ctx context.Context) error {
+	if w.stopped == nil {
+		if err := w.store.files.moved(); err != nil {
+			w.stopped = w.store.wrap(err)
+		}
+	}
+	if w.stopped != nil {
+		return w.stopped
+	}
+	if w.conn == nil {
+		return w.open(ctx)
+	}
+	return nil
+}
+
+// advance sets the mark, if anything was changed, and makes sure that the one
+// before is still this store's.
+func (w *writer) advance(changed bool, after mark, added counts) error {
+	if !changed {
+		now, err := w.readMark()
+		if err == nil && now != w.mark {
+			err = w.fenced()
+		}
+		return err
+	}
+	err := bind(w.sql.setMark).int(w.partition).int(after.writer).int(after.batch).int(added.live).int(added.settled).
+		int(w.mark.writer).int(w.mark.batch).exec()
+	if err != nil {
+		return err
+	}
+	if w.conn.Changes() != 1 {
+		return w.fenced()
+	}
+	return nil
+}
+
+// fenced: another broker has taken the partition.
+func (w *writer) fenced() error {
+	w.stopped = w.store.wrap(fmt.Errorf("%w: partition %v: two brokers share a connection's name and a storage identity; stop one, and restart the other",
+		store.ErrFenced, w.store.options.Partition))
+	return w.stopped
+}
+
+// failed is the outcome of a transaction whose COMMIT has failed.
+func (w *writer) failed(err error, witness *witness, d *doubt) error {
 	// A full disk takes no whole frame.
-	if errors.Is(err, sqlite3.FULL) || !w.store.witness.committing.Load() {
+	if errors.Is(err, sqlite3.FULL) || !witness.committing.Load() {
 		return w.notWritten(err)
 	}
-	w.absent, w.suspect, w.doubt = false, true, &doubt{before, after}
+	w.absent, w.suspect, w.doubt = false, true, d
 	return &store.Failure{Err: w.store.wrap(err)}
+}
+
+func (w *writer) throwAway() {
+	w.conn.throwAway()
+	w.conn = nil
 }
 
 func (w *writer) notWritten(err error) error {
@@ -231,18 +339,8 @@ func (w *writer) rollback() {
 	}
 	w.conn.SetInterrupt(context.Background())
 	if err := w.conn.Exec(`ROLLBACK`); err != nil {
-		_ = w.close()
+		w.throwAway()
 	}
-}
-
-// mark sets the partition's mark to this transaction.
-func (w *writer) mark() (before, after mark, err error) {
-	if before, err = w.readMark(); err != nil {
-		return before, after, err
-	}
-	after = mark{w.token, before.batch + 1}
-	err = bind(w.sql.setMark).int(w.partition).int(after.writer).int(after.batch).exec()
-	return before, after, err
 }
 
 func (w *writer) readMark() (m mark, err error) {
@@ -266,10 +364,8 @@ func (w *writer) certify(ctx context.Context) (err error) {
 			err = w.store.wrap(fmt.Errorf("certainty not re-established: %w", err))
 		}
 	}()
-	if w.conn == nil {
-		if err := w.open(ctx); err != nil {
-			return err
-		}
+	if err := w.usable(ctx); err != nil {
+		return err
 	}
 	if w.store.options.Sync != store.FlushEveryCommit {
 		if err := w.setSync(store.FlushEveryCommit); err != nil {
@@ -296,103 +392,164 @@ func (w *writer) certify(ctx context.Context) (err error) {
 		return err
 	}
 	w.suspect, w.unsynced = false, false
-	if d := w.doubt; d != nil {
-		w.doubt = nil
-		switch now {
-		case d.before:
-			w.absent = true
-		case d.after:
-			w.absent = false
-		default:
-			// Which of the two was there before it, nobody can tell.
-			w.untold = w.store.wrap(errors.New("another process has written this partition since: two brokers share a connection's name and a storage identity"))
-		}
+	d := w.doubt
+	w.doubt = nil
+	switch {
+	case now == w.mark: // the doubtful transaction, if there is one, is absent
+		w.absent = w.absent || d != nil
+	case d != nil && now == d.after:
+		w.absent, w.mark, w.settled = false, d.after, d.settled
+	default:
+		// Which of the two was there before it, nobody can tell.
+		w.untold = w.fenced()
 	}
 	return nil
 }
 
-func (w *writer) apply(batch []store.Operation) error {
+func (w *writer) apply(batch []store.Operation) (added counts, err error) {
 	for i := range batch {
 		row := &batch[i].Row
-		var err error
-		switch kind := batch[i].Kind; kind {
-		case store.Insert:
-			err = w.insert(row)
-		case store.Attempt:
-			err = w.on(w.sql.attempt, row).int(int64(row.Attempts)).text(row.Group).text(row.LastConsumer).exec()
-		case store.Settle:
-			err = w.on(w.sql.settle, row).time(row.KeepUntil).exec()
-		case store.Delete:
-			err = w.delete(row)
-		case store.DeadLetter:
-			err = w.on(w.sql.dead, row).text(row.Reason).text(row.LastConsumer).exec()
-		case store.Redrive:
-			err = w.on(w.sql.redrive, row).time(row.ExpiresAt).exec()
-		case store.Discard:
-			err = w.discard(row)
-		}
+		err := w.operate(batch[i].Kind, row, &added)
 		if err != nil {
-			return fmt.Errorf("%v of %s: %w", batch[i].Kind, row.MessageID, err)
+			return added, fmt.Errorf("%v of %s: %w", batch[i].Kind, row.MessageID, err)
 		}
 	}
-	return nil
+	if surplus := w.settled + added.settled - int64(w.store.options.MaxSettled); surplus > 0 && added.settled > 0 {
+		// A few more than came, so that a surplus that was there before shrinks.
+		n, err := w.run(bind(w.sql.sweepSurplus).int(w.partition).int(min(surplus, 2*added.settled)))
+		added.settled -= n
+		return added, err
+	}
+	return added, nil
+}
+
+func (w *writer) operate(kind store.OperationKind, row *store.Row, added *counts) error {
+	var (
+		n   int64
+		err error
+	)
+	switch kind {
+	case store.Insert:
+		if err = w.insert(row); err == nil {
+			added.live++
+		}
+	case store.Attempt:
+		sum := attemptsField.int(int64(row.Attempts)) + competitorField.text(row.Group) + lastConsumerField.text(row.LastConsumer)
+		_, err = w.run(w.on(w.sql.attempt, row).int(int64(row.Attempts)).text(row.Group).text(row.LastConsumer).sum(sum))
+	case store.Settle:
+		n, err = w.process(row)
+		added.live -= n
+	case store.Delete:
+		switch {
+		case w.store.options.KeepHistory:
+			n, err = w.process(row)
+		case row.KeepUntil.IsZero():
+			n, err = w.run(w.on(w.sql.remove, row))
+		default:
+			n, err = w.leaveMarker(w.sql.marker, row)
+			added.settled += n
+		}
+		added.live -= n
+	case store.DeadLetter:
+		sum := stateField.int(int64(store.Dead)) + reasonField.text(row.Reason) + lastConsumerField.text(row.LastConsumer)
+		_, err = w.run(w.on(w.sql.dead, row).text(row.Reason).text(row.LastConsumer).sum(sum))
+	case store.Redrive:
+		sum := stateField.int(int64(store.Pending)) + attemptsField.int(0) + reasonField.text("") + expiresAtField.time(row.ExpiresAt)
+		_, err = w.run(w.on(w.sql.redrive, row).time(row.ExpiresAt).sum(sum))
+	case store.Discard:
+		if row.KeepUntil.IsZero() {
+			n, err = w.run(w.on(w.sql.discard, row))
+		} else {
+			n, err = w.leaveMarker(w.sql.discardMarker, row)
+			added.settled += n
+		}
+		added.live -= n
+	}
+	return err
 }
 
 func (w *writer) on(stmt *sqlite3.Stmt, row *store.Row) *binding {
 	return bind(stmt).int(w.partition).text(row.MessageID)
 }
 
-func (w *writer) insert(row *store.Row) error {
-	var headers []byte
-	if len(row.Headers) > 0 {
-		var err error
-		if headers, err = json.Marshal(row.Headers); err != nil {
-			return err
-		}
+// run executes a change and says how many rows it changed.
+func (w *writer) run(b *binding) (int64, error) {
+	if err := b.exec(); err != nil {
+		return 0, err
 	}
-	err := w.on(w.sql.insert, row).int(int64(row.Version)).text(row.BusinessID).text(row.Topic).
-		text(row.Group).text(row.Key).rawText(headers).time(row.InsertedAt).time(row.ExpiresAt).
-		int(int64(row.Attempts)).text(row.LastConsumer).text(row.Reason).blob(row.Payload).exec()
+	return w.conn.Changes(), nil
+}
+
+func (w *writer) insert(row *store.Row) error {
+	headers, err := marshalHeaders(row.Headers)
+	if err != nil {
+		return err
+	}
+	content := contentChecksum(row.MessageID, headers, row.Payload)
+	err = w.on(w.sql.insert, row).int(int64(row.Version)).text(row.BusinessID).text(row.Topic).
+		text(row.Group).text(row.Key).time(row.InsertedAt).time(row.ExpiresAt).
+		int(int64(row.Attempts)).text(row.LastConsumer).text(row.Reason).sum(headChecksum(w.partition, row, store.Pending, content)).
+		int(content).rawText(headers).blob(row.Payload).exec()
 	if errors.Is(err, sqlite3.CONSTRAINT_UNIQUE) {
 		return &store.ExistsError{MessageID: row.MessageID}
 	}
 	return err
 }
 
-func (w *writer) delete(row *store.Row) error {
-	switch {
-	case w.store.options.KeepHistory:
-		return w.on(w.sql.settle, row).time(row.KeepUntil).exec()
-	case row.KeepUntil.IsZero():
-		return w.on(w.sql.remove, row).exec()
-	default:
-		return w.on(w.sql.marker, row).time(row.KeepUntil).exec()
+func marshalHeaders(headers map[string]string) ([]byte, error) {
+	if len(headers) == 0 {
+		return nil, nil
 	}
+	return json.Marshal(headers)
 }
 
-func (w *writer) discard(row *store.Row) error {
-	if row.KeepUntil.IsZero() {
-		return w.on(w.sql.discard, row).exec()
-	}
-	return w.on(w.sql.discardMarker, row).time(row.KeepUntil).exec()
+// headChecksum of a row as it is inserted.
+func headChecksum(partition int64, row *store.Row, state store.State, content int64) uint64 {
+	return partitionField.int(partition) + messageIDField.text(row.MessageID) + stateField.int(int64(state)) +
+		versionField.int(int64(row.Version)) + businessIDField.text(row.BusinessID) + topicField.text(row.Topic) +
+		competitorField.text(row.Group) + keyField.text(row.Key) + insertedAtField.time(row.InsertedAt) +
+		expiresAtField.time(row.ExpiresAt) + attemptsField.int(int64(row.Attempts)) + lastConsumerField.text(row.LastConsumer) +
+		reasonField.text(row.Reason) + keepUntilField.null() + contentField.int(content)
 }
 
-func (w *writer) expire(now time.Time, limit int) ([]string, error) {
+// process marks a pending row processed: its history is kept.
+func (w *writer) process(row *store.Row) (int64, error) {
+	sum := stateField.int(int64(store.Processed)) + keepUntilField.time(row.KeepUntil)
+	return w.run(w.on(w.sql.settle, row).time(row.KeepUntil).sum(sum))
+}
+
+// blank is what a marker has in the place of what its message had.
+var blank = stateField.int(int64(store.SettledMarker)) + topicField.text("") + competitorField.text("") + keyField.text("") +
+	expiresAtField.null() + attemptsField.int(0) + lastConsumerField.text("") + reasonField.text("") + contentField.int(0)
+
+func (w *writer) leaveMarker(stmt *sqlite3.Stmt, row *store.Row) (int64, error) {
+	return w.run(w.on(stmt, row).time(row.KeepUntil).sum(blank + keepUntilField.time(row.KeepUntil)))
+}
+
+// sweepAtOnce bounds how long the markers of one call of Expired take.
+const sweepAtOnce = 16 << 10
+
+func (w *writer) expire(now time.Time, limit int) (ids []string, added counts, err error) {
+	var rows []int64
 	stmt := w.sql.expire
 	b := bind(stmt).int(w.partition).time(now).int(int64(limit))
-	var ids []string
 	for b.err == nil && stmt.Step() {
-		ids = append(ids, stmt.ColumnText(0))
+		rows = append(rows, stmt.ColumnInt64(0))
+		ids = append(ids, stmt.ColumnText(1))
 	}
 	if err := errors.Join(b.err, stmt.Err(), stmt.Reset()); err != nil {
-		return nil, err
+		return nil, added, err
 	}
-	for _, id := range ids {
-		if err := bind(w.sql.remove).int(w.partition).text(id).exec(); err != nil {
-			return nil, err
+	for _, ord := range rows {
+		n, err := w.run(bind(w.sql.removeExpired).int(ord))
+		if err != nil {
+			return nil, added, err
 		}
+		added.live -= n
 	}
-	return ids, bind(w.sql.sweep).int(w.partition).time(now).exec()
+	n, err := w.run(bind(w.sql.sweep).int(w.partition).time(now).int(sweepAtOnce))
+	added.settled -= n
+	return ids, added, err
 }
 
 // binding binds the parameters of a statement in order and keeps the first error.
@@ -451,6 +608,40 @@ func (b *binding) time(v time.Time) *binding {
 		return b
 	}
 	return b.int(v.UnixNano())
+}
+
+func (b *binding) sum(v uint64) *binding { return b.int(int64(v)) }
+
+// again makes a statement ready for its next run.
+func (b *binding) again() *binding {
+	if b.stmt == nil {
+		return b
+	}
+	_ = b.stmt.Reset() // says again what the run before has said
+	return &binding{stmt: b.stmt, err: b.err}
+}
+
+func (b *binding) close() error {
+	if b.stmt == nil {
+		return nil
+	}
+	return b.stmt.Close()
+}
+
+// run steps through the rows and closes the statement.
+func (b *binding) run(row func(*sqlite3.Stmt)) error {
+	for b.err == nil && b.stmt.Step() {
+		row(b.stmt)
+	}
+	err := b.err
+	if err == nil {
+		err = b.stmt.Err()
+	}
+	closing := b.close() // says again what the run has said
+	if err == nil {
+		err = closing
+	}
+	return err
 }
 
 func (b *binding) exec() error {

@@ -26,6 +26,11 @@ type Database struct {
 	// Age makes the row look as if it had been written with another payload
 	// version, while s is open.
 	Age func(t *testing.T, s store.Store, messageID string, version uint8)
+	// Bounded opens it as Open does, with at most n IDs of settled rows kept.
+	Bounded func(t *testing.T, partition store.Partition, n int) store.Store
+	// Damage alters the topic of the row past the store, while s is open; nil
+	// for a backend whose rows nobody can damage.
+	Damage func(t *testing.T, s store.Store, messageID string)
 	// Durable says that rows are there again after Close and Open.
 	Durable bool
 }
@@ -50,6 +55,8 @@ func Exercise(t *testing.T, newDatabase func(t *testing.T) Database) {
 		{"history keeps the row", history},
 		{"only expired rows expire, up to the limit", expired},
 		{"partitions do not see each other", isolation},
+		{"only so many settled IDs are kept, the newest", bounded},
+		{"a damaged row is named, kept and left alone", damaged},
 		{"another payload version is refused by name and left alone", otherVersion},
 		{"what was applied survives closing", reopen},
 		{"calls from many goroutines", concurrency},
@@ -782,4 +789,64 @@ func newestSettled(t *testing.T, db Database) {
 			t.Errorf("at most %d: got %v, want %v", limit, got, want)
 		}
 	}
+}
+
+func bounded(t *testing.T, db Database) {
+	const limit = 5
+	s := db.Bounded(t, home, limit)
+	defer s.Close()
+	for i := range 4 * limit {
+		id := fmt.Sprint(i)
+		apply(t, s, insert(id), insert("pending-"+id))
+		apply(t, s, on(store.Delete, store.Row{MessageID: id, KeepUntil: farOff.Add(time.Duration(i) * time.Hour)}))
+	}
+	var kept []string
+	for _, r := range rows(t, s) {
+		if r.State == store.SettledMarker {
+			kept = append(kept, r.MessageID)
+		}
+	}
+	if fmt.Sprint(kept) != "[15 16 17 18 19]" {
+		t.Fatalf("kept of %d settled: %v", 4*limit, kept)
+	}
+	if pending := len(rows(t, s)) - len(kept); pending != 4*limit {
+		t.Fatalf("%d pending rows are left", pending)
+	}
+}
+
+func damaged(t *testing.T, db Database) {
+	if db.Damage == nil {
+		t.Skip("this backend's rows cannot be damaged")
+	}
+	s := open(t, db.Open, home)
+	expiring := insert("expiring")
+	expiring.Row.ExpiresAt = longAgo
+	apply(t, s, insert("a"), insert("pending"), insert("dead"), expiring, insert("z"))
+	apply(t, s, on(store.DeadLetter, store.Row{MessageID: "dead"}))
+	for _, id := range []string{"pending", "dead", "expiring"} {
+		db.Damage(t, s, id)
+	}
+	want := "[a:pending pending:damaged dead:damaged expiring:damaged z:pending]"
+	for name, got := range map[string][]store.Row{
+		"Load": load(t, s), "Rows": rows(t, s), "Rows without content": selected(t, s, store.Selection{}),
+		"Content": content(t, s, "a", "pending", "dead", "expiring", "z"),
+	} {
+		if states(got) != want {
+			t.Fatalf("%s: %v", name, states(got))
+		}
+		for _, r := range got {
+			if r.State == store.Damaged && (len(r.Payload)+len(r.Headers) > 0 || r.Reason == "") {
+				t.Errorf("%s: a damaged row comes without content and with the reason: %+v", name, r)
+			}
+		}
+	}
+	if got := states(selected(t, s, store.Selection{State: store.Damaged, Limit: 2})); got != "[pending:damaged dead:damaged]" {
+		t.Errorf("selected by state: %v", got)
+	}
+	// No change gives it a checksum that fits.
+	apply(t, s, on(store.Attempt, store.Row{MessageID: "pending", Attempts: 1}), on(store.Redrive, store.Row{MessageID: "dead", ExpiresAt: longAgo}))
+	if ids, err := s.Expired(testContext(t), epoch, 10); err != nil || len(ids) > 0 {
+		t.Fatalf("expired: %v %v", ids, err)
+	}
+	wantLoad(t, s, "a:pending", "pending:damaged", "dead:damaged", "expiring:damaged", "z:pending")
 }

@@ -1,0 +1,222 @@
+package sqlite
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/custodymq/custody/broker/store"
+	"github.com/ncruces/go-sqlite3"
+)
+
+var (
+	// The plus keeps SQLite off the index of the partition: the table is walked
+	// in its own order, so that nothing is sorted.
+	loadSQL = withoutContent + fmt.Sprintf(`WHERE +partition=?1 AND state IN (%d, %d) AND ord>?2 ORDER BY ord`, store.Pending, store.Dead)
+
+	// settledSQL merges two indexes: what is kept of settled rows, with their
+	// history and without.
+	settledSQL = fmt.Sprintf(settledOf(store.Processed)+` UNION ALL `+settledOf(store.SettledMarker)+
+		` ORDER BY %d, 1 LIMIT -1 OFFSET ?3`, 2+keepUntilField)
+
+	// oldestSQL finds the settled row that n newer ones follow, and countSQL how
+	// many there are from it on, without looking into the table.
+	oldestSQL = keptOf(store.Processed) + ` UNION ALL ` + keptOf(store.SettledMarker) + ` ORDER BY 1 DESC LIMIT 1 OFFSET ?3`
+	countSQL  = `SELECT count(*) FROM (` + keptOf(store.Processed) + ` UNION ALL ` + keptOf(store.SettledMarker) + `)`
+)
+
+func settledOf(state store.State) string {
+	return withoutContent + fmt.Sprintf(`WHERE partition=?1 AND keep_until>=?2 AND state=%d`, state)
+}
+
+func keptOf(state store.State) string {
+	return fmt.Sprintf(`SELECT keep_until FROM custody_row WHERE partition=?1 AND keep_until>=?2 AND state=%d`, state)
+}
+
+// Load reads all from one snapshot. It walks the table in its own order. If that
+// ends early, or finds fewer rows than the partition counts, it looks up what the
+// index of message IDs has besides, so that what is missing is named.
+func (s *Store) Load(ctx context.Context, settled int, fn func(store.Row) error) error {
+	return s.read(ctx, s.reader, func(r *reader) (err error) {
+		if err := r.conn.Exec(`BEGIN`); err != nil {
+			return s.wrap(err)
+		}
+		l := loading{reader: r, fn: fn, reported: map[uint64]bool{}}
+		return errors.Join(l.run(ctx, settled), r.conn.Exec(`ROLLBACK`))
+	})
+}
+
+// loading is one run of Load.
+type loading struct {
+	*reader
+	fn       func(store.Row) error
+	last     uint64          // order of the row read last
+	live     int64           // pending and dead rows so far
+	reported map[uint64]bool // damaged, by order
+	doubtful bool            // a settled row is damaged, or its index
+}
+
+func (l *loading) run(ctx context.Context, settled int) error {
+	if settled > 0 {
+		if err := l.settled(ctx, settled); err != nil && !l.skip(err) {
+			return err
+		}
+	}
+	b := l.prepare(loadSQL).int(l.partition).int(0)
+	err := l.each(ctx, b, l.give)
+	_ = b.close() // says again what each has said
+	if err != nil && !l.skip(err) {
+		return err
+	}
+	counted, err := l.counted()
+	if err != nil {
+		return l.store.wrap(err)
+	}
+	if l.doubtful || l.live+int64(len(l.reported)) != counted {
+		if err := l.audit(ctx); err != nil {
+			return err
+		}
+	}
+	return l.tell(counted)
+}
+
+// skip says whether to go on without what is damaged.
+func (l *loading) skip(err error) bool {
+	l.doubtful = l.doubtful || errors.Is(err, sqlite3.CORRUPT)
+	return errors.Is(err, sqlite3.CORRUPT)
+}
+
+// give passes on a row that is pending, dead, refused or damaged.
+func (l *loading) give(row store.Row) error {
+	l.last = row.Order
+	if row.State == store.Damaged {
+		l.reported[row.Order] = true
+	} else {
+		l.live++
+	}
+	return l.fn(row)
+}
+
+func (l *loading) settled(ctx context.Context, n int) error {
+	from, surplus, err := l.newest(n)
+	if err != nil {
+		return l.store.wrap(err)
+	}
+	b := l.prepare(settledSQL).int(l.partition).int(from).int(surplus)
+	err = l.each(ctx, b, func(row store.Row) error {
+		if row.State == store.Damaged {
+			l.doubtful = true // and named by the audit
+			return nil
+		}
+		return l.fn(store.Row{
+			Order: row.Order, State: store.SettledMarker, MessageID: row.MessageID, BusinessID: row.BusinessID,
+			Version: row.Version, InsertedAt: row.InsertedAt, KeepUntil: row.KeepUntil, Partition: row.Partition,
+		})
+	})
+	_ = b.close()
+	return err
+}
+
+// newest says where the n newest settled rows begin: all that are kept until from
+// or longer, without the first surplus of them.
+func (l *loading) newest(n int) (from, surplus int64, err error) {
+	from = l.store.options.Now().UnixNano() + 1
+	full := false
+	err = l.prepare(oldestSQL).int(l.partition).int(from).int(int64(n - 1)).run(func(stmt *sqlite3.Stmt) {
+		from, full = stmt.ColumnInt64(0), true
+	})
+	if err != nil || !full {
+		return from, 0, err
+	}
+	err = l.prepare(countSQL).int(l.partition).int(from).run(func(stmt *sqlite3.Stmt) {
+		surplus = stmt.ColumnInt64(0) - int64(n)
+	})
+	return from, surplus, err
+}
+
+func (l *loading) counted() (live int64, err error) {
+	err = l.prepare(`SELECT live FROM custody_partition WHERE id=?1`).int(l.partition).run(func(stmt *sqlite3.Stmt) {
+		live = stmt.ColumnInt64(0)
+	})
+	return live, err
+}
+
+// audit looks up each row that the index of message IDs has of this partition.
+// It gives those that the walk did not come to, and names the damaged ones.
+func (l *loading) audit(ctx context.Context) error {
+	type entry struct {
+		order     uint64
+		messageID string
+	}
+	var index []entry
+	err := l.prepare(`SELECT ord, message_id FROM custody_row INDEXED BY sqlite_autoindex_custody_row_1 WHERE partition=?1`).
+		int(l.partition).run(func(stmt *sqlite3.Stmt) {
+		index = append(index, entry{uint64(stmt.ColumnInt64(0)), stmt.ColumnText(1)})
+	})
+	if err != nil {
+		return l.store.wrap(fmt.Errorf("the table of rows is damaged and so is its index: %w; custody broker check tells more", err))
+	}
+	slices.SortFunc(index, func(a, b entry) int { return cmp.Compare(a.order, b.order) })
+	one := l.prepare(withoutContent + `WHERE ord=?1`)
+	defer one.close()
+	walked := l.last
+	for _, e := range index {
+		if l.reported[e.order] {
+			continue
+		}
+		if err := l.auditOne(ctx, one.again(), e.order, e.messageID, e.order <= walked); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *loading) auditOne(ctx context.Context, one *binding, order uint64, messageID string, walked bool) error {
+	missing := store.Row{Order: order, State: store.Damaged, MessageID: messageID, Partition: l.store.options.Partition}
+	found := false
+	err := l.each(ctx, one.int(int64(order)), func(row store.Row) error {
+		found = true
+		switch {
+		case row.State == store.Damaged || row.MessageID != messageID:
+			row = damaged(row, row.Partition)
+			row.MessageID = messageID
+			return l.give(row)
+		case walked || row.State == store.Processed || row.State == store.SettledMarker:
+			return nil
+		}
+		return l.give(row)
+	})
+	switch {
+	case errors.Is(err, sqlite3.CORRUPT):
+		missing.Reason = "it cannot be read: " + err.Error()
+		return l.give(missing)
+	case err == nil && !found:
+		missing.Reason = "the index knows it, and its row is gone"
+		return l.give(missing)
+	}
+	return err
+}
+
+// tell reports what is missing without a name.
+func (l *loading) tell(counted int64) error {
+	row := store.Row{State: store.Damaged, Partition: l.store.options.Partition}
+	if lost := l.store.lost.Load(); lost > 0 {
+		row.Reason = fmt.Sprintf("%d transactions are missing: the database is older than what this broker last wrote; "+
+			"its log was deleted or damaged, or an older copy was put in its place", lost)
+		if err := l.fn(row); err != nil {
+			return err
+		}
+	}
+	switch missing := counted - l.live; {
+	case missing > int64(len(l.reported)):
+		row.Reason = fmt.Sprintf("%d rows are missing: the partition counts %d, and has %d that are sound and %d that are damaged",
+			missing-int64(len(l.reported)), counted, l.live, len(l.reported))
+	case missing < 0:
+		row.Reason = fmt.Sprintf("%d rows are more than the partition counts (%d): rows that were settled may be back", -missing, counted)
+	default:
+		return nil
+	}
+	return l.fn(row)
+}
