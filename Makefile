@@ -17,7 +17,7 @@ CUSTODY  := bin/custody
 # No C compiler is needed; only the race detector has to have one.
 export CGO_ENABLED := 0
 
-.PHONY: build brokers accept test race bench defects mutants sweep matrix docs record lint fuzz soak images clean
+.PHONY: build brokers accept test race bench torture defects mutants sweep matrix docs record lint fuzz soak images clean
 
 ## build: bin/custody
 build:
@@ -54,6 +54,11 @@ race:
 ## bench: every benchmark, or those that match BENCH
 bench:
 	go test -run '^$$' -bench '$(BENCH)' -benchmem ./...
+
+## torture: the reference broker's store under 500 kills, 1,000 power cuts and 1,000 random
+## damages to its files; on a RAM disk (TMPDIR) in minutes
+torture:
+	CUSTODY_TORTURE=1 go test -count=1 -timeout 60m -v ./broker/store/sqlite -run 'IsLostBy|NeverDelivered'
 
 ## defects: switch on each seeded defect of the reference broker; all must be caught
 defects: build

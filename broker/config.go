@@ -141,7 +141,7 @@ func (c Config) withDefaults() (Config, error) {
 			return c, errors.New("broker: config: a limit must not be negative")
 		}
 	}
-	c.Memory = or(c.Memory, machineMemory()/4)
+	c.Memory = or(c.Memory, DefaultMemory())
 	l.Memory = or(l.Memory, c.Memory/shareMessages)
 	l.SettledBytes = or(l.SettledBytes, c.Memory/shareSettled)
 	if c.Clock == nil {

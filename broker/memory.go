@@ -8,6 +8,9 @@ import (
 	"strings"
 )
 
+// DefaultMemory is that of a Config that names none.
+func DefaultMemory() int64 { return max(machineMemory()/4, leastMemory) }
+
 // machineMemory is what this process may use, in bytes: the least of the
 // machine's memory and the limits of its cgroups. 1 GiB where nothing says.
 func machineMemory() int64 {

@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"github.com/custodymq/custody/broker/access"
 	"github.com/custodymq/custody/broker/admission"
+	"github.com/custodymq/custody/broker/core"
 	"github.com/custodymq/custody/broker/transport"
 	"github.com/custodymq/custody/broker/wire"
 )
@@ -24,35 +26,41 @@ func (s *Server) welcome(nc net.Conn, place *admission.Place) (session, wire.Mes
 		Heartbeat: s.cfg.Heartbeat, Queue: s.cfg.Outgoing,
 	})
 	if err != nil {
-		s.turnAway(nc, place, "handshake failed", err)
+		s.turnAway(nc, place, &s.refused.handshakes, "handshake failed", err)
 		return session{}, wire.Message{}, err
 	}
 	hello, err := conn.Receive()
 	if err != nil && !isMessageError(err) {
-		s.turnAway(nc, place, "no Hello came", err)
+		s.turnAway(nc, place, &s.refused.handshakes, "no Hello came", err)
 		return session{}, hello, err
 	}
-	user, reason := s.judge(conn, &hello, err)
-	if errors.Is(reason, errStranger) {
+	user, err := s.judge(conn, &hello, err)
+	switch {
+	case errors.Is(err, errStranger):
 		failures, wait := place.Penalize()
 		s.refused.tokens.Add(1)
 		s.tokens.log("token refused", "peer", nc.RemoteAddr().String(), "client", hello.Client, "failures", failures, "wait", wait.String())
 		s.serveTime(place, min(wait, time.Until(deadline)))
-	} else if reason == nil {
-		reason = s.enter(place)
-	}
-	if reason == nil {
-		if err := conn.Admit(); err != nil {
+	case err != nil:
+		s.turnAway(nc, place, &s.refused.handshakes, "connection refused", err)
+	case !place.Leave():
+		err = errors.New("the place was needed for another connection")
+		s.turnAway(nc, place, &s.refused.places, "connection refused", err)
+	default:
+		select {
+		case s.sessions <- struct{}{}:
+			if err = conn.Admit(); err == nil {
+				return session{conn: conn, user: user}, hello, nil
+			}
 			<-s.sessions
 			return session{}, hello, err
+		default:
+			err = fmt.Errorf("limit of %d sessions reached", cap(s.sessions))
+			s.turnAway(nc, place, &s.refused.sessions, "connection refused", err)
 		}
-		return session{conn: conn, user: user}, hello, nil
 	}
-	if !errors.Is(reason, errStranger) {
-		s.turnAway(nc, place, "connection refused", reason)
-	}
-	_ = conn.Refuse(&wire.Message{Kind: wire.Error, Request: hello.Request, Reason: reason.Error()}) // it may be gone
-	return session{}, hello, reason
+	_ = conn.Refuse(&wire.Message{Kind: wire.Error, Request: hello.Request, Reason: core.Clip(err.Error())}) // it may be gone
+	return session{}, hello, err
 }
 
 var errStranger = errors.New("the token is wrong")
@@ -65,7 +73,7 @@ func (s *Server) judge(conn *transport.Conn, hello *wire.Message, malformed erro
 	case hello.Kind != wire.Hello:
 		return nil, errors.New("the first message must be Hello")
 	case hello.Client == "":
-		return nil, errors.New("Hello needs the client's name")
+		return nil, errors.New("the Hello needs the client's name")
 	case s.cfg.Users == nil && !access.Equal(hello.Token, s.cfg.Token):
 		return nil, errStranger
 	case s.cfg.Users == nil:
@@ -81,20 +89,6 @@ func (s *Server) judge(conn *transport.Conn, hello *wire.Message, malformed erro
 	return user, nil
 }
 
-// enter changes the place of a stranger for one of a session.
-func (s *Server) enter(place *admission.Place) error {
-	if !place.Leave() {
-		return errors.New("the place was needed for another connection")
-	}
-	select {
-	case s.sessions <- struct{}{}:
-		return nil
-	default:
-		s.refused.sessions.Add(1)
-		return fmt.Errorf("limit of %d sessions reached", cap(s.sessions))
-	}
-}
-
 // serveTime keeps a connection, and its place, where it is.
 func (s *Server) serveTime(place *admission.Place, d time.Duration) {
 	t := time.NewTimer(d)
@@ -106,14 +100,13 @@ func (s *Server) serveTime(place *admission.Place, d time.Duration) {
 	}
 }
 
-// turnAway tells the log of a stranger who came to nothing.
-func (s *Server) turnAway(nc net.Conn, place *admission.Place, what string, err error) {
+// turnAway counts and logs a stranger who came to nothing.
+func (s *Server) turnAway(nc net.Conn, place *admission.Place, counter *atomic.Uint64, what string, err error) {
 	select {
 	case <-place.Lost():
-		s.refused.places.Add(1)
-		what, err = "connection ended: its place was needed", errors.New("it had not said Hello yet")
+		counter, what, err = &s.refused.places, "connection ended: its place was needed", errors.New("it had not said Hello yet")
 	default:
-		s.refused.handshakes.Add(1)
 	}
+	counter.Add(1)
 	s.strangers.log(what, "peer", nc.RemoteAddr().String(), "error", err)
 }

@@ -1,9 +1,13 @@
-// Package custodytest puts a message system to the test from an ordinary Go
-// test: write an adapter against package systems, then
+// Package custodytest runs Custody's checklist against a message system from an
+// ordinary Go test. Write an adapter against package systems, or the few
+// methods of Broker for a system in the test's own process (see InProcess), and
+// pass it to Accept:
 //
 //	func TestBroker(t *testing.T) { custodytest.Accept(t, mySystem{}) }
 //
-// Each scenario is a subtest, so that go test's own -run, -v and -json serve.
+// Each scenario is a subtest, so that go test's -run, -v and -json apply. A
+// failed one names its evidence directory, which custody judge and custody
+// report read.
 package custodytest
 
 import (
@@ -29,22 +33,22 @@ import (
 	"github.com/custodymq/custody/tasks"
 )
 
-// Accept runs the catalogue against s, a few scenarios at once, each as a
-// subtest of SYSTEM:PROFILE, and has returned only when all have ended:
+// Accept runs the catalogue against s, several scenarios at once, each as a
+// subtest of SYSTEM:PROFILE. It returns when all have ended:
 //
 //   - held passes;
 //   - violated fails, with what broke and at which hand-over;
-//   - inconclusive fails, for nothing was proven;
+//   - inconclusive fails, since nothing was proven;
 //   - a failure to measure is fatal to its subtest;
 //   - not applicable is skipped, with the reason;
-//   - not claimed passes, with a log line; yet it fails if no scenario put any
-//     claim to the test.
+//   - not claimed passes and is logged; but if no scenario tests any claim,
+//     the test fails.
 //
 // A scenario applies if the running instance has the optional interfaces of
-// package systems that it needs and Description.Lacks names none of them. One
-// that is not Networked, for instance, has no links to cut.
+// package systems that it needs and Description.Lacks names none of them. An
+// instance that is not Networked, for example, has no links to cut.
 //
-// It takes a *testing.T and no testing.TB: only that has subtests.
+// It takes a *testing.T rather than a testing.TB, which has no subtests.
 func Accept(t *testing.T, s systems.System, opts ...Option) {
 	t.Helper()
 	o := options{seed: 1, parallel: 2 * runtime.NumCPU(), scale: runner.DefaultScale, out: os.Getenv("CUSTODY_OUT")}
@@ -56,7 +60,7 @@ func Accept(t *testing.T, s systems.System, opts ...Option) {
 		t.Fatalf("custodytest: %v", err)
 	}
 	if _, ok := s.(systems.Connector); ok && !hasRoles.Load() {
-		// Such a process would run these same tests instead, and start more of them.
+		// Such a process would run these same tests and start more of them.
 		t.Fatal("custodytest: this system can be consumed from a process of its own, which this test binary cannot become; let TestMain call custodytest.Main(m, system)")
 	}
 	o.servers = process.NewPool()
@@ -75,8 +79,8 @@ func Accept(t *testing.T, s systems.System, opts ...Option) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				// A run waits more than it works: it begins here, not in its turn
-				// among -parallel tests. In its turn its end is awaited.
+				// A run mostly waits: it starts here rather than in its turn
+				// among -parallel tests, where only its end is awaited.
 				ctx, ended := t.Context(), make(chan scenarios.Outcome, 1)
 				tasks.Go(func() {
 					slots <- struct{}{}
@@ -95,12 +99,12 @@ func Accept(t *testing.T, s systems.System, opts ...Option) {
 			})
 		}
 	})
-	if ran == len(chosen) && judged == 0 { // with -run, a part may well be skipped
+	if ran == len(chosen) && judged == 0 { // not with a part selected by -run
 		t.Error("custodytest: no claim was put to the test: every scenario is not applicable or not claimed")
 	}
 }
 
-// limit of one run, before scaling; only a system that hangs comes near it.
+// limit of one run before scaling, far above what a healthy system takes.
 const limit = time.Minute
 
 func (o options) run(ctx context.Context, s systems.System, scenario script.Scenario, dir string) scenarios.Outcome {
@@ -111,15 +115,16 @@ func (o options) run(ctx context.Context, s systems.System, scenario script.Scen
 	return scenarios.Outcome{Name: scenario.Name, Dir: dir, Judgement: j, Err: err}
 }
 
-// maxRuns of one scenario whose evidence stands side by side.
+// maxRuns bounds the runs of one scenario kept side by side.
 const maxRuns = 10_000
 
-// folder makes one for a run. Evidence of earlier runs is never overwritten.
+// folder creates a run's evidence directory. Earlier evidence is never
+// overwritten.
 func (o options) folder(t *testing.T) (string, error) {
 	if o.out == "" {
 		return filepath.Join(t.ArtifactDir(), path.Base(t.Name())), nil
 	}
-	out, err := filepath.Abs(o.out) // go test runs in the package's folder, and its reader may not
+	out, err := filepath.Abs(o.out) // go test runs in the package's directory, the reader elsewhere
 	if err != nil {
 		return "", fmt.Errorf("custodytest: a folder for the evidence: %w", err)
 	}
@@ -143,20 +148,20 @@ func (o options) folder(t *testing.T) (string, error) {
 	return "", fmt.Errorf("custodytest: %s to %[1]s-%d exist: remove old evidence", dir, maxRuns)
 }
 
-// specOf is how a system and its profile are named together.
+// specOf names a system and its profile.
 func specOf(s systems.System) string {
 	d := s.Describe()
 	return d.System + ":" + d.Profile.Name
 }
 
-// hasRoles: this binary can become a consumer.
+// hasRoles is set when this binary can run a consumer process.
 var hasRoles atomic.Bool
 
-// Main is for the TestMain of a package whose systems are Connectors: scenarios
+// Main is the TestMain of a package whose systems are Connectors. Scenarios
 // that kill a consumer execute the test binary again, and Main turns that
 // process into the consumer. Otherwise it runs the tests; it never returns.
-// Systems without Connector, such as one in memory, need no Main: scenarios
-// that need such a process do not apply to them.
+// Systems without Connector, such as one in memory, need no Main: those
+// scenarios do not apply to them.
 func Main(m *testing.M, known ...systems.System) {
 	process.RunRole(map[string]func() process.Role{
 		runner.ConsumerRole: func() process.Role {

@@ -23,12 +23,12 @@ import (
 
 var reference = zeromq.Profiles(runner.DefaultScale)[0]
 
-// withoutMain makes TestMain forget to call Main, in a process of its own.
+// withoutMain makes TestMain skip Main, in a child process.
 const withoutMain = "CUSTODYTEST_WITHOUT_MAIN"
 
 func TestMain(m *testing.M) {
 	switch {
-	case os.Getenv(process.RoleVariable) == zeromq.RoleName: // the reference broker has a role of its own
+	case os.Getenv(process.RoleVariable) == zeromq.RoleName: // the reference broker's own role
 		process.RunRole(map[string]func() process.Role{zeromq.RoleName: zeromq.Role})
 	case os.Getenv(withoutMain) != "":
 		os.Exit(m.Run())
@@ -41,14 +41,13 @@ func noLeak(t *testing.T) {
 	t.Cleanup(func() { goleak.VerifyNone(t, before) })
 }
 
-// A consumer that is killed is this very binary, by way of Main.
+// The consumer that is killed is this binary, through Main.
 func TestKilledConsumer(t *testing.T) {
 	noLeak(t)
 	custodytest.Accept(t, reference, custodytest.Scenarios("consumer-crash"))
 }
 
-// absent is a system that cannot be started, or that needs nothing to be
-// refused.
+// absent is a system that cannot be started.
 type absent struct{ lacks map[systems.Need]string }
 
 func (a absent) Describe() systems.Description {
@@ -59,7 +58,7 @@ func (absent) Start(context.Context, systems.Env) (systems.Instance, error) {
 	return nil, errors.New("there is none")
 }
 
-// failing are tests that must fail; each is run in a process of its own.
+// failing are tests that must fail, each in a child process.
 var failing = map[string]struct {
 	run  func(t *testing.T)
 	env  string
@@ -80,7 +79,7 @@ var failing = map[string]struct {
 		says: []string{"let TestMain call custodytest.Main"}, not: "baseline"},
 }
 
-// failingCase names the one that TestFailing shall be.
+// failingCase selects the case of TestFailing.
 const failingCase = "CUSTODYTEST_FAILING"
 
 func TestFailing(t *testing.T) {
@@ -119,7 +118,7 @@ func TestEvidenceIsKept(t *testing.T) {
 	}
 }
 
-// runFailing gives the output of a test that must fail.
+// runFailing returns the output of a test that must fail.
 func runFailing(t *testing.T, name string, env ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

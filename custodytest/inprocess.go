@@ -10,32 +10,32 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// InProcess is a System that lives in the test's own process, from no more than
-// what it must be able to do. It has no links, process or store to strike; a
-// system that has is adapted to package systems itself.
+// InProcess is a System in the test's own process, built from the minimum of
+// methods. It has no links, process or store that faults could strike;
+// implement package systems for a system that has.
 type InProcess struct {
 	Description systems.Description
-	HeldBy      evidence.HeldBy // who holds an accepted message; zero is the broker's memory
+	HeldBy      evidence.HeldBy // who holds an accepted message; zero: the broker's memory
 	Open        func() (Broker, error)
 }
 
 // Broker is one instance. Its methods are called from several goroutines.
 type Broker interface {
-	// Publish returns when the broker has answered, with the message ID if there
-	// is one. No error is an acceptance; one that wraps ErrDeclined says that a
-	// healthy broker refused it and stored nothing; any other leaves unknown
-	// whether it did. One producer's calls are made one after another.
+	// Publish returns once the broker has answered, with its message ID if
+	// there is one. Nil means accepted. An error that wraps ErrDeclined means
+	// that a healthy broker refused the message and stored nothing; after any
+	// other it may be stored. Calls of one producer are sequential.
 	Publish(ctx context.Context, m systems.Message) (messageID string, err error)
 	Subscribe(ctx context.Context, o systems.ConsumerOptions) (Subscription, error)
 	Close() error
 }
 
-// ErrDeclined is wrapped by the error of a Publish that was refused by policy.
+// ErrDeclined marks the error of a Publish refused by policy.
 var ErrDeclined = errors.New("custodytest: declined")
 
 // Subscription is one consumer, used by one goroutine.
 type Subscription interface {
-	// Receive waits for the next delivery, until ctx ends.
+	// Receive waits for the next delivery until ctx ends.
 	Receive(ctx context.Context) (Received, error)
 	Close() error
 }
@@ -43,14 +43,15 @@ type Subscription interface {
 // Received is one delivery.
 type Received struct {
 	Message systems.Message
-	Attempt int // counted from 1; 0 where the system does not count
-	// Ack settles the message; no error is a confirmation, an error a refusal.
+	Attempt int // counted from 1; 0: the system does not count
+	// Ack settles the message: nil confirms, an error refuses.
 	Ack func(context.Context) error
-	// Nack gives it back; nil where there is no such thing.
+	// Nack requests another delivery; nil: not supported.
 	Nack func(context.Context) error
 }
 
-// Describe gives the description; claims without an owner are the system's.
+// Describe returns the description, with the system as the default owner of
+// claims.
 func (p InProcess) Describe() systems.Description {
 	d := p.Description
 	d.Claims = slices.Clone(d.Claims)
@@ -102,7 +103,7 @@ func (p producer) Send(ctx context.Context, m systems.Message) (systems.Pending,
 	return answer{Acceptance: evidence.Unknown, ClientResult: err.Error(), Reason: err.Error()}, nil
 }
 
-// answer is there as soon as Send has returned.
+// answer is known as soon as Send returns.
 type answer systems.Receipt
 
 func (a answer) Receipt(context.Context) systems.Receipt { return systems.Receipt(a) }
@@ -152,7 +153,7 @@ func outcome(ctx context.Context, err error) (evidence.AckOutcome, error) {
 	switch {
 	case err == nil:
 		return evidence.AckConfirmed, nil
-	case ctx.Err() != nil: // it was given up, not refused
+	case ctx.Err() != nil: // given up, not refused
 		return evidence.AckUnknown, err
 	}
 	return evidence.AckRefused, err

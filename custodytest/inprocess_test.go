@@ -10,7 +10,7 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// fixed is a broker whose every answer is given.
+// fixed is a broker with fixed answers.
 type fixed struct {
 	published error
 	received  Received

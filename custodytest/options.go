@@ -8,7 +8,7 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// Option of Accept.
+// Option configures Accept.
 type Option func(*options)
 
 type options struct {
@@ -20,23 +20,23 @@ type options struct {
 	servers  *process.Pool
 }
 
-// Scenarios are those to run, by name, instead of the whole catalogue.
+// Scenarios runs these, by name, instead of the whole catalogue.
 func Scenarios(names ...string) Option { return func(o *options) { o.names = names } }
 
-// Out is the folder that keeps the evidence, by the test's name. Without it,
-// it is that of the environment's CUSTODY_OUT; without that, the test's
-// artifact folder, which only go test -artifacts keeps.
+// Out is the directory for evidence, below which each test has its own. The
+// default is the environment's CUSTODY_OUT, or else the test's artifact
+// directory, which only go test -artifacts keeps.
 func Out(dir string) Option { return func(o *options) { o.out = dir } }
 
-// Seed of everything that is drawn by chance. The default is 1.
+// Seed of all randomness. The default is 1.
 func Seed(n uint64) Option { return func(o *options) { o.seed = n } }
 
-// Parallel is how many scenarios run at once. The default is two for each core.
+// Parallel is the number of concurrent scenarios. The default is two per core.
 func Parallel(n int) Option { return func(o *options) { o.parallel = n } }
 
-// Scale is a factor on the harness's deadlines and bounds, for a slow machine;
-// the limits that the system describes are the adapter's to scale. The default
-// is 1, and more under the race detector.
+// Scale multiplies the harness's deadlines and bounds, for a slow machine;
+// limits in the system's description are the adapter's to scale. The default is
+// 1, and more under the race detector.
 func Scale(factor float64) Option { return func(o *options) { o.scale = factor } }
 
 // choose checks the options and finds the scenarios.

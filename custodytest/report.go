@@ -10,12 +10,12 @@ import (
 	"github.com/custodymq/custody/scenarios"
 )
 
-// report makes one run's outcome that of a test.
+// report turns a run's outcome into the result of a test.
 func report(t testing.TB, o scenarios.Outcome, seed uint64) {
 	t.Helper()
 	j := o.Judgement
 	switch {
-	case j.Outcome == guarantees.Violated: // proven before a failure to measure, it stays proven
+	case j.Outcome == guarantees.Violated: // proven, even if measuring failed later
 		t.Errorf("violated: %s\n%s%s", j.Why, findings(j.Broken), trail(t, o, seed))
 		if o.Err != nil {
 			t.Fatalf("and then could not measure: %v", o.Err)
@@ -30,7 +30,7 @@ func report(t testing.TB, o scenarios.Outcome, seed uint64) {
 		t.Logf("not claimed: %s", j.Why)
 	case j.Outcome == guarantees.Held:
 		t.Log(j.Why)
-		for _, v := range j.Verdicts { // expected or not: a green test must not hide it
+		for _, v := range j.Verdicts { // a passing test must not hide it
 			if v.Outcome == guarantees.Violated {
 				t.Logf("seen broken, not claimed: %s: %s", v.Guarantee, v.Why)
 			}
@@ -40,7 +40,7 @@ func report(t testing.TB, o scenarios.Outcome, seed uint64) {
 	}
 }
 
-// findings in plain words, one block for each kind, with how many there are.
+// findings formats one block per kind, with its number.
 func findings(broken []guarantees.Finding) string {
 	type kind struct{ guarantee, kind string }
 	count := map[kind]int{}
@@ -74,13 +74,13 @@ func findings(broken []guarantees.Finding) string {
 	return b.String()
 }
 
-// trail is how to look closer.
+// trail says how to investigate.
 func trail(t testing.TB, o scenarios.Outcome, seed uint64) string {
 	return fmt.Sprintf("  evidence     %s (kept with CUSTODY_OUT=DIR or -artifacts)\n  judge again  custody judge %[1]s\n  run again    go test -count=1 -run '%s' (seed %d)",
 		o.Dir, pattern(t.Name()), seed)
 }
 
-// pattern of -run that matches one test only.
+// pattern for -run that matches this test only.
 func pattern(name string) string {
 	parts := strings.Split(name, "/")
 	for i, p := range parts {

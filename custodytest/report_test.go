@@ -10,7 +10,7 @@ import (
 	"github.com/custodymq/custody/scenarios"
 )
 
-// recorder is a test that only notes what is done to it.
+// recorder is a testing.TB that records calls.
 type recorder struct {
 	testing.TB
 	did  []string

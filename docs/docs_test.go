@@ -1,8 +1,8 @@
-// Package docs_test keeps the documentation true: its commands are run, its
-// scripts are parsed, its links are followed, and what can be told from the
-// code is generated from it.
+// Package docs_test keeps the documentation correct: it runs its commands,
+// parses its scripts, follows its links and compares its generated parts with
+// the code.
 //
-//	go test ./docs -update    writes the generated parts anew
+//	go test ./docs -update    regenerates those parts
 package docs_test
 
 import (
@@ -27,7 +27,7 @@ var update = flag.Bool("update", false, "write the generated parts of the docume
 
 const root = ".."
 
-// documents are every page of the project, by its path from the root.
+// documents returns every page of the project by its path.
 func documents(t *testing.T) []string {
 	t.Helper()
 	var found []string
@@ -61,15 +61,15 @@ func read(t *testing.T, name string) string {
 	return string(b)
 }
 
-// block is one fenced piece of a page.
+// block is a fenced block of a page.
 type block struct {
 	language string
 	line     int // of its first line
 	text     string
 }
 
-// blocks reads the fenced pieces of a page. A fence that is not closed ends
-// with the page, as renderers have it.
+// blocks returns the fenced blocks of a page. As in renderers, an open fence
+// ends with the page.
 func blocks(page string) []block {
 	var found []block
 	var open *block

@@ -30,8 +30,8 @@ import (
 	"github.com/custodymq/custody/systems/registry"
 )
 
-// generated are the parts of pages that are told by the code. In a page each
-// stands between "<!-- generated: NAME -->" and "<!-- end -->".
+// generated are the parts of pages that are generated from code. Each stands in
+// a page between "<!-- generated: NAME -->" and "<!-- end -->".
 var generated = map[string]func() string{
 	"guarantees": guaranteeSections,
 	"claims":     claimsTable,
@@ -94,11 +94,11 @@ func guaranteeSections() string {
 	return b.String()
 }
 
-// measured is the file of a matrix that `custody matrix` has left, from which
-// the documentation's tables are made: go test ./docs -update -matrix FILE.
+// measured is the output of custody matrix from which the documentation's
+// tables are made: go test ./docs -update -matrix FILE.
 var measured = flag.String("matrix", "", "matrix.json of a run; with -update it becomes the documentation's")
 
-// matrixFile is the documentation's own, without reasons and folders.
+// matrixFile is its committed form, without reasons and directories.
 const matrixFile = "docs/matrix.json"
 
 func TestMain(m *testing.M) {
@@ -153,13 +153,13 @@ func oldestTable() string {
 
 func matrixTable() string { return gridTable(func(g reports.Grid) reports.Grid { return g }) }
 
-// lossesTable is the part of the matrix that most readers come for.
+// lossesTable is the part of the matrix about losses.
 func lossesTable() string {
 	return gridTable(func(g reports.Grid) reports.Grid { return g.Only(evidence.NoAcceptedLoss) })
 }
 
-// systemsTable is that part for one profile of each system: its first, as it is
-// run on this machine.
+// systemsTable is lossesTable for the first profile of each system, as run on
+// this machine.
 func systemsTable() string {
 	return gridTable(func(g reports.Grid) reports.Grid {
 		g = g.Only(evidence.NoAcceptedLoss)
@@ -177,10 +177,10 @@ func systemsTable() string {
 func gridTable(part func(reports.Grid) reports.Grid) string {
 	g, err := readMatrix(filepath.Join(root, matrixFile))
 	if err != nil {
-		panic(err) // it is a file of this repository
+		panic(err) // a file of this repository
 	}
 	var b strings.Builder
-	_ = reports.WriteGridMarkdown(&b, part(g)) // a Builder takes all
+	_ = reports.WriteGridMarkdown(&b, part(g)) // a Builder never fails
 	return b.String()
 }
 
@@ -202,8 +202,8 @@ func profilesTable() string {
 	return table([]string{"profile", "what it is"}, rows)
 }
 
-// claimsTable tells, profile by profile, under which classes each guarantee is
-// claimed. Classes that nobody claims anything under are left out.
+// claimsTable shows, by profile, under which classes each guarantee is claimed.
+// Classes without claims are left out.
 func claimsTable() string {
 	var classes []evidence.Class
 	for _, class := range evidence.Classes() {
@@ -252,7 +252,7 @@ func framesTable() string {
 	return table([]string{"protocol", "frame", "way", "what it is"}, rows)
 }
 
-// The kinds that a script may name are those that some protocol has.
+// Scripts may name exactly the frame kinds that some protocol has.
 func TestFrameKindsAreThoseOfTheProtocols(t *testing.T) {
 	var want []string
 	for _, p := range protocols {

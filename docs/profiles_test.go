@@ -8,7 +8,7 @@ import (
 	"github.com/custodymq/custody/systems/registry"
 )
 
-// TestProfilesOpen reads each profile of a server of the reader's own.
+// TestProfilesOpen opens each profile of an external server.
 func TestProfilesOpen(t *testing.T) {
 	t.Setenv("REDIS_PASSWORD", "any")
 	opened := 0

@@ -436,6 +436,7 @@ func (l *ledger) frameCarried(e *evidence.Event, tell observe) {
 		case frameDeliver:
 			l.deliverFrames = true
 			m.carried = l.now
+			m.sent++
 		case frameAckConfirm:
 			if e.Negative { // one that refused is an answer too
 				break

@@ -9,7 +9,7 @@ import (
 var attemptsUsed = Guarantee{
 	Name: evidence.AttemptsUsed, Usual: "DLQ, no early dead letter",
 	Text: "A message is dead-lettered only when its attempts are used up, it was rejected or it expired, its dead letter keeps the count, a first delivery says so, and what is dead is not served.",
-	Rule: "The deliveries seen are counted; where a fault, an order or the end of a session may have swallowed one, only the system's own count can prove that a dead letter was early. Served after it was seen dead is proven by a session opened after, or later than the in-flight bound; a redrive by command begins anew, and a message with several logical subscribers proves nothing.",
+	Rule: "The deliveries that its subscriber or its link saw are counted; where a fault, an order or the end of a session may have swallowed one, only the system's own count can prove that a dead letter was early. Served after it was seen dead is proven by a session opened after, or later than the in-flight bound; a redrive by command begins anew, and a message with several logical subscribers proves nothing.",
 	new:  func() checker { return &burial{redriven: make(map[ref]bool)} },
 }
 
@@ -135,7 +135,8 @@ func (c *burial) deadRow(l *ledger, m *message) (*evidence.StoredRow, int) {
 // early judges whether a message became a dead letter too soon.
 func (c *burial) early(l *ledger, m *message, r *receipt, row *evidence.StoredRow, cause evidence.Cause, out *ruling) {
 	limit := l.limits.MaxAttempts
-	seen, whose := r.deliveries, "seen"
+	handed := max(r.deliveries, m.sent) // what a link saw may wait in its client still
+	seen, whose := handed, "seen"
 	switch {
 	case limit <= 0 || cause != evidence.CauseAttempts && cause != evidence.CauseStated || m.ttl > 0:
 		return
@@ -146,7 +147,7 @@ func (c *burial) early(l *ledger, m *message, r *receipt, row *evidence.StoredRo
 			return
 		}
 		if seen >= limit {
-			seen, whose = r.deliveries, "seen"
+			seen, whose = handed, "seen"
 		}
 	case !c.undisturbed(l, m, r):
 		out.undecided(fmt.Sprintf("%s was dead-lettered, and not all of its attempts can have been seen", l.label(m)))

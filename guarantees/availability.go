@@ -2,6 +2,7 @@ package guarantees
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/custodymq/custody/evidence"
 )
@@ -9,21 +10,71 @@ import (
 var availability = Guarantee{
 	Name: evidence.Availability, Usual: "availability",
 	Text: "A publish is accepted while a matching consumer is ready and nothing is broken.",
-	Rule: "Ready is subscribed before the call and until the answer. An answer that nobody is there to receive, or a refusal without a reason, is a violation then; one that names a limit, the request itself, a permission or the other mode is not. Nothing is judged while a fault is at work, nor within the recovery bound after the latest fault, order or start of the broker's process; a rejection is none after any of these.",
-	new:  func() checker { return &readiness{} },
+	Rule: "Ready is subscribed before the call and until the answer; where a delivery is its own acknowledgement, with a place that is free for longer than the in-flight bound. An answer that nobody is there to receive, or a refusal without a reason, is a violation then; one that names a limit, the request itself, a permission or the other mode is not. Nothing is judged while a fault is at work, nor within the recovery bound after the latest fault, order or start of the broker's process; a rejection is none after any of these.",
+	new:  func() checker { return &readiness{places: make(map[uint32]*places)} },
 }
 
 type readiness struct {
 	refused suspicions
 	armed   bool // a fault was set up, which may have ended an idle session before it is seen to strike
+	offered int  // publishes that were not refused
+	places  map[uint32]*places
+}
+
+// places of a logical subscriber whose deliveries acknowledge themselves: each is
+// taken from the publish on, and free again some time after the delivery.
+type places struct {
+	window int
+	recent []time.Duration // deliveries whose places may not be free yet
+	freed  int
 }
 
 func (c *readiness) on() []evidence.Kind {
-	return []evidence.Kind{evidence.PublishReturned, evidence.FaultArmed}
+	return []evidence.Kind{evidence.PublishCalled, evidence.PublishReturned, evidence.SubscribeReturned, evidence.Delivered, evidence.FaultArmed}
 }
 
-func (c *readiness) observe(l *ledger, e *evidence.Event, m *message, _ *receipt, out *ruling) {
-	c.armed = c.armed || e.Kind == evidence.FaultArmed
+func (c *readiness) placesOf(sub uint32) *places {
+	p := c.places[sub]
+	if p == nil {
+		p = &places{}
+		c.places[sub] = p
+	}
+	return p
+}
+
+// full: every place of a subscriber may have been taken since a time.
+func (c *readiness) full(sub uint32, since time.Duration) bool {
+	p := c.placesOf(sub)
+	for len(p.recent) > 0 && p.recent[0] < since {
+		p.recent, p.freed = p.recent[1:], p.freed+1
+	}
+	return c.offered-p.freed >= max(p.window, 1)
+}
+
+func (c *readiness) observe(l *ledger, e *evidence.Event, m *message, r *receipt, out *ruling) {
+	switch e.Kind {
+	case evidence.FaultArmed:
+		c.armed = true
+		return
+	case evidence.PublishCalled:
+		c.offered++
+		return
+	case evidence.SubscribeReturned:
+		if p := c.placesOf(l.subscriberOf(e).name); e.OK && (p.window == 0 || e.Window < p.window) {
+			p.window = e.Window
+		}
+		return
+	case evidence.Delivered:
+		if l.automatic && r != nil && r.deliveries == 1 {
+			p := c.placesOf(r.sub)
+			p.recent = append(p.recent, e.At)
+			c.full(r.sub, e.At-10*l.limits.InFlightBound) // forgets what no call is as old as
+		}
+		return
+	}
+	if e.Acceptance == evidence.Declined || e.Acceptance == evidence.Rejected {
+		c.offered--
+	}
 	if m == nil || m.called.seq == 0 || e.Acceptance == evidence.Unknown || m.alias {
 		return
 	}
@@ -41,6 +92,9 @@ func (c *readiness) observe(l *ledger, e *evidence.Event, m *message, _ *receipt
 		return
 	}
 	if m.struck != nil || e.Acceptance == evidence.Rejected && c.armed || l.manifest.Profile.Limits.MaxPending > 0 && e.Cause == evidence.NoCause {
+		return
+	}
+	if l.automatic && e.Acceptance == evidence.Declined && c.full(s.name, m.called.at-l.limits.InFlightBound) {
 		return
 	}
 	out.instances++

@@ -66,6 +66,20 @@ var cases = []history{
 			t.deliver("c1#1", o).after(250*ms).ack("c1#1", o)
 		}
 	}, Held, ""},
+	{evidence.RecoveryBounded, "a consumer that is too slow for the earlier ones, until they are dead", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1, o2)
+		for i := range 3 {
+			t.deliver("c1#1", o1, attempt(i+1)).after(250*ms).on(evidence.AckCalled, "c1#1", o1).on(evidence.AckReturned, "c1#1", o1, ackOutcome(evidence.AckRefused))
+		}
+		t.serve("c1#1", o2).drained("settled").rows("end", row(evidence.RowDead, o1))
+	}, Held, ""},
+	{evidence.RecoveryBounded, "served again and again to a consumer that is too slow, and the other never", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1, o2)
+		for i := range 3 {
+			t.deliver("c1#1", o2, attempt(i+1)).after(250*ms).on(evidence.AckCalled, "c1#1", o2).on(evidence.AckReturned, "c1#1", o2, ackOutcome(evidence.AckRefused))
+		}
+		t.serve("c1#1", o1)
+	}, Violated, "too-slow"},
 	{evidence.RecoveryBounded, "the first of a backlog is left for last", func(t *tale) {
 		t.sub("c1#1", "g").publish(o1, o2, o3)
 		for _, o := range []string{o2, o3, o1} {
@@ -676,6 +690,9 @@ var cases = []history{
 	{evidence.Survives, "killed from outside", func(t *tale) {
 		t.broker(evidence.ProcessStarted, "", nil).broker(evidence.ProcessExited, "", &evidence.ExitInfo{Code: -1, Signal: "killed"})
 	}, Inconclusive, ""},
+	{evidence.Survives, "never became ready, and ended by itself", func(t *tale) {
+		t.broker(evidence.ProcessExited, "it did not become ready", &evidence.ExitInfo{Code: 1}).failed()
+	}, Violated, "ended-by-itself"},
 	{evidence.Survives, "no process seen", func(t *tale) { t.publish(o1) }, Inconclusive, ""},
 }
 

@@ -59,6 +59,12 @@ var limitCases = []history{
 	{evidence.StrangersRefused, "unanswered while a fault is at work", func(t *tale) {
 		t.fault("stop", evidence.BrokerPause).fire("stop", "pause", "", "").probed("ping", evidence.ProbeAnswered, evidence.ProbeUnanswered)
 	}, Inconclusive, ""},
+	{evidence.StrangersRefused, "unanswered as the machine stood still", func(t *tale) {
+		t.stood().probed("ping", evidence.ProbeAnswered, evidence.ProbeUnanswered)
+	}, Inconclusive, ""},
+	{evidence.StrangersRefused, "let in as the machine stood still", func(t *tale) {
+		t.stood().probed("wrong-token", evidence.ProbeEnded, evidence.ProbeAccepted)
+	}, Violated, "probe-accepted"},
 	{evidence.StrangersRefused, "ended with its broker, which we ended", func(t *tale) {
 		t.exits(true).probed("ping", evidence.ProbeAnswered, evidence.ProbeEnded)
 	}, Inconclusive, ""},

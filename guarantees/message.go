@@ -48,6 +48,7 @@ type message struct {
 	affirmed     stamp // an answer to it passed a link that takes responsibility
 	denied       stamp // …and one that does not
 	carried      stamp // a deliver frame of it passed a link
+	sent         int   // how many did
 	withheld     stamp // …or was kept back there by a fault of ours
 	deadLettered stamp
 	deadCause    evidence.Cause

@@ -10,7 +10,7 @@ import (
 var noAcceptedLoss = Guarantee{
 	Name: evidence.NoAcceptedLoss, Usual: "at-least-once, durability",
 	Text: "Every accepted message reaches, for each matching logical subscriber, its business effect (its acknowledgement where the run has no effects), or is excused with proof.",
-	Rule: "Excuses are a dead letter with its reason, a purge by command, an expiry. A loss needs an exact absent row, a passed barrier or recorded quiet; acknowledged without effect is lost at consumer → business. In a visible row with nobody there to take it, a message is held; with a consumer ready it is inconclusive. Where a delivery is its own acknowledgement, what its consumer then loses is shown, and breaks no claim. A loss is classified as prefix, middle or suffix of its producer's accepted sequence.",
+	Rule: "Excuses are a dead letter with its reason, a purge by command, an expiry. A loss needs an exact absent row, a passed barrier or recorded quiet; acknowledged without effect is lost at consumer → business. In a visible row with nobody there to take it, a message is held; with a consumer ready it is inconclusive. Where a delivery is its own acknowledgement, what its consumer then loses, or one that left meanwhile took with it, is shown, and breaks no claim. A loss is classified as prefix, middle or suffix of its producer's accepted sequence.",
 	new:  func() checker { return &loss{kept: make(map[uint16]*sequence)} },
 }
 
@@ -57,7 +57,7 @@ func (c *loss) close(l *ledger, m *message, out *ruling) {
 			f.HandOver = o.handOver
 			f.Text = fmt.Sprintf("%s was lost at %s: %s", l.label(m), o.handOver, o.why)
 			f.Follows = []string{evidence.RecoveryBounded, evidence.RowsMatchClients}
-			if l.automatic && o.handOver == ConsumerToBusiness { // its delivery ended the system's part
+			if l.automatic && (o.handOver == ConsumerToBusiness || l.left(m, r)) { // its delivery ended the system's part
 				f.Kind = "lost-by-consumer"
 				out.show(f)
 				continue
@@ -73,6 +73,15 @@ func (c *loss) close(l *ledger, m *message, out *ruling) {
 	} else {
 		s.first, s.last = min(s.first, m.slot.count), max(s.last, m.slot.count)
 	}
+}
+
+// left: a session of one who may have been sent it ended, as far as its system
+// can have known, after the publish was called.
+func (l *ledger) left(m *message, r *receipt) bool {
+	since := m.called.at - l.limits.InFlightBound
+	return r.deliveries == 0 && slices.ContainsFunc(l.matchingOf(m.destination), func(s *subscriber) bool {
+		return (r.sub == 0 || r.sub == s.name) && (s.ended.seq != 0 && s.ended.at >= since || s.died.seq != 0 && s.died.at >= since)
+	})
 }
 
 // unconfirmed shows the loss of a publish of which the application was told

@@ -251,6 +251,17 @@ var promises = []history{
 	{evidence.AttemptsUsed, "a first delivery as another session has just ended", func(t *tale) {
 		t.sub("c1#1", "g").sub("c2#1", "g").end("c1#1").publish(o1).deliver("c2#1", o1, attempt(2), again)
 	}, Held, ""},
+	{evidence.AttemptsUsed, "attempts that wait in its client as the run ends", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1)
+		for range 3 {
+			t.frame(frameDeliver, "c1", o1, "")
+		}
+		t.deliver("c1#1", o1, attempt(1)).rows("end", row(evidence.RowDead, o1, poisoned, attempts(3)))
+	}, Held, ""},
+	{evidence.AttemptsUsed, "dead too early, and its link saw no more either", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1).frame(frameDeliver, "c1", o1, "").frame(frameDeliver, "c1", o1, "").
+			deliver("c1#1", o1, attempt(1)).rows("end", row(evidence.RowDead, o1, poisoned, attempts(3)))
+	}, Violated, "early"},
 	{evidence.AttemptsUsed, "dead too early", func(t *tale) {
 		poison(t, 2).rows("end", row(evidence.RowDead, o1, poisoned, attempts(3)))
 	}, Violated, "early"},
@@ -291,6 +302,14 @@ var promises = []history{
 	{evidence.Availability, "declined for a consumer of something else", func(t *tale) {
 		t.listens("c1#1", "g", "mails", 1).sub("c2#1", "h").publish(o2).call(o1, to("stock")).answer(o1, evidence.Declined, cause(evidence.CauseNoConsumer))
 	}, Held, ""},
+	{evidence.Availability, "at most once, declined as its place was just taken", func(t *tale) {
+		t.prof.Redelivers, t.prof.AckCounting = evidence.RedeliverNever, "automatic"
+		t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1).call(o2).answer(o2, evidence.Declined, cause(evidence.CauseNoConsumer))
+	}, Held, ""},
+	{evidence.Availability, "at most once, declined long after its place was free", func(t *tale) {
+		t.prof.Redelivers, t.prof.AckCounting = evidence.RedeliverNever, "automatic"
+		t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1).after(3*time.Second).call(o2).answer(o2, evidence.Declined, cause(evidence.CauseNoConsumer))
+	}, Violated, "false-decline"},
 	{evidence.Availability, "declined by a limit", func(t *tale) {
 		t.sub("c1#1", "g").publish(o2).call(o1).answer(o1, evidence.Declined, cause(evidence.CauseLimit))
 	}, Held, ""},
@@ -315,6 +334,9 @@ var promises = []history{
 
 	{evidence.Answered, "in time", with(answersIn200, func(t *tale) {
 		t.sub("c1#1", "g").publish(o1).serve("c1#1", o1).lookup(o1, evidence.Accepted, evidence.Settled)
+	}), Held, ""},
+	{evidence.Answered, "late as the machine stood still", with(answersIn200, func(t *tale) {
+		t.sub("c1#1", "g").call(o1).after(200*ms).stood().answer(o1, evidence.Unknown)
 	}), Held, ""},
 	{evidence.Answered, "cancelled before the bound", with(answersIn200, func(t *tale) {
 		t.publish(o2).call(o1).answer(o1, evidence.Unknown)
@@ -527,6 +549,19 @@ var promises = []history{
 		}
 		t.deliver("c1#1", o1).on(evidence.HandlerFailed, "c1#1", o1).deliver("c1#1", o2).effect("c1#1", o2).drained("quiet").business(row(evidence.RowEffect, o2))
 	}, Held, "lost-by-consumer"},
+	{evidence.NoAcceptedLoss, "at most once, on its way to one that leaves", func(t *tale) {
+		t.prof.Redelivers, t.prof.AckCounting = evidence.RedeliverNever, "automatic"
+		t.sub("c1#1", "g").sub("c2#1", "g").call(o1).answer(o1, evidence.Accepted, inMemory).end("c2#1").
+			call(o2).answer(o2, evidence.Accepted, inMemory).deliver("c1#1", o2).drained("quiet")
+	}, Held, "lost-by-consumer"},
+	{evidence.NoAcceptedLoss, "at most once, published after one has left", func(t *tale) {
+		t.prof.Redelivers, t.prof.AckCounting = evidence.RedeliverNever, "automatic"
+		t.sub("c1#1", "g").sub("c2#1", "g").end("c2#1").after(time.Second)
+		for _, o := range []string{o1, o2} {
+			t.call(o).answer(o, evidence.Accepted, inMemory)
+		}
+		t.deliver("c1#1", o2).drained("quiet")
+	}, Violated, "lost-prefix"},
 	{evidence.NoAcceptedLoss, "at most once, with nothing broken, is lost", func(t *tale) {
 		t.prof.Redelivers, t.prof.AckCounting = evidence.RedeliverNever, "automatic"
 		t.sub("c1#1", "g")

@@ -10,7 +10,7 @@ import (
 var recoveryBounded = Guarantee{
 	Name: evidence.RecoveryBounded, Usual: "RTO",
 	Text: "From the latest of heal, acceptance and a ready matching consumer, an accepted message is settled within the bound.",
-	Rule: "The bound is the profile's and longer than its redelivery period. While a fault is at work the time does not run; it starts anew when the handler itself failed, and with each earlier message that its subscriber settles: a consumer that works through a backlog is not free. Unsettled at the end of the drain, with the bound passed, is a violation. The longest time is reported.",
+	Rule: "The bound is the profile's and longer than its redelivery period. While a fault is at work the time does not run; it starts anew when the handler itself failed, and with each earlier message that its subscriber is handed or settles: a consumer that works through a backlog is not free. Unsettled at the end of the drain, with the bound passed, is a violation. The longest time is reported.",
 	new:  func() checker { return &recovery{progress: make(map[uint32]*progress)} },
 }
 
@@ -20,21 +20,21 @@ type recovery struct {
 	progress map[uint32]*progress // by logical subscriber
 }
 
-// progress is when a subscriber last settled a message that was published
-// before a given one: those that no later settlement of an earlier message makes
+// progress is when a subscriber last had to do with a message that was published
+// before a given one: the times that no later one of an earlier message makes
 // needless, oldest first, so that their refs ascend.
-type progress struct{ recent []settlement }
+type progress struct{ recent []work }
 
-type settlement struct {
+type work struct {
 	ref ref
 	at  time.Duration
 }
 
-// maxRecent settlements are kept of a subscriber. In the order of publishing
+// maxRecent times are kept of a subscriber. In the order of publishing
 // one is enough; beyond the bound a backlog is forgotten and excuses nothing.
 const maxRecent = 1 << 12
 
-// before is when a message published before r was last settled; 0 if none was.
+// before is when a message published before r was last at work; 0 if none was.
 func (p *progress) before(r ref) time.Duration {
 	for i := len(p.recent) - 1; i >= 0; i-- {
 		if p.recent[i].ref < r {
@@ -44,12 +44,12 @@ func (p *progress) before(r ref) time.Duration {
 	return 0
 }
 
-func (p *progress) settle(r ref, at time.Duration) {
+func (p *progress) note(r ref, at time.Duration) {
 	n := len(p.recent)
 	for n > 0 && p.recent[n-1].ref >= r {
 		n--
 	}
-	p.recent = append(p.recent[:n], settlement{r, at})
+	p.recent = append(p.recent[:n], work{r, at})
 	if len(p.recent) > maxRecent {
 		p.recent = p.recent[:copy(p.recent, p.recent[maxRecent/2:])]
 	}
@@ -67,18 +67,21 @@ func (c *recovery) observe(l *ledger, e *evidence.Event, m *message, r *receipt,
 	if l.automatic {
 		first = e.Kind == evidence.Delivered && r.deliveries == 1
 	}
-	if !first {
+	if !first && e.Kind != evidence.Delivered {
 		return
 	}
-	out.instances++
-	c.settled++
 	p := c.progress[r.sub]
 	if p == nil {
 		p = &progress{}
 		c.progress[r.sub] = p
 	}
 	took := e.At - max(l.recoveryStart(m, r), p.before(m.ref))
-	p.settle(m.ref, e.At)
+	p.note(m.ref, e.At)
+	if !first {
+		return
+	}
+	out.instances++
+	c.settled++
 	if len(l.active) > 0 {
 		return
 	}

@@ -9,23 +9,23 @@ import (
 var strangersRefused = Guarantee{
 	Name: evidence.StrangersRefused, Usual: "access control, input validation",
 	Text: "Who may not enter is turned away, what is malformed or over a limit is refused, what is within the limits is accepted, and each is answered as the protocol says.",
-	Rule: "Per probe: what came of it is what the protocol says must come of it, with the cause that it must name. A probe that could not be made decides nothing, and one that ended or stayed unanswered while a fault was at work neither.",
+	Rule: "Per probe: what came of it is what the protocol says must come of it, with the cause that it must name. A probe that could not be made decides nothing, and one that ended or stayed unanswered while a fault was at work, or the machine stood still, neither.",
 	new:  func() checker { return &probing{} },
 }
 
 // probing compares what probes wanted with what they got. Probes go past all
 // links: of our own faults, only those on the system itself can silence one.
 type probing struct {
-	stopped bool // we have ended the broker since the last probe
+	stopped bool // we have ended the broker since the last probe, or the machine stood still
 }
 
 func (c *probing) on() []evidence.Kind {
-	return []evidence.Kind{evidence.Probed, evidence.ProcessExited}
+	return []evidence.Kind{evidence.Probed, evidence.ProcessExited, evidence.ProcessPaused}
 }
 
 func (c *probing) observe(l *ledger, e *evidence.Event, _ *message, _ *receipt, out *ruling) {
-	if e.Kind == evidence.ProcessExited {
-		c.stopped = c.stopped || e.Actor == actorBroker && e.Exit != nil && e.Exit.Ordered
+	if e.Kind != evidence.Probed {
+		c.stopped = c.stopped || e.Kind == evidence.ProcessPaused || e.Actor == actorBroker && e.Exit != nil && e.Exit.Ordered
 		return
 	}
 	struck := c.stopped || len(l.active) > 0

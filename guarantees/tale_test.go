@@ -191,6 +191,11 @@ func (t *tale) fire(label, struck, link, frame string, publishes ...string) *tal
 	return t.add(e)
 }
 
+// stood: the harness stood still for a moment, and so the machine may have.
+func (t *tale) stood() *tale {
+	return t.add(evidence.Event{Kind: evidence.ProcessPaused, Actor: "harness"}).add(evidence.Event{Kind: evidence.ProcessContinued, Actor: "harness"})
+}
+
 func (t *tale) heal(label string) *tale {
 	return t.add(evidence.Event{Kind: evidence.FaultHealed, Fault: label})
 }

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -22,7 +23,8 @@ import (
 type Outcome string
 
 const (
-	// Killed: exit code 1, a claim was violated. Nothing else is proof.
+	// Killed: exit code 1, a claim was violated, also when what violated it is run
+	// again. Nothing else is proof.
 	Killed Outcome = "killed"
 	// Noticed: no claim was violated, but a stage was inconclusive, could not
 	// measure, crashed or hung. A person would look; no verdict says why.
@@ -47,10 +49,11 @@ type Stage struct {
 var (
 	exploring = []Stage{
 		{"explore", []string{"explore", "--runs", "2000", "--seed", "1", "--parallel", "1"}, time.Minute},
+		{"simulated checklist", []string{"run", "--simulated", "--parallel", "1"}, time.Minute},
 		{"explore with history", []string{"explore", "--system", "zeromq:at-least-once-history", "--runs", "1000", "--seed", "1", "--parallel", "1"}, time.Minute},
 	}
 	prelude = []Stage{
-		{"first scenarios", []string{"run", "baseline", "ack-lost", "restart-replay", "poison-message", "late-consumer", "competing-consumers", "publisher-retries",
+		{"first scenarios", []string{"run", "baseline", "ack-lost", "restart-replay", "poison-message", "late-consumer", "competing-consumers", "publisher-retries", "limits",
 			"--parallel", "8"}, 45 * time.Second},
 	}
 	checklist = []Stage{
@@ -204,7 +207,13 @@ func (j *Judge) stages(ctx context.Context, binary, dir string, stages []Stage) 
 			break
 		}
 		exit, said, err := run(ctx, binary, dir, s)
-		if err == nil && exit != 0 && exit != 1 && exit != hanging && outcome == Survived {
+		broken := ""
+		switch {
+		case err != nil:
+		case exit == 1:
+			broken = names(said, scenarioBroken, scheduleBroken)
+			exit, said, err = run(ctx, binary, dir, s.confirming(said))
+		case exit != 0 && exit != hanging && outcome == Survived:
 			exit, said, err = run(ctx, binary, dir, s)
 		}
 		switch {
@@ -212,8 +221,10 @@ func (j *Judge) stages(ctx context.Context, binary, dir string, stages []Stage) 
 			return "", "", "", err
 		case exit == usage:
 			return "", "", "", fmt.Errorf("custody %s: invalid usage: %s", strings.Join(s.Args, " "), firstLine(said))
-		case exit == 1:
-			return Killed, s.Name, names(said, scenarioBroken, scheduleBroken), nil
+		case exit == 1 && broken != "":
+			return Killed, s.Name, broken, nil
+		case broken != "" && outcome == Survived:
+			outcome, stage, by = Noticed, s.Name, "broken once, and not again: "+broken
 		case exit != 0 && outcome == Survived:
 			outcome, stage, by = Noticed, s.Name, ended(exit, said)
 		}
@@ -225,6 +236,27 @@ const (
 	usage   = 64
 	hanging = -1 // exit code of a process that was killed on time-out
 )
+
+// confirming is the stage again, with the broken scenarios alone: what is broken
+// but once is no proof of the mutant.
+func (s Stage) confirming(said []byte) Stage {
+	broken := scenarioBroken.FindAllSubmatch(said, maxConfirmed)
+	if len(broken) == 0 || s.Args[0] != "run" { // exploring says the same each time
+		return s
+	}
+	args := []string{"run"}
+	for _, m := range broken {
+		args = append(args, string(m[1]))
+	}
+	if flags := slices.IndexFunc(s.Args, func(a string) bool { return strings.HasPrefix(a, "--") }); flags >= 0 {
+		args = append(args, s.Args[flags:]...)
+	}
+	s.Args = args
+	return s
+}
+
+// maxConfirmed scenarios are run again: one that stays broken is enough.
+const maxConfirmed = 6
 
 // run runs one stage in a process group, which is killed before it returns.
 func run(ctx context.Context, binary, dir string, s Stage) (exit int, said []byte, err error) {

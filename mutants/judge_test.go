@@ -81,6 +81,7 @@ hang) sleep 60 & sleep 60 ;;
 once) test -e ` + dir + `/before && exit 0; touch ` + dir + `/before; exit 2 ;;
 panic) echo 'panic: index out of range'; exit 2 ;;
 broken) echo 'ack-lost   ✗ violated  no-accepted-loss'; exit 1 ;;
+flaky) test -e ` + dir + `/broken && exit 0; touch ` + dir + `/broken; echo 'ack-lost   ✗ violated  no-accepted-loss'; exit 1 ;;
 *) exit $1 ;;
 esac
 `
@@ -95,7 +96,8 @@ esac
 	}{
 		{"0 0", Survived, "", ""},
 		{"0 broken 2", Killed, "broken", "ack-lost"},
-		{"2 0 1", Killed, "1", ""}, // an inconclusive stage hides no verdict
+		{"2 0 broken", Killed, "broken", "ack-lost"}, // an inconclusive stage hides no verdict
+		{"flaky 0", Noticed, "flaky", "broken once, and not again: ack-lost"},
 		{"0 3 2", Noticed, "3", "exit code 3"},
 		{"once 0", Survived, "", ""},
 		{"panic 0", Noticed, "panic", "exit code 2: panic: index out of range"},

@@ -145,10 +145,36 @@ func StartChild(ctx context.Context, o ChildOptions, notify func(note string, va
 	if err := c.Call(ctx, "start", o.Config, nil); err != nil {
 		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
+		if ctx.Err() == nil { // one that could not start says so, and ends by itself
+			select {
+			case <-c.Exited():
+			case <-stop.Done():
+			}
+		}
 		_ = c.Kill(stop)
-		return nil, fmt.Errorf("process: %s did not become ready: %w", o.Role, err)
+		err = fmt.Errorf("process: %s did not become ready: %w", o.Role, err)
+		if running(c) {
+			return nil, err
+		}
+		return nil, &StartError{Err: err, Exit: c.Exit()}
 	}
 	return c, nil
+}
+
+// StartError is that of a child which never became ready, and has ended.
+type StartError struct {
+	Err  error
+	Exit Exit
+}
+
+func (e *StartError) Error() string { return e.Err.Error() }
+
+func (e *StartError) Unwrap() error { return e.Err }
+
+// ByItself: it said that it cannot start (code 1), or crashed (Go's 2). Neither
+// was it ended from outside, nor did the machine deny it what it needs.
+func (e *StartError) ByItself() bool {
+	return !e.Exit.Ordered && (e.Exit.Code == 1 || e.Exit.Code == 2)
 }
 
 func (c *Child) readReplies(r *os.File, notify func(string, json.RawMessage), asked func(context.Context, string, json.RawMessage) (any, error)) {

@@ -30,8 +30,13 @@ func echoRole() process.Role {
 	var parent *process.Parent
 	return process.Role{
 		Start: func(_ context.Context, config json.RawMessage, p *process.Parent) error {
-			if string(config) == `"broken"` {
+			switch string(config) {
+			case `"broken"`:
 				return errors.New("this configuration is broken")
+			case `"crowded"`:
+				return fmt.Errorf("%w: no free port", process.ErrUnfit)
+			case `"stuck"`:
+				select {}
 			}
 			parent = p
 			fmt.Println("started with", string(config))
@@ -135,6 +140,22 @@ func TestCalls(t *testing.T) {
 	defer s.mu.Unlock()
 	if len(s.notes) != 1 || s.notes[0] != "note 1" {
 		t.Errorf("notes %q", s.notes)
+	}
+}
+
+// Only of one that ended by itself, and not for want of something, is it said so.
+func TestStartThatFailsByItself(t *testing.T) {
+	for config, byItself := range map[string]bool{"broken": true, "crowded": false, "stuck": false} {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		if config == "stuck" {
+			ctx, cancel = context.WithTimeout(t.Context(), 200*time.Millisecond)
+		}
+		_, err := process.StartChild(ctx, process.ChildOptions{Role: "echo", Config: config, Log: io.Discard}, nil)
+		cancel()
+		var fell *process.StartError
+		if !errors.As(err, &fell) || fell.ByItself() != byItself {
+			t.Errorf("%s: %v, %+v", config, err, fell)
+		}
 	}
 }
 

@@ -18,11 +18,17 @@ import (
 // Role is what a re-executed binary can become. Start is called first; the
 // other methods may be called afterwards, each in its own goroutine.
 type Role struct {
+	// An error of Start ends the process with code 1; one that wraps ErrUnfit with
+	// tasks.ExitUnmeasured.
 	Start   func(ctx context.Context, config json.RawMessage, p *Parent) error
 	Methods map[string]func(ctx context.Context, params json.RawMessage) (any, error)
 	// Stop shuts down, on SIGTERM or when the parent is gone.
 	Stop func(ctx context.Context) error
 }
+
+// ErrUnfit: the machine does not give a role what it needs (a free port, space,
+// files, memory, time). That a role did not start is then no fault of its own.
+var ErrUnfit = errors.New("the machine does not give what is needed")
 
 // Parent is the connection to the process that started this one.
 type Parent struct {
@@ -161,8 +167,13 @@ func serve(role Role) error {
 				return fmt.Errorf("process: invalid JSON in a command: %w", err)
 			}
 			if c.Method == "start" {
-				if err := answer(p, c, func() (any, error) { return nil, role.Start(ctx, c.Params, p) }); err != nil {
-					return err
+				var failed error
+				err := answer(p, c, func() (any, error) { failed = role.Start(ctx, c.Params, p); return nil, failed })
+				switch {
+				case errors.Is(failed, ErrUnfit):
+					os.Exit(tasks.ExitUnmeasured)
+				case err != nil || failed != nil:
+					return errors.Join(err, failed)
 				}
 				continue
 			}

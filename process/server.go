@@ -92,8 +92,11 @@ func (s *Server) Restart(ctx context.Context) error {
 	}
 	l := &run{of: s}
 	p, partitions, err := s.start(ctx, s, l.exited)
+	if fell := (*StartError)(nil); errors.As(err, &fell) && fell.ByItself() {
+		s.record(evidence.Event{Kind: evidence.ProcessExited, Exit: &evidence.ExitInfo{Code: fell.Exit.Code}, Reason: fell.Error()})
+	}
 	if err != nil {
-		return err // it never served, so its exit is no event of the system
+		return err // it never served, so that we ended it is no event of the system
 	}
 	s.touched = s.touched || s.process != nil // a restarted server counts as touched
 	s.process = p

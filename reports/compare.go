@@ -2,18 +2,18 @@ package reports
 
 import "fmt"
 
-// Difference is one verdict that is not the same in two reports.
+// Difference is one verdict that differs between two reports.
 type Difference struct {
 	System    string `json:"system"`
 	Profile   string `json:"profile"`
 	Scenario  string `json:"scenario"`
-	Nth       int    `json:"nth"`                 // which of several runs of it, from 1
-	Guarantee string `json:"guarantee,omitempty"` // empty: the outcome of the run
+	Nth       int    `json:"nth"`                 // number of the run among those of its scenario, from 1
+	Guarantee string `json:"guarantee,omitempty"` // empty: the run's outcome
 	A         Status `json:"a"`
 	B         Status `json:"b"`
 }
 
-// String is one sentence.
+// String returns one sentence.
 func (d Difference) String() string {
 	what := d.Guarantee
 	if what == "" {
@@ -27,10 +27,9 @@ func (d Difference) String() string {
 		d.Scenario, d.System, d.Profile, nth, what, d.A.words(), d.B.words()))
 }
 
-// Compare lists how the verdicts of b differ from those of a, by system,
-// profile, scenario and guarantee, in the order of a and then of b. It is empty
-// where there is no difference in verdicts: on a real system scheduling is not
-// repeatable, so counts, times and event numbers are not compared.
+// Compare lists the verdicts of b that differ from those of a, by system,
+// profile, scenario and guarantee, in the order of a and then b. Counts, times
+// and event numbers are not compared: no two runs of a real system share them.
 func Compare(a, b Report) []Difference {
 	left, right := verdictsOf(a), verdictsOf(b)
 	diffs := []Difference{}
@@ -86,8 +85,8 @@ func verdictsOf(r Report) verdictTable {
 	return t
 }
 
-// CompareVersions says, a sentence each, which versions of systems and clients
-// differ between two reports.
+// CompareVersions returns a sentence for each system or client whose version
+// differs between two reports.
 func CompareVersions(a, b Report) []string {
 	left, right := versionsIn(a), versionsIn(b)
 	diffs := []string{}
@@ -99,7 +98,8 @@ func CompareVersions(a, b Report) []string {
 	return diffs
 }
 
-// versionsIn a report, by system and part; several of one stand side by side.
+// versionsIn lists a report's versions by system and part; several of one part
+// are joined.
 func versionsIn(r Report) map[string]string {
 	all := map[string]*distinct{}
 	for _, run := range r.Runs {

@@ -6,11 +6,11 @@ import (
 	"io"
 )
 
-// ReadGrid reads a grid that was written as JSON. source names it in errors.
+// ReadGrid reads a grid written as JSON. source names it in errors.
 func ReadGrid(r io.Reader, source string) (Grid, error) {
 	var g Grid
 	if err := json.NewDecoder(r).Decode(&g); err != nil {
-		return Grid{}, fmt.Errorf("%s is no matrix or sweep in JSON: %w", source, err)
+		return Grid{}, fmt.Errorf("%s is not a matrix or sweep in JSON: %w", source, err)
 	}
 	for _, row := range g.Rows {
 		if row.Absent == "" && len(row.Cells) != len(g.Columns) {
@@ -20,18 +20,18 @@ func ReadGrid(r io.Reader, source string) (Grid, error) {
 	return g, nil
 }
 
-// CellDifference is one cell that is not the same in two grids.
+// CellDifference is one cell that differs between two grids.
 type CellDifference struct {
 	Row    string `json:"row"`
 	Column Column `json:"column,omitzero"` // zero: the row as a whole
 	A      string `json:"a"`
 	B      string `json:"b"`
-	// Claimed: one of the two is about a promise. What nobody promised may go one
-	// way or the other from run to run.
+	// Claimed reports that a claim is involved. Unclaimed behaviour may vary
+	// from run to run.
 	Claimed bool `json:"claimed"`
 }
 
-// String is one sentence.
+// String returns one sentence.
 func (d CellDifference) String() string {
 	where := d.Row
 	if d.Column != (Column{}) {
@@ -47,9 +47,9 @@ func joined(group, name string) string {
 	return group + " (" + name + ")"
 }
 
-// CompareGrids lists the cells of b that say something else than those of a, by
-// the names of row and column, in the order of a and then of b. Why a cell says
-// it, and which run decided it, is not compared.
+// CompareGrids lists the cells of b whose state differs from a's, by the names
+// of row and column, in the order of a and then b. Reasons and deciding runs
+// are not compared.
 func CompareGrids(a, b Grid) []CellDifference {
 	diffs := []CellDifference{}
 	left, right := rowsByName(a), rowsByName(b)

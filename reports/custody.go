@@ -11,14 +11,13 @@ import (
 )
 
 // picture is the custody timeline of one message: who was responsible for it,
-// when, and where a fault struck. All horizontal places are percentages of the
-// width, so that the picture grows and shrinks with the page while its text
-// stays as large as the reader wants it.
+// when, and where a fault struck. Horizontal positions are percentages, so that
+// the picture scales with the page and its text does not.
 type picture struct {
 	Message guarantees.Message
 	Lanes   []lane
 	Bars    []bar
-	Steps   []step // the hand-overs, as lines between two lanes
+	Steps   []step // hand-overs, drawn as lines between two lanes
 	Strikes []strike
 	Ticks   []tick
 	Height  int
@@ -53,7 +52,7 @@ type step struct {
 
 type strike struct {
 	X, Text, Title string
-	Anchor         string // of the text: start or end
+	Anchor         string // of its text: start or end
 }
 
 type tick struct{ X, Text, Anchor string }
@@ -63,19 +62,19 @@ const (
 	axisHeight = 26
 	markHeight = 22 // one row of fault labels above the lanes
 	maxStrikes = 4
-	// maxIntervals of one picture; a message that went round more often is a
-	// blur, and the table of the run still counts its deliveries.
+	// maxIntervals bounds one picture: more would be unreadable. The run's
+	// table still counts all deliveries.
 	maxIntervals = 60
 )
 
-// parties in the order in which a message should pass them. The last two are
-// shown only where they are reached.
+// parties in the order in which a message passes them. The last two are shown
+// only if reached.
 var parties = []string{"client", "broker", "store", "consumer", "business", "settled", "dead-letter", "nobody"}
 
 const usualParties = 6
 
-// draw the timeline of m. fired are the run's fault firings; those that hit the
-// message, or fell into its life by their mark, are shown in their place.
+// draw draws the timeline of m, with those of the run's firings that struck the
+// message or fall into its lifetime.
 func draw(m guarantees.Message, fired []evidence.Event) picture {
 	p := picture{Message: m}
 	intervals := m.Custody[:min(len(m.Custody), maxIntervals)]
@@ -100,7 +99,7 @@ func draw(m guarantees.Message, fired []evidence.Event) picture {
 			add(name)
 		}
 	}
-	for _, i := range intervals { // a party that this version does not know is still a party
+	for _, i := range intervals { // including parties unknown to this version
 		if _, ok := y[i.Party]; !ok && len(p.Lanes) < 2*len(parties) {
 			add(i.Party)
 		}
@@ -131,8 +130,8 @@ func draw(m guarantees.Message, fired []evidence.Event) picture {
 	return p
 }
 
-// strikes places each fault that struck the message where it fired, or, where
-// that is not known, where the struck interval begins.
+// strikes places each fault that struck the message where it fired or, if
+// unknown, at the start of the struck interval.
 func (p *picture) strikes(intervals []guarantees.Interval, fired []evidence.Event, x scale) {
 	type place struct {
 		at   int64
@@ -161,16 +160,15 @@ func (p *picture) strikes(intervals []guarantees.Interval, fired []evidence.Even
 			s.Anchor = "end"
 		}
 		if n > 0 && x.share(pl.at)-x.share(places[n-1].at) < 0.25 {
-			s.Text = "" // its line is there, and its title; two labels on each other are none
+			s.Text = "" // overlapping labels are unreadable; line and title remain
 		}
 		p.Strikes = append(p.Strikes, s)
 	}
 }
 
-// scale maps the time of a message's life to a share of the width. The last
-// interval (settled, as a rule) lasts until the run ends and says nothing by its
-// length: where it would take more than a tenth it is cut short, and the axis
-// says so.
+// scale maps the message's lifetime to the width. The last interval, usually
+// "settled", extends to the end of the run and its length means nothing: beyond
+// a tenth of the width it is cut, and the axis shows that.
 type scale struct {
 	from, to  int64
 	last      guarantees.Interval
@@ -191,7 +189,7 @@ func scaleOf(intervals []guarantees.Interval) scale {
 	return s
 }
 
-// A round cap must not leave the picture: the plot keeps this much free.
+// plotMargin keeps round line caps inside the picture.
 const plotMargin = 0.015
 
 func (s scale) share(at int64) float64 {
@@ -203,7 +201,7 @@ func (s scale) at(at int64) string { return percent(s.share(at)) }
 
 func percent(f float64) string { return fmt.Sprintf("%.2f%%", 100*f) }
 
-// ticks are three: more do not fit a phone.
+// ticks returns three, which is what fits on a phone.
 func (s scale) ticks() []tick {
 	at := func(ns int64) string { return human(time.Duration(ns)) }
 	end := at(s.to)
@@ -218,9 +216,9 @@ func (s scale) ticks() []tick {
 	}
 }
 
-// tellingFirst orders messages by what they have to tell: in a broken claim,
-// struck by a fault, in another anomaly, redelivered, and the rest; at most n
-// of those with a timeline.
+// tellingFirst returns up to n messages with a timeline, the most telling
+// first: in a broken claim, struck by a fault, in another anomaly, redelivered,
+// and the rest.
 func tellingFirst(run Run, n int) []guarantees.Message {
 	rank := map[string]int{}
 	note := func(id string, r int) {

@@ -8,20 +8,20 @@ import (
 	"github.com/custodymq/custody/guarantees"
 )
 
-// group is the findings of one kind about one guarantee: nine that say the same
-// of nine deliveries are told once, or they would bury the one that matters.
+// group holds the findings of one kind about one guarantee. They are shown as
+// one, so that repetitions do not bury the one that matters.
 type group struct {
 	Guarantee, Kind string
 	Findings        []guarantees.Finding // never empty
 }
 
-// First stands for the others.
+// First represents the group.
 func (g group) First() guarantees.Finding { return g.Findings[0] }
 
 // Rest are the others.
 func (g group) Rest() []guarantees.Finding { return g.Findings[1:] }
 
-// groups of findings, in the order in which the first of each comes.
+// groups returns groups in the order of their first findings.
 func groups(fs []guarantees.Finding) []group {
 	var all []group
 	at := map[[2]string]int{}
@@ -38,9 +38,9 @@ func groups(fs []guarantees.Finding) []group {
 	return all
 }
 
-// leftOut is how many findings there are beside those that a judgement lists,
-// for verdicts and their run both keep a bounded number. What a violated claim
-// leaves out is counted as breaking it; what is unconfirmed breaks none.
+// leftOut counts the findings that a judgement does not list: verdicts and runs
+// keep a bounded number. Unlisted findings of a violated claim count as
+// breaking it; unconfirmed ones break none.
 func leftOut(j guarantees.Judgement, listed []guarantees.Finding, broken bool) int {
 	shown := map[string]int{}
 	for _, f := range listed {
@@ -62,11 +62,11 @@ func leftOut(j guarantees.Judgement, listed []guarantees.Finding, broken bool) i
 	return left
 }
 
-// findings of a run: those that break a claim or those that break none.
+// findings of a run that break a claim, or those that break none.
 type findings struct {
 	Groups []group
 	Total  int
-	Left   int // of Total, those that the judgement does not list
+	Left   int // part of Total that the judgement does not list
 }
 
 func brokenOf(j guarantees.Judgement) findings { return findingsOf(j, j.Broken, true) }
@@ -78,7 +78,7 @@ func findingsOf(j guarantees.Judgement, listed []guarantees.Finding, broken bool
 	return findings{groups(listed), len(listed) + left, left}
 }
 
-// heading of a list of findings, with the true number of them.
+// heading of a list of findings, with their total number.
 func (f findings) heading(what string) string {
 	if f.Total == len(f.Groups) {
 		return what
@@ -86,7 +86,7 @@ func (f findings) heading(what string) string {
 	return fmt.Sprintf("%s: %s of %s", what, plural(f.Total, "finding"), plural(len(f.Groups), "kind"))
 }
 
-// more says how many others of its kind a group stands for.
+// more says how many others a group represents.
 func (g group) more() string {
 	if n := len(g.Findings) - 1; n > 0 {
 		return fmt.Sprintf("and %d more like it", n)
@@ -94,8 +94,8 @@ func (g group) more() string {
 	return ""
 }
 
-// standing is what became of a guarantee that was expected and takes no part in
-// the outcome: silence about it would read as held.
+// standing is the state of an expected guarantee that takes no part in the
+// outcome. Omitting it would read as "held".
 type standing struct {
 	Guarantee string
 	What      string // "seen broken, not claimed", "not applicable: …"
@@ -104,8 +104,8 @@ type standing struct {
 
 const seenBroken = "seen broken, not claimed"
 
-// standingOf a verdict; empty where it takes part in the outcome, or held or
-// could not be decided without being claimed, which the tally tells.
+// standingOf a verdict; empty if it takes part in the outcome, or if the tally
+// covers it: held or undecided without a claim.
 func standingOf(v guarantees.Verdict) string {
 	switch {
 	case v.Outcome == guarantees.NotApplicable:
@@ -118,7 +118,7 @@ func standingOf(v guarantees.Verdict) string {
 	return seenBroken
 }
 
-// standings of the guarantees that runs expected, those seen broken first.
+// standings of expected guarantees, those seen broken first.
 func (r Report) standings() []standing {
 	var all []standing
 	at := map[[2]string]int{}

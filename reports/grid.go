@@ -8,21 +8,21 @@ import (
 	"strings"
 )
 
-// Grid is a table of what many runs have shown: a matrix of systems and
+// Grid is a table of the results of many runs: a matrix of systems and
 // guarantees, or a sweep of hand-overs and faults.
 type Grid struct {
 	Title   string    `json:"title"`
 	Lead    string    `json:"lead"` // what it shows, in one sentence
 	Command string    `json:"command,omitempty"`
 	Date    string    `json:"date,omitempty"`    // of the first run
-	Corner  string    `json:"corner"`            // heading of the rows' names
-	Custody string    `json:"custody,omitempty"` // the version that made it
-	Proofs  []string  `json:"proofs,omitempty"`  // what the runs prove together
+	Corner  string    `json:"corner"`            // heading of the row names
+	Custody string    `json:"custody,omitempty"` // version that made it
+	Proofs  []string  `json:"proofs,omitempty"`  // what all runs prove together
 	Columns []Column  `json:"columns"`
 	Rows    []GridRow `json:"rows"`
 }
 
-// Column of a grid. Columns of one group stand side by side.
+// Column of a grid. Columns of a group are adjacent.
 type Column struct {
 	Group string `json:"group,omitempty"`
 	Name  string `json:"name"`
@@ -34,20 +34,21 @@ type GridRow struct {
 	Text   string `json:"text,omitempty"` // one line of explanation
 	Facts  string `json:"facts,omitempty"`
 	Cells  []Cell `json:"cells,omitempty"`
-	Absent string `json:"absent,omitempty"` // why there are no runs, and so no cells
+	Absent string `json:"absent,omitempty"` // why there are no runs and hence no cells
 }
 
-// Cell is what the runs of one row have shown for one column.
+// Cell is the result of one row's runs for one column.
 type Cell struct {
-	State  State  `json:"state,omitempty"` // empty: nothing was put to the test there
+	State  State  `json:"state,omitempty"` // empty: nothing was tested
 	Why    string `json:"why,omitempty"`
-	Run    string `json:"run,omitempty"`    // evidence folder of the run that decided it
-	Link   string `json:"link,omitempty"`   // …and where a page of it is
-	Runs   int    `json:"runs,omitempty"`   // that put it to the test, of all scenarios
-	Broken int    `json:"broken,omitempty"` // …and showed it violated
+	Run    string `json:"run,omitempty"`    // evidence directory of the deciding run
+	Link   string `json:"link,omitempty"`   // page of that run
+	Runs   int    `json:"runs,omitempty"`   // that tested it, of all scenarios
+	Broken int    `json:"broken,omitempty"` // that violated it
 }
 
-// State of a cell. A claim is what the profile promises for the faults that fired.
+// State of a cell. A claim is what the profile promises under the faults that
+// fired.
 type State string
 
 const (
@@ -60,8 +61,8 @@ const (
 	CellNotApplicable State = "not-applicable"
 )
 
-// States in the order in which they decide a cell: one run that shows a claim
-// broken is not made good by ten that hold.
+// States in order of precedence in a cell: one run that breaks a claim
+// outweighs ten that hold.
 func States() []State {
 	return []State{CellViolated, CellUnmeasured, CellInconclusive, CellShown, CellHeld, CellUnclaimed, CellNotApplicable}
 }
@@ -86,7 +87,8 @@ func (s State) words() string {
 	return cellStates[s].words
 }
 
-// claimed says whether the state is about a promise, or keeps one from being judged.
+// claimed reports whether the state concerns a claim, or prevents one from
+// being judged.
 func (s State) claimed() bool {
 	switch s {
 	case CellViolated, CellHeld, CellInconclusive, CellUnmeasured:
@@ -95,7 +97,7 @@ func (s State) claimed() bool {
 	return false
 }
 
-// worse says whether s decides a cell before t.
+// worse reports whether s takes precedence over t.
 func (s State) worse(t State) bool {
 	if t == "" || s == "" {
 		return t == "" && s != ""
@@ -103,8 +105,8 @@ func (s State) worse(t State) bool {
 	return slices.Index(States(), s) < slices.Index(States(), t)
 }
 
-// add what one more run has shown. link gives where a page of it is; nil is
-// nowhere.
+// add adds the result of one run. link returns the address of its page; nil if
+// there are none.
 func (c *Cell) add(s State, why string, run Run, link func(Run) string) {
 	switch s {
 	case CellViolated, CellShown:
@@ -122,14 +124,14 @@ func (c *Cell) add(s State, why string, run Run, link func(Run) string) {
 	}
 }
 
-// made notes the day of one more run.
+// made records the date of a run.
 func (g *Grid) made(run Run) {
 	if day := run.Manifest.StartedAt.UTC().Format("2006-01-02"); g.Date == "" || day < g.Date {
 		g.Date = day
 	}
 }
 
-// Counts is how many cells have each state.
+// Counts counts the cells by state.
 func (g Grid) Counts() map[State]int {
 	n := map[State]int{}
 	for _, row := range g.Rows {
@@ -156,7 +158,7 @@ func (g Grid) headline() string {
 	return strings.Join(parts, " · ")
 }
 
-// span of columns with one group.
+// span of the columns of one group.
 type span struct {
 	group    string
 	from, to int
@@ -174,11 +176,11 @@ func (g Grid) spans() []span {
 	return all
 }
 
-// condensed is a group's part of a row in words: the columns of each state.
+// condensed is a group's part of a row in words: its columns by state.
 type condensed struct {
 	state   State
 	columns []string
-	all     bool // every column of the group in which something was tried
+	all     bool // every tested column of the group
 }
 
 func (g Grid) condense(row GridRow, s span) []condensed {
@@ -200,7 +202,7 @@ func (g Grid) condense(row GridRow, s span) []condensed {
 
 // GridFormat is one rendering of a grid.
 type GridFormat struct {
-	Name  string // as on the command line
+	Name  string // on the command line
 	Write func(w io.Writer, g Grid) error
 }
 
@@ -214,7 +216,7 @@ func GridFormats() []GridFormat {
 	}
 }
 
-// WriteGridJSON is the grid as it is.
+// WriteGridJSON writes the grid unchanged.
 func WriteGridJSON(w io.Writer, g Grid) error {
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
@@ -225,8 +227,8 @@ func WriteGridJSON(w io.Writer, g Grid) error {
 	return nil
 }
 
-// WriteGridTerminal lists each row: with groups in words, without as marks
-// under numbered columns.
+// WriteGridTerminal lists each row: groups in words, ungrouped columns as
+// numbered marks.
 func WriteGridTerminal(w io.Writer, g Grid) error {
 	t := &terminal{paint: onTerminal(w), columns: columnsFor(Width(w))}
 	t.line("%s", t.bold(Visible(g.Title)))
@@ -311,8 +313,8 @@ func (t *terminal) gridMarks(g Grid) {
 	}
 }
 
-// WriteGridMarkdown has one column for each group, or one for each column where
-// there are no groups, and says below what its marks mean.
+// WriteGridMarkdown has a column per group, or per column without groups, and a
+// legend of its marks.
 func WriteGridMarkdown(w io.Writer, g Grid) error {
 	var b strings.Builder
 	spans := g.spans()
@@ -376,7 +378,7 @@ func WriteGridMarkdown(w io.Writer, g Grid) error {
 	return err
 }
 
-// Only gives the columns of one group, without its name.
+// Only returns the columns of one group, without its name.
 func (g Grid) Only(group string) Grid {
 	var kept []int
 	only := g
@@ -401,8 +403,8 @@ func (g Grid) Only(group string) Grid {
 	return only
 }
 
-// Plain gives the grid without reasons, folders and links: what a document shows
-// of it, whichever machine it was measured on.
+// Plain returns the grid without reasons, directories and links, for documents
+// that must not depend on the machine.
 func (g Grid) Plain() Grid {
 	g.Rows = slices.Clone(g.Rows)
 	for r := range g.Rows {

@@ -10,16 +10,16 @@ import (
 //go:embed grid.gohtml
 var gridText string
 
-// gridPage shares the icons and the style of the page of runs.
+// gridPage shares icons and style with the page of runs.
 var gridPage = template.Must(template.Must(page.Clone()).New("grid").Parse(gridText))
 
-// cellIcons are the shapes of the page's symbols.
+// cellIcons are symbols of the page.
 var cellIcons = map[State]string{
 	CellViolated: "violated", CellUnmeasured: "unmeasured", CellInconclusive: "inconclusive", CellShown: "shown",
 	CellHeld: "held", CellUnclaimed: "not-claimed", CellNotApplicable: "not-applicable",
 }
 
-// htmlOpen is how many cells that did not hold are listed with their reasons.
+// htmlOpen bounds the list of cells that did not hold.
 const htmlOpen = 200
 
 type gridView struct {
@@ -49,7 +49,7 @@ type spanView struct {
 
 type headView struct {
 	Name  string
-	First bool // of its group
+	First bool // in its group
 }
 
 type gridRowView struct {
@@ -68,7 +68,7 @@ type openView struct {
 	Cell        Cell
 }
 
-// WriteGridHTML is one page that fetches nothing and runs no script.
+// WriteGridHTML writes one page without scripts or external resources.
 func WriteGridHTML(w io.Writer, g Grid) error {
 	return writePage(w, gridPage, gridViewOf(g))
 }

@@ -14,19 +14,19 @@ import (
 	"github.com/custodymq/custody/guarantees"
 )
 
-// The page is bounded whatever the evidence holds: what is left out is counted
-// on the page, and all of it is in the JSON.
+// Bounds of the page, whatever the evidence holds. The page counts what it
+// omits; JSON has everything.
 const (
 	htmlRows      = 1000 // of the matrix
-	htmlRuns      = 60   // shown in full, the worst first
-	htmlPictures  = 12   // a run
-	htmlMessages  = 100  // rows of a run's table
-	htmlFindings  = 50   // of each list of a run
+	htmlRuns      = 60   // shown in full, worst first
+	htmlPictures  = 12   // per run
+	htmlMessages  = 100  // in a run's table
+	htmlFindings  = 50   // per list of a run
 	htmlScript    = 300  // lines
-	htmlEventsOf  = 16   // firings listed for a run
+	htmlEventsOf  = 16   // firings per run
 	htmlSnapshots = 24
 	htmlNotes     = 30
-	htmlLikeIt    = 20 // findings of one kind, beside the first
+	htmlLikeIt    = 20 // further findings of a kind
 )
 
 //go:embed page.gohtml
@@ -35,8 +35,8 @@ var pageText string
 //go:embed page.css
 var pageStyle string
 
-// page is parsed once. Only the style sheet, which is ours, is marked as safe;
-// every value of the evidence is escaped by html/template for its place.
+// page is parsed once. Only our own style sheet is marked as safe;
+// html/template escapes all evidence by context.
 var page = template.Must(template.New("page").Funcs(template.FuncMap{
 	"style":     func() template.CSS { return template.CSS(pageStyle) },
 	"v":         Visible,
@@ -51,13 +51,13 @@ var page = template.Must(template.New("page").Funcs(template.FuncMap{
 	"cellWords": State.words,
 }).Parse(pageText))
 
-// WriteHTML is one page that fetches nothing and runs no script: it can be
-// mailed, archived and printed.
+// WriteHTML writes one page without scripts or external resources, fit for
+// mail, archives and print.
 func WriteHTML(w io.Writer, r Report) error {
 	return writePage(w, page, viewOf(r))
 }
 
-// writePage writes all of a page, or nothing where its template fails.
+// writePage writes the whole page, or nothing if its template fails.
 func writePage(w io.Writer, page *template.Template, view any) error {
 	var b bytes.Buffer
 	if err := page.Execute(&b, view); err != nil {
@@ -72,7 +72,7 @@ type pageView struct {
 	Status                   Status
 	Defects                  string // seeded
 	Failed                   []Failure
-	Notes, Proofs            []string // expected and not claimed; what stands behind the verdicts
+	Notes, Proofs            []string // expected but not claimed; what the verdicts rest on
 	Exit                     int
 	ExitText                 string
 	Total                    int
@@ -91,19 +91,19 @@ type pageView struct {
 type countView struct {
 	Status Status
 	N      int
-	X, W   string // of the bar of shares
+	X, W   string // of the bar
 }
 
 type factView struct{ Name, Value string }
 
-// groupView is the part of the matrix for one system and profile.
+// groupView is one system and profile in the matrix.
 type groupView struct {
 	Target string
 	Rows   []rowView
 }
 
 type rowView struct {
-	Anchor   string // of the run's section; empty where it has none
+	Anchor   string // of the run's section; may be empty
 	Scenario string
 	Status   Status
 	Took     string
@@ -111,7 +111,7 @@ type rowView struct {
 }
 
 type cellView struct {
-	Status  Status // empty: not exercised
+	Status  Status // empty: not tested
 	Claimed bool
 	Why     string
 	Anchor  string
@@ -139,7 +139,7 @@ type runView struct {
 	Facts        []factView
 }
 
-// MorePictures is how many there are beside the first.
+// MorePictures counts the pictures after the first.
 func (v runView) MorePictures() int { return len(v.Pictures) - 1 }
 
 type verdictView struct {
@@ -224,7 +224,7 @@ func countViews(r Report) []countView {
 	return views
 }
 
-// carriersOf all runs, summed: what kept the promises, in the end.
+// carriersOf sums the layers that carried held verdicts, over all runs.
 func carriersOf(r Report) []guarantees.Layer {
 	const most = 12
 	var all []guarantees.Layer
@@ -243,9 +243,8 @@ func carriersOf(r Report) []guarantees.Layer {
 	return all
 }
 
-// columns of the matrix: each guarantee that some run speaks of, in the order
-// in which judging lists them. A run lists only some of them, so each is put
-// right after the one that comes before it there.
+// columns of the matrix: every guarantee of any run, in judging order. Each run
+// has some of them; each is placed after its predecessor there.
 func columns(r Report) []string {
 	const most = 40
 	var names []string
@@ -271,7 +270,7 @@ func rowViewOf(run Run, anchor string, names []string) rowView {
 	for n, v := range run.Judgement.Verdicts {
 		i := slices.Index(names, v.Guarantee)
 		if i < 0 {
-			continue // one column too many
+			continue // too many columns
 		}
 		row.Cells[i] = cellView{Status: statusOf(v.Outcome), Claimed: v.Counts(), Why: v.Why}
 		if anchor != "" {
@@ -325,7 +324,7 @@ func runViewOf(run Run, anchor string) runView {
 	return v
 }
 
-// findingsView is one list of a run's findings, by kind.
+// findingsView is one list of findings, grouped by kind.
 type findingsView struct {
 	Heading string
 	Groups  []groupOfFindings
@@ -333,7 +332,7 @@ type findingsView struct {
 }
 
 type groupOfFindings struct {
-	guarantees.Finding // that stands for the others
+	guarantees.Finding // represents the others
 	More               string
 	Others             []guarantees.Finding
 	OthersLeftOut      int
@@ -370,8 +369,7 @@ func scriptLineOf(l string) scriptLine {
 	return scriptLine{Word: word, Rest: rest}
 }
 
-// faultViewOf says where a fault struck: when, what frame on whose link, and
-// the messages in it.
+// faultViewOf describes where a fault struck: time, frame, link and messages.
 func faultViewOf(f guarantees.FaultResult, fired []evidence.Event) faultView {
 	v := faultView{FaultResult: f}
 	for _, e := range fired {
@@ -400,7 +398,7 @@ func faultViewOf(f guarantees.FaultResult, fired []evidence.Event) faultView {
 	return v
 }
 
-// reportFacts are what all runs have in common, or the range of it.
+// reportFacts are facts common to all runs, or their range.
 func reportFacts(r Report) []factView {
 	var facts []factView
 	var first, last time.Time
@@ -459,7 +457,7 @@ func reportFacts(r Report) []factView {
 }
 
 func named(what, value string) string {
-	if value == "" || strings.HasPrefix(value, what) { // "go1.26" says so itself
+	if value == "" || strings.HasPrefix(value, what) { // as in "go1.26"
 		return value
 	}
 	return what + " " + value
@@ -498,7 +496,7 @@ func runFacts(run Run) []factView {
 	return facts
 }
 
-// distinct collects values, each once, in order, and prints a few of them.
+// distinct collects distinct values in order and prints a few of them.
 type distinct struct {
 	order []string
 	seen  map[string]bool

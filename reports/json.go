@@ -9,11 +9,11 @@ import (
 	"github.com/custodymq/custody/guarantees"
 )
 
-// jsonFormat is raised when a field changes its meaning or goes; new fields may
-// come at any time.
+// jsonFormat increases when a field changes its meaning or is removed; fields
+// may be added at any time.
 const jsonFormat = 1
 
-// jsonReport and what it holds are the stable form for programs, described by
+// jsonReport is the stable format for programs, specified in
 // docs/reports/report.schema.json. Durations are nanoseconds.
 type jsonReport struct {
 	Format  int            `json:"format"`
@@ -21,10 +21,10 @@ type jsonReport struct {
 	Command string         `json:"command,omitempty"`
 	Outcome Status         `json:"outcome"`
 	Exit    int            `json:"exit"`
-	Counts  map[Status]int `json:"counts"`            // every status, zeros too
-	Custody string         `json:"custody,omitempty"` // the version that rendered this
+	Counts  map[Status]int `json:"counts"`            // every status, including zeros
+	Custody string         `json:"custody,omitempty"` // version that rendered this
 	Failed  []Failure      `json:"failed,omitempty"`  // runs without evidence, counted as unmeasured
-	Trials  []Trials       `json:"trials,omitempty"`  // what the runs prove together
+	Trials  []Trials       `json:"trials,omitempty"`  // what all runs prove together
 	Runs    []jsonRun      `json:"runs"`
 }
 
@@ -48,7 +48,7 @@ type jsonRun struct {
 	Judgement guarantees.Judgement `json:"judgement"` // as in verdict.json
 }
 
-// WriteJSON is everything, complete, for programs.
+// WriteJSON writes the complete report for programs.
 func WriteJSON(w io.Writer, r Report) error {
 	out := jsonReport{
 		Format: jsonFormat, Title: r.title(), Command: r.Command,

@@ -11,11 +11,11 @@ import (
 	"github.com/custodymq/custody/guarantees"
 )
 
-// WriteJUnit is what CI systems take: a suite for each system and profile, a
-// case for each scenario and guarantee, and one for each run as a whole, so
-// that no CI system can be greener than the exit code. Only a broken claim is a
-// failure; what could not be measured, and what proved nothing, is an error,
-// for neither is a pass; what is not claimed or does not apply is skipped.
+// WriteJUnit writes what CI systems read: a suite per system and profile, with
+// a case per scenario and guarantee and one per run, so that no CI system is
+// greener than the exit code. Only a broken claim is a failure. What could not
+// be measured or proved nothing is an error, since neither is a pass; what is
+// not claimed or not applicable is skipped.
 func WriteJUnit(w io.Writer, r Report) error {
 	doc := junitSuites{Name: Visible(r.title())}
 	ids, at := r.identities(), map[string]int{}
@@ -79,7 +79,7 @@ type junitSuite struct {
 	Skipped    int              `xml:"skipped,attr"`
 	Time       string           `xml:"time,attr"`
 	Timestamp  string           `xml:"timestamp,attr,omitempty"`
-	Properties *junitProperties `xml:"properties"` // absent rather than empty
+	Properties *junitProperties `xml:"properties"` // nil rather than empty
 	Cases      []junitCase      `xml:"testcase"`
 	took       time.Duration
 }
@@ -140,12 +140,12 @@ func (s *junitSuite) add(run Run, id identity) {
 	whole := junitCase{ClassName: class, Name: "run", Time: seconds(after), Out: cutShort + "evidence: " + Visible(run.Dir) + "\nreplay: " + Visible(run.Replay())}
 	st := run.Status()
 	whole.set(st, run.why(), "")
-	told := false // by the case of a guarantee
+	told := false // reported by the case of a guarantee
 	for _, v := range run.Judgement.Verdicts {
 		told = told || v.Counts() && statusOf(v.Outcome) == st
 	}
 	if told && st != StatusUnmeasured {
-		whole.Failure, whole.Error = nil, nil // once, where it belongs
+		whole.Failure, whole.Error = nil, nil // reported once, there
 	}
 	s.count(whole)
 	for _, v := range run.Judgement.Verdicts {
@@ -171,7 +171,7 @@ func (c *junitCase) set(st Status, why, body string) {
 	}
 }
 
-// skip a verdict that takes no part, saying what was seen all the same.
+// skip marks a verdict that takes no part, with what was seen.
 func (c *junitCase) skip(v guarantees.Verdict, run Status) {
 	reason := "not claimed for the faults that fired"
 	if run == StatusUnmeasured {
@@ -193,8 +193,7 @@ func (s *junitSuite) count(c junitCase) {
 	s.Cases = append(s.Cases, c)
 }
 
-// property is set once: the versions are the same for all runs of a suite, and
-// where they are not the first is followed by the other ones.
+// property sets a suite's property; differing values are joined.
 func (s *junitSuite) property(name, value string) {
 	p := junitProperty{Visible(name), Visible(value)}
 	if s.Properties == nil {
@@ -205,7 +204,7 @@ func (s *junitSuite) property(name, value string) {
 	}
 }
 
-// findingsText is the body of a failure, a paragraph for each finding.
+// findingsText is the body of a failure, a paragraph per finding.
 func findingsText(v guarantees.Verdict) string {
 	var b strings.Builder
 	for _, f := range v.Findings {

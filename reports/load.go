@@ -8,18 +8,17 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// Load judges the runs in these evidence folders, in this order. A saved
-// verdict is not read: it may be of other evidence, or of somebody's making. A
-// run that cannot be measured (its evidence is damaged, say) is shown as such,
-// with what is wrong; a folder that cannot be opened fails the whole, for a
-// report that silently lacks a run would be read as a better one.
+// Load judges the runs in these evidence directories, in order. Saved verdicts
+// are ignored: they may be stale or forged. A run that cannot be measured,
+// because its evidence is damaged for example, is shown as such; a directory
+// that cannot be opened is an error, since omitting a run would make the report
+// look better.
 //
-// A run that lies in two folders is one trial and is shown once, which
-// Report.Copies tells.
+// A run found in two directories counts once; the second is listed in
+// Report.Copies.
 func Load(dirs []string) (Report, error) { return LoadJudged(dirs, nil) }
 
-// LoadJudged is Load where some of the runs were judged from their evidence a
-// moment ago, by folder.
+// LoadJudged is Load with judgements just made of some of the directories.
 func LoadJudged(dirs []string, judged map[string]guarantees.Judgement) (Report, error) {
 	r := Report{Runs: make([]Run, 0, len(dirs))}
 	first := map[string]string{}
@@ -28,7 +27,7 @@ func LoadJudged(dirs []string, judged map[string]guarantees.Judgement) (Report, 
 		if err != nil {
 			return Report{}, fmt.Errorf("reports: load %s: %w", dir, err)
 		}
-		if !run.Judgement.Damaged { // who damages a copy has not made the run vanish
+		if !run.Judgement.Damaged { // damaging a copy must not hide the run
 			id := files.Identity()
 			if original, again := first[id]; again {
 				r.Copies = append(r.Copies, Copy{Dir: dir, Of: original})
@@ -51,7 +50,7 @@ func loadRun(dir string, judged map[string]guarantees.Judgement) (*evidence.Run,
 		s.Rows = nil
 		run.Snapshots = append(run.Snapshots, s)
 	}
-	if text, err := files.Script(); err == nil { // if not, the judgement says so
+	if text, err := files.Script(); err == nil { // the judgement reports an error
 		run.Script = string(text)
 	}
 	known := false
@@ -66,11 +65,11 @@ func loadRun(dir string, judged map[string]guarantees.Judgement) (*evidence.Run,
 	return files, run, nil
 }
 
-// maxFired is how many firings of faults are shown with their place.
+// maxFired bounds the fault firings that are shown.
 const maxFired = 64
 
-// fired picks the events at which faults struck, reading no further than the
-// last of them, or than can be read.
+// fired returns the events at which faults struck, as far as the file can be
+// read.
 func fired(h *evidence.History, faults []guarantees.FaultResult) []evidence.Event {
 	want := map[uint64]bool{}
 	for _, f := range faults {

@@ -7,16 +7,16 @@ import (
 	"strings"
 )
 
-// A CI job's summary is refused above 1 MiB, so all of it is bounded.
+// Bounds: a CI job summary above 1 MiB is rejected.
 const (
 	markdownRows     = 200
 	markdownDetails  = 25
 	markdownFindings = 5
-	markdownText     = 400 // cells of one sentence or identifier
+	markdownText     = 400 // cells per sentence or identifier
 )
 
-// WriteMarkdown is fit for a CI job's summary: the table first, then what did
-// not hold.
+// WriteMarkdown writes a summary for a CI job or pull request: the table first,
+// then what did not hold.
 func WriteMarkdown(w io.Writer, r Report) error {
 	var b bytes.Buffer
 	st := r.Status()
@@ -28,7 +28,7 @@ func WriteMarkdown(w io.Writer, r Report) error {
 	}
 	fmt.Fprintf(&b, ". Exit code %d.\n", r.Exit())
 	if d := r.defects(); d != "" {
-		fmt.Fprintf(&b, "\n> A seeded defect was switched on: %s. What is broken says nothing of the system without it.\n", mdCode(d))
+		fmt.Fprintf(&b, "\n> A seeded defect was switched on: %s. Violations say nothing about the system without it.\n", mdCode(d))
 	}
 	if r.Command != "" {
 		fmt.Fprintf(&b, "\n%s\n", mdCode(r.Command))
@@ -66,7 +66,7 @@ func markdownTable(b *bytes.Buffer, r Report) {
 	}
 }
 
-// markdownSummary says what stands behind the verdicts, and what has none.
+// markdownSummary lists what the verdicts rest on.
 func markdownSummary(b *bytes.Buffer, r Report) {
 	var items []string
 	add := func(all []string) {
@@ -163,12 +163,12 @@ func markdownFindingList(fs findings, note string) []string {
 	return items
 }
 
-// md is untrusted text as Markdown that shows just it: no link, no markup, no
-// mention of a person. An entity is never read as syntax, in a table or out.
+// md escapes untrusted text so that Markdown shows it literally: no link,
+// markup or mention. Entities are never parsed as syntax.
 func md(s string) string { return mdEntities.Replace(fit(Visible(s), markdownText)) }
 
-// mdCode is untrusted text set as code. An element, because a pipe inside
-// backticks still ends the cell of a table.
+// mdCode shows untrusted text as code. It uses an element because a pipe inside
+// backticks still ends a table cell.
 func mdCode(s string) string { return "<code>" + md(s) + "</code>" }
 
 var mdEntities = func() *strings.Replacer {

@@ -9,12 +9,12 @@ import (
 	"github.com/custodymq/custody/guarantees"
 )
 
-// noFault is the column of the runs in which nothing was broken.
+// noFault is the column of runs without faults.
 const noFault = "no fault"
 
-// Matrix sets claims against evidence: a row for each system, profile and
-// version; a column for each guarantee under each set of fault classes that
-// fired. link gives where a page of a run is; nil is nowhere.
+// Matrix compares claims with evidence: a row per system, profile and version;
+// a column per guarantee under each set of fault classes that fired. link
+// returns the address of a run's page; nil if there are none.
 func Matrix(r Report, link func(Run) string) Grid {
 	m := matrix{link: link, column: map[Column]int{}, row: map[string]int{}, seen: map[string]map[string]bool{}}
 	m.layOut(r)
@@ -40,8 +40,8 @@ type matrix struct {
 	seen   map[string]map[string]bool // guarantee → classes
 }
 
-// layOut finds the columns: the guarantees and fault classes of the lists, in
-// their order, as far as some run has shown them.
+// layOut determines the columns: guarantees and fault classes in list order, as
+// far as any run shows them.
 func (m *matrix) layOut(r Report) {
 	found := map[Column]bool{}
 	for _, run := range r.Runs {
@@ -60,7 +60,7 @@ func (m *matrix) layOut(r Report) {
 	for i, c := range evidence.Classes() {
 		class[string(c)] = i
 	}
-	order := func(name string) int { // combinations of classes come last
+	order := func(name string) int { // combinations last
 		if i, ok := class[name]; ok {
 			return i
 		}
@@ -97,14 +97,14 @@ func (m *matrix) add(run Run) {
 func versionsOf(run Run) string {
 	var all []string
 	for _, name := range sortedKeys(run.Manifest.Versions) {
-		if name != "go" && name != "custody" { // they are of the harness, not of what it measures
+		if name != "go" && name != "custody" { // versions of the harness
 			all = append(all, name+" "+run.Manifest.Versions[name])
 		}
 	}
 	return strings.Join(all, ", ")
 }
 
-// shown is what one run says for one column.
+// shown is one run's contribution to one column.
 type shown struct {
 	column Column
 	state  State
@@ -133,10 +133,10 @@ func cellsOf(run Run) []shown {
 	return all
 }
 
-// stateOf a verdict. One that is neither held nor violated, and not claimed,
-// says nothing.
+// stateOf a verdict. An unclaimed one that is neither held nor violated has
+// none.
 func stateOf(v guarantees.Verdict) State {
-	claimed := v.Counts() // it takes part in the outcome
+	claimed := v.Counts() // takes part in the outcome
 	switch {
 	case v.Outcome == guarantees.Violated && claimed:
 		return CellViolated
@@ -152,8 +152,8 @@ func stateOf(v guarantees.Verdict) State {
 	return ""
 }
 
-// unconfirmed is what a verdict says of messages that nobody took
-// responsibility for, such as the loss of one that was sent and forgotten.
+// unconfirmed describes a verdict about messages that nobody accepted, such as
+// the loss of a fire-and-forget publish.
 func unconfirmed(v guarantees.Verdict) string {
 	for _, f := range v.Findings {
 		if f.Unconfirmed {
@@ -163,8 +163,8 @@ func unconfirmed(v guarantees.Verdict) string {
 	return ""
 }
 
-// everyExpected gives one state to all that a run was to exercise, under the
-// faults that it was to bring about.
+// everyExpected assigns one state to all guarantees that a run expected, under
+// its intended faults.
 func everyExpected(run Run, s State, why string) []shown {
 	var classes []evidence.Class
 	for _, f := range run.Manifest.Faults {
@@ -205,10 +205,11 @@ func classesName(classes []evidence.Class) string {
 // SweepCell is one run of a sweep, or why there is none.
 type SweepCell struct {
 	Row, Column string
-	Run         *Run // nil: the two have nothing to do with each other
+	Run         *Run // nil: not applicable
 }
 
-// SweepGrid renders a sweep: rows and columns in the order of the cells.
+// SweepGrid makes the grid of a sweep: rows and columns in the order of the
+// cells.
 func SweepGrid(title, command string, cells []SweepCell, link func(Run) string) Grid {
 	g := Grid{Title: title, Command: command, Corner: "Hand-over", Lead: "Every hand-over of a message, struck by every fault that applies, one run each."}
 	rows, columns := map[string]int{}, map[string]int{}
@@ -255,7 +256,7 @@ func stateOfRun(r Run) State {
 	return CellInconclusive
 }
 
-// String is the cell in words.
+// String describes the cell in words.
 func (c Cell) String() string {
 	words := c.State.words()
 	switch {

@@ -1,11 +1,12 @@
-// Package reports renders finished runs for the people and programs that must
-// act on them: a terminal, a CI system, a dashboard, an auditor.
+// Package reports renders finished runs for people and programs: a terminal, a
+// CI system, a dashboard, an auditor. Load judges evidence directories into a
+// Report, which any of Formats then writes; Matrix summarizes many runs as a
+// Grid, and Compare finds what changed between two reports.
 //
-// Every rendering is a function of one Report value and of nothing else: no
-// clock, no network, no evidence file is opened while writing, so the same
-// evidence gives the same bytes. Text that comes from evidence is untrusted
-// (a broker's error message, an ID, a log line): each format escapes it, and
-// Visible makes control characters harmless and visible first.
+// A rendering depends on its Report value only, not on a clock, network or
+// file, so the same evidence gives the same bytes. Text from evidence (a
+// broker's error message, an ID, a log line) is untrusted: Visible makes
+// control characters visible and harmless, and each format escapes the result.
 package reports
 
 import (
@@ -18,29 +19,29 @@ import (
 	"github.com/custodymq/custody/guarantees"
 )
 
-// Report is what is rendered: finished runs with their judgements, in the order
-// in which they are to be shown. The zero value is an empty report.
+// Report is what is rendered: finished and judged runs, in display order. The
+// zero value is an empty report.
 type Report struct {
-	Title   string // a heading; empty is "Custody report"
-	Command string // the command line that made the runs, as typed; may be empty
-	Custody string // the version that renders it
+	Title   string // heading; empty: "Custody report"
+	Command string // command line that made the runs; may be empty
+	Custody string // version of the renderer
 	Runs    []Run
-	Copies  []Copy    // folders that hold a run of Runs again; they are not counted
-	Failed  []Failure // runs that have left no evidence
+	Copies  []Copy    // further directories of runs in Runs; not counted
+	Failed  []Failure // runs without evidence
 }
 
-// Copy is a second folder of one run.
+// Copy is a second directory of one run.
 type Copy struct {
 	Dir string
-	Of  string // the folder that is counted
+	Of  string // directory that counts
 }
 
-// String is one sentence.
+// String returns one sentence.
 func (c Copy) String() string {
 	return Visible(fmt.Sprintf("%s is the same run as %s, and is counted once", c.Dir, c.Of))
 }
 
-// Damaged are the runs whose evidence is not whole, each in a sentence.
+// Damaged returns a sentence for each run with damaged evidence.
 func (r Report) Damaged() []string {
 	var all []string
 	for _, run := range r.Runs {
@@ -51,8 +52,8 @@ func (r Report) Damaged() []string {
 	return all
 }
 
-// Failure is a run that was begun and of which nothing can be shown: it could
-// not be measured, and a report that is silent about it would read as a better one.
+// Failure is a run without evidence. It was not measured; omitting it would
+// make the report look better.
 type Failure struct {
 	Name string `json:"name"`
 	Why  string `json:"why"`
@@ -60,23 +61,23 @@ type Failure struct {
 
 // Run is one finished run.
 type Run struct {
-	Dir       string // its evidence folder, as the reader should type it
+	Dir       string // evidence directory, as the reader should type it
 	Manifest  evidence.Manifest
 	Judgement guarantees.Judgement
-	Script    string // as printed; empty where the evidence has none
+	Script    string // as printed; may be empty
 
 	Fired     []evidence.Event    // the FaultFired events that Judgement.Faults names, in order
-	Snapshots []evidence.Snapshot // heads only: Rows is nil
-	Truncated bool                // the event file ends in the middle of a record
+	Snapshots []evidence.Snapshot // without Rows
+	Truncated bool                // the event file ends within a record
 }
 
 // Format is one rendering.
 type Format struct {
-	Name  string // as on the command line
+	Name  string // on the command line
 	Write func(w io.Writer, r Report) error
 }
 
-// Formats is the list of renderings. Adding one is a file and a line here.
+// Formats lists the renderings. Adding one takes a file and a line here.
 func Formats() []Format {
 	return []Format{
 		{"terminal", WriteTerminal},
@@ -87,8 +88,8 @@ func Formats() []Format {
 	}
 }
 
-// Status of the run: its outcome, or StatusUnmeasured where the harness or the
-// machine failed. A violation that was proven stands all the same.
+// Status of the run: its outcome, or StatusUnmeasured if the harness or machine
+// failed. A proven violation stands regardless.
 func (r Run) Status() Status {
 	if r.Judgement.Error != "" && r.Judgement.Outcome != guarantees.Violated {
 		return StatusUnmeasured
@@ -96,14 +97,14 @@ func (r Run) Status() Status {
 	return statusOf(r.Judgement.Outcome)
 }
 
-// Replay is the command that runs it again, ready to paste into a shell.
+// Replay is the shell command that runs it again.
 func (r Run) Replay() string { return "custody replay " + shellQuote(r.Dir) }
 
-// target is "system:profile", what a claim is made for.
+// target is "system:profile", to which claims apply.
 func (r Run) target() string { return r.Judgement.System + ":" + r.Judgement.Profile }
 
-// subject is what was measured: the target, or one into which a defect was
-// seeded, of which the system is innocent.
+// subject is the target, or the target with a seeded defect: not the system
+// itself.
 func (r Run) subject() string {
 	if r.Manifest.Defect == "" {
 		return r.target()
@@ -111,7 +112,7 @@ func (r Run) subject() string {
 	return r.target() + " with the seeded defect " + r.Manifest.Defect
 }
 
-// made says by which versions the run was made and judged.
+// made lists the versions that made and judged the run.
 func (r Run) made() string {
 	var words []string
 	for _, name := range sortedKeys(r.Manifest.Versions) {
@@ -123,10 +124,10 @@ func (r Run) made() string {
 	return strings.Join(words, ", ")
 }
 
-// expected reports whether the run was to put the guarantee to the test.
+// expected reports whether the run was to test the guarantee.
 func (r Run) expected(guarantee string) bool { return slices.Contains(r.Manifest.Expect, guarantee) }
 
-// why says in a sentence what the outcome rests on.
+// why says in one sentence what the outcome rests on.
 func (r Run) why() string {
 	j := r.Judgement
 	for _, s := range []string{j.Error, j.Why, r.Manifest.Inapplicable} {
@@ -137,7 +138,7 @@ func (r Run) why() string {
 	return ""
 }
 
-// Counts is how many runs have each status.
+// Counts counts the runs by status.
 func (r Report) Counts() map[Status]int {
 	n := map[Status]int{}
 	for _, run := range r.Runs {
@@ -149,10 +150,10 @@ func (r Report) Counts() map[Status]int {
 	return n
 }
 
-// total is how many runs there were, with those that left no evidence.
+// total counts the runs, including those without evidence.
 func (r Report) total() int { return len(r.Runs) + len(r.Failed) }
 
-// defects that were seeded, each once: what is broken then says nothing of the
+// defects lists the seeded defects: violations then say nothing about the
 // system.
 func (r Report) defects() string {
 	names := newDistinct()
@@ -164,15 +165,15 @@ func (r Report) defects() string {
 	return names.String()
 }
 
-// Status of the report as a whole, which its exit code stands for. Where nothing
-// was judged nothing was proven, which is inconclusive.
+// Status of the report as a whole, which determines its exit code. If nothing
+// was judged it is inconclusive.
 func (r Report) Status() Status {
 	return map[int]Status{guarantees.ExitViolated: StatusViolated, guarantees.ExitUnmeasured: StatusUnmeasured,
 		guarantees.ExitInconclusive: StatusInconclusive, guarantees.ExitHeld: StatusHeld}[r.Exit()]
 }
 
-// Exit is the exit code of the report as a whole: that of its runs together, in
-// the order of guarantees.CombineExits.
+// Exit is the exit code of the whole report: its runs' codes combined by
+// guarantees.CombineExits.
 func (r Report) Exit() int {
 	var codes []int
 	for _, run := range r.Runs {
@@ -191,7 +192,7 @@ func (r Report) title() string {
 	return r.Title
 }
 
-// headline says in one sentence how it went.
+// headline summarizes the report in one sentence.
 func (r Report) headline() string {
 	n, all := r.Counts(), r.total()
 	switch r.Status() {
@@ -211,9 +212,8 @@ func (r Report) headline() string {
 	return "Nothing broke, but " + lowerFirst(fraction(n[StatusInconclusive], all)) + " proved nothing"
 }
 
-// identity distinguishes the runs of one scenario on one profile: they are
-// counted in the order of the report, so that names stay the same from one
-// report to the next where run IDs do not.
+// identity distinguishes runs of one scenario on one profile by their position,
+// because run IDs differ from report to report.
 type identity struct {
 	System, Profile, Scenario string
 	Nth                       int // from 1
@@ -230,7 +230,7 @@ func (r Report) identities() []identity {
 	return ids
 }
 
-// seenOnly are the anomalies that break no claim covering the run.
+// seenOnly returns the anomalies that break no covered claim.
 func seenOnly(j guarantees.Judgement) []guarantees.Finding {
 	type key struct{ g, k, b, p, s, t string }
 	of := func(f guarantees.Finding) key {
@@ -249,8 +249,8 @@ func seenOnly(j guarantees.Judgement) []guarantees.Finding {
 	return rest
 }
 
-// carriers are the layers that carried the run's held verdicts, each once. One
-// redelivery may carry two guarantees: the highest count is the layer's own.
+// carriers are the layers that carried the run's held verdicts. One redelivery
+// may carry two guarantees, so each layer has its highest count.
 func carriers(j guarantees.Judgement) []guarantees.Layer {
 	var all []guarantees.Layer
 	at := map[[2]string]int{}
@@ -269,7 +269,7 @@ func carriers(j guarantees.Judgement) []guarantees.Layer {
 			all[i].Count = max(all[i].Count, l.Count)
 		}
 	}
-	// A layer that did one thing was exercised, whatever else it might have done.
+	// A layer that did anything was exercised.
 	worked := map[string]bool{}
 	for _, l := range all {
 		worked[l.Name] = worked[l.Name] || l.Count > 0
@@ -277,8 +277,8 @@ func carriers(j guarantees.Judgement) []guarantees.Layer {
 	return slices.DeleteFunc(all, func(l guarantees.Layer) bool { return l.Count == 0 && worked[l.Name] })
 }
 
-// worstFirst gives the indices of at most n runs, those with the most to say
-// first chosen, in the order of the report.
+// worstFirst returns the indices of at most n runs, chosen worst first, in
+// report order.
 func worstFirst(runs []Run, n int) []int {
 	var keep []int
 	for _, s := range Statuses() {

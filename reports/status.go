@@ -4,8 +4,8 @@ import (
 	"github.com/custodymq/custody/guarantees"
 )
 
-// Status is a judged outcome, or what stands in its place: the words that every
-// format shows, and that JSON and comparisons carry.
+// Status is an outcome, or what replaces it, as shown by every format and
+// carried by JSON and comparisons.
 type Status string
 
 const (
@@ -15,16 +15,15 @@ const (
 	StatusHeld          Status = "held"
 	StatusNotClaimed    Status = "not-claimed"
 	StatusNotApplicable Status = "not-applicable"
-	StatusAbsent        Status = "absent" // of a comparison only: one side has no such run or verdict
+	StatusAbsent        Status = "absent" // in comparisons: one side has no such run or verdict
 )
 
-// Statuses is the list of them, those that ask most of the reader first.
+// Statuses lists them, the most urgent first.
 func Statuses() []Status {
 	return []Status{StatusViolated, StatusUnmeasured, StatusInconclusive, StatusHeld, StatusNotClaimed, StatusNotApplicable}
 }
 
-// statuses says how each is shown. Mark is never the only difference to a
-// reader who sees no colour: the words or the shape differ too.
+// statuses defines how each is shown. Colour is never the only difference.
 var statuses = map[Status]struct {
 	mark, words string
 	exit        int
@@ -50,7 +49,7 @@ var ofOutcome = map[guarantees.Outcome]Status{
 	guarantees.NotClaimed:    StatusNotClaimed,
 }
 
-// statusOf an outcome. One that this version does not know proves nothing.
+// statusOf an outcome. An unknown one proves nothing.
 func statusOf(o guarantees.Outcome) Status {
 	if s, ok := ofOutcome[o]; ok {
 		return s

@@ -16,22 +16,22 @@ import (
 )
 
 const (
-	terminalRows     = 200 // of the table
+	terminalRows     = 200 // in the table
 	terminalDetails  = 40  // runs shown with their findings
-	terminalFindings = 10  // kinds of findings a run
+	terminalFindings = 10  // kinds of findings per run
 	terminalTrials   = 10
 	terminalNotes    = 12
 )
 
-// The width of a line, in cells: that of the terminal within these bounds, and
-// the usual one where there is none.
+// Line width in cells: the terminal's within bounds, or usualWidth without a
+// terminal.
 const (
 	narrowest  = 40
 	usualWidth = 100
 	widest     = 120
 )
 
-// Width that a line printed to w may have, in cells.
+// Width is the maximum width of a line printed to w, in cells.
 func Width(w io.Writer) int {
 	f, ok := w.(*os.File)
 	if !ok {
@@ -44,19 +44,19 @@ func Width(w io.Writer) int {
 	return min(max(cells, narrowest), widest)
 }
 
-// WriteTerminal is the summary that people read where they ran it. No line is
-// wider than the terminal, or 100 cells where there is none, but one that holds
-// a command to copy.
+// WriteTerminal writes a summary for people. Lines fit the terminal, or 100
+// cells without one, except commands to copy.
 func WriteTerminal(w io.Writer, r Report) error {
 	t := terminal{paint: onTerminal(w), columns: columnsFor(Width(w))}
 	return t.write(w, r)
 }
 
-// columns of the table, in cells; the gap between two is two.
+// columnsOf are the table's column widths in cells; columns are two cells
+// apart.
 type columnsOf struct {
-	width                               int // of the whole line
+	width                               int // of a line
 	scenario, outcome, guarantees, time int
-	stacked                             bool // too narrow for a table: what it says of a run stands below its name
+	stacked                             bool // too narrow for a table: details stand below a run's name
 }
 
 func columnsFor(width int) columnsOf {
@@ -82,7 +82,7 @@ func (t *terminal) write(w io.Writer, r Report) error {
 	return err
 }
 
-// onTerminal reports whether colour would be seen, and is wanted.
+// onTerminal reports whether colour is supported and wanted.
 func onTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	return ok && isatty.IsTerminal(f.Fd()) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
@@ -146,18 +146,18 @@ func (t *terminal) row(run Run) {
 	c, st := t.columns, run.Status()
 	lines := pack(tallies(run.Judgement), ", ", c.guarantees)
 	if len(run.Judgement.Verdicts) == 0 {
-		lines = wrap(Visible(run.why()), c.guarantees)
+		lines = Wrap(Visible(run.why()), c.guarantees)
 	}
 	var layers []string
 	for _, l := range carriers(run.Judgement) {
-		if l.Count > 0 { // one that was not exercised is told in the run's own report
+		if l.Count > 0 { // the run's own report lists those not exercised
 			layers = append(layers, Visible(layer(l)))
 		}
 	}
 	if len(layers) > 0 {
 		lines = append(lines, pack(layers, ", ", c.guarantees)...)
 	}
-	const most = 4 // a scenario name or an error can be long; the findings tell the rest
+	const most = 4 // names and errors can be long; the findings have the rest
 	if len(lines) > most {
 		lines = append(lines[:most-1], fit(lines[most-1]+" …", c.guarantees))
 	}
@@ -255,7 +255,7 @@ func (t *terminal) findings(heading string, fs findings) {
 	}
 }
 
-// failed tells of the runs that have left nothing else to tell of.
+// failed lists the runs without evidence.
 func (t *terminal) failed(r Report) {
 	for _, f := range r.Failed {
 		t.line("")
@@ -299,15 +299,15 @@ func (t *terminal) totals(r Report) {
 		t.text("", p)
 	}
 	if d := r.defects(); d != "" {
-		t.text("", "a seeded defect was switched on: "+d+"; what is broken says nothing of the system without it")
+		t.text("", "a seeded defect was switched on: "+d+"; violations say nothing about the system without it")
 	}
 	for _, l := range pack([]string{summary, exit}, " · ", t.columns.width) {
 		t.line("%s", t.status(st, l))
 	}
 }
 
-// seenIn counts, for each guarantee that nobody promised and no script expected,
-// the runs that have shown it broken.
+// seenIn counts, for each guarantee neither claimed nor expected, the runs that
+// broke it.
 func seenIn(r Report) []string {
 	runs := map[string]int{}
 	for _, run := range r.Runs {
@@ -326,8 +326,8 @@ func seenIn(r Report) []string {
 	return all
 }
 
-// text writes untrusted words wrapped, the first line after lead, the others
-// under it.
+// text writes untrusted text wrapped, the first line after lead and the others
+// aligned with it.
 func (t *terminal) text(lead, s string) {
 	if s == "" {
 		return
@@ -335,16 +335,16 @@ func (t *terminal) text(lead, s string) {
 	t.wrapped(lead, func(s string) string { return s }, Visible(s))
 }
 
-// wrapped writes text that is safe to show, in a style, as text does.
+// wrapped is text for safe text, in a style.
 func (t *terminal) wrapped(lead string, style func(string) string, s string) {
 	margin := strings.Repeat(" ", runewidth.StringWidth(lead))
-	for _, l := range wrap(s, t.columns.width-len(margin)) {
+	for _, l := range Wrap(s, t.columns.width-len(margin)) {
 		t.line("%s%s", lead, style(l))
 		lead = margin
 	}
 }
 
-// identifiers of a finding, each with what it is.
+// identifiers lists a finding's IDs with their kinds.
 func identifiers(f guarantees.Finding) []string {
 	var words []string
 	for _, p := range [...][2]string{
@@ -360,23 +360,20 @@ func identifiers(f guarantees.Finding) []string {
 	return words
 }
 
-// fit cuts s to width cells.
+// fit truncates s to width cells.
 func fit(s string, width int) string { return runewidth.Truncate(s, width, "…") }
 
-// cell is s in exactly width cells.
+// cell pads or truncates s to width cells.
 func cell(s string, width int) string { return runewidth.FillRight(fit(s, width), width) }
 
-// right is cell, to the right.
+// right is cell, right-aligned.
 func right(s string, width int) string { return runewidth.FillLeft(fit(s, width), width) }
 
-// Wrap breaks s at blanks into lines of at most so many cells.
-func Wrap(s string, width int) []string { return wrap(s, width) }
+// Wrap breaks s at blanks into lines of at most width cells.
+func Wrap(s string, width int) []string { return pack(strings.Fields(s), " ", width) }
 
-// wrap breaks s at blanks.
-func wrap(s string, width int) []string { return pack(strings.Fields(s), " ", width) }
-
-// pack puts phrases on lines, with sep between them, and breaks those that are
-// wider than a line at blanks, a word that is wider anywhere. It gives at least
+// pack fills lines with phrases separated by sep. It breaks phrases wider than
+// a line at blanks, and words wider than a line anywhere. It returns at least
 // one line.
 func pack(phrases []string, sep string, width int) []string {
 	var lines []string
@@ -403,7 +400,7 @@ func pack(phrases []string, sep string, width int) []string {
 	return append(lines, line)
 }
 
-// broken gives the lines of a phrase that is wider than one.
+// broken breaks a phrase that is wider than a line.
 func broken(phrase string, width int) []string {
 	switch words := strings.Fields(phrase); {
 	case runewidth.StringWidth(phrase) <= width:

@@ -13,15 +13,14 @@ import (
 	"github.com/custodymq/custody/guarantees"
 )
 
-// maxText is the longest piece of evidence shown as text, in runes. JSON has
-// all of it.
+// maxText bounds a piece of evidence shown as text, in runes. JSON has all of
+// it.
 const maxText = 2000
 
-// Visible makes untrusted text safe to show: control characters (a terminal
-// would obey them), direction overrides and invisible characters (a reader would
-// be deceived by them) become escapes; invalid UTF-8 becomes U+FFFD; what is
-// longer than any text we write ourselves is cut. Newlines are kept only by
-// visibleLines.
+// Visible makes untrusted text safe to show. Control characters, which a
+// terminal would obey, and direction overrides and invisible characters, which
+// deceive a reader, become escapes; invalid UTF-8 becomes U+FFFD; text over the
+// length limit is cut. Newlines are kept by visibleLines only.
 func Visible(s string) string {
 	var b strings.Builder
 	n := 0
@@ -42,7 +41,7 @@ func Visible(s string) string {
 	return b.String()
 }
 
-// visibleLines is Visible line by line, of at most limit lines.
+// visibleLines is Visible for each of at most limit lines.
 func visibleLines(s string, limit int) []string {
 	lines := strings.Split(strings.TrimRight(s, "\n"), "\n")
 	left := len(lines) - limit
@@ -58,7 +57,7 @@ func visibleLines(s string, limit int) []string {
 	return lines
 }
 
-// shellQuote makes s one word of a POSIX shell.
+// shellQuote quotes s as one word of a POSIX shell.
 func shellQuote(s string) string {
 	plain := func(r rune) bool {
 		return r < 0x80 && (unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune("/._-:+=@,", r))
@@ -69,7 +68,7 @@ func shellQuote(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
-// ShellLine is words as one line for a POSIX shell.
+// ShellLine quotes words as one line for a POSIX shell.
 func ShellLine(words []string) string {
 	quoted := make([]string, len(words))
 	for i, w := range words {
@@ -78,7 +77,7 @@ func ShellLine(words []string) string {
 	return strings.Join(quoted, " ")
 }
 
-// human is a duration to three figures.
+// human formats a duration to three figures.
 func human(d time.Duration) string {
 	f := float64(d)
 	switch {
@@ -100,7 +99,7 @@ func human(d time.Duration) string {
 	return fmt.Sprintf("%d h %02d min", d/time.Hour, d%time.Hour/time.Minute)
 }
 
-// figures prints three significant ones, and whole numbers whole.
+// figures formats three significant figures, or an integer.
 func figures(f float64) string {
 	if f >= 100 || f <= -100 || f == float64(int64(f)) {
 		return strconv.FormatFloat(f, 'f', 0, 64)
@@ -108,7 +107,7 @@ func figures(f float64) string {
 	return strconv.FormatFloat(f, 'g', 3, 64)
 }
 
-// units of time that a measure may come in.
+// units of time in measures.
 var units = map[string]time.Duration{
 	"ns": 1, "µs": time.Microsecond, "us": time.Microsecond, "ms": time.Millisecond, "s": time.Second,
 }
@@ -127,10 +126,10 @@ func layer(l guarantees.Layer) string {
 	return fmt.Sprintf("%s %s %d", l.Name, l.Did, l.Count)
 }
 
-// condition is one, without the keyword that begins its line of script.
+// condition formats a condition without its script keyword.
 func condition(c guarantees.ConditionResult) string { return strings.TrimPrefix(c.Line, "reached ") }
 
-// took is how long the run lasted; empty where it did not run, or never ended.
+// took is the duration of the run; empty if it did not run or end.
 func took(run Run) string {
 	if run.Manifest.End == nil || run.Manifest.End.After == 0 {
 		return ""
@@ -138,7 +137,7 @@ func took(run Run) string {
 	return human(run.Manifest.End.After)
 }
 
-// events prints at most eight numbers, "events 3, 4 and 12".
+// events formats at most eight numbers: "events 3, 4 and 12".
 func events(seqs []uint64) string {
 	const most = 8
 	if len(seqs) == 0 {
@@ -158,7 +157,8 @@ func events(seqs []uint64) string {
 	return "events " + strings.Join(words[:last], ", ") + " and " + words[last]
 }
 
-// tally is "5 held, 3 not claimed (2 held, 1 seen broken)" of a run's verdicts.
+// tally summarizes a run's verdicts: "5 held, 3 not claimed (2 held, 1 seen
+// broken)".
 func tally(j guarantees.Judgement) string { return strings.Join(tallies(j), ", ") }
 
 func tallies(j guarantees.Judgement) []string {
@@ -187,12 +187,12 @@ func tallies(j guarantees.Judgement) []string {
 	return all
 }
 
-// unclaimedWords say what was seen of a guarantee that nobody promised.
+// unclaimedWords describe outcomes of unclaimed guarantees.
 var unclaimedWords = map[guarantees.Outcome]string{
 	guarantees.Held: "held", guarantees.Violated: "seen broken", guarantees.Inconclusive: "undecided",
 }
 
-// counts is "5 held, 1 violated", zeros left out.
+// counts formats non-zero counts: "5 held, 1 violated".
 func counts(n map[Status]int) string { return strings.Join(countsOf(n), ", ") }
 
 func countsOf(n map[Status]int) []string {
@@ -212,7 +212,8 @@ func plural(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// fraction is "1 of 9 runs", "Both runs", "All 3 runs" or "The run".
+// fraction formats a count of runs: "1 of 9 runs", "Both runs", "All 3 runs" or
+// "The run".
 func fraction(n, all int) string {
 	switch {
 	case n < all:

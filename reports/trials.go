@@ -12,32 +12,31 @@ import (
 	"github.com/custodymq/custody/guarantees"
 )
 
-// Trials are the runs of one scenario on one profile that have put one
-// guarantee to the test. A run is one trial, however many messages it carried:
-// those share its servers, its faults and its luck, and are not independent.
+// Trials are the runs of one scenario on one profile that tested one guarantee.
+// A run is a single trial, however many messages it carried: those share
+// servers, faults and luck and are not independent.
 type Trials struct {
-	Target    string  `json:"target"` // system:profile, and the seeded defect if there was one
+	Target    string  `json:"target"` // system:profile, with the seeded defect if any
 	Scenario  string  `json:"scenario"`
 	Guarantee string  `json:"guarantee"`
-	Claimed   bool    `json:"claimed"`            // …for the faults that fired, in every run
-	Expected  bool    `json:"expected,omitempty"` // some run was to put it to the test
+	Claimed   bool    `json:"claimed"`            // under the faults that fired, in every run
+	Expected  bool    `json:"expected,omitempty"` // some run was to test it
 	Runs      int     `json:"runs"`
 	Broken    int     `json:"broken"`           // runs in which it was violated
-	Seeded    bool    `json:"seeded,omitempty"` // a defect was switched on: its rate says nothing of the system
-	RateFrom  float64 `json:"rateFrom"`         // the rate of failure lies between these, with 95 % confidence
+	Seeded    bool    `json:"seeded,omitempty"` // with a seeded defect, whose rate says nothing about the system
+	RateFrom  float64 `json:"rateFrom"`         // bounds of the failure rate at 95 % confidence
 	RateTo    float64 `json:"rateTo"`           //
-	CleanRuns int     `json:"cleanRuns"`        // this many without a failure before "fixed" may be said; 0 where none was seen
+	CleanRuns int     `json:"cleanRuns"`        // clean runs needed before calling it fixed; 0 if none failed
 }
 
-// confidence of every statement about a rate of failure, in words and as the
-// chance of being wrong.
+// confidence of all failure rates, in words and as the probability of error.
 const (
 	confidence = "95 %"
 	wrong      = 0.05
 )
 
-// Excluded is the rate of failure that n trials without one exclude, with 95 %
-// confidence: a higher one would have shown itself. It is less than 3/n.
+// Excluded is the failure rate that n clean trials exclude with 95 %
+// confidence. It is less than 3/n.
 func Excluded(n int) float64 {
 	if n < 1 {
 		return 1
@@ -45,9 +44,9 @@ func Excluded(n int) float64 {
 	return 1 - math.Pow(wrong, 1/float64(n))
 }
 
-// Rates gives the bounds of the rate of failure after n trials with so many
-// failures, with 95 % confidence: the exact interval of Clopper and Pearson, or
-// where there was no failure what that excludes.
+// Rates returns the bounds of the failure rate after n trials with 95 %
+// confidence: the exact Clopper-Pearson interval, or 0 to Excluded(n) without
+// failures.
 func Rates(failures, n int) (from, to float64) {
 	k, all := float64(failures), float64(n)
 	switch {
@@ -63,9 +62,9 @@ func Rates(failures, n int) (from, to float64) {
 	return from, to
 }
 
-// CleanRuns is how many trials without a failure are needed before a failure
-// that was seen so often may be called fixed: at the lowest rate that the trials
-// allow, so many clean ones have a chance of less than 5 %.
+// CleanRuns is the number of clean trials needed before a failure seen so often
+// may be called fixed: even at the lower bound of its rate, so many clean ones
+// have a probability below 5 %.
 func CleanRuns(failures, n int) int {
 	from, _ := Rates(failures, n)
 	if failures == 0 || from <= 0 {
@@ -74,8 +73,8 @@ func CleanRuns(failures, n int) int {
 	return int(math.Floor(math.Log(wrong)/math.Log1p(-from))) + 1
 }
 
-// trials of the report, those that were broken first, then in the order of its
-// runs. A run that is there twice, such as a folder and its copy, counts once.
+// trials of the report, broken ones first, then in the order of its runs.
+// Copies of a run count once.
 func (r Report) trials() []Trials {
 	type key struct{ target, scenario, guarantee string }
 	type same struct {
@@ -85,7 +84,7 @@ func (r Report) trials() []Trials {
 		after   time.Duration
 	}
 	at, counted := map[key]int{}, map[same]bool{}
-	measured := map[key]int{} // runs of a scenario, by an empty guarantee
+	measured := map[key]int{} // runs per scenario, under an empty guarantee
 	expected := map[key]bool{}
 	var all []Trials
 	for _, run := range r.Runs {
@@ -126,7 +125,7 @@ func (r Report) trials() []Trials {
 	for i := range all {
 		t := &all[i]
 		k := key{t.Target, t.Scenario, t.Guarantee}
-		if t.Expected = expected[k]; !t.Expected { // it is told of only where it was violated
+		if t.Expected = expected[k]; !t.Expected { // reported only if violated
 			k.guarantee = ""
 			t.Runs = measured[k]
 		}
@@ -148,17 +147,16 @@ func (t Trials) String() string {
 		what, t.Broken, plural(t.Runs, "run"), percentOf(t.RateFrom), percentOf(t.RateTo), plural(t.CleanRuns, "clean run"))
 }
 
-// rare are the trials that have shown a claim broken, or more than once put to
-// the test what nobody claims: how often it broke, and what it takes to say that
-// it does so no more.
+// rare returns the trials with failures, of claims and of expected guarantees
+// that were tested more than once.
 func rare(all []Trials) []Trials {
 	return slices.DeleteFunc(slices.Clone(all), func(t Trials) bool {
 		return t.Broken == 0 || t.Seeded || !t.Claimed && (!t.Expected || t.Runs < 2)
 	})
 }
 
-// proofs say what stands behind the held verdicts, a sentence for each number of
-// runs: how many verdicts rest on it, and what rate of failure it excludes.
+// proofs are sentences, one per number of runs: how many held verdicts rest on
+// it, and the failure rate that it excludes.
 func proofs(all []Trials) []string {
 	held := map[int]int{}
 	for _, t := range all {
@@ -183,7 +181,7 @@ func proofs(all []Trials) []string {
 	return lines
 }
 
-// prove says below a grid what its runs prove together.
+// prove adds to a grid what its runs prove together.
 func (g *Grid) prove(r Report) {
 	all := r.trials()
 	for _, t := range rare(all) {
@@ -192,7 +190,7 @@ func (g *Grid) prove(r Report) {
 	g.Proofs = append(proofs(all), g.Proofs...)
 }
 
-// percentOf a rate, to two figures that never say less than there is.
+// percentOf formats a rate to two figures.
 func percentOf(rate float64) string {
 	p := rate * 100
 	if p >= 99.95 {

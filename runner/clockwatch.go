@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/custodymq/custody/evidence"
 )
 
 const (
@@ -15,7 +17,8 @@ const (
 
 // watchClock fails the run when time cannot be trusted: the wall clock jumped,
 // so expiry is meaningless, or the harness stalled, so a late event may have
-// been on time.
+// been on time. A shorter stall is recorded: the system may have stalled too,
+// and is not blamed for it.
 func (r *run) watchClock(ctx context.Context) {
 	tick := time.NewTicker(clockInterval)
 	defer tick.Stop()
@@ -31,6 +34,10 @@ func (r *run) watchClock(ctx context.Context) {
 		if still := now - last; still > r.maxStall() {
 			r.fail(fmt.Errorf("the harness stood still for %v: a late event may have been on time; give it more CPU, or a larger scale", still.Round(time.Millisecond)))
 			return
+		}
+		if now-last > r.noticeableStall() {
+			r.rec.Record(evidence.Event{Kind: evidence.ProcessPaused, Actor: "harness"})
+			r.rec.Record(evidence.Event{Kind: evidence.ProcessContinued, Actor: "harness"})
 		}
 		last = now
 		if off := r.clockOffset(wall, began); off.Abs() > jumpTolerance {
@@ -62,6 +69,16 @@ func (r *run) maxStall() time.Duration {
 		return bound
 	}
 	return scaled(time.Second, r.o.Scale)
+}
+
+// noticeableStall is the shortest stall of the harness that is recorded: what
+// the machine takes from one process, it takes from a request several times, in
+// client, link, system and store.
+func (r *run) noticeableStall() time.Duration {
+	if bound := r.desc.Profile.Limits.AnswerBound; bound > 0 {
+		return bound / 4
+	}
+	return r.maxStall() / 4
 }
 
 // checkLinkLag fails if a link delayed a frame without a fault.

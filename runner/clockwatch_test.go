@@ -65,3 +65,44 @@ func TestClockThatJumpsEndsTheRun(t *testing.T) {
 		}
 	}
 }
+
+// A standstill that is too short to end the run is put on record.
+func TestStandstillIsRecorded(t *testing.T) {
+	s, err := script.Parse("", "scenario still\nproducer p1 to orders\nawait connected p1 at least 2 times within 30s\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	began, dir := time.Now(), filepath.Join(t.TempDir(), "run")
+	var reads atomic.Int32
+	now := func() time.Duration {
+		if reads.Add(1) < 20 {
+			return time.Since(began)
+		}
+		return time.Since(began) + 400*time.Millisecond
+	}
+	rt := &jumping{Real: tasks.NewReal(now), by: 3 * time.Hour} // which ends it
+	rt.reads.Store(-100)
+	if err := runIn(t.Context(), Options{System: idle{}, Scenario: s, Dir: dir}, rt, nil); err == nil {
+		t.Fatal("the run did not end as its clock jumped")
+	}
+	kept, err := evidence.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := kept.History()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stood := 0
+	for e, err := range h.Events {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.Kind == evidence.ProcessPaused && e.Actor == "harness" {
+			stood++
+		}
+	}
+	if stood != 1 {
+		t.Errorf("%d standstills are on record, and there was one", stood)
+	}
+}

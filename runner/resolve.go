@@ -45,6 +45,7 @@ const (
 type resolver struct {
 	s           script.Scenario
 	actors      map[string]string // name → kind
+	children    map[string]bool   // consumers with a process of their own
 	labels      map[string]bool   // faults declared above
 	checkpoints map[string]int    // snapshots in the whole script, by name
 	above       map[string]bool   // snapshots taken above
@@ -58,7 +59,7 @@ func resolve(s script.Scenario) ([]evidence.FaultLabel, error) {
 			Text: fmt.Sprintf("the name becomes a directory's: it must have no slash and no leading dot, and at most %d bytes", maxNameLength)}}
 	}
 	r := &resolver{s: s, actors: map[string]string{faults.Broker: faults.Broker, faults.Store: faults.Store},
-		labels: map[string]bool{}, checkpoints: map[string]int{}, above: map[string]bool{}}
+		children: map[string]bool{}, labels: map[string]bool{}, checkpoints: map[string]int{}, above: map[string]bool{}}
 	for _, step := range s.Steps {
 		if snapshot, ok := bare(step).(script.Snapshot); ok {
 			r.checkpoints[snapshot.Checkpoint]++
@@ -93,6 +94,7 @@ func (r *resolver) step(i int, step script.Step) error {
 	case script.Producer:
 		return r.declare(i, step.Name, kindProducer)
 	case script.Consumer:
+		r.children[step.Name] = step.Child
 		return r.declare(i, step.Name, kindConsumer)
 	case script.Publish:
 		return need(step.By, kindProducer)
@@ -220,6 +222,9 @@ func (r *resolver) fault(i int, step script.Fault) error {
 				return err
 			}
 		}
+	}
+	if f.Strikes == faults.StrikesProcess && step.Target != faults.Broker && !r.children[step.Target] {
+		return r.wrong(script.PartStep, i, step.Target, "%s has no process of its own to %s: only %s and consumers declared with \"child\" have one", step.Target, step.Verb, faults.Broker)
 	}
 	r.labels[step.Label] = true
 	r.faults = append(r.faults, evidence.FaultLabel{Label: step.Label, Class: f.ClassOf(spec), Verb: step.Verb, Line: script.Line(step)})

@@ -69,6 +69,7 @@ func All() []script.Scenario {
 		backlogKilled,
 		killInFlight,
 		consumerLeaves,
+		assignedUnsent,
 		consumerPaused,
 		redeliveryInOrder,
 		deadLetters,

@@ -32,7 +32,7 @@ var repeatInFlight = script.Scenario{
 	},
 	Reached: []evidence.Condition{
 		script.Fired("held"),
-		script.Condition(evidence.CondAcceptance, "order-1", "accepted", 3),
+		published("p3", 1),
 		script.Effect("order-1"),
 	},
 	Expect: usual(evidence.NoDuplicateDelivery),

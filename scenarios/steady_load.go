@@ -17,7 +17,7 @@ var steadyLoad = script.Scenario{
 	Steps: []script.Step{
 		script.Producer{Name: "p1", Destination: "orders"},
 		script.Producer{Name: "p2", Destination: "orders"},
-		script.Consumer{Name: "c1", Destination: "orders", Idempotent: true, Window: 50},
+		script.Consumer{Name: "c1", Destination: "orders", Idempotent: true, Window: 10},
 		script.Publish{BusinessID: "order-", From: 1, To: 200, By: "p1", Size: 0, SizeTo: 4096, Headers: 3, Keys: 4, Window: 50, Background: true},
 		script.Publish{BusinessID: "mail-", From: 1, To: 200, By: "p2", Size: 100, SizeTo: 300, Headers: 1, Keys: 7, Window: 20, Background: true},
 		script.Settle{},

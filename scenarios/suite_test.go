@@ -70,7 +70,7 @@ var inapplicable = map[string][]string{
 		"old-protocol-payload", "partition-consumer", "commit-held", "storage-down-crash", "publisher-retries",
 		"publish-window", "storage-repaired", "lookups", "repeat-in-flight",
 		"recover-from-timestamp", "recover-from-sequence", "steady-load", "two-subscribers", "shared-work", "backlog-restarted",
-		"backlog-killed", "kill-in-flight", "consumer-leaves", "consumer-paused", "redelivery-in-order", "dead-letters",
+		"backlog-killed", "kill-in-flight", "consumer-leaves", "assigned-unsent", "consumer-paused", "redelivery-in-order", "dead-letters",
 		"expiry-over-restart", "group-commit", "restart-replay",
 	},
 	"nats": {
@@ -78,7 +78,7 @@ var inapplicable = map[string][]string{
 		"storage-slow", "fsync-error", "no-online-consumer", "expiry-clock-jump", "poison-message", "storage-identity-changed",
 		"old-protocol-payload", "commit-held", "storage-down-crash", "recover-from-timestamp", "recover-from-sequence",
 		"limits", "publish-window", "storage-repaired", "lookups", "repeat-in-flight",
-		"wildcards", "two-subscribers", "dead-letters", "group-commit",
+		"wildcards", "two-subscribers", "dead-letters", "group-commit", "assigned-unsent",
 	},
 }
 

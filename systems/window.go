@@ -1,6 +1,7 @@
 package systems
 
 import (
+	"context"
 	"sync"
 	"time"
 )
@@ -39,9 +40,24 @@ func (w *Window) Leave(d Delivery) {
 	}
 }
 
-// Left signals that a delivery has left since the last receive. One reader
-// only.
-func (w *Window) Left() <-chan struct{} { return w.left }
+// Wait returns nil when there is a free place, ErrDisconnected once gone is
+// closed, or ctx's error. One caller at a time.
+func (w *Window) Wait(ctx context.Context, gone <-chan struct{}) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for full, until := w.Full(time.Now()); full; full, until = w.Full(time.Now()) {
+		timer.Reset(time.Until(until))
+		select {
+		case <-timer.C:
+		case <-w.left:
+		case <-gone:
+			return ErrDisconnected
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
 
 // Full reports whether the window is full, and until when at the latest.
 func (w *Window) Full(now time.Time) (bool, time.Time) {

@@ -1,10 +1,13 @@
 package systems_test
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"time"
 
 	"github.com/custodymq/custody/systems"
+	"github.com/custodymq/custody/tasks"
 )
 
 type delivery struct {
@@ -27,14 +30,34 @@ func TestWindow(t *testing.T) {
 	full(0, time.Second)
 	w.Leave(delivery{n: 2})
 	w.Leave(delivery{n: 2})
-	<-w.Left()
 	full(0, 0)
 	w.Enter(delivery{n: 3}, now.Add(3*time.Second))
 	full(time.Second, 2*time.Second)
 	full(2*time.Second, 0)
-	select {
-	case <-w.Left():
-		t.Error("nothing has left since")
-	default:
+}
+
+func TestWindowWait(t *testing.T) {
+	w, gone := systems.NewWindow(1), make(chan struct{})
+	if err := w.Wait(t.Context(), gone); err != nil {
+		t.Errorf("an empty window: %v", err)
+	}
+	w.Enter(delivery{n: 1}, time.Now().Add(time.Hour))
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := w.Wait(cancelled, gone); !errors.Is(err, context.Canceled) {
+		t.Errorf("a full window, cancelled: %v", err)
+	}
+	tasks.Go(func() { w.Leave(delivery{n: 1}) })
+	if err := w.Wait(t.Context(), gone); err != nil {
+		t.Errorf("a place was left: %v", err)
+	}
+	w.Enter(delivery{n: 2}, time.Now().Add(10*time.Millisecond))
+	if err := w.Wait(t.Context(), gone); err != nil {
+		t.Errorf("a delivery timed out: %v", err)
+	}
+	w.Enter(delivery{n: 3}, time.Now().Add(time.Hour))
+	close(gone)
+	if err := w.Wait(t.Context(), gone); !errors.Is(err, systems.ErrDisconnected) {
+		t.Errorf("the session ended: %v", err)
 	}
 }

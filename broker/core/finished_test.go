@@ -70,7 +70,7 @@ func TestFinishedRemembersTheNewest(t *testing.T) {
 
 // The claim of docs/security.md: at most 120 bytes for each, with both IDs.
 func TestWhatAFinishedIDCosts(t *testing.T) {
-	const n, limit = 1 << 20, 120
+	const n, limit = 1 << 18, 120
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
@@ -90,7 +90,7 @@ func TestWhatAFinishedIDCosts(t *testing.T) {
 
 // What a message costs beside its IDs and content is what the budget reckons.
 func TestWhatAMessageCosts(t *testing.T) {
-	const n = 100_000
+	const n = 20_000
 	cfg := config()
 	cfg.Limits.Messages, cfg.Limits.PublishWindow = n, n
 	w := scene(t, cfg, 0)

@@ -35,20 +35,14 @@ func (c *Core) drop(m *message) {
 	}
 }
 
-// release of memory: resident messages have content here and in the store, and
-// nothing is about to be done with it.
-
-// reside notes that a message's content may be dropped, and drops it if little
-// room is left.
+// reside notes that a message's content is here and in the store, and that nothing
+// is about to be done with it: it may be dropped.
 func (c *Core) reside(m *message) {
-	switch {
-	case m.content == nil || c.cfg.StoreInMemory || c.cfg.Limits.Memory == 0 || m.resident > 0:
-	case c.held > c.cfg.Limits.Memory/4*3:
-		c.drop(m)
-	default:
-		c.resident = append(c.resident, m)
-		m.resident = place(len(c.resident))
+	if m.content == nil || c.cfg.StoreInMemory || c.cfg.Limits.Memory == 0 || m.resident > 0 {
+		return
 	}
+	c.resident = append(c.resident, m)
+	m.resident = place(len(c.resident))
 }
 
 // settleDown takes a message out of those whose content may be dropped.

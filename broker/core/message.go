@@ -344,7 +344,7 @@ var lookups = [...]struct {
 	dead:       {5, wire.Dead, "", wire.NoCause},
 	redriven:   {5, wire.Dead, "", wire.NoCause},
 	settled:    {6, wire.Settled, "", wire.NoCause},
-	refused:    {7, wire.Stored, "written by an older protocol version: kept, and never delivered", wire.NoCause},
+	refused:    {7, wire.Stored, "written by another protocol version: kept, and never delivered", wire.NoCause},
 	damaged:    {7, wire.Stored, "damaged in the store: kept as it is, and never delivered", wire.NoCause},
 	pending:    {8, wire.Stored, "", wire.NoCause},
 	assigned:   {8, wire.Stored, "", wire.NoCause},

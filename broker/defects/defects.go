@@ -137,6 +137,7 @@ const (
 	strangersRefused        = "strangers-refused"
 	redeliveryPaced         = "redelivery-paced"
 	lookupsTrue             = "lookups-true"
+	survives                = "survives"
 )
 
 var all = []Defect{
@@ -327,5 +328,10 @@ var all = []Defect{
 		Name: "dead-lettered-early", Text: "a message is dead-lettered after two attempts, and not after as many as are promised",
 		Breaks: attemptsUsed, Follows: []string{boundedRetry},
 		SeenIn: "a message that fails a few times", Settings: func(c *broker.Config) { c.MaxAttempts = 2 },
+	},
+	{
+		Name: "backlog-unreadable", Text: "a broker that finds messages waiting in its store does not start",
+		Breaks: survives, Follows: []string{noAcceptedLoss, recoveryBounded, progress},
+		SeenIn: "the broker is started again while messages wait", Store: unreadableBacklog, Connected: true,
 	},
 }

@@ -449,6 +449,16 @@ var probes = map[string]func(r *rig) bool{
 		r.restart()
 		return r.receive(r.subscribe(wire.AtLeastOnce, 5)).BusinessID != "order-1"
 	},
+	"backlog-unreadable": func(r *rig) bool {
+		r.subscribe(wire.AtLeastOnce, 0)
+		r.publish(order(1))
+		r.stop()
+		again, err := broker.Open(r.ctx, r.cfg)
+		if err == nil {
+			r.server = again // which the rig stops
+		}
+		return err != nil
+	},
 	"headers-lost-on-restart": func(r *rig) bool {
 		r.subscribe(wire.AtLeastOnce, 0)
 		m := order(1)

@@ -84,6 +84,18 @@ func ignoreFailures(inner store.Store, _ Options) store.Store {
 	}}
 }
 
+// unreadableBacklog has no start over a message that waits.
+func unreadableBacklog(inner store.Store, _ Options) store.Store {
+	return edited{Store: inner, load: func(ctx context.Context, settled int, fn func(store.Row) error) error {
+		return inner.Load(ctx, settled, func(r store.Row) error {
+			if r.State == store.Pending {
+				return errors.New("a pending row cannot be read")
+			}
+			return fn(r)
+		})
+	}}
+}
+
 // editing leaves operations out of every batch, or changes them.
 func editing(inner store.Store, edit func(store.Operation) (store.Operation, bool)) store.Store {
 	return edited{Store: inner, apply: func(ctx context.Context, batch []store.Operation) error {

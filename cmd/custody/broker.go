@@ -36,7 +36,7 @@ type brokerFlags struct {
 
 const (
 	defaultAddress = "127.0.0.1:5577"
-	// closeBound is how long the broker has to finish its commits when it is told to stop.
+	// closeBound is how long a stopped broker may take to finish its commits.
 	closeBound = 10 * time.Second
 )
 
@@ -161,24 +161,26 @@ func serve(cmd *cobra.Command, f brokerFlags) (err error) {
 	return nil
 }
 
-// memoryFrom also has the garbage collector work harder before the process holds
-// twice as much: what it holds beside messages, and what it has not collected yet,
-// is about as much again.
+// memoryFrom reads --memory, and has the garbage collector work harder before the
+// process holds twice as much: what it holds beside messages, and what it has not
+// collected yet, is about as much again. GOMEMLIMIT stands above it.
 func memoryFrom(size string) (int64, error) {
-	if size == "" {
-		return 0, nil
+	n := broker.DefaultMemory()
+	if size != "" {
+		var err error
+		if n, err = units.RAMInBytes(size); err != nil || n < minMemory {
+			return 0, fmt.Errorf("--memory %q: give a size of at least %s, such as 512MiB", size, units.BytesSize(minMemory))
+		}
 	}
-	n, err := units.RAMInBytes(size)
-	if err != nil || n < minMemory {
-		return 0, fmt.Errorf("--memory %q: give a size of at least %s, such as 512MiB", size, units.BytesSize(minMemory))
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(2 * n)
 	}
-	debug.SetMemoryLimit(2 * n)
 	return n, nil
 }
 
 const minMemory = 64 << 20 // as the broker has it
 
-// checkBroker finds mistakes in the call before anything is opened.
+// checkBroker reports usage errors before anything is opened.
 func checkBroker(f brokerFlags) error {
 	host, _, err := net.SplitHostPort(f.config.Listen)
 	if err != nil {
@@ -201,7 +203,7 @@ func loopback(host string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// tokenFrom reads the token out of the environment: on the command line every
+// tokenFrom reads the token from the environment: on the command line, every
 // user of the machine could see it.
 func tokenFrom(variable string) (string, error) {
 	if variable == "" {
@@ -214,7 +216,8 @@ func tokenFrom(variable string) (string, error) {
 	return token, nil
 }
 
-// lists of connections: the flags' own, then the files'. A broker looks in two.
+// lists returns the lists of connections: that of the flags, if wanted or the
+// only one, then those of the files. A broker has two.
 func (f brokerFlags) lists(own bool) (store.Connections, error) {
 	var lists []store.ConnectionList
 	if own || len(f.connections) == 0 {

@@ -11,12 +11,12 @@ import (
 	"github.com/custodymq/custody/reports"
 )
 
-// narrowColumn is what a column of sentences must have, or they stand below.
+// narrowColumn is the minimum width of a column of sentences; with less they
+// stand below.
 const narrowColumn = 30
 
-// columns writes lines whose columns are behind tabs, aligned. On a terminal the
-// last one is wrapped at blanks; elsewhere each line stays whole, for programs
-// that read lines.
+// columns aligns tab-separated columns. On a terminal the last one is wrapped;
+// elsewhere lines stay whole, for programs.
 func columns(w io.Writer, indent string, lines []string) {
 	width := 0
 	if onTerminal(w) {
@@ -25,7 +25,7 @@ func columns(w io.Writer, indent string, lines []string) {
 	writeColumns(w, indent, lines, width)
 }
 
-// writeColumns is columns with the width of a line; 0 is no limit.
+// writeColumns is columns with a line width; 0 is unlimited.
 func writeColumns(w io.Writer, indent string, lines []string, width int) {
 	if width == 0 {
 		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
@@ -35,7 +35,7 @@ func writeColumns(w io.Writer, indent string, lines []string, width int) {
 		t.Flush()
 		return
 	}
-	var widths []int // of all columns that have one behind them
+	var widths []int // of all columns but the last
 	for _, l := range lines {
 		cells := strings.Split(l, "\t")
 		for i, c := range cells[:len(cells)-1] {
@@ -51,7 +51,7 @@ func writeColumns(w io.Writer, indent string, lines []string, width int) {
 		for i, c := range cells[:last] {
 			lead += runewidth.FillRight(c, widths[i]) + "  "
 		}
-		if last == 0 { // to be copied, such as a line of a script
+		if last == 0 { // may be copied, such as a line of a script
 			fmt.Fprintln(w, indent+l)
 			continue
 		}
@@ -70,7 +70,7 @@ func writeColumns(w io.Writer, indent string, lines []string, width int) {
 	}
 }
 
-// sentence writes one, wrapped at blanks on a terminal.
+// sentence writes a sentence, wrapped on a terminal.
 func sentence(w io.Writer, s string) {
 	if !onTerminal(w) {
 		fmt.Fprintln(w, s)

@@ -18,17 +18,17 @@ import (
 // words completes one word of a command line.
 type words = func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective)
 
-// arguments are what stands behind a command.
+// arguments complete the arguments of each command.
 var arguments = map[string]words{
 	"run":     withFiles(scenarioNames, "scenario", "custody"),
 	"explain": only(everyName),
-	"list":    nil, // the command's own
+	"list":    nil, // completed by the command itself
 	"judge":   runNames, "replay": runNames, "report": runNames, "diff": runNames, "verify": runNames,
 	"matrix":  withFiles(profileNames, "yaml", "yml"),
 	"defects": defectsOf,
 }
 
-// flagValues are what stands behind a flag, whatever the command.
+// flagValues complete the value of a flag of any command.
 var flagValues = map[string]words{
 	"system":    withFiles(profileNames, "yaml", "yml"),
 	"profile":   withFiles(nil, "yaml", "yml"),
@@ -39,7 +39,7 @@ var flagValues = map[string]words{
 	"out":       folders,
 }
 
-// complete gives every command below root what its words may be.
+// complete registers completion for every command below root.
 func complete(root *cobra.Command) {
 	for _, cmd := range root.Commands() {
 		if f := arguments[cmd.Name()]; f != nil && cmd.ValidArgsFunction == nil {
@@ -47,7 +47,7 @@ func complete(root *cobra.Command) {
 		}
 		for flag, f := range flagValues {
 			if cmd.Flags().Lookup(flag) != nil {
-				_ = cmd.RegisterFlagCompletionFunc(flag, f) // it fails only where one is registered
+				_ = cmd.RegisterFlagCompletionFunc(flag, f) // fails only if already registered
 			}
 		}
 		complete(cmd)
@@ -60,7 +60,7 @@ func only(names func() []string) words {
 	}
 }
 
-// withFiles completes names, or files with these endings once a path is begun.
+// withFiles completes names, or files with these endings once a path is typed.
 func withFiles(names func() []string, endings ...string) words {
 	return func(_ *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 		if names == nil || strings.ContainsAny(typed, "./") {
@@ -82,7 +82,7 @@ func scenarioNames() []string {
 	return names
 }
 
-// profileNames are all profiles, and each system by itself.
+// profileNames are all profiles and systems.
 func profileNames() []string {
 	var names []string
 	system := ""
@@ -104,7 +104,7 @@ func guaranteeNames() []string {
 	return names
 }
 
-// everyName is what custody explain knows.
+// everyName is everything that custody explain knows.
 func everyName() []string {
 	var names []string
 	for _, s := range subjects {
@@ -115,7 +115,7 @@ func everyName() []string {
 	return names
 }
 
-// defectsOf are those of the system that the command line has named so far.
+// defectsOf completes the defects of the system named so far.
 func defectsOf(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 	system, err := cmd.Flags().GetString("system")
 	if err != nil {
@@ -153,11 +153,11 @@ func formatsOf(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellC
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-// maxFolders bounds how many folders completion looks at.
+// maxFolders bounds the directories that completion visits.
 const maxFolders = 1000
 
-// runNames are the folders of runs below what is typed, or below custody-runs/
-// where nothing is: those of one run, and those that hold several.
+// runNames completes directories of runs below what is typed, by default below
+// custody-runs/, including those that hold several.
 func runNames(_ *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 	where := filepath.Dir(typed + "x")
 	if typed == "" {
@@ -185,7 +185,7 @@ func runNames(_ *cobra.Command, _ []string, typed string) ([]string, cobra.Shell
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-// holdsRun reports whether a folder is a run, or holds one right below.
+// holdsRun reports whether a directory is a run or directly holds one.
 func holdsRun(dir string) bool {
 	if _, err := evidence.Open(dir); !errors.Is(err, fs.ErrNotExist) {
 		return true

@@ -46,7 +46,7 @@ func execute(t *testing.T, args ...string) (code int, out, told string) {
 	return code, stdout.String(), stderr.String()
 }
 
-// made leaves the evidence of a real run of a scenario.
+// made returns the evidence of a real run of a scenario.
 func made(t *testing.T, scenario, defect string, want guarantees.Outcome) string {
 	t.Helper()
 	s, err := scenarios.Find(scenario)
@@ -84,8 +84,8 @@ func change(t *testing.T, name string, by func([]byte) []byte) {
 	}
 }
 
-// relined changes the lines of a compressed file, and numbers its events anew
-// so that none seems to be missing.
+// relined edits the lines of a compressed file and renumbers its events so that
+// none seems missing.
 func relined(t *testing.T, name string, by func([]string) []string) {
 	t.Helper()
 	change(t, name, func(b []byte) []byte {
@@ -115,9 +115,8 @@ func relined(t *testing.T, name string, by func([]string) []string) {
 	})
 }
 
-// Damaged evidence gives no verdict, neither held nor violated, whatever was
-// damaged in a run of whatever outcome: it is said which file, and the exit
-// code is 3.
+// Damaged evidence yields exit code 3 and names the file, whatever was damaged
+// and whatever the outcome was: it is never held or violated.
 func TestAThousandDamagedCopies(t *testing.T) {
 	draw := rand.New(rand.NewPCG(7, 7))
 	held := made(t, "business-success", "", guarantees.Held)
@@ -167,7 +166,7 @@ func TestAThousandDamagedCopies(t *testing.T) {
 			}
 			change(t, filepath.Join(dir, file), func([]byte) []byte { return b })
 			if file == "manifest.json" {
-				return "events" // each of the others is of another run then
+				return "events" // then all other files are another run's
 			}
 			return file
 		}},
@@ -235,14 +234,14 @@ func TestAThousandDamagedCopies(t *testing.T) {
 		d := damages[i%len(damages)]
 		file := d.do(dir, other)
 		report, err := reports.Load([]string{dir})
-		if err != nil { // no manifest can be read
+		if err != nil { // the manifest is unreadable
 			if !strings.Contains(err.Error(), file) {
 				t.Errorf("copy %d, %s of %s: %v", i, d.name, file, err)
 			}
 		} else if j := report.Runs[0].Judgement; j.Outcome != guarantees.Inconclusive || j.Exit != guarantees.ExitUnmeasured || len(j.Broken) > 0 || !strings.Contains(j.Error, file) {
 			t.Errorf("copy %d, %s of %s: %v, exit %d, error %q, broken %v", i, d.name, file, j.Outcome, j.Exit, j.Error, j.Broken)
 		}
-		if i < 2*len(damages) { // and each command says the same
+		if i < 2*len(damages) { // every command agrees
 			whole := held
 			for _, args := range [][]string{{"judge", dir}, {"report", dir}, {"verify", dir}, {"diff", whole, dir}, {"replay", dir, "--out", filepath.Join(root, "never")}} {
 				code, out, told := execute(t, args...)
@@ -255,7 +254,7 @@ func TestAThousandDamagedCopies(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, dir := range []string{held, violated} { // what was copied is whole
+	for _, dir := range []string{held, violated} { // the originals are intact
 		if code, out, told := execute(t, "verify", dir); code != 0 {
 			t.Errorf("%s%s", out, told)
 		}

@@ -35,7 +35,7 @@ func defectsCommand() *cobra.Command {
 	var f defectFlags
 	cmd := &cobra.Command{
 		Use:   "defects [DEFECT…]",
-		Short: "Show that the harness detections each seeded defect of broker and clients",
+		Short: "Show that the checklist detects each seeded defect of broker and clients",
 		Long: `Switch on seeded defects, one at a time, and run the scenarios that exercise
 the guarantee which each must break, until one shows it broken. The reference
 broker has defects of its own; those of clients and applications, whose names
@@ -189,10 +189,10 @@ func verdictOf(c scenarios.Detection) string {
 	return "missed " + c.Error
 }
 
-// referenceBroker is the system that has defects of its own.
+// referenceBroker has seeded defects of its own.
 const referenceBroker = zeromq.Name
 
-// seeded is a defect that can be switched on.
+// seeded is a defect that can be enabled.
 type seeded struct {
 	Name     string   `json:"name"`
 	Text     string   `json:"text"`
@@ -200,14 +200,14 @@ type seeded struct {
 	Follows  []string `json:"follows,omitempty"`
 	SeenIn   string   `json:"seenIn,omitempty"`
 	Shown    string   `json:"-"`
-	NotBuilt string   `json:"notBuilt,omitempty"` // why it cannot be switched on
+	NotBuilt string   `json:"notBuilt,omitempty"` // why it cannot be enabled
 }
 
 func (d seeded) defect() scenarios.SeededDefect {
 	return scenarios.SeededDefect{Name: d.Name, Breaks: d.Breaks, Follows: d.Follows, Shown: d.Shown}
 }
 
-// seededIn are the defects that can be switched on in a system.
+// seededIn returns the defects that can be enabled in a system.
 func seededIn(system string) []seeded {
 	var found []seeded
 	name, _, _ := strings.Cut(system, ":")

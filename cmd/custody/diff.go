@@ -18,7 +18,7 @@ func diffCommand() *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
 		Use:   "diff BEFORE AFTER",
-		Short: "Say which verdicts differ between two runs, or two folders of runs",
+		Short: "Compare the verdicts of two runs, or two folders of runs",
 		Long: `Compare the verdicts of two runs, or of two folders of runs: of two days, two
 versions of a system, two settings. Counts, times and event numbers are not
 compared, for on a real system scheduling is not repeatable.
@@ -66,7 +66,7 @@ damaged or has no end.`,
 				return err
 			}
 			if err := errors.Join(warn(cmd, sides[0]), warn(cmd, sides[1])); err != nil {
-				return err // what differs may be the damage
+				return err // the damage may be the difference
 			}
 			if len(diffs) > 0 {
 				return exit(guarantees.ExitViolated)

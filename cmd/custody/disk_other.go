@@ -4,5 +4,5 @@ package main
 
 import "math"
 
-// freeDisk is not known here.
+// freeDisk is unknown on this platform.
 func freeDisk(string) (uint64, error) { return math.MaxUint64, nil }

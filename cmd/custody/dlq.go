@@ -23,7 +23,7 @@ import (
 	"github.com/custodymq/custody/reports"
 )
 
-// dlqFlags say which broker is asked.
+// dlqFlags select the broker.
 type dlqFlags struct {
 	address, tokenEnv, format string
 	secure                    secureFlags
@@ -61,7 +61,7 @@ func dlqCommand() *cobra.Command {
 	var f dlqFlags
 	cmd := &cobra.Command{
 		Use:   "dlq list|show|redrive|discard",
-		Short: "Look at the dead letters of a reference broker, and settle them",
+		Short: "Inspect and settle the dead letters of a reference broker",
 		Long: `Look at the dead letters of a running reference broker: messages that were
 delivered as often as it allows, or that a consumer refused for good. Each keeps
 its reason, its attempts and its last consumer. To redrive one is to deliver it
@@ -145,8 +145,8 @@ func (f *dlqFlags) settle(cmd *cobra.Command, verb, done, id string) error {
 	return printAs(cmd.OutOrStdout(), f.format, result, func(w io.Writer) { fmt.Fprintf(w, "%s %s\n", done, id) })
 }
 
-// ask sends one command. Anything but Accepted is an error: an answer that is
-// Unknown must not read like a success.
+// ask sends one command. Any answer but Accepted is an error: Unknown must not
+// read as success.
 func (f *dlqFlags) ask(ctx context.Context, command, id string) (wire.Message, error) {
 	if err := knownOutput(f.format); err != nil {
 		return wire.Message{}, err

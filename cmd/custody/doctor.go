@@ -23,7 +23,7 @@ import (
 	"github.com/custodymq/custody/systems/registry"
 )
 
-// check is one thing that a run depends on. Its error says how to mend it.
+// check is one prerequisite of a run. Its error says how to meet it.
 type check struct {
 	name     string
 	optional bool
@@ -31,12 +31,12 @@ type check struct {
 }
 
 const (
-	enoughSpace = 512 << 20 // bytes for the evidence and the stores of a checklist
-	// leftoverAge is when a run's private folder must be an orphan: no run
-	// takes as long.
+	enoughSpace = 512 << 20 // bytes, for evidence and stores of a checklist
+	// leftoverAge is the age from which a run's private directory is orphaned:
+	// no run takes as long.
 	leftoverAge    = time.Hour
 	leftoverPrefix = "custody-run-"
-	// engineTime is what a Docker engine has to answer.
+	// engineTime bounds a Docker engine's answer.
 	engineTime = 20 * time.Second
 )
 
@@ -44,7 +44,7 @@ func doctorCommand() *cobra.Command {
 	var clean bool
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Check this machine, and find what dead runs have left behind",
+		Short: "Check this machine and find what dead runs left behind",
 		Long: `Check what runs need of this machine, and say how to get what is missing. The
 reference broker is built in, and so are servers that are Go modules: for these
 no Docker, no installed server and no C compiler is needed.
@@ -63,7 +63,7 @@ Exit codes: 0 all that is needed is there · 3 something is missing.`,
 	return cmd
 }
 
-// checks is the list.
+// checks lists the prerequisites.
 func checks(ctx context.Context) []check {
 	return append([]check{
 		{"build", false, func() (string, error) {
@@ -127,8 +127,8 @@ func checks(ctx context.Context) []check {
 	}, systemChecks()...)
 }
 
-// systemChecks say of each system whether it is on this machine. Only the
-// built-in ones are needed.
+// systemChecks report whether each system is installed. Only the built-in ones
+// are required.
 func systemChecks() []check {
 	var list []check
 	var last string
@@ -203,12 +203,12 @@ func examine(cmd *cobra.Command, clean bool) error {
 	return nil
 }
 
-// examineContainers looks for those that dead runs have left, where there is Docker.
+// examineContainers looks for containers left by dead runs, if there is Docker.
 func examineContainers(cmd *cobra.Command, clean bool) error {
 	ctx, cancel := context.WithTimeout(cmd.Context(), engineTime)
 	defer cancel()
 	if _, err := process.Engine(ctx); err != nil {
-		return nil // the check has told it
+		return nil // reported by the check
 	}
 	look, state, mend := process.Leftovers, "note", " of a dead run; custody doctor --clean removes it"
 	if clean {
@@ -236,8 +236,8 @@ func writable(dir, mend string) (string, error) {
 	return path + " can be written", nil
 }
 
-// leftovers are private folders of runs below temp that nothing in them has
-// touched since before.
+// leftovers returns private directories of runs below temp without a change
+// since before.
 func leftovers(temp string, before time.Time) ([]string, error) {
 	candidates, err := filepath.Glob(filepath.Join(temp, leftoverPrefix+"*"))
 	if err != nil {
@@ -248,7 +248,7 @@ func leftovers(temp string, before time.Time) ([]string, error) {
 		newest, err := newestIn(dir)
 		switch {
 		case errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission):
-			continue // gone meanwhile, or somebody else's
+			continue // removed meanwhile, or another user's
 		case err != nil:
 			return nil, fmt.Errorf("look for what dead runs have left: %w", err)
 		case newest.Before(before):
@@ -258,8 +258,8 @@ func leftovers(temp string, before time.Time) ([]string, error) {
 	return old, nil
 }
 
-// newestIn is the latest change in the folder: a store that is written to
-// changes its files, not the folder itself.
+// newestIn is the latest change in a directory: writing to a store changes its
+// files, not the directory.
 func newestIn(dir string) (time.Time, error) {
 	var newest time.Time
 	err := filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {

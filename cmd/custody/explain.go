@@ -37,7 +37,8 @@ it promises, under which faults, and where that promise is made.`,
 	}
 }
 
-// explain tells of everything that has the name: a fault and a scenario may share one.
+// explain explains everything with this name: a fault and a scenario may share
+// one.
 func explain(w io.Writer, name string) error {
 	var names []string
 	told := false
@@ -98,7 +99,7 @@ func explainSystem(w io.Writer, s systemView) {
 	section(w, "run the checklist on it", []string{"custody run --system " + s.Name})
 }
 
-// redelivery says how an unsettled message comes again.
+// redelivery says how an unsettled message is redelivered.
 var redelivery = map[evidence.Redelivery]string{
 	evidence.RedeliverTimeout:   "an unsettled message comes again after a timeout",
 	evidence.RedeliverReconnect: "an unsettled message comes again after a reconnection",
@@ -201,7 +202,8 @@ func explainGuarantee(w io.Writer, g guaranteeView) {
 	section(w, "in a script", []string{"expect " + g.Name})
 }
 
-// claimLine says what is claimed or by whom, under what, and where that is written.
+// claimLine formats a claim: what or by whom, under which classes, and its
+// source.
 func claimLine(what string, c evidence.Claim) string {
 	under := "runs without faults only"
 	if len(c.Under) > 0 {
@@ -218,8 +220,8 @@ func claimLine(what string, c evidence.Claim) string {
 	return line
 }
 
-// section prints a title and its lines, whose columns are behind tabs, and
-// nothing where there is none.
+// section prints a title and its lines of tab-separated columns, or nothing
+// without lines.
 func section(w io.Writer, title string, lines []string) {
 	if len(lines) == 0 || len(lines) == 1 && lines[0] == "" {
 		return

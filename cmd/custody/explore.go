@@ -31,7 +31,7 @@ func exploreCommand() *cobra.Command {
 	var f exploreFlags
 	cmd := &cobra.Command{
 		Use:   "explore",
-		Short: "Draw schedules by chance until one breaks a promise, and shrink it",
+		Short: "Explore random schedules until one breaks a guarantee, and shrink it",
 		Long: `Draw small scenarios by chance (producers, consumers, faults at hand-overs), run
 and judge each, and stop at the first that breaks a claim covering it. That one
 is shrunk to the fewest and plainest steps that still break it, and written as a
@@ -66,7 +66,7 @@ Exit codes: 0 nothing found · 1 a claim is broken · 3 could not measure.`,
 	return cmd
 }
 
-// found is a result with what can be done about it.
+// found is a result with commands to follow it up.
 type found struct {
 	explore.Result
 	Path   string `json:"path,omitempty"`
@@ -90,8 +90,7 @@ func exploreSystem(cmd *cobra.Command, f exploreFlags) error {
 			return err
 		}
 		runs = 20000
-		// A schedule leaves little behind and throws much away: what it needs is
-		// not looked through so often.
+		// Schedules produce much garbage and keep little: collect less often.
 		defer debug.SetGCPercent(debug.SetGCPercent(800))
 	}
 	if f.runs == 0 {
@@ -151,7 +150,7 @@ func tell(w io.Writer, r found) {
 	fmt.Fprintf(w, "written to %s\nrun it       %s\n", r.Path, r.Replay)
 }
 
-// ticker shows on a terminal how far it is, a few times a second.
+// ticker shows progress on a terminal a few times a second.
 type ticker struct {
 	w     io.Writer
 	live  bool

@@ -15,10 +15,10 @@ func findGridFormat(name string) (reports.GridFormat, error) {
 	return named("format", name, reports.GridFormats(), func(f reports.GridFormat) string { return f.Name })
 }
 
-// endings of the files in which a grid is left beside its evidence.
+// endings of the files of a grid, by format.
 var endings = map[string]string{"html": ".html", "markdown": ".md", "json": ".json"}
 
-// showGrid leaves the grid's files in dir and prints it.
+// showGrid writes the grid's files to dir and prints it.
 func showGrid(cmd *cobra.Command, g reports.Grid, dir, name string, format reports.GridFormat) error {
 	for _, f := range reports.GridFormats() {
 		if ending, ok := endings[f.Name]; ok {
@@ -34,7 +34,7 @@ func showGrid(cmd *cobra.Command, g reports.Grid, dir, name string, format repor
 	return nil
 }
 
-// pageOf is the page of the runs beside a run, as a grid's page in dir links to it.
+// pageOf returns the page beside a run, relative to a grid's page in dir.
 func pageOf(dir string) func(reports.Run) string {
 	return func(r reports.Run) string {
 		below, err := filepath.Rel(dir, filepath.Dir(r.Dir))
@@ -47,9 +47,9 @@ func pageOf(dir string) func(reports.Run) string {
 
 const runsPage = "report.html"
 
-// loadRuns reads what outcomes have left, and leaves a page of it beside them.
+// loadRuns loads the runs of outcomes and writes a page of them beside them.
 func loadRuns(dir string, outcomes []scenarios.Outcome) (reports.Report, error) {
-	report, err := loadOutcomes(io.Discard, outcomes) // the progress has told of them
+	report, err := loadOutcomes(io.Discard, outcomes) // reported by the progress
 	if err != nil {
 		return report, err
 	}

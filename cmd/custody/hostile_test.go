@@ -11,7 +11,7 @@ import (
 	"github.com/custodymq/custody/guarantees"
 )
 
-// foreign leaves evidence that somebody else has made, sealed and all.
+// foreign returns sealed evidence with an altered manifest.
 func foreign(t *testing.T, change func(*evidence.Manifest)) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "run")
@@ -82,7 +82,7 @@ func TestReplayRunsNoCommandOfTheEvidence(t *testing.T) {
 	}
 }
 
-// What only has to be read can be judged where nothing can be written.
+// Evidence can be judged where nothing can be written.
 func TestAVerdictThatCannotBeSavedIsTold(t *testing.T) {
 	dir := foreign(t, func(*evidence.Manifest) {})
 	if err := os.MkdirAll(filepath.Join(dir, "verdict.json", "in the way"), 0o755); err != nil {
@@ -109,8 +109,7 @@ func jsonOf(t *testing.T, dir string) string {
 	return out
 }
 
-// A manifest that was to reach or exercise less than its script is no evidence,
-// though it is sealed.
+// A manifest that expects less than its script is rejected, even if sealed.
 func TestTheScriptIsTheTruth(t *testing.T) {
 	for field, change := range map[string]func(*evidence.Manifest){
 		"expect":   func(m *evidence.Manifest) { m.Expect = []string{evidence.Survives} },
@@ -143,7 +142,7 @@ func TestAScenariosNameIsNoPath(t *testing.T) {
 	}
 }
 
-// Whatever is named by the caller and is no file is refused at once.
+// Arguments that are not regular files are refused at once.
 func TestNoFIFOIsWaitedFor(t *testing.T) {
 	dir := t.TempDir()
 	fifo := func(name string) string {

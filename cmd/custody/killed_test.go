@@ -18,8 +18,8 @@ import (
 	"github.com/custodymq/custody/runner"
 )
 
-// A harness that is killed, in whichever phase, leaves evidence that can be
-// read, is never held, and takes its processes with it.
+// A harness killed in any phase leaves readable evidence, is never held, and
+// takes its processes with it.
 func TestKilledHarness(t *testing.T) {
 	for _, c := range []struct{ phase, scenario, event string }{
 		{"prepare", "expiry", `"kind":"process-started"`},
@@ -40,7 +40,7 @@ func killed(t *testing.T, scenario, event string) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	harness := exec.CommandContext(ctx, "custody", "run", scenario, "--out", dir)
-	harness.Env = append(os.Environ(), "TMPDIR="+t.TempDir()) // nobody is left to remove the run's private folder
+	harness.Env = append(os.Environ(), "TMPDIR="+t.TempDir()) // nothing else removes the run's private directory
 	if err := harness.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func killed(t *testing.T, scenario, event string) {
 	}
 }
 
-// A harness that stood still cannot say what was late.
+// A harness that was suspended cannot say what was late.
 func TestHarnessThatStoodStill(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "run")
@@ -103,7 +103,7 @@ func TestHarnessThatStoodStill(t *testing.T) {
 	if err := harness.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	<-time.After(time.Duration(2 * runner.DefaultScale * float64(time.Second))) // the trouble itself: twice what a frame may be under way
+	<-time.After(time.Duration(2 * runner.DefaultScale * float64(time.Second))) // twice the bound of a frame in flight
 	if err := harness.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func TestHarnessThatStoodStill(t *testing.T) {
 	}
 }
 
-// childrenOf lists the processes that a process has started.
+// childrenOf lists the child processes of a process.
 func childrenOf(t *testing.T, pid int) []int {
 	t.Helper()
 	lists, err := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/children")

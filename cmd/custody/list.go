@@ -17,22 +17,22 @@ import (
 	"github.com/custodymq/custody/systems/registry"
 )
 
-// entry is one thing that can be listed and explained.
+// entry is one item to list and explain.
 type entry struct {
 	Name    string
 	Text    string          // one sentence
-	Data    any             // of list --format json
+	Data    any             // for list --format json
 	Explain func(io.Writer) // below its name and text
 }
 
-// subject is one kind of them.
+// subject is one kind of entries.
 type subject struct {
 	Name    string // singular
 	Plural  string
 	Entries func() []entry
 }
 
-// subjects is the list of what can be listed and explained.
+// subjects are all kinds.
 var subjects = []subject{
 	{"scenario", "scenarios", scenarioEntries},
 	{"system", "systems", systemEntries},
@@ -126,10 +126,10 @@ func systemEntries() []entry {
 }
 
 type profileView struct {
-	Name    string                  `json:"name"` // as --system takes it
+	Name    string                  `json:"name"` // for --system
 	Profile evidence.Profile        `json:"profile"`
 	Claims  []evidence.Claim        `json:"claims"`
-	Lacks   map[systems.Need]string `json:"lacks,omitempty"` // what it has no counterpart for, and why
+	Lacks   map[systems.Need]string `json:"lacks,omitempty"` // unsupported needs with reasons
 }
 
 func profileEntries() []entry {
@@ -160,7 +160,7 @@ func faultEntries() []entry {
 
 type guaranteeView struct {
 	Name  string `json:"name"`
-	Usual string `json:"usual"` // what the field calls it
+	Usual string `json:"usual"` // the common term
 	Text  string `json:"text"`
 	Rule  string `json:"rule"`
 }
@@ -174,7 +174,7 @@ func guaranteeEntries() []entry {
 	return entries
 }
 
-// descriptions of every profile, with the numbers that an unscaled run has.
+// descriptions of every profile at scale 1.
 func descriptions() []systems.Description {
 	var ds []systems.Description
 	for _, s := range registry.Systems(runner.DefaultScale) {

@@ -1,5 +1,5 @@
-// Command custody proves which delivery guarantee held, and at which hand-over
-// it broke.
+// Command custody tests message systems under faults and proves which delivery
+// guarantee held, and at which hand-over it broke.
 package main
 
 import (
@@ -24,12 +24,12 @@ func main() {
 	os.Exit(run(os.Args[1:]))
 }
 
-// exit carries a code out of a command whose output has said all there is to say.
+// exit is the exit code of a command that has printed everything itself.
 type exit int
 
 func (e exit) Error() string { return fmt.Sprintf("exit %d", int(e)) }
 
-// exitOf is the end of a command whose runs give this code.
+// exitOf ends a command whose runs have this code.
 func exitOf(code int) error {
 	if code == guarantees.ExitHeld {
 		return nil
@@ -37,14 +37,14 @@ func exitOf(code int) error {
 	return exit(code)
 }
 
-// unmeasured is an error that is no mistake in the call.
+// unmeasured is an error that is not a usage error.
 type unmeasured struct{ error }
 
 func (u unmeasured) Unwrap() error { return u.error }
 
 func run(args []string) (code int) {
 	defer func() {
-		if p := recover(); p != nil { // Go's own exit code would say that it was inconclusive
+		if p := recover(); p != nil { // Go's exit code 2 would mean inconclusive
 			fmt.Fprintln(os.Stderr, "custody: could not measure:", tasks.Panic(p))
 			code = guarantees.ExitUnmeasured
 		}
@@ -95,7 +95,7 @@ nothing claimed · 3 could not measure · 64 usage.`,
 		},
 		SilenceUsage:       true,
 		SilenceErrors:      true,
-		DisableSuggestions: true, // one line says what is wrong
+		DisableSuggestions: true, // the error line has them
 	}
 	root.AddCommand(runCommand(), judgeCommand(), verifyCommand(), replayCommand(), reportCommand(), listCommand(), explainCommand(),
 		diffCommand(), defectsCommand(), matrixCommand(), sweepCommand(), exploreCommand(), doctorCommand(), brokerCommand(), dlqCommand(), versionCommand())

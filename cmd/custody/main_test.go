@@ -46,7 +46,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// exits CODE COMMAND… runs a command that must end with this code.
+// exits CODE COMMAND… runs a command and checks its exit code.
 func exits(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: exits CODE COMMAND…")
@@ -65,7 +65,8 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// fails CODE COMMAND… is exits, where nothing but one line of error is said.
+// fails CODE COMMAND… is exits, and checks that there is exactly one line of
+// error.
 func fails(ts *testscript.TestScript, neg bool, args []string) {
 	exits(ts, neg, args)
 	if out := ts.ReadFile("stdout"); out != "" {
@@ -77,7 +78,7 @@ func fails(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// listen VARIABLE takes a port until the script ends and sets its address.
+// listen VARIABLE holds a port until the script ends and stores its address.
 func listen(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: listen VARIABLE")
@@ -138,7 +139,7 @@ func TestLeftoversAreOldFoldersOfRuns(t *testing.T) {
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if name == "custody-run-busy" { // its store is written to
+		if name == "custody-run-busy" { // its store is in use
 			if err := os.WriteFile(filepath.Join(dir, "rows.db"), nil, 0o644); err != nil {
 				t.Fatal(err)
 			}
@@ -196,7 +197,7 @@ func TestAFileIsWrittenWholeOrNotAtAll(t *testing.T) {
 	}
 }
 
-// TestDeadLetters drives a broker and its dead letters as a person would.
+// TestDeadLetters works on a broker's dead letters as an operator would.
 func TestDeadLetters(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -293,8 +294,8 @@ func TestDeadLetters(t *testing.T) {
 	}
 }
 
-// startBroker runs custody broker until the test ends, or until the test has
-// waited for its end, and gives its address.
+// startBroker runs custody broker until the test ends or waits for its exit,
+// and returns its address.
 func startBroker(t *testing.T, ctx context.Context, args ...string) (*exec.Cmd, string) {
 	t.Helper()
 	args = append([]string{"broker", "--listen", "127.0.0.1:0", "--data", filepath.Join(t.TempDir(), "rows.db")}, args...)

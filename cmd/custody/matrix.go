@@ -34,7 +34,7 @@ func matrixCommand() *cobra.Command {
 	var f matrixFlags
 	cmd := &cobra.Command{
 		Use:   "matrix [SYSTEM[:PROFILE][@IMAGE]|FILE.yaml…]",
-		Short: "Set what every profile claims against what its runs show",
+		Short: "Compare what every profile claims with what its runs show",
 		Long: `Run the checklist over systems and profiles (without any named: all of them) and
 set claims against evidence: one row for each profile, one column for each
 guarantee and class of fault. A system that is not on this machine gets a row
@@ -63,8 +63,7 @@ An interrupted matrix goes on where it was with --resume and the same --out.`,
 	return cmd
 }
 
-// usualRun is how long a run takes, for the first estimate; then the measured
-// time takes its place.
+// usualRun is the first estimate of a run's duration, until one is measured.
 const usualRun = 4 * time.Second
 
 func makeMatrix(cmd *cobra.Command, args []string, f matrixFlags) error {
@@ -153,7 +152,7 @@ func makeMatrix(cmd *cobra.Command, args []string, f matrixFlags) error {
 	return exitOf(scenarios.Exit(outcomes))
 }
 
-// measure carries a plan out on one profile, and leaves a page of its runs.
+// measure runs a plan on one profile and writes a page of its runs.
 func measure(cmd *cobra.Command, s systems.System, f matrixFlags, plan scenarios.Plan) (reports.Report, []scenarios.Outcome, error) {
 	plan.Options.Spec = specOf(s) // by which child processes find it
 	if mine, ok := s.(external.System); ok {
@@ -173,7 +172,7 @@ func measure(cmd *cobra.Command, s systems.System, f matrixFlags, plan scenarios
 	return report, made, err
 }
 
-// fileName is the name of a folder for a profile.
+// fileName turns a profile's name into a directory name.
 var fileName = strings.NewReplacer(":", "-", "/", "-")
 
 func specOf(s systems.System) string { return profileName(s.Describe()) }

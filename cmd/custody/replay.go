@@ -103,7 +103,7 @@ func replay(cmd *cobra.Command, dir, out, profile string, allowRemote bool) erro
 	return exitOf(scenarios.Exit([]scenarios.Outcome{outcome}))
 }
 
-// saved gives the options of the run in dir.
+// saved returns the options of the run in dir.
 func saved(dir, profile string) (runner.Options, error) {
 	run, h, err := script.OpenRun(dir)
 	if err != nil {
@@ -132,9 +132,9 @@ func saved(dir, profile string) (runner.Options, error) {
 	return runner.Options{System: system, Spec: spec, Scenario: scenario, Seed: m.Seed, Scale: m.Scale, Defect: m.Defect}, nil
 }
 
-// specToReplay is how the system is found again. Of what the manifest says only
-// the names of an adapter and of its profile are taken: a file would say which
-// commands are run, and an image is a program.
+// specToReplay names the system to replay. The manifest contributes only the
+// names of an adapter and its profile: a profile file could run any command,
+// and an image any program.
 func specToReplay(dir string, m evidence.Manifest, profile string) (string, error) {
 	if profile != "" {
 		inside, err := isInside(profile, dir)
@@ -154,7 +154,8 @@ func specToReplay(dir string, m evidence.Manifest, profile string) (string, erro
 	return "", fmt.Errorf("this custody has no system %q with a profile %q: see custody list profiles, or name the file of a server of your own with --profile FILE.yaml", m.System, m.Profile.Name)
 }
 
-// isInside reports whether a file lies in a folder, whatever links lead to it.
+// isInside reports whether a file lies in a directory once symbolic links are
+// resolved.
 func isInside(file, dir string) (bool, error) {
 	for _, path := range []*string{&file, &dir} {
 		real, err := filepath.EvalSymlinks(*path)
@@ -170,11 +171,11 @@ func isInside(file, dir string) (bool, error) {
 	return err == nil && filepath.IsLocal(below), nil
 }
 
-// maxReplays of one run that stand beside it.
+// maxReplays bounds the replays kept beside a run.
 const maxReplays = 10_000
 
-// freshFolder makes the first folder of these that does not exist; making it is
-// what reserves it.
+// freshFolder creates the first of these directories that does not exist, which
+// reserves it.
 func freshFolder(prefix string) (string, error) {
 	for n := 1; n <= maxReplays; n++ {
 		dir := fmt.Sprintf("%s%d", prefix, n)
@@ -189,7 +190,7 @@ func freshFolder(prefix string) (string, error) {
 	return "", fmt.Errorf("%s1 to %d exist", prefix, maxReplays)
 }
 
-// mustBeEmpty keeps a replay from taking another run for its own.
+// mustBeEmpty prevents a replay from taking another run for its own.
 func mustBeEmpty(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {

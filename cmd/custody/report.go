@@ -63,8 +63,7 @@ verdict is given on it.`,
 	return cmd
 }
 
-// warn tells of copies, and of evidence that is not whole; then its error is
-// that nothing could be measured.
+// warn reports copies and damaged evidence; damage is an error of measuring.
 func warn(cmd *cobra.Command, r reports.Report) error {
 	for _, c := range r.Copies {
 		fmt.Fprintln(cmd.ErrOrStderr(), "custody:", c)
@@ -86,12 +85,12 @@ func atLeastOneRun(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-// runDepth is how far below a folder that was named runs are looked for:
-// custody-runs/, a time, a scenario.
+// runDepth is how deep runs are searched for below a directory: custody-runs/,
+// a time, a scenario.
 const runDepth = 2
 
-// runFolders gives the folders of runs that are meant by args, in their order,
-// and in the order of names below each.
+// runFolders returns the run directories that args mean, in order, and by name
+// below each.
 func runFolders(args []string) ([]string, error) {
 	var dirs []string
 	for _, arg := range args {
@@ -107,8 +106,8 @@ func runFolders(args []string) ([]string, error) {
 	return dirs, nil
 }
 
-// runsBelow gives dir if it is a run, or the runs below it. A run that cannot
-// be read is one: leaving it out would make the rest look better.
+// runsBelow returns dir if it is a run, or the runs below it. An unreadable run
+// counts: omitting it would make the report look better.
 func runsBelow(dir string, depth int) ([]string, error) {
 	if _, err := evidence.Open(dir); !errors.Is(err, fs.ErrNotExist) {
 		return []string{dir}, nil
@@ -131,8 +130,7 @@ func runsBelow(dir string, depth int) ([]string, error) {
 	return dirs, nil
 }
 
-// writeWhole writes a file beside its place and moves it there, so that nobody
-// ever reads half of it.
+// writeWhole writes a file atomically, by renaming.
 func writeWhole(name string, write func(io.Writer) error) error {
 	return writeWithMode(name, 0o644, write)
 }
@@ -149,7 +147,7 @@ func writeWithMode(name string, mode os.FileMode, write func(io.Writer) error) (
 	}()
 	err = write(f)
 	if err == nil {
-		err = f.Chmod(mode) // a temporary file is for its owner only
+		err = f.Chmod(mode) // temporary files are private
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
 		return err

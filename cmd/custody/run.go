@@ -134,14 +134,14 @@ func runScenarios(cmd *cobra.Command, args []string, f runFlags) error {
 	return show(cmd, format, plan.Dir, outcomes)
 }
 
-// defaultRuns is where evidence goes that is told to go nowhere else.
+// defaultRuns is the default directory of evidence.
 const defaultRuns = "custody-runs"
 
-// maxSameTime is how many commands may begin within one second.
+// maxSameTime bounds the commands started within one second.
 const maxSameTime = 1000
 
-// folderFor evidence: the one that was named, or a new one with the time in its
-// name, which no other command has.
+// folderFor returns the directory for evidence: the given one, or a new one
+// named by the time.
 func folderFor(out, prefix string) (string, error) {
 	if out != "" {
 		return out, nil
@@ -165,7 +165,7 @@ func folderFor(out, prefix string) (string, error) {
 	return "", unmeasured{fmt.Errorf("%s and %d others exist: name a folder with --out", first, maxSameTime-1)}
 }
 
-// sayLeftOut names the scenarios for which the budget did not suffice.
+// sayLeftOut names the scenarios skipped for lack of time.
 func sayLeftOut(w io.Writer, budget time.Duration, wanted []script.Scenario, outcomes []scenarios.Outcome) {
 	var left []string
 	for _, s := range wanted {
@@ -174,14 +174,14 @@ func sayLeftOut(w io.Writer, budget time.Duration, wanted []script.Scenario, out
 		}
 	}
 	if budget > 0 && len(left) > 0 {
-		fmt.Fprintf(w, "left out, for the budget of %s is spent: %s\n", budget, strings.Join(left, ", "))
+		fmt.Fprintf(w, "left out, because the budget of %s is spent: %s\n", budget, strings.Join(left, ", "))
 	}
 }
 
-// remoteUsage is of --allow-remote.
+// remoteUsage describes --allow-remote.
 const remoteUsage = "a server of your own may be on another machine; it is flooded, and struck if it has commands for that"
 
-// findInstalled finds a system that is on this machine, or that may be on another.
+// findInstalled finds a system that is installed or, if allowed, remote.
 func findInstalled(spec string, scale float64, remote bool) (systems.System, error) {
 	s, err := registry.Find(spec, scale)
 	if err != nil {
@@ -198,7 +198,8 @@ func findInstalled(spec string, scale float64, remote bool) (systems.System, err
 	return s, nil
 }
 
-// simulate finds a system in virtual time, which needs no slack: its scale is 1.
+// simulate finds a system to run in virtual time, which needs no slack: its
+// scale is 1.
 func simulate(spec string) (systems.System, float64, error) {
 	found, err := registry.Find(spec, 1)
 	if err != nil {
@@ -224,15 +225,15 @@ func show(cmd *cobra.Command, format reports.Format, dir string, outcomes []scen
 	return exitOf(scenarios.Exit(outcomes))
 }
 
-// loadOutcomes reads what runs have left. One of which nothing can be judged is
-// counted and told of all the same.
+// loadOutcomes loads runs by their outcomes. One without usable evidence is
+// counted and reported all the same.
 func loadOutcomes(say io.Writer, outcomes []scenarios.Outcome) (reports.Report, error) {
 	report := reports.Report{Command: commandLine(), Custody: evidence.Version()}
 	for _, o := range outcomes {
 		if o.Err != nil {
 			fmt.Fprintf(say, "custody: %s: could not measure: %v\n", o.Name, firstLine(o.Err))
 		}
-		if errors.Is(o.Err, runner.ErrNoEvidence) { // what lies there, if anything, is another run's
+		if errors.Is(o.Err, runner.ErrNoEvidence) { // whatever is there belongs to another run
 			report.Failed = append(report.Failed, reports.Failure{Name: o.Name, Why: firstLine(o.Err)})
 			continue
 		}
@@ -249,7 +250,7 @@ func loadOutcomes(say io.Writer, outcomes []scenarios.Outcome) (reports.Report, 
 	return report, nil
 }
 
-// judgedAs spares judging an outcome's evidence a second time.
+// judgedAs avoids judging an outcome's evidence twice.
 func judgedAs(o scenarios.Outcome) map[string]guarantees.Judgement {
 	if o.Judgement.Judge == "" {
 		return nil
@@ -257,7 +258,7 @@ func judgedAs(o scenarios.Outcome) map[string]guarantees.Judgement {
 	return map[string]guarantees.Judgement{o.Dir: o.Judgement}
 }
 
-// commandLine is what was typed, ready to be typed again.
+// commandLine is the command as typed, quoted for a shell.
 func commandLine() string { return "custody " + reports.ShellLine(os.Args[1:]) }
 
 func firstLine(err error) string {
@@ -265,7 +266,7 @@ func firstLine(err error) string {
 	return line
 }
 
-// choose finds scenarios by name, or reads scripts from files.
+// choose finds scenarios by name or parses script files.
 func choose(args []string) ([]script.Scenario, error) {
 	if len(args) == 0 {
 		return scenarios.All(), nil
@@ -288,7 +289,7 @@ func choose(args []string) ([]script.Scenario, error) {
 	return chosen, twice(names)
 }
 
-// maxScriptFile bounds the file of a script, in bytes.
+// maxScriptFile bounds a script file, in bytes.
 const maxScriptFile = 16 << 20
 
 func readScript(file string) (script.Scenario, error) {
@@ -303,7 +304,7 @@ func findFormat(name string) (reports.Format, error) {
 	return named("format", name, reports.Formats(), func(f reports.Format) string { return f.Name })
 }
 
-// named is the one of list that has this name.
+// named finds an element of list by name.
 func named[T any](what, name string, list []T, nameOf func(T) string) (found T, err error) {
 	names := make([]string, len(list))
 	for i, one := range list {
@@ -314,12 +315,12 @@ func named[T any](what, name string, list []T, nameOf func(T) string) (found T, 
 	return found, fmt.Errorf("no %s %q%s", what, name, script.Suggest(name, names))
 }
 
-// progress tells of long work: a line for each run that has ended and, on a
-// terminal, what is running now.
+// progress reports on long work: a line per finished run and, on a terminal,
+// what is running.
 type progress struct {
 	w       io.Writer
 	live    bool
-	width   int // of a line, in cells
+	width   int // of a line in cells
 	total   int
 	mu      sync.Mutex
 	ended   int
@@ -354,7 +355,7 @@ func (p *progress) done(o scenarios.Outcome) {
 		what = "could not measure"
 	}
 	p.clear()
-	name := p.width - 33 // what the rest of the line leaves, 28 at most
+	name := p.width - 33 // the rest of the line, at most 28
 	fmt.Fprintf(p.w, "%3d/%d  %s %-16s %5.1fs\n", p.ended, p.total, runewidth.FillRight(runewidth.Truncate(o.Name, min(name, 28), "…"), min(name, 28)),
 		what, time.Since(p.started[o.Name]).Seconds())
 	p.show()
@@ -368,7 +369,7 @@ func (p *progress) clear() {
 	}
 }
 
-// show what is running, on one line that the next one replaces.
+// show prints what is running on a line that the next call replaces.
 func (p *progress) show() {
 	if !p.live || len(p.running) == 0 {
 		return

@@ -14,7 +14,7 @@ import (
 	"github.com/custodymq/custody/scenarios"
 )
 
-// Commands that begin in the same second have each a folder of their own.
+// Commands started in the same second have separate directories.
 func TestDefaultFoldersNeverCollide(t *testing.T) {
 	t.Chdir(t.TempDir())
 	seen := map[string]bool{}
@@ -30,7 +30,7 @@ func TestDefaultFoldersNeverCollide(t *testing.T) {
 	}
 }
 
-// What is printed agrees with the exit code, also where a run left nothing.
+// The output agrees with the exit code even if a run left no evidence.
 func TestARunWithoutEvidenceIsNotHeld(t *testing.T) {
 	held := scenarios.Outcome{Name: "held", Dir: foreign(t, func(*evidence.Manifest) {})}
 	none := scenarios.Outcome{Name: "refused", Dir: t.TempDir(), Err: fmt.Errorf("%w: the folder is taken", runner.ErrNoEvidence)}

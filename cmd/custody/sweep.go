@@ -30,7 +30,7 @@ func sweepCommand() *cobra.Command {
 	var f sweepFlags
 	cmd := &cobra.Command{
 		Use:   "sweep",
-		Short: "Strike every hand-over of a message with every fault that applies",
+		Short: "Apply every applicable fault to every hand-over of a message",
 		Long: `Make one run without a fault, read from its evidence which hand-overs a message
 really has on this system (frames on each link, operations of the store), and
 strike each of them with every fault that applies: one run each. The grid of
@@ -95,7 +95,7 @@ func sweep(cmd *cobra.Command, f sweepFlags) error {
 	}
 	plan.Options.Defect = f.defect
 	var cells []reports.SweepCell
-	place := map[string]int{} // of a scenario among the cells
+	place := map[string]int{} // index of a scenario's cell
 	for _, h := range handOvers {
 		for _, s := range scenarios.SweepFaults() {
 			if strike, ok := h.Strike(s, f.guarantees); ok {
@@ -130,7 +130,7 @@ func sweep(cmd *cobra.Command, f sweepFlags) error {
 	return exitOf(scenarios.Exit(outcomes))
 }
 
-// baseOf makes the run without a fault, and gives its hand-overs.
+// baseOf runs without faults and returns the hand-overs.
 func baseOf(cmd *cobra.Command, plan scenarios.Plan) ([]scenarios.HandOver, error) {
 	plan.Scenarios = []script.Scenario{scenarios.SweepBase}
 	outcomes, err := plan.Run(cmd.Context())

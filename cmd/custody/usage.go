@@ -11,12 +11,12 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// mistaken tells of a mistake in the call on one line, with the help that fits.
+// mistaken prints a usage error on one line, with the matching help.
 func mistaken(w io.Writer, cmd *cobra.Command, err error) {
 	fmt.Fprintf(w, "custody: %s (see %s --help)\n", firstLine(err), cmd.CommandPath())
 }
 
-// unknownCommand is an error that names what was probably meant; nil without arguments.
+// unknownCommand suggests what was probably meant; nil without arguments.
 func unknownCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -30,7 +30,7 @@ func unknownCommand(cmd *cobra.Command, args []string) error {
 	return fmt.Errorf("unknown command %q%s", args[0], script.Suggest(args[0], names))
 }
 
-// unknownFlag names the flag that was probably meant.
+// unknownFlag suggests the flag that was probably meant.
 func unknownFlag(cmd *cobra.Command, err error) error {
 	var missing *pflag.NotExistError
 	if !errors.As(err, &missing) || missing.GetSpecifiedShortnames() != "" {
@@ -48,7 +48,7 @@ func unknownFlag(cmd *cobra.Command, err error) error {
 	return err
 }
 
-// knownDefect is an error unless the defect can be switched on in the system.
+// knownDefect fails unless the system has the defect.
 func knownDefect(defect, system string) error {
 	if defect == "" {
 		return nil
@@ -57,7 +57,7 @@ func knownDefect(defect, system string) error {
 	for _, d := range seededIn(system) {
 		switch {
 		case d.Name == defect && d.NotBuilt != "":
-			return fmt.Errorf("the defect %s cannot be switched on: %s", defect, d.NotBuilt)
+			return fmt.Errorf("the defect %s cannot be enabled: %s", defect, d.NotBuilt)
 		case d.Name == defect:
 			return nil
 		case d.NotBuilt == "":
@@ -75,8 +75,8 @@ func knownDefect(defect, system string) error {
 	return fmt.Errorf("%s has no seeded defect %q; custody defects --list --system %s shows them", system, defect, system)
 }
 
-// inOrder is the mistakes in flags that several commands share: nothing can be
-// resumed but what was named, and nobody's evidence is added to.
+// inOrder reports usage errors in flags that several commands share: only a
+// named directory can be resumed, and existing evidence is never added to.
 func inOrder(out string, resume bool, taken func() (string, error)) error {
 	if resume && out == "" {
 		return errors.New("--resume goes on in a folder: name it with --out")
@@ -94,7 +94,7 @@ func inOrder(out string, resume bool, taken func() (string, error)) error {
 	return nil
 }
 
-// named twice: each would want the same folder.
+// twice reports a name given twice, since both would use the same directory.
 func twice(names []string) error {
 	seen := map[string]bool{}
 	for _, n := range names {

@@ -24,7 +24,7 @@ func verifyCommand() *cobra.Command {
 	var key, format string
 	cmd := &cobra.Command{
 		Use:   "verify RUN…",
-		Short: "Check that evidence is what the run left, and who signed it",
+		Short: "Verify that evidence is unaltered, and who signed it",
 		Long: `Check the seals of saved runs: every file is the one that lay there when the run
 ended, and the manifest says what it said then. RUN is the folder of a run, or a
 folder that holds several. Nothing is judged.
@@ -45,22 +45,22 @@ have no seal.`,
 	return cmd
 }
 
-// verified is what is told of one run.
+// verified is the result for one run.
 type verified struct {
 	Dir       string            `json:"dir"`
 	Scenario  string            `json:"scenario,omitempty"`
 	System    string            `json:"system,omitempty"`
 	Profile   string            `json:"profile,omitempty"`
 	StartedAt time.Time         `json:"startedAt,omitzero"`
-	Versions  map[string]string `json:"versions,omitempty"` // of custody and of what it measured
-	Files     int               `json:"files"`              // that the seal covers
+	Versions  map[string]string `json:"versions,omitempty"` // of custody and of the system
+	Files     int               `json:"files"`              // covered by the seal
 	Seal      string            `json:"seal,omitempty"`
 	Signature string            `json:"signature"`
-	Unsealed  []string          `json:"unsealed,omitempty"` // in the folder, and no part of the evidence
+	Unsealed  []string          `json:"unsealed,omitempty"` // in the directory but not part of the evidence
 	Damage    string            `json:"damage,omitempty"`
 }
 
-// What is said of a signature.
+// States of a signature.
 const (
 	signedNot       = "none"
 	signedUnchecked = "not checked: give --key"
@@ -104,7 +104,7 @@ func verify(cmd *cobra.Command, args []string, keyFile, format string) error {
 	return err
 }
 
-// verifyRun looks at the run in dir; key is nil where nobody asks for a signature.
+// verifyRun checks the run in dir; key is nil if no signature is required.
 func verifyRun(dir string, key ed25519.PublicKey) verified {
 	v := verified{Dir: dir, Signature: signedNot}
 	run, h, err := script.OpenRun(dir)
@@ -158,13 +158,13 @@ func (v verified) print(w io.Writer) {
 	}
 }
 
-// signVariable names the file of the key where --sign does not.
+// signVariable names the key file if --sign does not.
 const signVariable = "CUSTODY_SIGN_KEY"
 
 const signUsage = "sign each run with this private ed25519 key in PEM (default: the file that " + signVariable + " names)"
 
-// signer reads the key before anything is run. What it gives signs the runs that
-// were made, and tells of each that could not be signed.
+// signer reads the key before anything runs. It returns a function that signs
+// the runs and reports those that it could not.
 func signer(file string) (func([]scenarios.Outcome), error) {
 	if file == "" {
 		file = os.Getenv(signVariable)
@@ -180,7 +180,7 @@ func signer(file string) (func([]scenarios.Outcome), error) {
 		for i := range outcomes {
 			o := &outcomes[i]
 			if o.Resumed {
-				continue // who measured it is not known
+				continue // unknown who measured it
 			}
 			run, err := evidence.Open(o.Dir)
 			if err == nil {

@@ -15,23 +15,23 @@ import (
 	"github.com/custodymq/custody/guarantees"
 )
 
-// versions are what a report of a problem must name.
+// versions are what a bug report must include.
 type versions struct {
-	Custody  string `json:"custody"` // of the module
+	Custody  string `json:"custody"` // version of the module
 	Revision string `json:"revision,omitempty"`
-	Modified bool   `json:"modified,omitempty"` // built from files that no revision holds
+	Modified bool   `json:"modified,omitempty"` // built from uncommitted files
 	Go       string `json:"go"`
 	Platform string `json:"platform"`
 	Judge    string `json:"judge"`
 	Evidence int    `json:"evidenceFormat"`
-	Protocol int    `json:"protocol"` // of the reference broker
+	Protocol int    `json:"protocol"` // version of the reference broker's protocol
 }
 
 func versionCommand() *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
 		Use:   "version",
-		Short: "Tell the versions of the command, the judge, the evidence and the protocol",
+		Short: "Print the versions of the command, the judge, the evidence and the protocol",
 		Long: `Tell the versions that decide what a verdict means: the same evidence judged by
 the same judge version gives the same bytes on every machine. Evidence of an
 older format is read, of a newer one refused.`,
@@ -80,12 +80,12 @@ func thisVersion() versions {
 	return v
 }
 
-// textOrJSON adds --format to a command whose output is no report of runs.
+// textOrJSON adds --format to a command that does not print a report of runs.
 func textOrJSON(cmd *cobra.Command, format *string) {
 	cmd.PersistentFlags().StringVar(format, "format", "text", "what is printed: text or json")
 }
 
-// printAs writes a value as JSON, or as its text.
+// printAs prints a value as JSON or text.
 func printAs(w io.Writer, format string, value any, text func(io.Writer)) error {
 	switch format {
 	case "text":
@@ -103,7 +103,7 @@ func printAs(w io.Writer, format string, value any, text func(io.Writer)) error 
 	return knownOutput(format)
 }
 
-// knownOutput finds a mistake in --format before any work is done.
+// knownOutput validates --format before any work is done.
 func knownOutput(format string) error {
 	if format != "text" && format != "json" {
 		return fmt.Errorf("no format %q; there are text and json", format)

@@ -18,8 +18,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// lossy acknowledges on receipt, as many a client library does by default:
-// what its application does not finish is gone.
+// lossy acknowledges on receipt, the default of many client libraries:
+// unfinished messages are lost.
 type lossy struct{ custodytest.Broker }
 
 func (l lossy) Subscribe(ctx context.Context, o systems.ConsumerOptions) (custodytest.Subscription, error) {
@@ -38,8 +38,7 @@ func (s lossySubscription) Receive(ctx context.Context) (custodytest.Received, e
 	return r, err
 }
 
-// A test that cannot fail proves nothing: the same promises, made by a broker
-// that does not keep them, are refuted.
+// The same claims are violated by a broker that does not keep them.
 func TestLossyIsCaught(t *testing.T) {
 	late, err := scenarios.Find("late-consumer")
 	if err != nil {
@@ -49,7 +48,7 @@ func TestLossyIsCaught(t *testing.T) {
 		b, err := open()
 		return lossy{b}, err
 	}}
-	const fast = runner.DefaultScale / 5 // what it waits for in vain need not take long
+	const fast = runner.DefaultScale / 5 // its waits end in time-outs
 	j, err := scenarios.Run(t.Context(), runner.Options{System: broken, Scenario: late, Seed: 1, Scale: fast,
 		Dir: filepath.Join(t.ArtifactDir(), late.Name)})
 	if err != nil {

@@ -1,7 +1,7 @@
-// Package tinybroker is about the smallest broker that delivers at least once:
-// a queue in memory for each topic, and a visibility timeout after which an
-// unacknowledged message is delivered again. Its test shows how a system of
-// your own is put under test.
+// Package tinybroker is a minimal at-least-once broker: an in-memory queue per
+// topic, and a visibility timeout after which an unacknowledged message is
+// redelivered. Its tests show how to put a system of your own under test with
+// custodytest.
 package tinybroker
 
 import (
@@ -13,8 +13,7 @@ import (
 	"time"
 )
 
-// Broker keeps messages until they are acknowledged. Its methods may be called
-// from several goroutines.
+// Broker keeps messages until they are acknowledged. Safe for concurrent use.
 type Broker struct {
 	visibility  time.Duration
 	maxAttempts int
@@ -28,11 +27,11 @@ type Broker struct {
 
 type message struct {
 	Delivery
-	visible time.Time // deliverable from then on
+	visible time.Time // deliverable from here on
 	holder  *Subscription
 }
 
-// Delivery is one message in the hands of a subscriber.
+// Delivery is one message held by a subscriber.
 type Delivery struct {
 	ID      string
 	Topic   string
@@ -40,18 +39,18 @@ type Delivery struct {
 	Attempt int // from 1
 }
 
-// ErrLate: the visibility timeout has passed, and the message is another's or
-// settled.
+// ErrLate means that the visibility timeout has passed and the message is
+// redelivered or settled.
 var ErrLate = errors.New("tinybroker: the delivery is no longer held")
 
-// New makes a broker that delivers a message again when it was not acknowledged
-// within visibility, and sets it aside after maxAttempts.
+// New makes a broker that redelivers after visibility and sets a message aside
+// after maxAttempts.
 func New(visibility time.Duration, maxAttempts int) *Broker {
 	return &Broker{visibility: visibility, maxAttempts: maxAttempts, topics: make(map[string][]*message),
 		dead: make(map[string][]Delivery), changed: make(chan struct{})}
 }
 
-// Publish stores a message and gives its ID.
+// Publish stores a message and returns its ID.
 func (b *Broker) Publish(topic string, body []byte) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -62,7 +61,7 @@ func (b *Broker) Publish(topic string, body []byte) string {
 	return m.ID
 }
 
-// Dead are the messages of a topic that were set aside.
+// Dead returns the messages of a topic that were set aside.
 func (b *Broker) Dead(topic string) []Delivery {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -75,14 +74,14 @@ func (b *Broker) wake() {
 	b.changed = make(chan struct{})
 }
 
-// Subscription competes with the others for the messages of a topic.
+// Subscription competes with others for the messages of a topic.
 type Subscription struct {
 	broker *Broker
 	topic  string
 	window int
 }
 
-// Subscribe to a topic; window is the most deliveries unacknowledged at once.
+// Subscribe subscribes to a topic; window bounds the unacknowledged deliveries.
 func (b *Broker) Subscribe(topic string, window int) *Subscription {
 	return &Subscription{broker: b, topic: topic, window: window}
 }
@@ -106,8 +105,8 @@ func (s *Subscription) Receive(ctx context.Context) (Delivery, error) {
 	}
 }
 
-// next takes the first deliverable message. If there is none, it says what to
-// wait for: a change, or the time until a visibility timeout may have passed.
+// next takes the first deliverable message. If there is none, it returns what
+// to wait for: a change, or the end of a visibility timeout.
 func (s *Subscription) next(now time.Time) (d Delivery, ok bool, changed <-chan struct{}, wait time.Duration) {
 	b := s.broker
 	b.mu.Lock()
@@ -135,7 +134,7 @@ func (s *Subscription) next(now time.Time) (d Delivery, ok bool, changed <-chan 
 	return d, false, b.changed, wait
 }
 
-// setAside what has had its last attempt.
+// setAside sets aside messages that have used all their attempts.
 func (b *Broker) setAside(topic string, now time.Time) {
 	kept := b.topics[topic][:0]
 	for _, m := range b.topics[topic] {
@@ -149,7 +148,7 @@ func (b *Broker) setAside(topic string, now time.Time) {
 	b.topics[topic] = kept
 }
 
-// Ack settles a delivery: it never comes again.
+// Ack settles a delivery; the message is not redelivered.
 func (s *Subscription) Ack(d Delivery) error {
 	return s.settle(d, func(i int) {
 		queue := s.broker.topics[s.topic]
@@ -157,7 +156,7 @@ func (s *Subscription) Ack(d Delivery) error {
 	})
 }
 
-// Nack gives a delivery back: it may come again at once.
+// Nack makes the message deliverable again at once.
 func (s *Subscription) Nack(d Delivery) error {
 	return s.settle(d, func(i int) { s.broker.topics[s.topic][i].visible = time.Time{} })
 }

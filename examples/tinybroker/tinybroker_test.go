@@ -19,7 +19,7 @@ var promises = systems.Description{
 	Profile: evidence.Profile{Name: "memory", Redelivers: evidence.RedeliverTimeout, AckCounting: "per-message", MarksAgain: true, AckConfirms: true, KeepsSubscribers: true,
 		Limits: evidence.Limits{MaxAttempts: maxAttempts, RedeliveryPeriod: visibility, RecoveryBound: 10 * visibility,
 			InFlightBound: visibility, DrainDeadline: 20 * visibility, OrderScope: "connection"}},
-	Claims: []evidence.Claim{ // under no fault: all is in memory
+	Claims: []evidence.Claim{ // without faults only: everything is in memory
 		{Guarantee: evidence.NoAcceptedLoss}, {Guarantee: evidence.NoPhantom}, {Guarantee: evidence.Order}, {Guarantee: evidence.StableRedeliveryID},
 		{Guarantee: evidence.AckIsFinal}, {Guarantee: evidence.RecoveryBounded}, {Guarantee: evidence.Survives}},
 	Lacks: map[systems.Need]string{systems.NeedTTL: "nothing expires", systems.NeedModes: "one mode", systems.NeedDecline: "takes everything",

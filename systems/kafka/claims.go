@@ -6,13 +6,13 @@ import (
 	"github.com/custodymq/custody/evidence"
 )
 
-// anyFault is every class that a child process on a link can be struck with.
+// anyFault is every fault class that applies to a child process behind a link.
 var anyFault = under(evidence.ClientCrash, evidence.BrokerRestart, evidence.BrokerCrash, evidence.BrokerPause, evidence.Link)
 
 func under(classes ...evidence.Class) []evidence.Class { return classes }
 
-// claims is a table of promises, each with the section of the documentation
-// that makes it.
+// claims lists guarantees, each with the section of the documentation that
+// promises it.
 type claims []struct {
 	guarantee string
 	under     []evidence.Class
@@ -27,7 +27,7 @@ func (table claims) bySystem() []evidence.Claim {
 	return made
 }
 
-// consumingClaims hold whatever the producer was told.
+// consumingClaims hold whatever the producer's settings.
 var consumingClaims = claims{
 	{evidence.NoPhantom, anyFault, "Design: Message Delivery Semantics"},
 	{evidence.Survives, anyFault, "Basic Kafka Operations: Graceful shutdown; Design: Replication"},
@@ -39,8 +39,8 @@ var producingClaims = append(slices.Clip(consumingClaims), claims{
 	{evidence.UnknownResolved, anyFault, "Design: Message Delivery Semantics (a committed message is in the log)"},
 }.bySystem()...)
 
-// atLeastOnce is what a producer that waits for a synced message and a consumer
-// that commits behind its work have together.
+// atLeastOnce combines a producer that waits for a synced message with a
+// consumer that commits after processing.
 var atLeastOnce = append(slices.Clip(producingClaims), claims{
 	{evidence.NoAcceptedLoss, anyFault, "Design: Message Delivery Semantics; Topic Configs: flush.messages"},
 	{evidence.AckIsFinal, anyFault, "Distribution: Consumer Offset Tracking"},
@@ -48,14 +48,14 @@ var atLeastOnce = append(slices.Clip(producingClaims), claims{
 	{evidence.RowsMatchClients, anyFault, "Distribution: Consumer Offset Tracking"},
 }.bySystem()...)
 
-// ordered: and a topic of one partition.
+// ordered adds a single partition.
 var ordered = append(slices.Clip(atLeastOnce), claims{
 	{evidence.Order, anyFault, "Introduction: Main Concepts and Terminology; Producer Configs: max.in.flight.requests.per.connection"},
 }.bySystem()...)
 
-// transactionClaims: over a crash the coordinator can call a transaction
-// complete whose marker is in no partition, so that nobody who reads what is
-// committed gets its message, nor any behind it: see docs/findings.md.
+// transactionClaims does not cover crashes: the coordinator can report a
+// transaction complete whose marker is in no partition, so that read_committed
+// consumers get neither its message nor any behind it: see docs/findings.md.
 var transactionClaims = notUnderCrash(ordered, evidence.NoAcceptedLoss, evidence.RecoveryBounded, evidence.RowsMatchClients)
 
 func notUnderCrash(table []evidence.Claim, guarantees ...string) []evidence.Claim {
@@ -68,15 +68,16 @@ func notUnderCrash(table []evidence.Claim, guarantees ...string) []evidence.Clai
 	return less
 }
 
-// leaderClaims: the leader answers before anything is synced or copied, so that
-// what it has answered is promised only while it lives.
+// leaderClaims covers the leader's lifetime only: it answers before anything is
+// synced or replicated.
 var leaderClaims = append(slices.Clip(producingClaims), claims{
 	{evidence.NoAcceptedLoss, under(evidence.ClientCrash, evidence.BrokerRestart, evidence.BrokerPause, evidence.Link), "Producer Configs: acks"},
 	{evidence.RecoveryBounded, under(evidence.ClientCrash, evidence.BrokerRestart, evidence.BrokerPause, evidence.Link), "Consumer Configs: session.timeout.ms, max.poll.interval.ms"},
 }.bySystem()...)
 
-// shareClaims: each message by itself, and counted. What was declined leaves
-// nothing here either, but the rows lag too far behind to show it.
+// shareClaims holds for messages that are acknowledged and counted
+// individually. Declined messages leave nothing here either, but the rows lag
+// too far behind to show it.
 var shareClaims = append(slices.Clip(consumingClaims), claims{
 	{evidence.UnknownResolved, anyFault, "Design: Message Delivery Semantics (a committed message is in the log)"},
 	{evidence.NoAcceptedLoss, anyFault, "Design: Message Delivery Semantics; Topic Configs: flush.messages"},

@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,24 +16,25 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// clients opens sessions with a server that may run anywhere: in a child of
-// this process, or in a child of its parent. Safe for concurrent use.
+// clients opens sessions with a server, whichever process runs it. Safe for
+// concurrent use.
 type clients struct {
 	profile Profile
 	address string
 	names   names
 
 	mu    sync.Mutex
-	made  map[string]bool // topics that are known to be there
-	ready map[string]bool // share groups that are known to begin at the start
+	made  map[string]bool // topics known to exist
+	ready map[string]bool // share groups known to start at the earliest offset
 }
 
 func (p Profile) clients(address string, n names) *clients {
 	return &clients{profile: p, address: address, names: n, made: make(map[string]bool), ready: make(map[string]bool)}
 }
 
-// Credentials are the address of the server, what the names of the run begin
-// with, and how the server takes its user, whom the profile tells.
+// Credentials are the address of the broker, the prefix of the run's names and
+// the SASL mechanism. User and password are not among them: the profile holds
+// those.
 func (p Profile) Credentials(in systems.Instance) string {
 	var r *run
 	switch in := in.(type) {
@@ -46,29 +48,29 @@ func (p Profile) Credentials(in systems.Instance) string {
 	return strings.Join([]string{r.address, string(r.names), r.profile.mechanism}, " ")
 }
 
-// Connect gives clients of a server that another process has started.
+// Connect returns clients of a server that another process started.
 func (p Profile) Connect(credentials string) (systems.Clients, error) {
 	parts := strings.Split(credentials, " ")
 	if _, _, err := net.SplitHostPort(parts[0]); err != nil || len(parts) != 3 || parts[1] == "" {
-		return nil, errors.Join(fmt.Errorf("kafka: credentials %q are no address, prefix and mechanism", credentials), err)
+		return nil, errors.Join(fmt.Errorf("kafka: malformed credentials %q: want address, prefix and mechanism, as returned by Credentials", credentials), err)
 	}
 	p.mechanism = parts[2]
 	return p.clients(parts[0], names(parts[1])), nil
 }
 
 func (c *clients) Producer(ctx context.Context, o systems.ProducerOptions) (systems.Producer, error) {
-	if err := c.accepts(o.Mode); err != nil {
+	if err := systems.OnlyDefaultMode("kafka", o.Mode); err != nil {
 		return nil, err
 	}
-	o.Address = c.reached(o.Address)
+	o.Address = cmp.Or(o.Address, c.address)
 	return systems.ProducerOf(c.producer(ctx, o))
 }
 
 func (c *clients) Consumer(ctx context.Context, o systems.ConsumerOptions) (systems.Consumer, error) {
-	if err := c.accepts(o.Mode); err != nil {
+	if err := systems.OnlyDefaultMode("kafka", o.Mode); err != nil {
 		return nil, err
 	}
-	o.Address, o.Window = c.reached(o.Address), max(o.Window, 1)
+	o.Address, o.Window = cmp.Or(o.Address, c.address), max(o.Window, 1)
 	topic, err := c.topic(ctx, o.Destination)
 	if err != nil {
 		return nil, err
@@ -79,23 +81,7 @@ func (c *clients) Consumer(ctx context.Context, o systems.ConsumerOptions) (syst
 	return c.groupConsumer(ctx, o, topic)
 }
 
-// accepts refuses what Kafka has no counterpart for, rather than ignore it.
-func (c *clients) accepts(mode systems.Mode) error {
-	if mode != systems.DefaultMode {
-		return fmt.Errorf("kafka: no mode %q: a profile has one", mode)
-	}
-	return nil
-}
-
-// reached is the address of an actor's link, or the server's own without one.
-func (c *clients) reached(address string) string {
-	if address == "" {
-		return c.address
-	}
-	return address
-}
-
-// topic gives the topic of a destination, and makes it if it is not there.
+// topic returns the topic of a destination, created if necessary.
 func (c *clients) topic(ctx context.Context, destination string) (string, error) {
 	topic, err := c.names.topic(destination)
 	if err != nil {
@@ -106,11 +92,11 @@ func (c *clients) topic(ctx context.Context, destination string) (string, error)
 		if err != nil && !errors.Is(err, kerr.TopicAlreadyExists) {
 			return err
 		}
-		return led(ctx, admin, topic)
+		return awaitLeaders(ctx, admin, topic)
 	})
 }
 
-// once does what is done once for each name, and remembers that it is.
+// once runs do once per name.
 func (c *clients) once(ctx context.Context, done map[string]bool, name string, do func(context.Context, administrator) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -127,8 +113,8 @@ func (c *clients) once(ctx context.Context, done map[string]bool, name string, d
 	return err
 }
 
-// led waits until the leader of every partition of a topic serves it.
-func led(ctx context.Context, admin administrator, topic string) error {
+// awaitLeaders waits until every partition of a topic has a serving leader.
+func awaitLeaders(ctx context.Context, admin administrator, topic string) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -144,8 +130,8 @@ func led(ctx context.Context, admin administrator, topic string) error {
 	}
 }
 
-// fromStart lets a share group begin with what is stored already: by default
-// it begins with what comes next.
+// fromStart makes a share group start at the earliest offset instead of the
+// latest.
 func (c *clients) fromStart(ctx context.Context, group string) error {
 	return c.once(ctx, c.ready, group, func(ctx context.Context, admin administrator) error {
 		request := kmsg.NewPtrIncrementalAlterConfigsRequest()

@@ -18,7 +18,7 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// TestConformanceFromAnImage: another release, from a container image.
+// TestConformanceFromAnImage tests another release, from a container image.
 func TestConformanceFromAnImage(t *testing.T) {
 	s, err := profile(t, "acks-all").(systems.Contained).In("custody/kafka:4.1.2")
 	if err != nil {

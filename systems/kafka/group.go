@@ -16,26 +16,26 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// groupConsumer is a member of the consumer group of its logical subscriber.
-// Safe for concurrent use; one Receive at a time waits for the broker.
+// groupConsumer is a member of its logical subscriber's consumer group. Safe
+// for concurrent use; one Receive at a time waits for the broker.
 //
-// A group's acknowledgement is an offset, which settles all before it. So the
-// offset that is committed is that of the first message still in the
-// application's hands, and a message behind it is settled when that one is.
+// A group acknowledges by committing an offset, which settles everything before
+// it. With commitPrefix the committed offset is therefore that of the first
+// unsettled message, and later ones are settled with it.
 type groupConsumer struct {
 	*session
 	names     names
 	window    int
-	receiving chan struct{} // held by the one Receive that waits
+	receiving chan struct{} // semaphore: one Receive at a time
 	changed   chan struct{} // a delivery was settled
-	committer chan struct{} // held by the one commit that is under way
+	committer chan struct{} // semaphore: one commit at a time
 
 	mu         sync.Mutex
 	partitions map[int32]*progress
-	open       int // deliveries in the application's hands
+	open       int // deliveries held by the application
 }
 
-// progress in one partition: what was given from the first unsettled message on.
+// progress in one partition: deliveries from the first unsettled one on.
 type progress struct{ given []*groupDelivery }
 
 func (c *clients) groupConsumer(ctx context.Context, o systems.ConsumerOptions, topic string) (systems.Consumer, error) {
@@ -51,7 +51,7 @@ func (c *clients) groupConsumer(ctx context.Context, o systems.ConsumerOptions, 
 		kgo.ConsumeTopics(topic),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.FetchMaxWait(p.scaled(fetchWait)),
-		kgo.MaxConcurrentFetches(0),   // only what is asked for
+		kgo.MaxConcurrentFetches(0),   // fetch only when polled
 		kgo.FetchMaxPartitionBytes(1), // one batch at a time
 		kgo.SessionTimeout(p.sessionTimeout()),
 		kgo.RebalanceTimeout(p.sessionTimeout()),
@@ -62,11 +62,11 @@ func (c *clients) groupConsumer(ctx context.Context, o systems.ConsumerOptions, 
 		kgo.OnPartitionsLost(func(context.Context, *kgo.Client, map[string][]int32) {
 			select {
 			case <-assigned:
-				g.end(errors.New("kafka: the group has dropped this member"))
-			default: // it was not in yet, and tries again
+				g.end(errors.New("kafka: the group removed this member"))
+			default: // not a member yet: it retries
 			}
 		}),
-	}, append(g.committing(topic), p.reading()...)...)...)
+	}, append(g.commitOptions(topic), p.reading()...)...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -74,8 +74,9 @@ func (c *clients) groupConsumer(ctx context.Context, o systems.ConsumerOptions, 
 		g.close(ctx, false)
 		return nil, err
 	}
-	// The group knows the member. It has its part once the others have given
-	// theirs up; one that is dead holds that up until its session has run out.
+	// The group knows the member. Partitions are assigned once the others have
+	// given theirs up, which for a dead member takes until its session times
+	// out.
 	patience := time.NewTimer(p.scaled(assignWait))
 	defer patience.Stop()
 	select {
@@ -87,8 +88,8 @@ func (c *clients) groupConsumer(ctx context.Context, o systems.ConsumerOptions, 
 	return g, nil
 }
 
-// committing is how each way of committing configures the client.
-func (g *groupConsumer) committing(topic string) []kgo.Opt {
+// commitOptions configures the client for each commit mode.
+func (g *groupConsumer) commitOptions(topic string) []kgo.Opt {
 	interval := kgo.AutoCommitInterval(max(g.profile.scaled(autoCommit), leastAutoCommit))
 	switch g.profile.commit {
 	case commitPolled:
@@ -100,18 +101,18 @@ func (g *groupConsumer) committing(topic string) []kgo.Opt {
 	}
 	return []kgo.Opt{
 		kgo.DisableAutoCommit(),
-		kgo.BlockRebalanceOnPoll(), // not while the application holds a message
+		kgo.BlockRebalanceOnPoll(), // while the application holds a message
 		kgo.OnPartitionsRevoked(func(_ context.Context, _ *kgo.Client, revoked map[string][]int32) { g.revoked(revoked[topic]) }),
 	}
 }
 
-// Close leaves the group, so that another member goes on at once.
+// Close leaves the group, so that other members take over at once.
 func (g *groupConsumer) Close(ctx context.Context) error {
 	g.close(ctx, true)
 	return nil
 }
 
-// revoked forgets what it knew of partitions that another member gets.
+// revoked forgets the state of partitions that move to another member.
 func (g *groupConsumer) revoked(partitions []int32) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -132,7 +133,7 @@ func (g *groupConsumer) Receive(ctx context.Context) (systems.Delivery, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	if err := g.room(ctx); err != nil {
+	if err := g.awaitRoom(ctx); err != nil {
 		return nil, err
 	}
 	r, err := g.poll(ctx, g.rebalance)
@@ -141,7 +142,7 @@ func (g *groupConsumer) Receive(ctx context.Context) (systems.Delivery, error) {
 	}
 	d := &groupDelivery{consumer: g, record: r, message: g.names.decode(r)}
 	if g.profile.commit != commitPrefix {
-		return d, nil // what it settles does not depend on what else was given
+		return d, nil // settling is independent of other deliveries
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -155,10 +156,10 @@ func (g *groupConsumer) Receive(ctx context.Context) (systems.Delivery, error) {
 	return d, nil
 }
 
-// room waits until the window is not full. A member that is not asked for its
-// next message in time is taken for stuck, and leaves its group, as Kafka's own
-// client does after max.poll.interval.ms.
-func (g *groupConsumer) room(ctx context.Context) error {
+// awaitRoom waits until the window has room. A member that polls too late is
+// considered stuck and leaves its group, like Kafka's own client after
+// max.poll.interval.ms.
+func (g *groupConsumer) awaitRoom(ctx context.Context) error {
 	timer := time.NewTimer(g.profile.scaled(pollInterval))
 	defer timer.Stop()
 	for {
@@ -181,26 +182,26 @@ func (g *groupConsumer) room(ctx context.Context) error {
 	}
 }
 
-// groupDelivery is one message in the hands of the application.
+// groupDelivery is one message held by the application.
 type groupDelivery struct {
 	consumer *groupConsumer
 	record   *kgo.Record
 	message  systems.Message
-	done     bool // out of the application's hands; guarded by consumer.mu
+	done     bool // settled or revoked; guarded by consumer.mu
 }
 
 func (d *groupDelivery) Message() systems.Message { return d.message }
 
-// Attempt is not known: a group's log does not count deliveries.
+// Attempt is unknown: the log of a topic counts no deliveries.
 func (d *groupDelivery) Attempt() (int, bool) { return 0, false }
 
 func (d *groupDelivery) Mark() evidence.Mark { return evidence.MarkNone }
 
-// Ack commits as the profile says.
+// Ack commits as the profile's mode says.
 func (d *groupDelivery) Ack(ctx context.Context) (evidence.AckOutcome, error) {
 	g := d.consumer
 	switch g.profile.commit {
-	case commitPolled: // by the client, whatever the application does
+	case commitPolled: // the client commits by itself
 		return evidence.AckSent, nil
 	case commitMarked:
 		g.client.MarkCommitRecords(d.record)
@@ -209,20 +210,20 @@ func (d *groupDelivery) Ack(ctx context.Context) (evidence.AckOutcome, error) {
 		return g.commit(ctx, d.record, d.record.Offset+1)
 	}
 	offset, news, ours := g.markSettled(d)
-	defer g.rebalance() // not before the commit
+	defer g.rebalance() // after the commit
 	switch {
 	case !ours:
-		return evidence.AckRefused, fmt.Errorf("kafka: ack of %s: its partition is another member's now", d.message.MessageID)
+		return evidence.AckRefused, fmt.Errorf("kafka: ack of %s: its partition was reassigned", d.message.MessageID)
 	case !news:
 		return evidence.AckUnknown, fmt.Errorf("kafka: ack of %s: an earlier message of its partition is not settled", d.message.MessageID)
 	}
 	return g.commit(ctx, d.record, offset)
 }
 
-// commit sets the group's offset in the partition of a record.
+// commit commits an offset in a record's partition.
 func (g *groupConsumer) commit(ctx context.Context, r *kgo.Record, offset int64) (evidence.AckOutcome, error) {
 	select {
-	case g.committer <- struct{}{}: // one after another: an offset must not go back
+	case g.committer <- struct{}{}: // serialized: an offset must not go back
 		defer func() { <-g.committer }()
 	case <-ctx.Done():
 		return evidence.AckUnknown, ctx.Err()
@@ -255,9 +256,9 @@ func (g *groupConsumer) commit(ctx context.Context, r *kgo.Record, offset int64)
 	return evidence.AckUnknown, fmt.Errorf("kafka: commit of %s: %w", messageID(r), err)
 }
 
-// markSettled takes a delivery out of the application's hands. It tells up to which
-// offset everything that was given is settled, whether that is news, and
-// whether the partition is still this member's.
+// markSettled marks a delivery as settled. It returns the offset up to which
+// everything delivered is settled, whether that advanced, and whether the
+// partition is still this member's.
 func (g *groupConsumer) markSettled(d *groupDelivery) (offset int64, news, ours bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -273,7 +274,7 @@ func (g *groupConsumer) markSettled(d *groupDelivery) (offset int64, news, ours 
 	return offset, news, true
 }
 
-// release takes deliveries out of the application's hands; g.mu is held.
+// release marks deliveries as done; g.mu is held.
 func (g *groupConsumer) release(deliveries ...*groupDelivery) {
 	for _, d := range deliveries {
 		if !d.done {
@@ -287,7 +288,7 @@ func (g *groupConsumer) release(deliveries ...*groupDelivery) {
 	}
 }
 
-// rebalance lets the group rebalance if the application holds no message.
+// rebalance allows a rebalance if the application holds no message.
 func (g *groupConsumer) rebalance() {
 	g.mu.Lock()
 	idle := g.open == 0
@@ -297,9 +298,9 @@ func (g *groupConsumer) rebalance() {
 	}
 }
 
-// Nack sets the member's position back, so that the message comes again, and
-// with it all behind it: a group gives nothing back alone. It waits a little
-// before, for a handler that always fails must not spin.
+// Nack seeks back to the message, which redelivers it and all that follow: a
+// group cannot return a single one. The delay keeps a handler that always fails
+// from spinning.
 func (d *groupDelivery) Nack(ctx context.Context, _ string) (evidence.AckOutcome, error) {
 	g := d.consumer
 	pause := time.NewTimer(g.profile.scaled(nackDelay))
@@ -318,7 +319,7 @@ func (d *groupDelivery) Nack(ctx context.Context, _ string) (evidence.AckOutcome
 		at = slices.Index(p.given, d)
 	}
 	if at < 0 {
-		return evidence.AckRefused, fmt.Errorf("kafka: nack of %s: it is no longer in this member's hands", d.message.MessageID)
+		return evidence.AckRefused, fmt.Errorf("kafka: nack of %s: no longer held by this member", d.message.MessageID)
 	}
 	g.client.SetOffsets(map[string]map[int32]kgo.EpochOffset{d.record.Topic: {d.record.Partition: {Epoch: -1, Offset: d.record.Offset}}})
 	g.release(p.given[at:]...)

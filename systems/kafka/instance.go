@@ -4,13 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/process"
 	"github.com/custodymq/custody/systems"
 )
 
-// instance is one run's part of a broker of its own. Safe for concurrent use.
+// instance is one run's share of a broker started here. Safe for concurrent
+// use.
 type instance struct {
 	*run
 	*broker
@@ -30,8 +32,8 @@ var (
 	_ systems.Rejecter  = (*shareDelivery)(nil)
 )
 
-// Start takes a broker that an earlier run has left as it was, or starts one on
-// free ports of 127.0.0.1 in a folder of its own.
+// Start takes an untouched broker of an earlier run, or starts one on free
+// ports of 127.0.0.1.
 func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, error) {
 	if err := env.NoDefects("kafka"); err != nil {
 		return nil, err
@@ -39,17 +41,18 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	if p.at.Address != "" {
 		return p.reach(ctx, env)
 	}
-	log, err := env.ServerLog("kafka", serverName)
+	b, err := systems.TakeServer(ctx, env, "kafka", p.serverKey(), func(log io.WriteCloser) (*broker, error) {
+		b, err := p.newBroker(env.Sink, log)
+		if err != nil {
+			return nil, err
+		}
+		if err := p.startBroker(ctx, b); err != nil {
+			return nil, errors.Join(err, b.Close(context.WithoutCancel(ctx)))
+		}
+		return b, nil
+	})
 	if err != nil {
 		return nil, err
-	}
-	b, kept := process.Take[*broker](ctx, env.Servers, p.serverKey())
-	if kept {
-		b.Attach(env.Sink, log)
-	} else if b, err = p.newBroker(env.Sink, log); err != nil {
-		return nil, errors.Join(err, log.Close())
-	} else if err := p.startBroker(ctx, b); err != nil {
-		return nil, errors.Join(err, b.Close(context.WithoutCancel(ctx)))
 	}
 	r, err := p.newRun(b.address)
 	if err == nil && p.transactional {
@@ -69,11 +72,11 @@ func (p Profile) startBroker(ctx context.Context, b *broker) error {
 	return b.Restart(ctx)
 }
 
-// serverKey names everything that makes two brokers alike.
+// serverKey is the pool key: brokers with the same key are interchangeable.
 func (p Profile) serverKey() string { return fmt.Sprintf("kafka %g %s", p.scale, p.image) }
 
-// Stop deletes what the run has made, and leaves the broker to the next run if
-// nothing has struck it.
+// Stop deletes what the run created and returns the broker to the pool if it is
+// untouched.
 func (in *instance) Stop(ctx context.Context) error {
 	var err error
 	if in.Untouched() {
@@ -84,7 +87,7 @@ func (in *instance) Stop(ctx context.Context) error {
 	return errors.Join(err, in.servers.Put(ctx, in.profile.serverKey(), in.broker))
 }
 
-// Rows reads on from where the last look ended, unless the broker was struck.
+// Rows continues from the previous snapshot unless the broker was struck.
 func (in *instance) Rows(ctx context.Context) (evidence.Snapshot, error) {
 	return in.rows(ctx, in.Untouched())
 }

@@ -10,10 +10,11 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// names are those of one run: a server may serve several, one after another.
+// names is the prefix of one run's names: a broker serves several runs in turn.
 type names string
 
-// topic of a destination, which Kafka holds to letters, digits, '.', '_' and '-'.
+// topic of a destination, in the characters that Kafka allows: letters, digits,
+// '.', '_' and '-'.
 func (n names) topic(destination string) (string, error) {
 	legal := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-", r)
@@ -28,12 +29,12 @@ func (n names) topic(destination string) (string, error) {
 // maxTopicName is Kafka's limit.
 const maxTopicName = 249
 
-// has says whether a topic is the run's.
+// has reports whether a topic is the run's.
 func (n names) has(topic string) bool { return strings.HasPrefix(topic, string(n)+".") }
 
 func (n names) destination(topic string) string { return strings.TrimPrefix(topic, string(n)+".") }
 
-// group of a logical subscriber of one destination.
+// group of a logical subscriber to one destination.
 func (n names) group(subscription, destination string) string {
 	return string(n) + "." + subscription + "@" + destination
 }
@@ -48,14 +49,15 @@ func (n names) subscriber(group string) (subscription, destination string, ok bo
 	return rest[:at], rest[at+1:], true
 }
 
-// transactional is the transactional ID of a producer, whichever its session.
+// transactional is a producer's transactional ID, the same for all its
+// sessions.
 func (n names) transactional(actor string) string { return string(n) + "." + actor }
 
-// encode gives the record of a publish. An error is a message that Kafka could
-// not carry unaltered: a failure to measure.
+// encode returns the record of a publish, or an error if Kafka could not carry
+// the message unaltered: a failure to measure.
 func encode(topic string, m systems.Message) (*kgo.Record, error) {
 	if m.MessageID != "" || m.TTL != 0 {
-		return nil, fmt.Errorf("kafka: a message with an ID of the publisher's (%q) or a time to live (%v) has no counterpart", m.MessageID, m.TTL)
+		return nil, fmt.Errorf("kafka: a message ID chosen by the publisher (%q) or a time to live (%v) is not supported", m.MessageID, m.TTL)
 	}
 	r := &kgo.Record{Topic: topic, Value: m.Payload}
 	if m.Key != "" {
@@ -67,7 +69,7 @@ func encode(topic string, m systems.Message) (*kgo.Record, error) {
 	return r, nil
 }
 
-// decode is the inverse of encode, for what the broker hands out or shows.
+// decode is the inverse of encode.
 func (n names) decode(r *kgo.Record) systems.Message {
 	m := systems.Message{
 		Destination: n.destination(r.Topic),

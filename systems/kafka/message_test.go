@@ -64,7 +64,7 @@ func TestEncodeAndDecodeAreInverse(t *testing.T) {
 	}
 }
 
-// What is proven not stored, and what is not.
+// Which outcomes prove that a record was not stored.
 func TestReceipts(t *testing.T) {
 	broken := errors.New("broken pipe")
 	for _, c := range []struct {
@@ -92,7 +92,7 @@ func TestReceipts(t *testing.T) {
 	}
 }
 
-// What is proven not committed, and what is not.
+// Which outcomes prove that a transaction was not committed.
 func TestReceiptsOfTransactions(t *testing.T) {
 	broken := errors.New("broken pipe")
 	for _, c := range []struct {
@@ -105,7 +105,7 @@ func TestReceiptsOfTransactions(t *testing.T) {
 		{broken, 1, evidence.Unknown},
 		{kerr.InvalidTxnState, 1, evidence.Rejected},
 		{fmt.Errorf("commit: %w", kerr.ProducerFenced), 1, evidence.Rejected},
-		{kerr.InvalidTxnState, 2, evidence.Unknown}, // the first may have been a commit
+		{kerr.InvalidTxnState, 2, evidence.Unknown}, // the first request may have committed
 		{kerr.UnknownServerError, 1, evidence.Unknown},
 	} {
 		txns := &transactions{producer: &producer{session: newSession(Profile{}, "", false)}}
@@ -115,7 +115,7 @@ func TestReceiptsOfTransactions(t *testing.T) {
 		}
 	}
 	for err, want := range map[error]evidence.Acceptance{broken: evidence.Rejected, kerr.MessageTooLarge: evidence.Declined, kerr.ConcurrentTransactions: evidence.Rejected} {
-		if got := unstored(err); got.Acceptance != want || got.ClientResult == "" {
+		if got := notStored(err); got.Acceptance != want || got.ClientResult == "" {
 			t.Errorf("not stored for %v: %+v, want %v", err, got, want)
 		}
 	}

@@ -20,10 +20,10 @@ type producer struct {
 	*session
 	clients *clients
 	written *writes
-	txns    *transactions // nil where the profile has none
+	txns    *transactions // nil without transactions
 }
 
-// writes counts the requests of one kind of which a byte was written.
+// writes counts requests of one kind of which at least a byte was written.
 type writes struct {
 	request kmsg.Key
 	n       atomic.Int64
@@ -31,27 +31,27 @@ type writes struct {
 
 var _ kgo.HookBrokerWrite = (*writes)(nil)
 
-// OnBrokerWrite is called by the client, before it looks at what came of it.
+// OnBrokerWrite is called before the client looks at the result of the write.
 func (w *writes) OnBrokerWrite(_ kgo.BrokerMetadata, key int16, written int, _, _ time.Duration, _ error) {
 	if key == int16(w.request) && written > 0 {
 		w.n.Add(1)
 	}
 }
 
-// maxBuffered bounds the publishes of one session without an answer.
+// maxBuffered bounds a session's unanswered publishes.
 const maxBuffered = 1 << 14
 
 func (c *clients) producer(ctx context.Context, o systems.ProducerOptions) (*producer, error) {
 	p := &producer{session: newSession(c.profile, o.Address, c.profile.retries), clients: c, written: &writes{request: kmsg.Produce}}
 	opts := append([]kgo.Opt{
 		kgo.WithHooks(p.written),
-		kgo.ProducerBatchCompression(kgo.NoCompression()), // the link reads what it carries
+		kgo.ProducerBatchCompression(kgo.NoCompression()), // the link parses records
 		kgo.ProducerBatchMaxBytes(maxMessage),
 		kgo.ProducerLinger(0),
 		kgo.MaxBufferedRecords(maxBuffered),
 		kgo.ProduceRequestTimeout(c.profile.scaled(produceTimeout)),
 		kgo.RecordPartitioner(kgo.BasicConsistentPartitioner(partition)),
-	}, c.profile.producing()...)
+	}, c.profile.producerOptions()...)
 	if c.profile.transactional {
 		p.written.request = kmsg.EndTxn
 		opts = append(opts, kgo.TransactionalID(c.names.transactional(o.Name)), kgo.TransactionTimeout(c.profile.scaled(transactionTimeout)))
@@ -69,9 +69,9 @@ func (c *clients) producer(ctx context.Context, o systems.ProducerOptions) (*pro
 	return p, nil
 }
 
-// open returns when the broker has answered. One with transactions then knows
-// this session under the actor's transactional ID: what an earlier one has left
-// open is aborted, and nothing of that one is taken any more.
+// open returns once the broker has answered. With transactions, the broker then
+// fences earlier sessions of this transactional ID and aborts what they left
+// open.
 func (p *producer) open(ctx context.Context) error {
 	if !p.profile.transactional {
 		return p.client.Ping(ctx)
@@ -83,17 +83,17 @@ func (p *producer) open(ctx context.Context) error {
 	return nil
 }
 
-// Close ends the session. Answers still on their way are Unknown from then on.
+// Close ends the session. Outstanding publishes become Unknown.
 func (p *producer) Close(ctx context.Context) error {
 	p.close(ctx, false)
 	if p.txns != nil {
-		<-p.txns.done // its requests have ended with their connections
+		<-p.txns.done // ends with its connections
 	}
 	return nil
 }
 
-// partition sends a key where Kafka's own clients send it, and messages without
-// one to each partition in turn.
+// partition places keys like Kafka's own clients, and messages without a key
+// round-robin.
 func partition(topic string) func(*kgo.Record, int) int {
 	keyed, next := kgo.StickyKeyPartitioner(nil).ForTopic(topic), 0
 	return func(r *kgo.Record, partitions int) int {
@@ -110,11 +110,11 @@ func (p *producer) Send(ctx context.Context, m systems.Message) (systems.Pending
 		return nil, err
 	}
 	if ctx.Err() != nil {
-		return settled(refusal(evidence.Rejected, context.Cause(ctx), "cancelled before anything was written")), nil
+		return systems.Resolved(systems.Rejected.Receipt(context.Cause(ctx), "cancelled before anything was written")), nil
 	}
 	topic, err := p.clients.topic(ctx, m.Destination)
 	if err != nil {
-		return settled(refusal(evidence.Rejected, err, "its topic could not be made, and nothing was written")), nil
+		return systems.Resolved(systems.Rejected.Receipt(err, "its topic could not be created; nothing was written")), nil
 	}
 	record, err := encode(topic, m)
 	if err != nil {
@@ -122,99 +122,58 @@ func (p *producer) Send(ctx context.Context, m systems.Message) (systems.Pending
 	}
 	select {
 	case <-p.gone:
-		return settled(refusal(evidence.Rejected, p.disconnected(), "the session was over before anything was written")), nil
+		return systems.Resolved(systems.Rejected.Receipt(p.disconnected(), "the session ended before anything was written")), nil
 	default:
 	}
 	if p.txns != nil {
 		return p.txns.add(record), nil
 	}
-	pend := &pending{answered: make(chan struct{})}
+	reply := systems.NewReply(nil, nil)
 	before := p.written.n.Load()
-	// The publish outlives the call of the application that waits for it.
+	// The publish must outlive the call that waits for it.
 	p.client.TryProduce(context.WithoutCancel(ctx), record, func(r *kgo.Record, err error) {
-		pend.answer(p.receipt(r, err, p.written.n.Load()-before))
+		reply.Resolve(p.receipt(r, err, p.written.n.Load()-before))
 	})
-	return pend, nil
+	return reply, nil
 }
 
-// pending is a publish on its way; receipt is valid once answered is closed.
-type pending struct {
-	answered chan struct{}
-	receipt  systems.Receipt
+// refusals are the errors that a broker returns before it appends. After any
+// other (a storage failure, replicas that lag) the record may be stored.
+var refusals = map[*kerr.Error]systems.Refusal{
+	kerr.MessageTooLarge:          systems.Declined(evidence.CauseInvalid),
+	kerr.RecordListTooLarge:       systems.Declined(evidence.CauseInvalid),
+	kerr.InvalidRecord:            systems.Declined(evidence.CauseInvalid),
+	kerr.InvalidTimestamp:         systems.Declined(evidence.CauseInvalid),
+	kerr.PolicyViolation:          systems.Declined(evidence.CausePermission),
+	kerr.TopicAuthorizationFailed: systems.Declined(evidence.CausePermission),
+	kerr.NotEnoughReplicas:        systems.Rejected,
+	kerr.NotLeaderForPartition:    systems.Rejected,
+	kerr.UnknownTopicOrPartition:  systems.Rejected,
+	kerr.UnknownTopicID:           systems.Rejected,
 }
 
-func (p *pending) answer(r systems.Receipt) {
-	p.receipt = r
-	close(p.answered)
-}
-
-func settled(r systems.Receipt) *pending {
-	p := &pending{answered: make(chan struct{})}
-	p.answer(r)
-	return p
-}
-
-func (p *pending) Receipt(ctx context.Context) systems.Receipt {
-	select { // an answer that is there counts, whatever else has ended
-	case <-p.answered:
-		return p.receipt
-	default:
-	}
-	select {
-	case <-p.answered:
-		return p.receipt
-	case <-ctx.Done():
-		return refusal(evidence.Unknown, context.Cause(ctx), "cancelled before the answer")
-	}
-}
-
-func refusal(a evidence.Acceptance, err error, reason string) systems.Receipt {
-	return systems.Receipt{Acceptance: a, ClientResult: err.Error(), Reason: reason}
-}
-
-// refusals are the answers that a broker gives before it appends anything. Any
-// other (a failed store, replicas that did not follow in time) may be partial.
-var refusals = map[*kerr.Error]struct {
-	acceptance evidence.Acceptance
-	cause      evidence.Cause
-}{
-	kerr.MessageTooLarge:          {evidence.Declined, evidence.CauseInvalid},
-	kerr.RecordListTooLarge:       {evidence.Declined, evidence.CauseInvalid},
-	kerr.InvalidRecord:            {evidence.Declined, evidence.CauseInvalid},
-	kerr.InvalidTimestamp:         {evidence.Declined, evidence.CauseInvalid},
-	kerr.PolicyViolation:          {evidence.Declined, evidence.CausePermission},
-	kerr.TopicAuthorizationFailed: {evidence.Declined, evidence.CausePermission},
-	kerr.NotEnoughReplicas:        {evidence.Rejected, evidence.NoCause},
-	kerr.NotLeaderForPartition:    {evidence.Rejected, evidence.NoCause},
-	kerr.UnknownTopicOrPartition:  {evidence.Rejected, evidence.NoCause},
-	kerr.UnknownTopicID:           {evidence.Rejected, evidence.NoCause},
-}
-
-// receipt reads what came of a record. written is how many Produce requests
-// have been written since it was handed over: none is proof that it was not.
+// receipt maps the outcome of a record. written is the number of Produce
+// requests since it was sent: 0 proves that it was not written.
 func (p *producer) receipt(r *kgo.Record, err error, written int64) systems.Receipt {
 	switch {
 	case err == nil && p.profile.acks == acksNone:
-		return systems.Receipt{Acceptance: evidence.Unknown, ClientResult: "ok", Reason: "acks=0: the broker does not answer"}
+		return systems.Receipt{Acceptance: evidence.Unknown, ClientResult: systems.OK, Reason: "acks=0: the broker does not answer"}
 	case err == nil:
-		return systems.Receipt{Acceptance: evidence.Accepted, HeldBy: p.profile.heldBy, MessageID: messageID(r), ClientResult: "ok"}
+		return systems.Receipt{Acceptance: evidence.Accepted, HeldBy: p.profile.heldBy, MessageID: messageID(r), ClientResult: systems.OK}
 	case errors.Is(err, kerr.MessageTooLarge):
-		r := refusal(evidence.Declined, err, "over the largest message that is allowed")
-		r.Cause = evidence.CauseInvalid
-		return r
+		return systems.Declined(evidence.CauseInvalid).Receipt(err, "larger than the broker allows")
 	case written == 0:
-		return refusal(evidence.Rejected, err, "nothing was written")
+		return systems.Rejected.Receipt(err, "nothing was written")
 	case errors.Is(err, kgo.ErrMaxBuffered):
-		return refusal(evidence.Rejected, err, "the client's buffer is full, and this was never in it")
+		return systems.Rejected.Receipt(err, "the client's buffer is full")
 	}
 	var refused *kerr.Error
-	// With retries an answer may be about a later try, and an earlier one be stored.
+	// With retries the error may belong to a later attempt while an earlier one
+	// was stored.
 	if errors.As(err, &refused) && !p.profile.retries {
 		if known, ok := refusals[refused]; ok {
-			r := refusal(known.acceptance, err, refused.Description)
-			r.Cause = known.cause
-			return r
+			return known.Receipt(err, refused.Description)
 		}
 	}
-	return refusal(evidence.Unknown, err, "no answer that tells what became of it")
+	return systems.Unknown.Receipt(err, "no answer that tells whether it was stored")
 }

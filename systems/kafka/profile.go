@@ -1,5 +1,6 @@
-// Package kafka puts Apache Kafka under test: a broker of its own, run with
-// Java from where install.sh has put it, reached with franz-go.
+// Package kafka is the adapter for Apache Kafka. It runs a broker with Java
+// from where install.sh put it, one of an image, or uses an external one, and
+// connects with franz-go.
 package kafka
 
 import (
@@ -21,21 +22,21 @@ type Profile struct {
 
 	acks       string // of the producer: all, 1, 0
 	idempotent bool
-	retries    bool // by the client, within its delivery time-out
-	flush      bool // the log is synced at every message
-	// transactional: each publish is a transaction of its own, and consumers read
-	// what is committed.
+	retries    bool // by the client, within its delivery timeout
+	flush      bool // sync the log at every message
+	// transactional puts each publish into a transaction of its own; consumers
+	// read committed messages only.
 	transactional bool
 	heldBy        evidence.HeldBy
 	partitions    int32
 	commit        commitMode
-	share         bool // a share group, not a consumer group
+	share         bool // a share group instead of a consumer group
 
 	claims []evidence.Claim
 
-	image     string           // that the server runs from; empty is the installed one
-	at        systems.Endpoint // of a broker that somebody else has started; none: one of our own
-	mechanism string           // of SASL, by which it takes the user; empty: it has none
+	image     string           // container image of the server; empty: the installed one
+	at        systems.Endpoint // of an external broker; zero: start one
+	mechanism string           // SASL mechanism; empty: none
 }
 
 const (
@@ -44,12 +45,12 @@ const (
 	acksNone   = "0"
 )
 
-// commitMode is what a consumer group's member commits, and when.
+// commitMode is what a consumer group's member commits and when.
 type commitMode string
 
 const (
-	commitPrefix commitMode = "the processed prefix" // at each acknowledgement, as far as nothing is left behind
-	commitEach   commitMode = "each success"         // its own offset, whatever was left behind
+	commitPrefix commitMode = "the processed prefix" // at each acknowledgement, up to the first unsettled message
+	commitEach   commitMode = "each success"         // its own offset, whatever is unsettled before it
 	commitPolled commitMode = "what was polled"      // by the client, at intervals
 	commitMarked commitMode = "what was processed"   // by the client, at intervals
 )
@@ -107,37 +108,36 @@ func Profiles(scale float64) []systems.System {
 	return list
 }
 
-// The periods of a profile at scale 1. They are short, so that a run sees
-// redelivery within seconds.
+// Periods at scale 1, short enough for a run to see redelivery within seconds.
 const (
-	sessionTimeout     = 2 * time.Second // a member that is not heard of for this long has left
+	sessionTimeout     = 2 * time.Second // without a heartbeat a member is removed
 	heartbeat          = 250 * time.Millisecond
-	assignWait         = 600 * time.Millisecond // for a member's part, before it counts as subscribed all the same
-	pollInterval       = time.Second            // a member that does not settle what it holds leaves: max.poll.interval.ms
-	lockDuration       = 2 * time.Second        // of a message in the hands of a share group's member
+	assignWait         = 600 * time.Millisecond // for an assignment, before a member counts as subscribed without one
+	pollInterval       = time.Second            // max.poll.interval.ms: a stuck member leaves
+	lockDuration       = 2 * time.Second        // of a message held by a member of a share group
 	fetchWait          = 500 * time.Millisecond
 	autoCommit         = 100 * time.Millisecond
 	nackDelay          = 100 * time.Millisecond
 	produceTimeout     = time.Second     // the broker's, for its replicas
-	requestTimeout     = 3 * time.Second // …and the client's, for an answer, on top
-	transactionTimeout = 3 * time.Second // of one that nobody ends: until then its partition shows nothing that came later
+	requestTimeout     = 3 * time.Second // the client's, on top of that
+	transactionTimeout = 3 * time.Second // aborts an abandoned one, which until then hides all later messages
 	transactionCheck   = 250 * time.Millisecond
-	markWait           = 500 * time.Millisecond // for the mark of a transaction's end in its topic
-	deliveryTimeout    = 8 * time.Second        // of a record with all its retries
-	brokerSession      = 2 * time.Second        // until a broker that was killed may register again
+	markWait           = 500 * time.Millisecond // for a transaction's marker to appear in its topic
+	deliveryTimeout    = 8 * time.Second        // of a record, including retries
+	brokerSession      = 2 * time.Second        // before a killed broker may register again
 	brokerHeartbeat    = 200 * time.Millisecond
 	adminBound         = 10 * time.Second
-	readyBound         = time.Minute // of the server's start
+	readyBound         = time.Minute // of the broker's start
 )
 
-// What does not grow with the scale.
+// Not scaled.
 const (
 	backoff         = 50 * time.Millisecond
 	metadataAge     = 50 * time.Millisecond
-	leastSession    = 6 * time.Second        // that a broker takes by default: group.min.session.timeout.ms
-	leastAutoCommit = 100 * time.Millisecond // franz-go takes no less
+	leastSession    = 6 * time.Second        // group.min.session.timeout.ms by default
+	leastAutoCommit = 100 * time.Millisecond // franz-go's minimum
 	maxMessage      = 4 << 20
-	maxAttempts     = 10 // deliveries by a share group, which then drops a message; no more can be set
+	maxAttempts     = 10 // deliveries by a share group before it drops a message; the largest possible setting
 	serverVersion   = "4.4.0"
 )
 
@@ -145,7 +145,7 @@ func (p Profile) scaled(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * p.scale)
 }
 
-// sessionTimeout of a group's member, as short as the broker takes it.
+// sessionTimeout of a group's member, as short as the broker allows.
 func (p Profile) sessionTimeout() time.Duration {
 	if p.at.Address != "" {
 		return max(p.scaled(sessionTimeout), leastSession)
@@ -153,8 +153,8 @@ func (p Profile) sessionTimeout() time.Duration {
 	return p.scaled(sessionTimeout)
 }
 
-// producing is how the client of a producer is set.
-func (p Profile) producing() []kgo.Opt {
+// producerOptions configures a producer's client.
+func (p Profile) producerOptions() []kgo.Opt {
 	var opts []kgo.Opt
 	switch p.acks {
 	case acksLeader:
@@ -171,9 +171,10 @@ func (p Profile) producing() []kgo.Opt {
 	case p.retries:
 		opts = append(opts, kgo.RecordDeliveryTimeout(p.scaled(deliveryTimeout)))
 	case p.transactional:
-		// A broker that has not marked the last transaction's end yet refuses the
-		// next one's message, and the client sends it again. What may have been
-		// stored it does not: the session ends with its first connection.
+		// A broker that has not yet written the last transaction's marker
+		// refuses the next transaction's records, which the client then
+		// retries. It cannot duplicate stored ones: the session ends with its
+		// first connection.
 		opts = append(opts, kgo.RecordDeliveryTimeout(p.scaled(transactionTimeout)), kgo.UnknownTopicRetries(0))
 	default:
 		opts = append(opts, kgo.RecordRetries(0), kgo.UnknownTopicRetries(0))
@@ -191,7 +192,7 @@ func (p Profile) retrying() string {
 	return "0"
 }
 
-// reading is how the client of a consumer is set.
+// reading configures a consumer's client.
 func (p Profile) reading() []kgo.Opt {
 	if p.transactional {
 		return []kgo.Opt{kgo.FetchIsolationLevel(kgo.ReadCommitted())}
@@ -199,8 +200,8 @@ func (p Profile) reading() []kgo.Opt {
 	return nil
 }
 
-// topicSettings of every topic that a run makes. A message has the time at
-// which it was stored.
+// topicSettings of every topic of a run. Messages get the time at which they
+// are appended.
 func (p Profile) topicSettings() map[string]*string {
 	every, stored := "1", "LogAppendTime"
 	settings := map[string]*string{"message.timestamp.type": &stored}
@@ -225,7 +226,7 @@ func (p Profile) Describe() systems.Description {
 	profile := evidence.Profile{
 		Name: p.name, Summary: p.summary,
 		AckConfirms: true, KeepsRows: true,
-		KeepsSubscribers: true, // a group that begins with what is stored already
+		KeepsSubscribers: true, // groups start at the earliest offset
 		Limits: evidence.Limits{
 			RecoveryBound: p.scaled(20 * time.Second),
 			InFlightBound: p.scaled(time.Second),
@@ -298,7 +299,7 @@ func (p Profile) Describe() systems.Description {
 		Oldest:   map[string]string{"kafka": oldest},
 		Versions: map[string]string{"franz-go": strings.TrimPrefix(systems.LibraryVersion(kgo.NewClient), "v")},
 	}
-	if release, err := p.release(); err == nil && p.at.Address == "" { // else a run notes what it finds
+	if release, err := p.release(); err == nil && p.at.Address == "" { // otherwise reported by the server
 		d.Versions["kafka"] = release
 	}
 	if p.image != "" {

@@ -16,43 +16,42 @@ import (
 )
 
 const (
-	// homeVariable names the folder into which install.sh puts the broker.
+	// homeVariable is the directory into which install.sh puts the broker.
 	homeVariable = "CUSTODY_KAFKA_HOME"
-	// imageHome is that folder in an image.
+	// imageHome is that directory in an image.
 	imageHome = "/opt/kafka"
-	// jarForm is the name of the jar that tells the release: kafka_2.13-4.1.2.jar.
+	// jarForm matches the jar whose name has the release: kafka_2.13-4.1.2.jar.
 	jarForm = "kafka_2.13-*.jar"
-	// imageWithin bounds a look into an image.
+	// imageWithin bounds the inspection of an image.
 	imageWithin = 30 * time.Second
-	// shareSince is the release from which share groups are there by default, and
-	// give a member no more messages than it asks for.
+	// shareSince is the first release with share groups by default that give a
+	// member no more messages than it asks for.
 	shareSince = "4.2"
-	// oldest server that can be driven: the first that can be asked about
-	// transactions.
+	// oldest supported broker: the first that describes transactions.
 	oldest = "3.0"
 )
 
-// home is where install.sh has put the broker: libs/ with its jars, format/
-// with an empty store, and kafka.jsa, which makes the start faster.
+// home is where install.sh put the broker: libs/ with its jars, format/ with an
+// empty store, and kafka.jsa, a class archive that speeds up the start.
 func home() (string, error) {
 	if dir := os.Getenv(homeVariable); dir != "" {
 		return dir, nil
 	}
 	cache, err := os.UserCacheDir()
 	if err != nil {
-		return "", fmt.Errorf("kafka: say with %s where the broker is: %w", homeVariable, err)
+		return "", fmt.Errorf("kafka: set %s to the directory of the broker: %w", homeVariable, err)
 	}
 	return filepath.Join(cache, "custody", "kafka-"+serverVersion), nil
 }
 
-// In gives the profile with its server from an image, where it lies in
-// imageHome as install.sh puts it on this machine.
+// In returns the profile with its broker from an image that has it in
+// imageHome, laid out as by install.sh.
 func (p Profile) In(image string) (systems.System, error) {
 	p.image = image
 	return p, nil
 }
 
-// Installed says what is missing to run the server, and how to get it.
+// Installed reports what is missing to run the broker and how to get it.
 func (p Profile) Installed() error {
 	if p.image != "" {
 		release, err := p.release()
@@ -71,18 +70,18 @@ func (p Profile) Installed() error {
 	return nil
 }
 
-// drives says why the profile cannot be had of a server of this release.
+// drives returns an error if a server of this release cannot serve the profile.
 func (p Profile) drives(release string) error {
 	if err := systems.TooOld("kafka", release, oldest); err != nil {
 		return fmt.Errorf("kafka: %w", err)
 	}
 	if p.share && systems.Older(release, shareSince) {
-		return fmt.Errorf("kafka: profile %s needs share groups as Kafka has them from %s on; this is %s", p.name, shareSince, release)
+		return fmt.Errorf("kafka: profile %s needs the share groups of Kafka %s or later; this is %s", p.name, shareSince, release)
 	}
 	return nil
 }
 
-// release is the version of the server.
+// release returns the server's version.
 func (p Profile) release() (string, error) {
 	if p.image == "" {
 		return serverVersion, nil
@@ -97,8 +96,8 @@ func (p Profile) release() (string, error) {
 	return version, nil
 }
 
-// command is what runs the server in its folder, into which it puts an empty
-// store: here, or in a container when that first begins.
+// command runs the broker in its directory, into which it first copies an empty
+// store: here, or at the container's start.
 func (p Profile) command(dir string) (path string, args []string, err error) {
 	// A small heap, and the collector and compiler that start fastest.
 	jvm := []string{"-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xlog:disable",
@@ -116,7 +115,7 @@ func (p Profile) command(dir string) (path string, args []string, err error) {
 	if err != nil || len(jars) == 0 {
 		return "", nil, errors.Join(fmt.Errorf("kafka: no jars in %s: make brokers", installed), err)
 	}
-	slices.Sort(jars) // the archive was made with them in this order
+	slices.Sort(jars) // the class archive requires this order
 	archive := []string{"-Xshare:auto", "-XX:SharedArchiveFile=" + filepath.Join(installed, "kafka.jsa"), "-cp", strings.Join(jars, string(os.PathListSeparator))}
 	return "java", slices.Concat(jvm, archive, server), os.CopyFS(filepath.Join(dir, "data"), os.DirFS(filepath.Join(installed, "format")))
 }

@@ -19,11 +19,10 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// remote is one run's part of a broker that somebody else has started. Safe for
-// concurrent use.
+// remote is one run's share of an external broker. Safe for concurrent use.
 type remote struct {
 	*run
-	version string // of the server, as far as its protocol tells
+	version string // of the broker, as far as its protocol tells
 }
 
 var (
@@ -34,15 +33,14 @@ var (
 	_ systems.Reporter  = (*remote)(nil)
 )
 
-// At gives the profile on a broker that somebody else has started. What its
-// configuration sets, such as group.share.record.lock.duration.ms, is for its
-// owner to know.
+// At returns the profile on an external broker. Settings of its configuration,
+// such as group.share.record.lock.duration.ms, are its owner's.
 func (p Profile) At(e systems.Endpoint) systems.System {
 	p.at = e
 	return p
 }
 
-// reach looks whether the broker serves, and notes what it is.
+// reach connects to the external broker and records its version.
 func (p Profile) reach(ctx context.Context, env systems.Env) (systems.Instance, error) {
 	bounded, cancel := context.WithTimeout(ctx, p.scaled(adminBound))
 	defer cancel()
@@ -57,7 +55,7 @@ func (p Profile) reach(ctx context.Context, env systems.Env) (systems.Instance, 
 	if err != nil {
 		return nil, err
 	}
-	version, err := r.admin.alone(bounded)
+	version, err := r.admin.awaitSingleBroker(bounded)
 	if err != nil {
 		r.admin.Close()
 		return nil, refused(err)
@@ -70,18 +68,19 @@ func (p Profile) reach(ctx context.Context, env systems.Env) (systems.Instance, 
 	return &remote{r, version}, nil
 }
 
-// Report tells of the server that was found, which the profile did not know.
+// Report adds what was learned from the running server.
 func (r *remote) Report(d *systems.Description) { d.Versions["kafka"] = r.version }
 
-// alone waits until the broker serves, and gives its version as far as its
-// protocol tells. The links lead to one broker, so that there may be no other.
-func (a administrator) alone(ctx context.Context) (version string, err error) {
+// awaitSingleBroker waits until the broker serves and returns its version as
+// far as the protocol tells. Links lead to one broker, so there must be no
+// other.
+func (a administrator) awaitSingleBroker(ctx context.Context) (version string, err error) {
 	tick := time.NewTicker(backoff)
 	defer tick.Stop()
 	for {
 		m, err := a.BrokerMetadata(ctx)
 		if err == nil && len(m.Brokers) > 1 {
-			return "", fmt.Errorf("kafka: its cluster has %d brokers, and a link leads to one: name a cluster of one", len(m.Brokers))
+			return "", fmt.Errorf("kafka: the cluster has %d brokers, but a link leads to one: use a single-node cluster", len(m.Brokers))
 		}
 		if err == nil {
 			err = a.serves(ctx)
@@ -102,18 +101,19 @@ func (a administrator) alone(ctx context.Context) (version string, err error) {
 	return "", err
 }
 
-// Rows reads all anew: the broker may have been struck.
+// Rows reads everything again: the broker may have been struck.
 func (r *remote) Rows(ctx context.Context) (evidence.Snapshot, error) { return r.rows(ctx, false) }
 
-// Stop deletes the topics and groups of the run. Its transactional IDs nobody
-// can delete: the broker forgets them by itself.
+// Stop deletes the run's topics and groups. Transactional IDs cannot be
+// deleted: they expire.
 func (r *remote) Stop(ctx context.Context) error {
 	defer r.admin.Close()
 	return r.clear(ctx)
 }
 
-// reaching is how a client reaches the server, whatever address that advertises.
-func (p Profile) reaching(address string) []kgo.Opt {
+// clientOptions configures how a client connects, whatever address the broker
+// advertises.
+func (p Profile) clientOptions(address string) []kgo.Opt {
 	opts := []kgo.Opt{
 		kgo.SeedBrokers(address),
 		kgo.Dialer(func(ctx context.Context, network, _ string) (net.Conn, error) { return p.dial(ctx, network, address) }),
@@ -127,7 +127,7 @@ func (p Profile) reaching(address string) []kgo.Opt {
 	return opts
 }
 
-// mechanisms are the ways in which a client can say who it is.
+// mechanisms are the supported SASL mechanisms.
 var mechanisms = map[string]func(user, password string) sasl.Mechanism{
 	"SCRAM-SHA-512": func(user, password string) sasl.Mechanism {
 		return scram.Auth{User: user, Pass: password}.AsSha512Mechanism()
@@ -140,19 +140,19 @@ var mechanisms = map[string]func(user, password string) sasl.Mechanism{
 	},
 }
 
-// chosenMechanism is the first that the broker knows, of those that show the
-// password to nobody before the one that does; empty without a user. It is asked
-// for: a broker hangs up on a client that tries one which it does not know.
+// chosenMechanism is the broker's strongest supported mechanism, PLAIN last
+// because it reveals the password; empty without a user. It has to be asked
+// for: a broker hangs up on a client that tries an unknown one.
 func (p Profile) chosenMechanism(ctx context.Context) (string, error) {
 	if p.at.Password == "" {
 		return "", nil
 	}
-	client, err := kgo.NewClient(p.reaching(p.at.Address)...)
+	client, err := kgo.NewClient(p.clientOptions(p.at.Address)...)
 	if err != nil {
 		return "", err
 	}
 	defer client.Close()
-	answer, err := kmsg.NewPtrSASLHandshakeRequest().RequestWith(ctx, client) // of no mechanism
+	answer, err := kmsg.NewPtrSASLHandshakeRequest().RequestWith(ctx, client) // naming no mechanism
 	if err != nil {
 		return "", err
 	}
@@ -161,7 +161,7 @@ func (p Profile) chosenMechanism(ctx context.Context) (string, error) {
 			return m, nil
 		}
 	}
-	return "", fmt.Errorf("it knows no user by a password: %w, and offers the mechanisms %q", kerr.ErrorForCode(answer.ErrorCode), answer.SupportedMechanisms)
+	return "", fmt.Errorf("the broker accepts no supported password mechanism: %w (it offers %q)", kerr.ErrorForCode(answer.ErrorCode), answer.SupportedMechanisms)
 }
 
 func (p Profile) dial(ctx context.Context, network, address string) (net.Conn, error) {

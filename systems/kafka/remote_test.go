@@ -17,15 +17,15 @@ import (
 	"github.com/custodymq/custody/systems/systemtest"
 )
 
-// withUsers lets the broker's clients in by name and password only.
+// withUsers requires the broker's clients to authenticate by password.
 const withUsers = `listener.security.protocol.map=CLIENT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT
 sasl.enabled.mechanisms=PLAIN
 sasl.mechanism.inter.broker.protocol=PLAIN
 listener.name.client.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required username="tester" password="of the test" user_tester="of the test";
 `
 
-// somebodys broker has users, and advertises an address of its own behind one
-// that takes TLS only.
+// somebodys is an external broker with users, which advertises its own address
+// behind one that requires TLS.
 func somebodys(t *testing.T) systems.Endpoint {
 	t.Helper()
 	p := profile(t, "transactions")
@@ -58,7 +58,8 @@ func somebodys(t *testing.T) systems.Endpoint {
 	return endpoint
 }
 
-// behindTLS gives an address that leads to another by TLS, and how to trust it.
+// behindTLS returns the address of a TLS proxy, and a configuration that trusts
+// it.
 func behindTLS(t *testing.T, upstream string) (string, *tls.Config) {
 	t.Helper()
 	certificate, authority := systemtest.Certificate(t, "kafka.internal")
@@ -91,7 +92,7 @@ func behindTLS(t *testing.T, upstream string) (string, *tls.Config) {
 	return l.Addr().String(), systemtest.Trusting(t, "kafka.internal", authority)
 }
 
-// elsewhere says what cannot be done to a broker of somebody else's.
+// elsewhere lacks what an external broker does not allow.
 type elsewhere struct{ Profile }
 
 func (e elsewhere) Describe() systems.Description {
@@ -108,7 +109,7 @@ func TestRemote(t *testing.T) {
 	systemtest.Exercise(t, elsewhere{p.At(endpoint).(Profile)})
 
 	endpoint.Password = "of nobody"
-	p.scale = 0.1 // of how long it is waited for
+	p.scale = 0.1 // shortens waiting
 	_, err := p.At(endpoint).Start(t.Context(), systemtest.Env(t, systemtest.Discard{}, nil))
 	if err == nil || !strings.Contains(err.Error(), "take its user") || strings.Contains(err.Error(), endpoint.Password) {
 		t.Errorf("with a wrong password: %v", err)

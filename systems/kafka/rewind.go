@@ -53,9 +53,9 @@ func parsePosition(topic, text string) (kadm.Offsets, error) {
 	return offsets, nil
 }
 
-// Rewind sets the offsets of the subscriber's group. The broker lets nobody do
-// so while the group has members, of which a dead one is one until its session
-// has run out: Rewind waits for that until ctx ends.
+// Rewind sets the offsets of the subscriber's group. The broker refuses that
+// while the group has members, including a dead one until its session times
+// out: Rewind retries until ctx ends.
 func (r *run) Rewind(ctx context.Context, destination, subscription string, to systems.Point) error {
 	topic, err := r.topic(ctx, destination)
 	if err != nil {
@@ -75,7 +75,7 @@ func (r *run) Rewind(ctx context.Context, destination, subscription string, to s
 		case err == nil:
 			return nil
 		case errors.Is(err, kerr.UnknownMemberID) || errors.Is(err, kerr.NonEmptyGroup):
-			held = fmt.Errorf("it still has members, close its consumers before: %w", err)
+			held = fmt.Errorf("it still has members: close its consumers first: %w", err)
 		case ctx.Err() == nil:
 			return fmt.Errorf("kafka: rewind group %s: %w", group, err)
 		}
@@ -94,7 +94,7 @@ func (r *run) offsetsOf(ctx context.Context, topic string, to systems.Point) (ka
 	if to.Position != "" {
 		return parsePosition(topic, to.Position)
 	}
-	// The broker counts in milliseconds: from the one that has begun.
+	// The broker counts in milliseconds: start with the current one.
 	found, err := r.admin.ListOffsetsAfterMilli(ctx, to.Time.UnixMilli(), topic)
 	if err = errors.Join(err, found.Error()); err != nil {
 		return nil, fmt.Errorf("kafka: look for %s in %s: %w", to.Time, topic, err)
@@ -102,7 +102,7 @@ func (r *run) offsetsOf(ctx context.Context, topic string, to systems.Point) (ka
 	return found.Offsets(), nil
 }
 
-// commit sets the offsets of a group without a member.
+// commit sets the offsets of an empty group.
 func (r *run) commit(ctx context.Context, group string, offsets kadm.Offsets) error {
 	if r.profile.share {
 		altered, err := r.admin.AlterShareGroupOffsets(ctx, group, offsets)

@@ -12,15 +12,16 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/systems"
 )
 
-// rows reads every topic of the run from its start, and sets it against what
-// each group has committed: what lies before is processed, the rest pending. A
-// topic has one row of a message for each of its groups, or one if it has none.
+// rows reads every topic of the run and compares it with what each group has
+// committed: earlier messages are processed, the rest pending. A message has a
+// row per group of its topic, or one if there is none.
 //
-// A share group shows the offset before which all is settled, which follows with
-// a delay, and how many messages it has not settled: none is exact. Neither is
-// what is shown while a transaction is open, for then nothing behind it is.
+// Trust is less than exact for a share group, which reports with a delay the
+// offset before which all is settled and how many messages are not; and while a
+// transaction is open, which hides everything behind it.
 func (r *run) rows(ctx context.Context, appended bool) (evidence.Snapshot, error) {
 	snapshot := evidence.Snapshot{Source: evidence.SourceBroker, Trust: evidence.Exact}
 	if r.profile.share {
@@ -46,39 +47,38 @@ func (r *run) rows(ctx context.Context, appended bool) (evidence.Snapshot, error
 	return snapshot, nil
 }
 
-// log is what was read of the run's topics. A log is only appended to, so that
-// it is read on from where the last look ended, unless the broker may have been
-// struck in between.
+// log is what was read of the run's topics. Topics are append-only, so reading
+// continues where it ended unless the broker may have been struck in between.
 type log struct {
 	mu       sync.Mutex
-	next     map[place]int64 // the offset to read on from
+	next     map[topicPartition]int64 // offset to continue from
 	messages []stored
 }
 
-// place is one partition of a topic.
-type place struct {
+// topicPartition is one partition of a topic.
+type topicPartition struct {
 	topic     string
 	partition int32
 }
 
 type stored struct {
-	place  place
+	place  topicPartition
 	offset int64
 	row    evidence.StoredRow
 }
 
-// readLog brings the log up to date as far as it is committed; open says that it
-// goes on behind that. appended says that nothing but that has happened to it
-// since the last look. log.mu is held.
+// readLog updates the log up to the last committed message; open reports that
+// there are later ones. appended says that topics were only appended to since
+// the last call. log.mu is held.
 func (r *run) readLog(ctx context.Context, appended bool) (open bool, err error) {
 	if r.log.next == nil || !appended {
-		r.log.next, r.log.messages = make(map[place]int64), nil
+		r.log.next, r.log.messages = make(map[topicPartition]int64), nil
 	}
 	ends, open, err := r.committedEnds(ctx)
 	if err != nil {
 		return false, err
 	}
-	from, until := make(map[string]map[int32]kgo.Offset), make(map[place]int64)
+	from, until := make(map[string]map[int32]kgo.Offset), make(map[topicPartition]int64)
 	for at, end := range ends {
 		if end > r.log.next[at] {
 			if from[at.topic] == nil {
@@ -91,8 +91,8 @@ func (r *run) readLog(ctx context.Context, appended bool) (open bool, err error)
 	if len(until) == 0 {
 		return open, nil
 	}
-	reader, err := kgo.NewClient(append(r.profile.reaching(r.address), kgo.ConsumePartitions(from),
-		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords())...) // the marks of transactions have offsets too
+	reader, err := kgo.NewClient(append(r.profile.clientOptions(r.address), kgo.ConsumePartitions(from),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords())...) // transaction markers have offsets too
 	if err != nil {
 		return false, fmt.Errorf("kafka: read the topics: %w", err)
 	}
@@ -103,9 +103,9 @@ func (r *run) readLog(ctx context.Context, appended bool) (open bool, err error)
 			return false, fmt.Errorf("kafka: read the topics: %w", errors.Join(context.Cause(ctx), err))
 		}
 		fetches.EachRecord(func(m *kgo.Record) {
-			at := place{m.Topic, m.Partition}
+			at := topicPartition{m.Topic, m.Partition}
 			if !m.Attrs.IsControl() {
-				r.log.messages = append(r.log.messages, stored{at, m.Offset, r.row(m)})
+				r.log.messages = append(r.log.messages, stored{at, m.Offset, systems.RowOf(r.names.decode(m), evidence.RowPending)})
 			}
 			r.log.next[at] = m.Offset + 1
 			if r.log.next[at] >= until[at] {
@@ -116,10 +116,10 @@ func (r *run) readLog(ctx context.Context, appended bool) (open bool, err error)
 	return open, nil
 }
 
-// committedEnds tells how far the topics of the run are committed. A broker
-// answers a commit before it marks it in the topic, so that this is waited for a
-// little; open says that some messages are still neither committed nor aborted.
-func (r *run) committedEnds(ctx context.Context) (ends map[place]int64, open bool, err error) {
+// committedEnds returns the last stable offsets of the run's topics. A broker
+// answers a commit before it writes the marker, so this waits briefly; open
+// reports that transactions are still open.
+func (r *run) committedEnds(ctx context.Context) (ends map[topicPartition]int64, open bool, err error) {
 	patience := time.NewTimer(r.profile.scaled(markWait))
 	defer patience.Stop()
 	tick := time.NewTicker(backoff)
@@ -138,7 +138,7 @@ func (r *run) committedEnds(ctx context.Context) (ends map[place]int64, open boo
 	}
 }
 
-func (r *run) endsNow(ctx context.Context) (ends map[place]int64, open bool, err error) {
+func (r *run) endsNow(ctx context.Context) (ends map[topicPartition]int64, open bool, err error) {
 	last, err := r.admin.ListEndOffsets(ctx)
 	if err != nil {
 		return nil, false, fmt.Errorf("kafka: read the ends of the topics: %w", err)
@@ -147,7 +147,7 @@ func (r *run) endsNow(ctx context.Context) (ends map[place]int64, open bool, err
 	if err != nil {
 		return nil, false, fmt.Errorf("kafka: read how far the topics are committed: %w", err)
 	}
-	ends = make(map[place]int64)
+	ends = make(map[topicPartition]int64)
 	for topic, partitions := range committed {
 		if !r.names.has(topic) {
 			continue
@@ -156,7 +156,7 @@ func (r *run) endsNow(ctx context.Context) (ends map[place]int64, open bool, err
 			if end.Err != nil {
 				return nil, false, fmt.Errorf("kafka: read the end of %s: %w", topic, end.Err)
 			}
-			ends[place{topic, partition}] = end.Offset
+			ends[topicPartition{topic, partition}] = end.Offset
 			if l, known := last.Lookup(topic, partition); known && l.Offset > end.Offset {
 				open = true
 			}
@@ -165,25 +165,10 @@ func (r *run) endsNow(ctx context.Context) (ends map[place]int64, open bool, err
 	return ends, open, nil
 }
 
-func (r *run) row(record *kgo.Record) evidence.StoredRow {
-	m := r.names.decode(record)
-	row := evidence.StoredRow{
-		State:       evidence.RowPending,
-		MessageID:   m.MessageID,
-		Destination: m.Destination,
-		Digest:      evidence.Digest(m.Payload, m.Key, m.Headers),
-	}
-	// A payload that is not ours has a digest and no IDs.
-	if e, err := evidence.ParseEnvelope(m.Payload); err == nil {
-		row.BusinessID, row.PublishID = e.BusinessID, e.PublishID
-	}
-	return row
-}
-
-// offsets are the next ones of a logical subscriber, by topic and partition.
+// offsets are a logical subscriber's next ones, by topic and partition.
 type offsets map[string]map[int32]int64
 
-// committed gives the offsets of every group of the run, by its subscription.
+// committed returns the offsets of every group of the run, by subscription.
 func (r *run) committed(ctx context.Context) (map[string]offsets, error) {
 	groups, err := r.groups(ctx)
 	if err != nil {
@@ -208,7 +193,7 @@ func (r *run) committed(ctx context.Context) (map[string]offsets, error) {
 	return all, nil
 }
 
-// settledBy gives the offset before which a group has settled everything.
+// settledBy returns the offset before which a group has settled everything.
 func (r *run) settledBy(ctx context.Context, group, topic string) (map[int32]int64, error) {
 	next := make(map[int32]int64)
 	if !r.profile.share {
@@ -223,15 +208,15 @@ func (r *run) settledBy(ctx context.Context, group, topic string) (map[int32]int
 		return nil, err
 	}
 	for partition, o := range described[group].Offsets[topic] {
-		next[partition] = o.StartOffset // negative before the group's first fetch
+		next[partition] = o.StartOffset // negative before the first fetch
 		if o.Lag == 0 {
-			next[partition] = r.log.next[place{topic, partition}]
+			next[partition] = r.log.next[topicPartition{topic, partition}]
 		}
 	}
 	return next, nil
 }
 
-// rowsOf a message: one for each logical subscriber of its topic.
+// rowsOf returns a message's rows, one per logical subscriber of its topic.
 func rowsOf(m stored, committed map[string]offsets) (rows []evidence.StoredRow) {
 	for _, subscription := range slices.Sorted(maps.Keys(committed)) {
 		next, subscribed := committed[subscription][m.place.topic]

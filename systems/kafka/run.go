@@ -2,20 +2,19 @@ package kafka
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/custodymq/custody/links"
 	kafkalink "github.com/custodymq/custody/links/kafka"
+	"github.com/custodymq/custody/systems"
 )
 
-// run is what one run has on a broker, whoever has started it: topics and groups
-// whose names begin alike. Safe for concurrent use.
+// run is one run's topics and groups on a broker, which share a prefix. Safe
+// for concurrent use.
 type run struct {
 	*clients
 	protocol links.Protocol
@@ -28,8 +27,8 @@ func (p Profile) newRun(address string) (*run, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &run{clients: p.clients(address, names("custody-"+strings.ToLower(rand.Text()[:10]))), admin: admin}
-	if p.at.TLS == nil { // it ends at the server
+	r := &run{clients: p.clients(address, names(systems.RunName())), admin: admin}
+	if p.at.TLS == nil { // otherwise links cannot read frames
 		r.protocol = kafkalink.New()
 	}
 	return r, nil
@@ -38,8 +37,8 @@ func (p Profile) newRun(address string) (*run, error) {
 func (r *run) Address() string          { return r.address }
 func (r *run) Protocol() links.Protocol { return r.protocol }
 
-// clear deletes the topics and groups of the run. A group whose member was
-// killed is there until its session has run out.
+// clear deletes the run's topics and groups. A group whose member was killed
+// remains until its session times out.
 func (r *run) clear(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, r.profile.scaled(adminBound))
 	defer cancel()
@@ -72,7 +71,7 @@ func (r *run) clear(ctx context.Context) error {
 	return nil
 }
 
-// groups of the run, whoever has opened them.
+// groups of the run, whoever created them.
 func (r *run) groups(ctx context.Context) ([]string, error) {
 	listed, err := r.admin.ListGroups(ctx)
 	if err != nil {

@@ -19,8 +19,8 @@ import (
 	"github.com/custodymq/custody/process"
 )
 
-// broker is one server with its folder. It may serve several runs, one after
-// another.
+// broker is a Kafka broker with its directory. It may serve several runs in
+// turn.
 type broker struct {
 	*process.Server
 	address string
@@ -30,10 +30,9 @@ type broker struct {
 // serverName is the actor of the server's events and the name of its log.
 const serverName = "broker"
 
-// configText is the configuration of the server: a single node, whose internal
-// topics have one partition and one replica; periods short enough that a member
-// which is gone, and a broker that was killed, are noticed within seconds; and
-// topics only where they are asked for.
+// configText configures a single node whose internal topics have one partition
+// and one replica, with periods short enough to notice a dead member or a
+// killed broker within seconds, and without automatic topic creation.
 const configText = `process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@%[2]s
@@ -69,7 +68,7 @@ broker.session.timeout.ms=%[8]d
 broker.heartbeat.interval.ms=%[9]d
 `
 
-// logText lets the server print to standard output, which the parent bounds.
+// logText logs to standard output, bounded by the parent.
 const logText = `rootLogger.level=warn
 rootLogger.appenderRef.out.ref=out
 appender.out.type=Console
@@ -80,7 +79,7 @@ logger.server.name=kafka.server.KafkaRaftServer
 logger.server.level=info
 `
 
-// newBroker makes a server in a private folder; it is not started yet.
+// newBroker prepares a broker in a private directory; it is not started yet.
 func (p Profile) newBroker(sink evidence.Sink, log io.WriteCloser) (*broker, error) {
 	port, err := process.FreePort()
 	if err != nil {
@@ -115,15 +114,16 @@ func (p Profile) newBroker(sink evidence.Sink, log io.WriteCloser) (*broker, err
 	return b, nil
 }
 
-// Close ends the server and removes its folder.
+// Close stops the server and removes its folder.
 func (b *broker) Close(ctx context.Context) error {
 	return errors.Join(b.Server.Close(ctx), os.RemoveAll(b.dir))
 }
 
-// readyGroup is no group, and no transactional ID: its coordinators are asked.
+// readyGroup names neither group nor transactional ID; its coordinators are
+// queried.
 const readyGroup = "ready"
 
-// ready says whether the broker on an address serves.
+// ready reports whether the broker serves.
 func (p Profile) ready(ctx context.Context, address string) error {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
 	if err != nil {
@@ -133,9 +133,9 @@ func (p Profile) ready(ctx context.Context, address string) error {
 	return p.administer(address, func(admin administrator) error { return admin.serves(ctx) })
 }
 
-// serves: the broker knows itself, every partition has its leader, groups and
-// transactions have their coordinators, and these have read their topics and
-// have IDs of producers to give away.
+// serves checks that the broker is registered, every partition has a leader,
+// and the coordinators of groups and transactions are loaded and can assign
+// producer IDs.
 func (a administrator) serves(ctx context.Context) error {
 	m, err := a.Metadata(ctx)
 	if err != nil {
@@ -171,14 +171,14 @@ func (a administrator) serves(ctx context.Context) error {
 	return kerr.ErrorForCode(given.ErrorCode)
 }
 
-// administrator asks what kadm has a call for, or anything.
+// administrator is an admin client, with kafka for requests that kadm lacks.
 type administrator struct {
 	*kadm.Client
 	kafka *kgo.Client
 }
 
-// syncCommits lets a broker of our own sync what it notes of a transaction before
-// it answers: a message is stored only when its commit is.
+// syncCommits makes the broker sync the transaction log before it answers a
+// commit, on which the message depends.
 func (a administrator) syncCommits(ctx context.Context) error {
 	every := "1"
 	altered, err := a.AlterTopicConfigs(ctx, []kadm.AlterConfig{{Name: "flush.messages", Value: &every}}, "__transaction_state")
@@ -191,17 +191,17 @@ func (a administrator) syncCommits(ctx context.Context) error {
 	return nil
 }
 
-// newAdministrator reaches the server straight and never through a link; its
-// client is to be closed.
+// newAdministrator connects directly, bypassing all links; the caller closes
+// it.
 func (p Profile) newAdministrator(address string) (administrator, error) {
-	client, err := kgo.NewClient(append(p.reaching(address), kgo.ClientID("administrator"), kgo.RequestRetries(3))...)
+	client, err := kgo.NewClient(append(p.clientOptions(address), kgo.ClientID("administrator"), kgo.RequestRetries(3))...)
 	if err != nil {
 		return administrator{}, fmt.Errorf("kafka: administer %s: %w", address, err)
 	}
 	return administrator{kadm.NewClient(client), client}, nil
 }
 
-// administer does something on connections of its own.
+// administer runs do on connections of its own, bypassing all links.
 func (p Profile) administer(address string, do func(administrator) error) error {
 	admin, err := p.newAdministrator(address)
 	if err != nil {

@@ -16,9 +16,9 @@ import (
 	"github.com/custodymq/custody/systems/systemtest"
 )
 
-// What Kafka does with the profiles' settings, beyond what every system must do.
+// Effects of the profiles' settings, beyond conformance.
 
-// rig is one run on a broker that the tests hand on to each other.
+// rig is one run on a broker shared by the tests.
 type rig struct {
 	t   *testing.T
 	ctx context.Context
@@ -104,7 +104,7 @@ func (r *rig) consumer(session string) systems.Consumer {
 	return c
 }
 
-// settles what a session of the subscriber is given, sorted.
+// settles acknowledges a session's next n deliveries and returns them sorted.
 func (r *rig) settles(session string, n int) (businessIDs []string) {
 	r.t.Helper()
 	c := r.consumer(session)
@@ -135,7 +135,7 @@ func rewound(r *rig) {
 	r.accepted(p, "order-1", "order-2")
 	position, err := r.in.Position(r.ctx, "orders")
 	r.must(err)
-	behind := time.Now().Add(time.Millisecond) // the broker counts in whole ones
+	behind := time.Now().Add(time.Millisecond) // the broker counts whole milliseconds
 	r.until(behind)
 	r.accepted(p, "order-3", "order-4")
 	r.equal(r.settles("c1#1", 4), "order-1", "order-2", "order-3", "order-4")

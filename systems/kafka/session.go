@@ -18,18 +18,17 @@ import (
 	"github.com/custodymq/custody/tasks"
 )
 
-// session is one client with its connections: kgo opens several to the one
-// broker, and opens them anew when they end. Here all of them go to the actor's
-// link, whatever address the broker advertises; and the first that ends, ends
-// the session and with it the others, so that nothing happens behind the
-// caller's back.
+// session is one client with its connections. kgo opens several to the broker
+// and reopens them when they break. Here all of them go to the actor's link,
+// whatever address the broker advertises, and the first to break ends the
+// session: nothing is re-established silently.
 type session struct {
 	profile Profile
 	client  *kgo.Client
 	address string
-	again   bool // it is left to the client to connect anew
+	again   bool // the client may reconnect
 	closing sync.Once
-	gone    chan struct{} // closed when the session is over
+	gone    chan struct{} // closed at the end of the session
 
 	mu    sync.Mutex
 	why   error // set before gone is closed
@@ -40,12 +39,12 @@ func newSession(p Profile, address string, again bool) *session {
 	return &session{profile: p, address: address, again: again, gone: make(chan struct{}), conns: make(map[*conn]struct{})}
 }
 
-// start makes the client.
+// start creates the client.
 func (s *session) start(name string, opts ...kgo.Opt) (err error) {
-	s.client, err = kgo.NewClient(slices.Concat(s.profile.reaching(s.address), []kgo.Opt{
-		kgo.ClientID(name), // the link tells sessions apart by it
+	s.client, err = kgo.NewClient(slices.Concat(s.profile.clientOptions(s.address), []kgo.Opt{
+		kgo.ClientID(name), // identifies the session on the link
 		kgo.Dialer(s.dial),
-		kgo.ConnIdleTimeout(15 * time.Minute), // an idle connection is no end of the session
+		kgo.ConnIdleTimeout(15 * time.Minute), // idle connections must not end the session
 		kgo.RequestTimeoutOverhead(s.profile.scaled(requestTimeout)),
 		kgo.RequestRetries(0),
 	}, opts)...)
@@ -79,9 +78,9 @@ func (s *session) dial(ctx context.Context, network, _ string) (net.Conn, error)
 	return c, nil
 }
 
-var errOver = errors.New("kafka: the session is over")
+var errOver = errors.New("kafka: the session has ended")
 
-// end the session, once; why says what ended it.
+// end ends the session once, with its cause.
 func (s *session) end(why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -95,9 +94,8 @@ func (s *session) end(why error) {
 	}
 }
 
-// conn tells its session when it ends, unless it was the client that ended it:
-// it does so to interrupt a request that it needs no more, by a deadline that
-// has passed already.
+// conn reports its end to its session, unless the client ended it to interrupt
+// a request, which it does with a deadline in the past.
 type conn struct {
 	net.Conn
 	session     *session
@@ -158,21 +156,21 @@ func (s *session) forget(c *conn) {
 	delete(s.conns, c)
 }
 
-// reason of the end.
+// reason is the cause of the end.
 func (s *session) reason() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.why
 }
 
-// disconnected is the error of a session that is over.
+// disconnected is the error of an ended session.
 func (s *session) disconnected() error {
 	return fmt.Errorf("%w: %w", systems.ErrDisconnected, s.reason())
 }
 
-// joining waits for the answer to the first request with which a member joins
-// its group: the coordinator knows it from then on. What it is to read it is
-// told later, when the other members have been asked too.
+// joining waits for the response to a member's first join request, from which
+// on the coordinator knows it. The assignment comes later, when the other
+// members have joined too.
 type joining struct {
 	request kmsg.Key
 	once    sync.Once
@@ -191,8 +189,7 @@ func (j *joining) OnBrokerE2E(_ kgo.BrokerMetadata, key int16, e2e kgo.BrokerE2E
 	}
 }
 
-// opened waits until the session works, as ready tells; one that ends before
-// was refused.
+// opened waits for ready; a session that ends before is unavailable.
 func (s *session) opened(ctx context.Context, ready <-chan struct{}) error {
 	select {
 	case <-ready:
@@ -204,7 +201,7 @@ func (s *session) opened(ctx context.Context, ready <-chan struct{}) error {
 	}
 }
 
-// until gives a context that ends when the channel is closed too.
+// until derives a context that also ends when gone is closed.
 func until(ctx context.Context, gone <-chan struct{}) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	tasks.Go(func() {
@@ -217,8 +214,8 @@ func until(ctx context.Context, gone <-chan struct{}) (context.Context, context.
 	return ctx, cancel
 }
 
-// poll takes one record. empty is called after each poll that brought none,
-// which holds up a rebalance as one with a record does.
+// poll fetches one record. empty is called after each poll without one, because
+// those block a rebalance too.
 func (s *session) poll(ctx context.Context, empty func()) (*kgo.Record, error) {
 	polling, cancel := until(ctx, s.gone)
 	defer cancel()
@@ -236,9 +233,9 @@ func (s *session) poll(ctx context.Context, empty func()) (*kgo.Record, error) {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		// What may pass by itself the client tries again; the rest is the end. A
-		// group that drops its member says so by itself, and what it said before
-		// the member was in is past.
+		// The client retries temporary errors; any other ends the session.
+		// Being dropped by the group is reported elsewhere, and errors from
+		// before joining are past.
 		for _, e := range fetches.Errors() {
 			var group *kgo.ErrGroupSession
 			if !errors.As(e.Err, &group) && !kerr.IsRetriable(e.Err) {
@@ -249,7 +246,7 @@ func (s *session) poll(ctx context.Context, empty func()) (*kgo.Record, error) {
 	}
 }
 
-// close ends the session; leave says whether its group is told.
+// close ends the session; leave also leaves its group.
 func (s *session) close(ctx context.Context, leave bool) {
 	s.closing.Do(func() {
 		select {
@@ -259,7 +256,7 @@ func (s *session) close(ctx context.Context, leave bool) {
 		}
 		s.client.AllowRebalance()
 		if leave {
-			// A group that cannot be told finds out by itself.
+			// On failure the session timeout removes the member.
 			_ = s.client.LeaveGroupContext(ctx)
 		}
 		s.end(errOver)

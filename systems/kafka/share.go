@@ -18,21 +18,20 @@ import (
 	"github.com/custodymq/custody/tasks"
 )
 
-// shareConsumer receives from the share group (KIP-932) of its logical
-// subscriber, in which each message is acknowledged by itself. Safe for
-// concurrent use; one Receive at a time waits for the broker.
+// shareConsumer receives from its logical subscriber's share group (KIP-932),
+// in which messages are acknowledged individually. Safe for concurrent use; one
+// Receive at a time waits for the broker.
 //
-// A client takes its next message only when it has settled the last one: kgo
-// accepts what is left open, Kafka's own client refuses to poll. So a consumer
-// is one member of the group for each message that it holds at once: the first
-// is all that an application needs which settles one before it takes the next.
+// A client polls again only when it has settled its last message: kgo
+// implicitly accepts what is open, Kafka's own client refuses to poll. So a
+// consumer joins the group as many times as it holds messages at once.
 type shareConsumer struct {
 	clients   *clients
 	options   systems.ConsumerOptions
 	topic     string
-	receiving chan struct{} // held by the one Receive that waits
+	receiving chan struct{} // semaphore: one Receive at a time
 	settled   chan struct{} // a delivery was settled
-	gone      chan struct{} // closed when a member's session is over, and with it all
+	gone      chan struct{} // closed when the first member's session ends
 	ending    sync.Once
 
 	mu      sync.Mutex
@@ -44,11 +43,11 @@ type shareConsumer struct {
 type shareMember struct {
 	*session
 	consumer *shareConsumer
-	results  chan result // of the one acknowledgement that is under way
+	results  chan result // of the acknowledgement in progress
 	busy     bool        // guarded by consumer.mu
 }
 
-// result is the broker's word on an acknowledgement.
+// result is the broker's response to an acknowledgement.
 type result struct{ err error }
 
 func (c *clients) shareConsumer(ctx context.Context, o systems.ConsumerOptions, topic string) (systems.Consumer, error) {
@@ -65,7 +64,7 @@ func (c *clients) shareConsumer(ctx context.Context, o systems.ConsumerOptions, 
 	return s, nil
 }
 
-// join makes one more member.
+// join adds a member.
 func (s *shareConsumer) join(ctx context.Context) (*shareMember, error) {
 	p := s.clients.profile
 	m := &shareMember{session: newSession(p, s.options.Address, false), consumer: s, results: make(chan result, 1)}
@@ -76,7 +75,7 @@ func (s *shareConsumer) join(ctx context.Context) (*shareMember, error) {
 		kgo.ConsumeTopics(s.topic),
 		kgo.FetchMaxWait(p.scaled(fetchWait)),
 		kgo.ShareMaxRecords(1),
-		kgo.ShareMaxRecordsStrict(), // and fetches only when polled
+		kgo.ShareMaxRecordsStrict(), // fetch only when polled
 		kgo.ShareAckCallback(m.acknowledged),
 	)
 	if err != nil {
@@ -90,7 +89,7 @@ func (s *shareConsumer) join(ctx context.Context) (*shareMember, error) {
 	s.members = append(s.members, m)
 	s.mu.Unlock()
 	tasks.Go(func() {
-		<-m.gone // at the latest when the consumer is closed
+		<-m.gone // at the latest on Close
 		s.end(m.reason())
 	})
 	return m, nil
@@ -111,7 +110,7 @@ func (s *shareConsumer) disconnected() error {
 	return fmt.Errorf("%w: %w", systems.ErrDisconnected, s.why)
 }
 
-// Close leaves the group; the broker gives what was not settled to another member.
+// Close leaves the group; unsettled messages go to other members.
 func (s *shareConsumer) Close(ctx context.Context) error {
 	s.end(errOver)
 	s.mu.Lock()
@@ -155,8 +154,8 @@ func (s *shareConsumer) Receive(ctx context.Context) (systems.Delivery, error) {
 	return &shareDelivery{member: m, record: r, message: s.clients.names.decode(r)}, nil
 }
 
-// free gives a member that holds no message. When none is to be had for as long
-// as the broker lets a message be held, the session ends.
+// free returns a member that holds no message, or joins another. If none
+// becomes free within the lock duration, the session ends.
 func (s *shareConsumer) free(ctx context.Context) (*shareMember, error) {
 	held := s.clients.profile.scaled(lockDuration)
 	timer := time.NewTimer(held)
@@ -189,7 +188,7 @@ func (s *shareConsumer) free(ctx context.Context) (*shareMember, error) {
 	}
 }
 
-// acknowledged is called by the client with the broker's answers.
+// acknowledged is called by the client with the broker's responses.
 func (m *shareMember) acknowledged(_ *kgo.Client, results kgo.ShareAckResults) {
 	var err error
 	for _, r := range results {
@@ -197,11 +196,11 @@ func (m *shareMember) acknowledged(_ *kgo.Client, results kgo.ShareAckResults) {
 	}
 	select {
 	case m.results <- result{err}:
-	default: // of an acknowledgement whose caller has gone
+	default: // the caller no longer waits
 	}
 }
 
-// shareDelivery is one message in the hands of the application.
+// shareDelivery is one message held by the application.
 type shareDelivery struct {
 	member   *shareMember
 	record   *kgo.Record
@@ -225,8 +224,8 @@ func (d *shareDelivery) Ack(ctx context.Context) (evidence.AckOutcome, error) {
 	return d.answer(ctx, kgo.AckAccept)
 }
 
-// Nack releases the message, for any member to take. It waits a little before,
-// for a handler that always fails must not spin.
+// Nack releases the message to any member. The delay keeps a handler that
+// always fails from spinning.
 func (d *shareDelivery) Nack(ctx context.Context, _ string) (evidence.AckOutcome, error) {
 	pause := time.NewTimer(d.member.consumer.clients.profile.scaled(nackDelay))
 	defer pause.Stop()
@@ -248,15 +247,15 @@ func (s *shareConsumer) acknowledge(m *shareMember) {
 	}
 }
 
-// answer sends one acknowledgement and waits for the broker's word on it.
+// answer sends an acknowledgement and waits for the broker's response.
 func (d *shareDelivery) answer(ctx context.Context, status kgo.AckStatus) (evidence.AckOutcome, error) {
 	m := d.member
 	if !d.answered.CompareAndSwap(false, true) {
-		return evidence.AckRefused, fmt.Errorf("kafka: answer to %s: it has been answered already", d.message.MessageID)
+		return evidence.AckRefused, fmt.Errorf("kafka: answer to %s: already acknowledged", d.message.MessageID)
 	}
 	defer m.consumer.acknowledge(m)
 	select {
-	case <-m.results: // of an earlier one, whose caller has gone
+	case <-m.results: // left by a caller that no longer waited
 	default:
 	}
 	ctx, cancel := until(ctx, m.gone)

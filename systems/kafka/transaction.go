@@ -13,21 +13,21 @@ import (
 	"github.com/custodymq/custody/tasks"
 )
 
-// transactions publishes each message of a session in one of its own, one after
-// another: a transactional ID has one at a time. A message is accepted when its
-// transaction is committed, and not when it is stored.
+// transactions publishes each message in a transaction of its own, one after
+// another, since a transactional ID has at most one open. A message is accepted
+// once its transaction is committed.
 type transactions struct {
 	*producer
-	done chan struct{} // closed when nothing more is sent
+	done chan struct{} // closed when run has ended
 
 	mu    sync.Mutex
 	queue chan publish
-	over  bool // nothing is taken any more
+	over  bool // add refuses
 }
 
-// publish is one message that waits for its turn.
+// publish is a queued message.
 type publish struct {
-	*pending
+	*systems.Reply
 	record *kgo.Record
 }
 
@@ -37,24 +37,24 @@ func newTransactions(p *producer) *transactions {
 	return t
 }
 
-// add puts a message behind those that wait.
-func (t *transactions) add(r *kgo.Record) *pending {
+// add queues a message.
+func (t *transactions) add(r *kgo.Record) *systems.Reply {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.over {
-		return settled(t.unsent())
+		return systems.Resolved(t.unsent())
 	}
-	p := publish{&pending{answered: make(chan struct{})}, r}
+	p := publish{systems.NewReply(nil, nil), r}
 	select {
 	case t.queue <- p:
-		return p.pending
+		return p.Reply
 	default:
-		return settled(refusal(evidence.Rejected, kgo.ErrMaxBuffered, "too many messages wait, and this was never among them"))
+		return systems.Resolved(systems.Rejected.Receipt(kgo.ErrMaxBuffered, "too many messages are queued"))
 	}
 }
 
 func (t *transactions) unsent() systems.Receipt {
-	return refusal(evidence.Rejected, t.disconnected(), "the session was over before anything was written")
+	return systems.Rejected.Receipt(t.disconnected(), "the session ended before anything was written")
 }
 
 func (t *transactions) run() {
@@ -66,37 +66,37 @@ func (t *transactions) run() {
 			defer t.mu.Unlock()
 			t.over = true
 			for len(t.queue) > 0 {
-				(<-t.queue).answer(t.unsent())
+				(<-t.queue).Resolve(t.unsent())
 			}
 			return
 		case p := <-t.queue:
-			p.answer(t.publish(p.record))
+			p.Resolve(t.publish(p.record))
 		}
 	}
 }
 
-// publish stores a message and commits it. The session ends with a transaction
-// whose end is not known, so that nothing can commit it later.
+// publish stores a message and commits it. An undecided transaction ends the
+// session, so that nothing can commit it later.
 func (t *transactions) publish(r *kgo.Record) systems.Receipt {
 	if err := t.client.BeginTransaction(); err != nil {
 		t.end(err)
-		return refusal(evidence.Rejected, err, "no transaction could begin")
+		return systems.Rejected.Receipt(err, "the transaction could not begin")
 	}
 	if err := t.store(r); err != nil {
 		if err := t.client.EndTransaction(context.Background(), kgo.TryAbort); err != nil {
 			t.end(err)
 		}
-		return unstored(err)
+		return notStored(err)
 	}
 	before := t.written.n.Load()
-	err := t.client.EndTransaction(context.Background(), kgo.TryCommit) // ends with its connection at the latest
+	err := t.client.EndTransaction(context.Background(), kgo.TryCommit) // bounded by its connection
 	if err != nil {
 		t.end(err)
 	}
 	return t.committed(r, err, t.written.n.Load()-before)
 }
 
-// store returns when the broker has answered, or the session is over.
+// store returns once the broker has answered or the session has ended.
 func (t *transactions) store(r *kgo.Record) error {
 	answered := make(chan error, 1)
 	t.client.TryProduce(context.Background(), r, func(_ *kgo.Record, err error) { answered <- err })
@@ -108,20 +108,19 @@ func (t *transactions) store(r *kgo.Record) error {
 	}
 }
 
-// unstored is the receipt of a message whose commit was never asked for: stored
-// or not, nobody who reads what is committed gets it.
-func unstored(err error) systems.Receipt {
+// notStored is the receipt of a message whose commit was never requested:
+// read_committed consumers cannot see it.
+func notStored(err error) systems.Receipt {
 	var refused *kerr.Error
-	if errors.As(err, &refused) && refusals[refused].acceptance == evidence.Declined {
-		r := refusal(evidence.Declined, err, refused.Description)
-		r.Cause = refusals[refused].cause
-		return r
+	if errors.As(err, &refused) {
+		if r := refusals[refused].Receipt(err, refused.Description); r.Acceptance == evidence.Declined {
+			return r
+		}
 	}
-	return refusal(evidence.Rejected, err, "its transaction was not committed")
+	return systems.Rejected.Receipt(err, "its transaction was not committed")
 }
 
-// notCommitted are the answers to a commit by which the transaction is aborted,
-// or was before.
+// notCommitted are commit errors after which the transaction is aborted.
 var notCommitted = map[*kerr.Error]bool{
 	kerr.InvalidTxnState:          true,
 	kerr.ProducerFenced:           true,
@@ -130,18 +129,18 @@ var notCommitted = map[*kerr.Error]bool{
 	kerr.TransactionAbortable:     true,
 }
 
-// committed reads what came of a commit. written is how many requests for it
-// have been written: none is proof that there never will be a commit, and with
-// more than one an answer may be about the later.
+// committed maps the outcome of a commit. written is the number of commit
+// requests written: 0 proves that there was none, and with several the error
+// may belong to a later one.
 func (t *transactions) committed(r *kgo.Record, err error, written int64) systems.Receipt {
 	var refused *kerr.Error
 	switch {
 	case err == nil:
-		return systems.Receipt{Acceptance: evidence.Accepted, HeldBy: t.profile.heldBy, MessageID: messageID(r), ClientResult: "ok"}
+		return systems.Receipt{Acceptance: evidence.Accepted, HeldBy: t.profile.heldBy, MessageID: messageID(r), ClientResult: systems.OK}
 	case written == 0:
-		return refusal(evidence.Rejected, err, "the commit was never written")
+		return systems.Rejected.Receipt(err, "the commit was never written")
 	case written == 1 && errors.As(err, &refused) && notCommitted[refused]:
-		return refusal(evidence.Rejected, err, refused.Description)
+		return systems.Rejected.Receipt(err, refused.Description)
 	}
-	return refusal(evidence.Unknown, err, "no answer that tells whether it was committed")
+	return systems.Unknown.Receipt(err, "no answer that tells whether it was committed")
 }

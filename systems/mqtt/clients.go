@@ -1,6 +1,7 @@
 package mqtt
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -12,29 +13,28 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// clients opens sessions with a server that may run anywhere: in a child of
-// this process, or in a child of its parent.
+// clients opens sessions with a server, whichever process runs it.
 type clients struct {
 	profile Profile
 	address string
 	seats   seats
 }
 
-// part is what all kinds of instances have.
+// part is common to all kinds of instances.
 func (c clients) part() clients { return c }
 
 func (c clients) Address() string        { return c.address }
 func (clients) Protocol() links.Protocol { return mqttlink.Protocol{} }
 
-// credentials of a run's part of a server.
+// credentials of a run's share of a server.
 type credentials struct {
 	Address string `json:"address"`
 	Seats   string `json:"seats"` // folder
 	Run     string `json:"run"`
 }
 
-// Credentials are where the server is, and where the run's consumers have their
-// seats. Who is to be somebody there has that from where p has it.
+// Credentials are the address of the server and the directory of the run's
+// seats. User and password are not among them: the profile holds those.
 func (p Profile) Credentials(i systems.Instance) string {
 	in, ok := i.(interface{ part() clients })
 	if !ok {
@@ -48,52 +48,36 @@ func (p Profile) Credentials(i systems.Instance) string {
 	return string(text)
 }
 
-// Connect gives clients of a server that another process has started.
+// Connect returns clients of a server that another process started.
 func (p Profile) Connect(text string) (systems.Clients, error) {
 	var c credentials
 	if err := json.Unmarshal([]byte(text), &c); err != nil {
 		return nil, fmt.Errorf("mqtt: credentials: %w", err)
 	}
 	if _, _, err := net.SplitHostPort(c.Address); err != nil || c.Seats == "" || c.Run == "" {
-		return nil, fmt.Errorf("mqtt: credentials without an address, a folder of seats and a run: %w", err)
+		return nil, fmt.Errorf("mqtt: malformed credentials: want address, seats and run, as returned by Credentials: %w", err)
 	}
 	return clients{profile: p, address: c.Address, seats: seats{dir: c.Seats, run: c.Run}}, nil
 }
 
 func (c clients) Producer(ctx context.Context, o systems.ProducerOptions) (systems.Producer, error) {
-	if err := c.accepts(o.Mode); err != nil {
+	if err := systems.OnlyDefaultMode("mqtt", o.Mode); err != nil {
 		return nil, err
 	}
 	return systems.ProducerOf(c.producer(ctx, o))
 }
 
 func (c clients) Consumer(ctx context.Context, o systems.ConsumerOptions) (systems.Consumer, error) {
-	if err := c.accepts(o.Mode); err != nil {
+	if err := systems.OnlyDefaultMode("mqtt", o.Mode); err != nil {
 		return nil, err
 	}
-	o.Address = c.reached(o.Address)
+	o.Address = cmp.Or(o.Address, c.address)
 	return systems.ConsumerOf(c.consumer(ctx, o))
 }
 
-// topic of a destination: below the run's name, because a server may have other
-// users too.
+// topic maps a destination below the run's name, since the server may have
+// other users.
 func (c clients) topic(destination string) string { return c.seats.run + "/" + destination }
 
 // destination is the inverse of topic.
 func (c clients) destination(topic string) string { return strings.TrimPrefix(topic, c.seats.run+"/") }
-
-// accepts refuses what a profile has one of, rather than ignore it.
-func (c clients) accepts(mode systems.Mode) error {
-	if mode != systems.DefaultMode {
-		return fmt.Errorf("mqtt: no mode %q: a profile has one quality of service", mode)
-	}
-	return nil
-}
-
-// reached is the address of an actor's link, or the server's own without one.
-func (c clients) reached(address string) string {
-	if address == "" {
-		return c.address
-	}
-	return address
-}

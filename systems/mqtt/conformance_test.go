@@ -15,7 +15,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// profile of a server, by its name.
+// profile finds a server's profile by name.
 func profile(t *testing.T, system, name string) systems.System {
 	t.Helper()
 	for _, s := range Profiles(1) {
@@ -36,7 +36,7 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// TestConformanceFromAnImage: another release, from a container image.
+// TestConformanceFromAnImage tests another release, from a container image.
 func TestConformanceFromAnImage(t *testing.T) {
 	s, err := profile(t, "mqtt-mosquitto", "qos1").(systems.Contained).In("custody/mosquitto:trixie")
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// consumer is a member of the shared subscription of its logical subscriber,
-// under the client identifier of the seat that it took. Safe for concurrent use.
+// consumer is a member of its logical subscriber's shared subscription, under
+// the client identifier of its seat. Safe for concurrent use.
 type consumer struct {
 	*session
 	clients
@@ -23,8 +23,8 @@ type consumer struct {
 	subscribed chan *packets.Suback
 
 	mu       sync.Mutex
-	unacked  []*delivery          // in the order of receipt
-	exchange map[uint16]*delivery // QoS 2: received, and not yet released by the server
+	unacked  []*delivery          // in order of receipt
+	exchange map[uint16]*delivery // QoS 2: received, PUBREL outstanding
 }
 
 func (c clients) consumer(ctx context.Context, o systems.ConsumerOptions) (*consumer, error) {
@@ -35,7 +35,7 @@ func (c clients) consumer(ctx context.Context, o systems.ConsumerOptions) (*cons
 	if err != nil {
 		return nil, err
 	}
-	made, err := c.sit(ctx, seat, o)
+	made, err := c.connect(ctx, seat, o)
 	if err != nil {
 		seat.leave()
 		return nil, err
@@ -43,7 +43,7 @@ func (c clients) consumer(ctx context.Context, o systems.ConsumerOptions) (*cons
 	return made, nil
 }
 
-func (c clients) sit(ctx context.Context, seat *seat, o systems.ConsumerOptions) (*consumer, error) {
+func (c clients) connect(ctx context.Context, seat *seat, o systems.ConsumerOptions) (*consumer, error) {
 	p := c.profile
 	window := p.window(o.Window)
 	connect := &packets.Connect{
@@ -76,9 +76,9 @@ func (c clients) sit(ctx context.Context, seat *seat, o systems.ConsumerOptions)
 	return made, nil
 }
 
-// window is the Receive Maximum of a consumer, which MQTT 3.1.1 has not.
-// mochi-mqtt forgets what has waited behind one as soon as it is sent, and then
-// sends no more: without one nothing waits.
+// window is a consumer's Receive Maximum, which MQTT 3.1.1 lacks. mochi-mqtt
+// drops messages that waited for one and then stops sending, so its profiles
+// set none.
 func (p Profile) window(asked int) uint16 {
 	if p.windowless {
 		return math.MaxUint16
@@ -86,13 +86,13 @@ func (p Profile) window(asked int) uint16 {
 	return uint16(min(max(asked, 1), math.MaxUint16))
 }
 
-// subscribeID is the one packet identifier that a consumer ever uses. Any would
-// do by the standard; mochi-mqtt takes those of its own deliveries, which it
-// counts from 1, for the client's, and refuses one that is in flight.
+// subscribeID is the only packet identifier that a consumer uses. The standard
+// allows any, but mochi-mqtt confuses the client's identifiers with those of
+// its own deliveries, counted from 1, and refuses one that is in flight.
 const subscribeID = math.MaxUint16
 
-// subscribe is done anew on every session: it changes nothing where the server
-// still has it.
+// subscribe runs on every session; it has no effect where the server still has
+// the subscription.
 func (c *consumer) subscribe(ctx context.Context, o systems.ConsumerOptions) error {
 	_, err := c.write(&packets.Subscribe{
 		PacketID:      subscribeID,
@@ -117,7 +117,7 @@ func (c *consumer) subscribe(ctx context.Context, o systems.ConsumerOptions) err
 	}
 }
 
-// handle is called by the session's reader.
+// handle is called by the session's read loop.
 func (c *consumer) handle(packet *packets.ControlPacket) error {
 	switch p := packet.Content.(type) {
 	case *packets.Publish:
@@ -127,7 +127,7 @@ func (c *consumer) handle(packet *packets.ControlPacket) error {
 	case *packets.Suback:
 		select {
 		case c.subscribed <- p:
-		default: // over a link it may come twice
+		default: // a link may duplicate it
 		}
 		return nil
 	}
@@ -152,8 +152,9 @@ func (c *consumer) received(p *packets.Publish) error {
 	}
 }
 
-// track remembers a delivery until it is acknowledged. At QoS 2 one that has not
-// been released may come again and is no other (MQTT 5, section 4.3.3).
+// track records a delivery until it is acknowledged. At QoS 2, one with the
+// identifier of an unreleased delivery is the same message (MQTT 5, section
+// 4.3.3).
 func (c *consumer) track(d *delivery) (again, acked bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -169,7 +170,7 @@ func (c *consumer) track(d *delivery) (again, acked bool) {
 	return false, false
 }
 
-// released is the server's answer to an acknowledgement at QoS 2.
+// released handles PUBREL.
 func (c *consumer) released(id uint16) error {
 	c.mu.Lock()
 	d := c.exchange[id]
@@ -183,7 +184,7 @@ func (c *consumer) released(id uint16) error {
 }
 
 func (c *consumer) Receive(ctx context.Context) (systems.Delivery, error) {
-	if c.profile.qos == 0 { // what has come needs no connection any more
+	if c.profile.qos == 0 { // received messages need no connection
 		select {
 		case d := <-c.deliveries:
 			return d, nil
@@ -207,13 +208,13 @@ func (c *consumer) disconnected() error {
 	return fmt.Errorf("mqtt: %w: %w", systems.ErrDisconnected, c.cause)
 }
 
-// delivery is one message in the hands of the application.
+// delivery is one message held by the application.
 type delivery struct {
 	consumer *consumer
 	publish  *packets.Publish
 	acked    bool          // by the application
-	sent     bool          // the acknowledgement has left
-	released chan struct{} // QoS 2: closed when the server has discarded the message
+	sent     bool          // its acknowledgement was written
+	released chan struct{} // QoS 2: closed on PUBREL
 }
 
 func (d *delivery) Message() systems.Message {
@@ -225,7 +226,7 @@ func (d *delivery) Message() systems.Message {
 // Attempt is not counted by MQTT.
 func (d *delivery) Attempt() (int, bool) { return 0, false }
 
-// Mark is the DUP flag, which QoS 0 has not.
+// Mark is the DUP flag, which QoS 0 lacks.
 func (d *delivery) Mark() evidence.Mark {
 	switch {
 	case d.consumer.profile.qos == 0:
@@ -236,9 +237,9 @@ func (d *delivery) Mark() evidence.Mark {
 	return evidence.MarkFirst
 }
 
-// Ack is PUBACK at QoS 1, which the server does not answer, and PUBREC at QoS 2,
-// which it does. MQTT wants them in the order of receipt: one that is not the
-// first waits for those before it.
+// Ack sends PUBACK at QoS 1, which has no reply, and PUBREC at QoS 2, which has
+// one. MQTT requires acknowledgements in order of receipt, so that a later one
+// waits for earlier ones.
 func (d *delivery) Ack(ctx context.Context) (evidence.AckOutcome, error) {
 	c := d.consumer
 	switch {
@@ -254,7 +255,7 @@ func (d *delivery) Ack(ctx context.Context) (evidence.AckOutcome, error) {
 	case err != nil:
 		return evidence.AckUnknown, c.disconnected()
 	case !sent:
-		return evidence.AckUnknown, errors.New("mqtt: acknowledge: held back behind an earlier delivery, which has no acknowledgement: MQTT wants them in order")
+		return evidence.AckUnknown, errors.New("mqtt: acknowledge: MQTT requires order, and an earlier delivery is not acknowledged yet")
 	case d.publish.QoS == 1:
 		return evidence.AckSent, nil
 	}
@@ -268,8 +269,8 @@ func (d *delivery) Ack(ctx context.Context) (evidence.AckOutcome, error) {
 	}
 }
 
-// acknowledge sends all acknowledgements whose turn it is, and says whether
-// that of d has left.
+// acknowledge sends all acknowledgements that are due and reports whether that
+// of d was sent.
 func (c *consumer) acknowledge(d *delivery) (sent bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// instance is one server in a process of its own. Safe for concurrent use.
+// instance is a server in a process of its own. Safe for concurrent use.
 type instance struct {
 	clients
 	*process.Server
@@ -49,7 +49,7 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	if err != nil {
 		return nil, fmt.Errorf("mqtt: folder of the server: %w", err)
 	}
-	seats := seats{dir: filepath.Join(dir, "seats"), run: newRun()}
+	seats := seats{dir: filepath.Join(dir, "seats"), run: systems.RunName()}
 	store := filepath.Join(dir, "store")
 	if err := errors.Join(os.Mkdir(seats.dir, 0o700), os.Mkdir(store, 0o700)); err != nil {
 		return nil, fmt.Errorf("mqtt: folder of the server: %w", err)
@@ -75,26 +75,26 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	return in, nil
 }
 
-// Stop ends the server, whatever state it is in.
+// Stop ends the server in any state.
 func (in *instance) Stop(ctx context.Context) error { return in.Close(ctx) }
 
-// server is one implementation of MQTT with its settings.
+// server is an MQTT server with its settings.
 type server interface {
 	system() string
 	installed() error
 	in(image string) (server, error)
 	shown() []evidence.Setting
 	versions() map[string]string
-	oldest() map[string]string // versions that can be driven
-	// hides says why nothing shows the messages that it keeps; empty if prepare
-	// gives something that does.
+	oldest() map[string]string // oldest supported versions
+	// hides says why the server's stored messages cannot be listed; empty if
+	// prepare returns a listing.
 	hides() string
-	// prepare writes what the server at this address needs into its folder. It
-	// gives what starts the server, and what lists the messages that it keeps.
+	// prepare writes the server's configuration into dir and returns what
+	// starts it and what lists its stored messages.
 	prepare(p Profile, address, dir string) (process.StartFunc, func(context.Context) ([]kept, error), error)
 }
 
-// drives says why a server that says this version cannot be driven.
+// drives returns an error if this version is not supported.
 func drives(s server, version string) error {
 	for name, oldest := range s.oldest() {
 		if err := systems.TooOld(name, version, oldest); err != nil {
@@ -104,8 +104,8 @@ func drives(s server, version string) error {
 	return nil
 }
 
-// clear opens a session that ends at once, and with it what the server has of
-// an earlier one of this client. An error says that the server does not answer.
+// clear opens and ends a clean session of a client, which discards its earlier
+// session. An error means that the server does not answer.
 func (p Profile) clear(ctx context.Context, address, clientID string) error {
 	s, err := p.open(ctx, address, &packets.Connect{ClientID: clientID, CleanStart: true, Properties: &packets.Properties{}}, func() {})
 	if err != nil {

@@ -1,8 +1,6 @@
 package mqtt
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"math"
@@ -15,44 +13,44 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// What MQTT has no field for travels in user properties, which a server passes
-// on unaltered (MQTT 5, section 3.3.2.3.7).
+// Fields that MQTT lacks are user properties, which a server forwards unaltered
+// (MQTT 5, section 3.3.2.3.7).
 const (
 	keyProperty       = "custody-key"
 	messageIDProperty = "custody-message-id"
 	reservedPrefix    = "custody-"
 )
 
-// maxText is the longest string of MQTT, in bytes.
+// maxText is the maximum length of an MQTT string in bytes.
 const maxText = math.MaxUint16
 
-// validTopic of a destination, which may hold MQTT's wildcards where a consumer
-// subscribes to it.
+// validTopic checks a destination, which may hold MQTT wildcards in a
+// subscription.
 func validTopic(destination string) error {
 	if err := validText(destination); err != nil {
 		return fmt.Errorf("mqtt: destination %.80q: %w", destination, err)
 	}
 	if destination == "" || destination[0] == '$' {
-		return fmt.Errorf("mqtt: destination %.80q: a topic has at least one character, and those with a $ in front are the server's", destination)
+		return fmt.Errorf("mqtt: destination %.80q: a topic is non-empty, and topics starting with $ belong to the server", destination)
 	}
 	return nil
 }
 
 func validText(s string) error {
 	if len(s) > maxText || !utf8.ValidString(s) || strings.ContainsRune(s, 0) {
-		return errors.New("no text of MQTT: UTF-8 without NUL, of 65,535 bytes at most")
+		return errors.New("not an MQTT string: it must be UTF-8 without NUL, at most 65,535 bytes")
 	}
 	return nil
 }
 
-// encode gives the PUBLISH of a message, but for its packet identifier. An
-// error is a message that MQTT could not carry unaltered: a failure to measure.
+// encode returns the PUBLISH of a message without packet identifier, or an
+// error if MQTT could not carry the message unaltered: a failure to measure.
 func encode(m systems.Message, qos byte) (*packets.Publish, error) {
 	if err := validTopic(m.Destination); err != nil {
 		return nil, err
 	}
 	if strings.ContainsAny(m.Destination, "+#") {
-		return nil, fmt.Errorf("mqtt: publish to %q: a wildcard is for subscribing", m.Destination)
+		return nil, fmt.Errorf("mqtt: publish to %q: wildcards are for subscriptions only", m.Destination)
 	}
 	properties := &packets.Properties{}
 	add := func(name, value string) error {
@@ -79,15 +77,14 @@ func encode(m systems.Message, qos byte) (*packets.Publish, error) {
 		}
 	}
 	if m.TTL > 0 {
-		// MQTT counts whole seconds, and nothing may end early.
+		// MQTT counts whole seconds; rounding up expires nothing early.
 		seconds := uint32(min(math.Ceil(m.TTL.Seconds()), math.MaxUint32))
 		properties.MessageExpiry = &seconds
 	}
 	return &packets.Publish{Topic: m.Destination, QoS: qos, Properties: properties, Payload: m.Payload}, nil
 }
 
-// decode is the inverse of encode, for what the server hands out. The time to
-// live is what is left of it.
+// decode is the inverse of encode. The time to live is the remaining one.
 func decode(p *packets.Publish) systems.Message {
 	m := systems.Message{Destination: p.Topic, Payload: p.Payload}
 	for _, property := range p.Properties.User {
@@ -109,18 +106,6 @@ func decode(p *packets.Publish) systems.Message {
 	return m
 }
 
-// shareName of a logical subscriber. MQTT's share names are narrower than ours:
-// what one cannot hold is told apart by a hash.
-func shareName(subscription string) string { return name(subscription, "") }
-
-func name(subscription, destination string) string {
-	plain := strings.Map(func(r rune) rune {
-		switch {
-		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '-':
-			return r
-		}
-		return '_'
-	}, subscription)
-	sum := sha256.Sum256([]byte(subscription + "\x00" + destination))
-	return plain[:min(len(plain), 64)] + "_" + hex.EncodeToString(sum[:4])
-}
+// shareName of a logical subscriber, within the characters that share names
+// allow.
+func shareName(subscription string) string { return systems.SubscriberName(subscription, "") }

@@ -71,12 +71,12 @@ func TestNamesOfSubscriptionsDiffer(t *testing.T) {
 func TestAnswers(t *testing.T) {
 	for code, want := range map[byte]evidence.Acceptance{
 		0x00: evidence.Accepted,
-		0x01: evidence.Accepted, // mochi-mqtt's, which the standard does not know
+		0x01: evidence.Accepted, // used by mochi-mqtt, not in the standard
 		0x10: evidence.Declined,
 		0x80: evidence.Unknown,
 		0x97: evidence.Declined,
 	} {
-		r := Profile{}.receipt(code)
+		r := receipt(code)
 		if r.Acceptance != want || (r.ClientResult == "ok") != (want == evidence.Accepted) || (r.HeldBy == evidence.HeldByNobody) == (want == evidence.Accepted) || (r.Cause != evidence.NoCause) != (want == evidence.Declined) {
 			t.Errorf("0x%02x: %+v, want %v", code, r, want)
 		}
@@ -84,7 +84,7 @@ func TestAnswers(t *testing.T) {
 }
 
 func TestSeats(t *testing.T) {
-	s := seats{dir: t.TempDir(), run: newRun()}
+	s := seats{dir: t.TempDir(), run: systems.RunName()}
 	take := func(subscription, want string) *seat {
 		t.Helper()
 		seat, err := s.take(subscription, "orders")
@@ -125,37 +125,37 @@ func TestCredentials(t *testing.T) {
 	}
 }
 
-// What a session needs of MQTT 5 survives the way through packets of MQTT 3.1.1.
+// Packets survive translation to MQTT 3.1.1 and back as far as a session needs.
 func TestPacketsOfAnotherVersion(t *testing.T) {
 	sent, err := encode(systems.Message{Destination: "orders", Payload: []byte("a\nb"), Key: "k", Headers: map[string]string{"trace": "a\nb: ü"}}, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
 	sent.PacketID = 7
-	packet, err := older(sent)
+	packet, err := toV311(sent)
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := newer(packet)
+	got, err := toV5(packet)
 	if err != nil || !reflect.DeepEqual(got.Content, sent) {
 		t.Errorf("sent %+v, got %+v (%v)", sent, got.Content, err)
 	}
 	for code, want := range map[byte]byte{0: 0, 3: serverUnavailable, 5: 0x87} {
-		if got, err := newer(&v311.ConnackPacket{ReturnCode: code}); err != nil || got.Content.(*packets.Connack).ReasonCode != want {
+		if got, err := toV5(&v311.ConnackPacket{ReturnCode: code}); err != nil || got.Content.(*packets.Connack).ReasonCode != want {
 			t.Errorf("CONNACK %d: %+v, %v", code, got, err)
 		}
 	}
 	for _, bad := range []v311.ControlPacket{&v311.ConnackPacket{ReturnCode: 6}, &v311.PublishPacket{Payload: []byte("x")}, &v311.PublishPacket{Payload: []byte("{}\nx")}, &v311.ConnectPacket{}} {
-		if got, err := newer(bad); err == nil {
+		if got, err := toV5(bad); err == nil {
 			t.Errorf("%v became %+v", bad, got)
 		}
 	}
-	if got, err := older(&packets.Pubrel{}); err == nil {
+	if got, err := toV311(&packets.Pubrel{}); err == nil {
 		t.Errorf("a packet that no session of QoS 1 sends became %v", got)
 	}
 }
 
-// What the server keeps is not looked at while it handles a publish.
+// Rows waits for publishes in progress.
 func TestRowsWaitForPublishesInHand(t *testing.T) {
 	h := &handling{open: make(map[*mochimqtt.Client]chan struct{})}
 	c, publish := new(mochimqtt.Client), mochipackets.Packet{FixedHeader: mochipackets.FixedHeader{Type: mochipackets.Publish}}
@@ -169,7 +169,7 @@ func TestRowsWaitForPublishesInHand(t *testing.T) {
 		t.Error("did not wait")
 	}
 	h.OnPacketProcessed(c, publish, nil)
-	h.OnPacketProcessed(c, publish, nil) // one that was refused before it was in hand
+	h.OnPacketProcessed(c, publish, nil) // refused before OnPublish
 	if err := h.wait(over); err != nil {
 		t.Errorf("waits for nothing: %v", err)
 	}

@@ -21,20 +21,19 @@ import (
 	"github.com/custodymq/custody/process"
 )
 
-// mochi is the mochi-mqtt server, run by this binary in a process of its own
-// (see Role).
+// mochi is mochi-mqtt, run by this binary in a child process (see Role).
 type mochi struct {
-	persistent bool // in a badger database, the one that mochi-mqtt recommends; else in memory
+	persistent bool // in a badger database, as mochi-mqtt recommends; otherwise in memory
 }
 
-// oldest: the server is a part of this binary.
+// oldest is empty: the server is part of this binary.
 func (mochi) oldest() map[string]string { return nil }
 
 func (mochi) system() string   { return "mqtt-mochi" }
 func (mochi) installed() error { return nil }
 
 func (mochi) in(image string) (server, error) {
-	return nil, fmt.Errorf("mqtt: mochi-mqtt is a part of this binary, and runs from no image: leave out @%s", image)
+	return nil, fmt.Errorf("mqtt: mochi-mqtt is built into this binary and cannot run from an image: leave out @%s", image)
 }
 
 func (m mochi) shown() []evidence.Setting {
@@ -50,13 +49,13 @@ func (mochi) versions() map[string]string {
 
 func (mochi) hides() string { return "" }
 
-// RoleName is the name under which Role is given to process.RunRole.
+// RoleName is the name of Role for process.RunRole.
 const RoleName = "mochi-mqtt"
 
-// mochiConfig is what the parent hands to the role.
+// mochiConfig is passed from the parent to the role.
 type mochiConfig struct {
 	Address  string `json:"address"`
-	Database string `json:"database,omitempty"` // a folder; empty keeps everything in memory
+	Database string `json:"database,omitempty"` // directory; empty: in memory
 }
 
 func (m mochi) prepare(p Profile, address, dir string) (process.StartFunc, func(context.Context) ([]kept, error), error) {
@@ -64,7 +63,7 @@ func (m mochi) prepare(p Profile, address, dir string) (process.StartFunc, func(
 	if m.persistent {
 		config.Database = filepath.Join(dir, "badger")
 	}
-	var last atomic.Pointer[process.Child] // that was started
+	var last atomic.Pointer[process.Child] // last started
 	start := func(ctx context.Context, log io.Writer, exited func(process.Exit)) (process.Process, []string, error) {
 		child, err := process.StartChild(ctx, process.ChildOptions{Role: RoleName, Config: config, Log: log, Exited: exited}, nil)
 		if err != nil {
@@ -75,21 +74,21 @@ func (m mochi) prepare(p Profile, address, dir string) (process.StartFunc, func(
 	}
 	shows := func(ctx context.Context) (all []kept, err error) {
 		if err := last.Load().Call(ctx, keptMethod, p.v311, &all); err != nil {
-			return nil, fmt.Errorf("mqtt: what the server keeps: %w", err)
+			return nil, fmt.Errorf("mqtt: list the stored messages: %w", err)
 		}
 		return all, nil
 	}
 	return start, shows, nil
 }
 
-// keptMethod of the role asks what the server keeps.
+// keptMethod is the role's method that lists stored messages.
 const keptMethod = "kept"
 
-// keptWithin bounds the wait for publishes that are being handled.
+// keptWithin bounds the wait for publishes in progress.
 const keptWithin = 2 * time.Second
 
-// Role runs a mochi-mqtt server in this process, until it is stopped. It is
-// ready when its sessions are restored and it accepts connections.
+// Role runs mochi-mqtt in this process until it is stopped. It is ready once
+// its sessions are restored and it accepts connections.
 func Role() process.Role {
 	var running *mochimqtt.Server
 	publishes := &handling{open: make(map[*mochimqtt.Client]chan struct{})}
@@ -112,9 +111,9 @@ func Role() process.Role {
 				ctx, cancel := context.WithTimeout(ctx, keptWithin)
 				defer cancel()
 				if err := publishes.wait(ctx); err != nil {
-					return nil, fmt.Errorf("mqtt: a publish is not handled to its end: %w", err)
+					return nil, fmt.Errorf("mqtt: a publish is still being processed: %w", err)
 				}
-				return keptBy(running, older), nil
+				return storedBy(running, older), nil
 			},
 		},
 		Stop: func(context.Context) error {
@@ -127,7 +126,7 @@ func Role() process.Role {
 }
 
 func serveMochi(c mochiConfig, publishes *handling) (*mochimqtt.Server, error) {
-	s := mochimqtt.New(&mochimqtt.Options{Logger: slog.New(slog.NewTextHandler(os.Stderr, nil))}) // which the parent bounds
+	s := mochimqtt.New(&mochimqtt.Options{Logger: slog.New(slog.NewTextHandler(os.Stderr, nil))}) // bounded by the parent
 	err := s.AddHook(new(auth.AllowHook), nil)
 	if err == nil {
 		err = s.AddHook(publishes, nil)

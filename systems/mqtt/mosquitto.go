@@ -18,12 +18,12 @@ import (
 
 // mosquitto is Eclipse Mosquitto.
 type mosquitto struct {
-	image    string             // that it runs from; empty is the installed one
+	image    string             // container image; empty: the installed server
 	settings []evidence.Setting // lines of its configuration
 }
 
-// oldest server that can be driven: the first that keeps its listeners to the
-// addresses they are given, and is otherwise set up as here.
+// oldestMosquitto is the oldest supported server: the first that binds its
+// listeners to the given addresses only.
 const oldestMosquitto = "2.0"
 
 func (mosquitto) oldest() map[string]string { return map[string]string{"mosquitto": oldestMosquitto} }
@@ -35,7 +35,7 @@ func (m mosquitto) in(image string) (server, error) {
 	return m, nil
 }
 
-// path of the program: Debian keeps it where an ordinary user's PATH has no entry.
+// path of the program, which Debian installs outside an ordinary user's PATH.
 func (m mosquitto) path() (string, error) {
 	if m.image != "" {
 		return "mosquitto", nil
@@ -73,11 +73,11 @@ func (m mosquitto) versions() map[string]string {
 	return versions
 }
 
-// imageWithin bounds a look into an image.
+// imageWithin bounds the inspection of an image.
 const imageWithin = 30 * time.Second
 
-// usage is what the program prints of itself, its version first. It ends as if
-// that were a failure.
+// usage is the program's help, which starts with its version. The program then
+// exits with a failure.
 func (m mosquitto) usage() (string, error) {
 	if m.image != "" {
 		ctx, cancel := context.WithTimeout(context.Background(), imageWithin)
@@ -97,8 +97,8 @@ func (mosquitto) hides() string {
 }
 
 // mosquittoText is the configuration that all profiles share. Started by root,
-// Mosquitto changes its user by default, can no longer write its database, and
-// only logs that.
+// Mosquitto by default changes its user, can then no longer write its database,
+// and only logs that.
 const mosquittoText = `listener %s 127.0.0.1
 allow_anonymous true
 user root

@@ -1,6 +1,7 @@
 package mqtt
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,21 +14,21 @@ import (
 )
 
 // producer publishes on a session that ends with its connection: nothing is
-// ever sent again. Safe for concurrent use.
+// ever resent. Safe for concurrent use.
 type producer struct {
 	*session
 	clients
-	sending chan struct{} // held by the one Send that writes: call order is the order on the wire
-	slots   chan struct{} // one for each publish unanswered, as many as the server allows
+	sending chan struct{} // semaphore: one Send writes at a time, so that wire order is call order
+	slots   chan struct{} // one per unanswered publish, up to the server's Receive Maximum
 
 	mu      sync.Mutex
-	last    uint16 // packet identifier given
-	waiting map[uint16]*pending
+	last    uint16 // last packet identifier used
+	waiting map[uint16]*systems.Reply
 }
 
 func (c clients) producer(ctx context.Context, o systems.ProducerOptions) (*producer, error) {
 	p := c.profile
-	s, err := p.open(ctx, c.reached(o.Address), &packets.Connect{
+	s, err := p.open(ctx, cmp.Or(o.Address, c.address), &packets.Connect{
 		ClientID:   c.seats.run + "-" + o.Session,
 		CleanStart: true,
 		KeepAlive:  p.keepAlive(),
@@ -41,7 +42,7 @@ func (c clients) producer(ctx context.Context, o systems.ProducerOptions) (*prod
 		clients: c,
 		sending: make(chan struct{}, 1),
 		slots:   make(chan struct{}, s.quota),
-		waiting: make(map[uint16]*pending),
+		waiting: make(map[uint16]*systems.Reply),
 	}
 	s.serve(p.scaled(heartbeat), pr.handle)
 	return pr, nil
@@ -53,34 +54,34 @@ func (p *producer) Send(ctx context.Context, m systems.Message) (systems.Pending
 		return nil, err
 	}
 	if p.profile.v311 && m.TTL > 0 {
-		return nil, errors.New("mqtt: publish: MQTT 3.1.1 has no time to live of a message")
+		return nil, errors.New("mqtt: publish: MQTT 3.1.1 has no message expiry")
 	}
 	if ctx.Err() != nil {
-		return settled(refusal(evidence.Rejected, context.Cause(ctx).Error(), "cancelled before anything was written")), nil
+		return systems.Resolved(systems.Rejected.Receipt(context.Cause(ctx), "cancelled before anything was written")), nil
 	}
 	if !p.enter(ctx, p.sending) {
-		return settled(p.notSent(ctx)), nil
+		return systems.Resolved(p.notSent(ctx)), nil
 	}
 	defer func() { <-p.sending }()
 	if publish.QoS > 0 && !p.enter(ctx, p.slots) {
-		return settled(p.notSent(ctx)), nil
+		return systems.Resolved(p.notSent(ctx)), nil
 	}
 	publish.Topic = p.topic(m.Destination)
-	pend := &pending{session: p.session, answered: make(chan struct{})}
-	publish.PacketID = p.expect(pend, publish.QoS)
+	reply := systems.NewReply(p.gone, func() error { return p.cause })
+	publish.PacketID = p.expect(reply, publish.QoS)
 	n, err := p.write(publish)
 	switch {
 	case err != nil && n == 0:
-		return settled(refusal(evidence.Rejected, err.Error(), "the connection was gone before anything was written")), nil
+		return systems.Resolved(systems.Rejected.Receipt(err, "the connection was lost before anything was written")), nil
 	case err != nil:
-		return settled(refusal(evidence.Unknown, err.Error(), "the connection broke while writing")), nil
+		return systems.Resolved(systems.Unknown.Receipt(err, "the connection broke while writing")), nil
 	case publish.QoS == 0:
-		return settled(systems.Receipt{ClientResult: "ok", Reason: "QoS 0 has no answer"}), nil
+		return systems.Resolved(systems.Receipt{ClientResult: systems.OK, Reason: "QoS 0 has no answer"}), nil
 	}
-	return pend, nil
+	return reply, nil
 }
 
-// enter takes a place, unless the session or the call ends first.
+// enter acquires a slot unless the session or the call ends first.
 func (p *producer) enter(ctx context.Context, places chan<- struct{}) bool {
 	if p.ended() {
 		return false
@@ -96,14 +97,14 @@ func (p *producer) enter(ctx context.Context, places chan<- struct{}) bool {
 
 func (p *producer) notSent(ctx context.Context) systems.Receipt {
 	if p.ended() {
-		return refusal(evidence.Rejected, p.cause.Error(), "the connection was gone before anything was written")
+		return systems.Rejected.Receipt(p.cause, "the connection was lost before anything was written")
 	}
-	return refusal(evidence.Rejected, context.Cause(ctx).Error(), "cancelled before anything was written: the server takes no more unanswered publishes")
+	return systems.Rejected.Receipt(context.Cause(ctx), "cancelled before anything was written: the server takes no more unanswered publishes")
 }
 
-// expect gives a free packet identifier, under which the answer will come. One
-// is free, because there are as many as slots at the least.
-func (p *producer) expect(pend *pending, qos byte) uint16 {
+// expect registers a publish under a free packet identifier. There is one:
+// slots are no more than identifiers.
+func (p *producer) expect(reply *systems.Reply, qos byte) uint16 {
 	if qos == 0 {
 		return 0
 	}
@@ -112,13 +113,13 @@ func (p *producer) expect(pend *pending, qos byte) uint16 {
 	for {
 		p.last++
 		if p.last != 0 && p.waiting[p.last] == nil {
-			p.waiting[p.last] = pend
+			p.waiting[p.last] = reply
 			return p.last
 		}
 	}
 }
 
-// handle is called by the session's reader. An answer may come twice over a link.
+// handle is called by the session's read loop. A link may duplicate answers.
 func (p *producer) handle(packet *packets.ControlPacket) error {
 	switch answer := packet.Content.(type) {
 	case *packets.Puback:
@@ -140,61 +141,27 @@ func (p *producer) handle(packet *packets.ControlPacket) error {
 
 func (p *producer) answered(id uint16, code byte) {
 	p.mu.Lock()
-	pend := p.waiting[id]
+	reply := p.waiting[id]
 	delete(p.waiting, id)
 	p.mu.Unlock()
-	if pend != nil {
-		pend.receipt = p.profile.receipt(code)
-		close(pend.answered)
+	if reply != nil {
+		reply.Resolve(receipt(code))
 		<-p.slots
 	}
 }
 
-// pending is a publish on its way; receipt is valid once answered is closed.
-type pending struct {
-	session  *session // nil once settled without the server
-	answered chan struct{}
-	receipt  systems.Receipt
-}
-
-func settled(r systems.Receipt) *pending {
-	done := make(chan struct{})
-	close(done)
-	return &pending{answered: done, receipt: r}
-}
-
-func (p *pending) Receipt(ctx context.Context) systems.Receipt {
-	select { // an answer that is there counts, whatever else has ended
-	case <-p.answered:
-		return p.receipt
-	default:
-	}
-	select {
-	case <-p.answered:
-		return p.receipt
-	case <-p.session.gone:
-		return refusal(evidence.Unknown, p.session.cause.Error(), "the connection ended before the answer")
-	case <-ctx.Done():
-		return refusal(evidence.Unknown, context.Cause(ctx).Error(), "cancelled before the answer")
-	}
-}
-
-func refusal(a evidence.Acceptance, told, reason string) systems.Receipt {
-	return systems.Receipt{Acceptance: a, ClientResult: told, Reason: reason}
-}
-
-// The reason codes of answers (MQTT 5, section 2.4).
+// Reason codes (MQTT 5, section 2.4).
 const (
 	noSubscribers     = 0x10
-	failure           = 0x80 // the first that is no success
+	failure           = 0x80 // the first failure
 	serverUnavailable = 0x88
 )
 
-// refusals are the codes by which a server says no before it stores anything.
-// Any other failure may be partial.
+// refusals are the codes with which a server refuses before storing anything.
+// After any other failure the message may be stored.
 var refusals = map[byte]struct {
-	cause  evidence.Cause
-	reason string
+	cause evidence.Cause
+	text  string
 }{
 	noSubscribers: {evidence.CauseNoConsumer, "no matching subscribers"},
 	0x87:          {evidence.CausePermission, "not authorized"},
@@ -203,16 +170,14 @@ var refusals = map[byte]struct {
 	0x99:          {evidence.CauseInvalid, "payload format invalid"},
 }
 
-// receipt reads the server's answer to a publish.
-func (p Profile) receipt(code byte) systems.Receipt {
-	told := fmt.Sprintf("reason 0x%02x", code)
+// receipt maps the server's answer to a publish.
+func receipt(code byte) systems.Receipt {
+	reason := fmt.Errorf("reason 0x%02x", code)
 	if known, declined := refusals[code]; declined {
-		r := refusal(evidence.Declined, told, known.reason)
-		r.Cause = known.cause
-		return r
+		return systems.Declined(known.cause).Receipt(reason, known.text)
 	}
 	if code >= failure {
-		return refusal(evidence.Unknown, told, "the server failed")
+		return systems.Unknown.Receipt(reason, "the server failed")
 	}
-	return systems.Receipt{Acceptance: evidence.Accepted, HeldBy: evidence.HeldByBrokerMemory, ClientResult: "ok"}
+	return systems.Receipt{Acceptance: evidence.Accepted, HeldBy: evidence.HeldByBrokerMemory, ClientResult: systems.OK}
 }

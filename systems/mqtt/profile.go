@@ -1,10 +1,11 @@
-// Package mqtt puts two MQTT servers under test: Eclipse Mosquitto, as it is
-// installed, and mochi-mqtt, run by this binary in a process of its own (see
-// Role). Both are reached with MQTT 5, in the packets of paho.golang, and with
-// MQTT 3.1.1, in those of paho.mqtt.golang.
+// Package mqtt is the adapter for two MQTT servers: Eclipse Mosquitto,
+// installed or of an image, and mochi-mqtt, run by this binary in a child
+// process (see Role); any external server can be used too. Clients speak MQTT 5
+// with the packets of paho.golang, or MQTT 3.1.1 with those of
+// paho.mqtt.golang.
 //
-// A logical subscriber is a shared subscription, and its consumers take the
-// client identifiers of that subscription in turn: see seats.
+// A logical subscriber is a shared subscription, whose consumers use its client
+// identifiers in turn: see seats.
 package mqtt
 
 import (
@@ -20,18 +21,18 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// Profile is one configuration of one server. Start the instances of mochi-mqtt
-// from a binary whose main (or TestMain) gives Role to process.RunRole.
+// Profile is one configuration of one server. For mochi-mqtt the binary's main
+// (or TestMain) must pass Role to process.RunRole.
 type Profile struct {
 	server        server
-	at            systems.Endpoint // of a server that somebody else has started; the zero value starts one
-	image         string           // that the server runs from; empty is the installed one
+	at            systems.Endpoint // of an external server; zero: start one
+	image         string           // container image of the server; empty: the installed one
 	name, summary string
-	v311          bool // its clients speak MQTT 3.1.1
+	v311          bool // clients speak MQTT 3.1.1
 	qos           byte
-	clean         bool    // a session ends with its connection
-	declines      bool    // the answer says whether anybody subscribes
-	windowless    bool    // a consumer is sent all there is: see Profile.window
+	clean         bool    // sessions end with their connection
+	declines      bool    // answers say whether anybody subscribes
+	windowless    bool    // consumers set no Receive Maximum: see Profile.window
 	expires       bool    // messages may have a time to live
 	scale         float64 // factor on every period and bound
 	claims        claims
@@ -80,54 +81,53 @@ func Profiles(scale float64) []systems.System {
 	return all
 }
 
-// The periods of a profile at scale 1.
+// Periods at scale 1.
 const (
-	heartbeat     = 2 * time.Second // a server that is silent for two of them is gone
-	writeTimeout  = 2 * time.Second // a write that a stopped server does not take ends the connection
+	heartbeat     = 2 * time.Second // two missed ones end the session
+	writeTimeout  = 2 * time.Second // bounds a write to a stopped server
 	dialTimeout   = 2 * time.Second // connection and handshake
-	sessionExpiry = time.Hour       // longer than any run: the server's clock is not scaled
-	quietPeriod   = time.Second     // nothing comes again on a living connection; this is how long to look
+	sessionExpiry = time.Hour       // longer than any run; the server's clock is not scaled
+	quietPeriod   = time.Second     // there is no redelivery on a live connection; how long to watch for one
 )
 
 func (p Profile) scaled(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * p.scale)
 }
 
-// keepAlive in whole seconds, after half as much again the server ends a silent
-// connection: later than its client does.
+// keepAlive in whole seconds. The server closes a silent connection after 1.5
+// times that, later than its client does.
 func (p Profile) keepAlive() uint16 {
 	return uint16(math.Ceil(p.scaled(2 * heartbeat).Seconds()))
 }
 
-// anyFault is every class that a child process on a link can be struck with.
+// anyFault is every fault class that applies to a child process behind a link.
 var anyFault = []evidence.Class{
 	evidence.ClientCrash, evidence.BrokerRestart, evidence.BrokerCrash, evidence.BrokerPause, evidence.Link,
 }
 
-// unlessLeft leaves out what ends one side for good. A server answers a publish
-// before it has stored it, so that a kill can lose it. And what a member of a
-// shared subscription was given waits for that member, and for no other: when
-// it dies and nobody takes its place, its part is never served.
+// unlessLeft leaves out crashes. A server answers a publish before storing it,
+// so a kill can lose it. And a message assigned to a member of a shared
+// subscription waits for that member only: if the member dies and is not
+// replaced, its share is never served.
 var unlessLeft = under(evidence.BrokerRestart, evidence.BrokerPause, evidence.Link)
 
-// whileRunning leaves out every end of the server too.
+// whileRunning leaves out every stop of the server too.
 var whileRunning = under(evidence.BrokerPause, evidence.Link)
 
-// untouched leaves out all that makes a client connect anew: mochi-mqtt can
-// lose what is published at the moment at which a session passes from one
-// connection to the next.
+// untouched leaves out whatever makes a client reconnect: mochi-mqtt can lose
+// what is published while a session moves from one connection to the next.
 var untouched = under(evidence.BrokerPause)
 
 func under(classes ...evidence.Class) []evidence.Class { return classes }
 
-// claims is a table of promises, each with the section that makes it.
+// claims lists guarantees, each with the section that promises it.
 type claims []struct {
 	guarantee string
 	under     []evidence.Class
 	source    string
 }
 
-// The sections of the standard, MQTT Version 5.0.
+// Sections of MQTT Version 5.0.
 const (
 	qos0Section    = "MQTT Version 5.0, 4.3.1 QoS 0: At most once delivery"
 	qos1Section    = "MQTT Version 5.0, 4.3.2 QoS 1: At least once delivery, 4.1 Session State"
@@ -141,9 +141,8 @@ const (
 	errorsSection  = "MQTT Version 5.0, 4.13 Handling errors"
 )
 
-// atLeastOnce under the classes over which a server keeps what it accepted,
-// those over which it marks what it sends again, and those over which it sends
-// in order.
+// atLeastOnce takes the classes under which a server keeps what it accepted,
+// marks redeliveries, and delivers in order.
 func atLeastOnce(kept, marked, ordered []evidence.Class) claims {
 	return claims{
 		{evidence.NoAcceptedLoss, kept, qos1Section},
@@ -156,9 +155,8 @@ func atLeastOnce(kept, marked, ordered []evidence.Class) claims {
 	}
 }
 
-// atLeastOnce311 is the same promise in MQTT 3.1.1. Its PUBACK has no reason
-// code: nothing is declined, and the answer to a message that is dropped is the
-// answer to one that is kept.
+// atLeastOnce311 is the same for MQTT 3.1.1, whose PUBACK has no reason code:
+// nothing is declined, and a dropped message is answered like a kept one.
 func atLeastOnce311(kept, marked, ordered []evidence.Class) claims {
 	return claims{
 		{evidence.NoAcceptedLoss, kept, "MQTT Version 3.1.1, 4.3.2 QoS 1: At least once delivery, 4.1 Storing state"},
@@ -170,16 +168,15 @@ func atLeastOnce311(kept, marked, ordered []evidence.Class) claims {
 	}
 }
 
-// exactlyOnce is a promise to one session. A consumer that ends before it has
-// acknowledged is one, who takes its seat is the next: what the first was
-// handed comes again in the second.
+// exactlyOnce holds within one session. When a consumer takes over a seat, what
+// its predecessor held unacknowledged is redelivered.
 //
-// Mosquitto does not bring shared subscriptions back when it starts again, but
-// only with the client that subscribes anew. At QoS 1 it says meanwhile that
-// nobody subscribes; at QoS 2 it says success, and drops the message.
+// After a restart Mosquitto restores a shared subscription only when its client
+// subscribes again. Until then it answers QoS 1 with "no matching subscribers",
+// and QoS 2 with success while dropping the message.
 var exactlyOnce = append(claims{{evidence.AckIsFinal, whileRunning, qos2Section}}, atLeastOnce(whileRunning, whileRunning, unlessLeft)...)
 
-// expiring leaves out what a message that expires in flight takes from others.
+// expiring leaves out what a message expiring in flight does to others.
 var expiring = append(claims{{evidence.ExpiryHonoured, unlessLeft, expirySection}}, whileConnected...)
 
 var whileConnected = claims{
@@ -204,7 +201,7 @@ func (table claims) bySystem() []evidence.Claim {
 	return made
 }
 
-// In gives the profile with its server from an image.
+// In returns the profile with its server from an image.
 func (p Profile) In(image string) (systems.System, error) {
 	s, err := p.server.in(image)
 	if err != nil {
@@ -214,7 +211,7 @@ func (p Profile) In(image string) (systems.System, error) {
 	return p, nil
 }
 
-// Installed says what is missing on this machine.
+// Installed reports what is missing on this machine.
 func (p Profile) Installed() error {
 	if p.at.Address != "" {
 		return nil
@@ -239,21 +236,21 @@ func (p Profile) Describe() systems.Description {
 			AckCounting: "per-message",
 			MarksAgain:  p.qos > 0,
 			AckConfirms: p.qos == 2,
-			// A session that outlives its connection.
+			// Sessions outlive their connection.
 			KeepsSubscribers: !p.clean,
 			Limits: evidence.Limits{
 				RedeliveryPeriod: p.scaled(quietPeriod),
 				RecoveryBound:    p.scaled(15 * time.Second),
 				InFlightBound:    p.scaled(time.Second),
-				// Whole seconds, rounded up; they do not grow with the scale.
+				// Whole seconds, rounded up, whatever the scale.
 				ExpiryTolerance: max(p.scaled(2*time.Second), 2*time.Second),
 				DrainDeadline:   p.scaled(25 * time.Second),
 				OrderScope:      "connection",
 			},
 		},
 		Claims: p.claims.bySystem(),
-		// Both servers pick a member of a shared subscription whether or not it is
-		// connected: Mosquitto in turn, mochi-mqtt by chance.
+		// Both servers pick a member of a shared subscription whether or not it
+		// is connected: Mosquitto round-robin, mochi-mqtt at random.
 		WaitsForAbsent: !p.clean,
 		Versions:       map[string]string{},
 		Oldest:         p.server.oldest(),
@@ -270,7 +267,7 @@ func (p Profile) Describe() systems.Description {
 			systems.NeedPlanting:    "MQTT payloads have no protocol version that the server would refuse",
 		},
 	}
-	if p.at.Address == "" { // else a run notes what it finds
+	if p.at.Address == "" { // otherwise reported by the server
 		maps.Copy(d.Versions, p.server.versions())
 	}
 	if p.image != "" {
@@ -321,7 +318,7 @@ func (p Profile) version() string {
 	return "5"
 }
 
-// client is the module whose packets are on the wire, with its version.
+// client is the module that encodes the packets, with its version.
 func (p Profile) client() (name, version string) {
 	if p.v311 {
 		return "paho.mqtt.golang", systems.LibraryVersion(v311.ReadPacket)

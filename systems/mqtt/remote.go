@@ -14,11 +14,11 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// remote is one run's part of a server that somebody else has started: topics
-// and sessions of its own. Safe for concurrent use.
+// remote is one run's topics and sessions on an external server. Safe for
+// concurrent use.
 type remote struct {
 	clients
-	version string // of the server, in its own words; empty where it says none
+	version string // as the server reports it; may be empty
 }
 
 var (
@@ -26,13 +26,13 @@ var (
 	_ systems.Reporter  = (*remote)(nil)
 )
 
-// At gives the profile on a server that somebody else has started.
+// At returns the profile on an external server.
 func (p Profile) At(e systems.Endpoint) systems.System {
 	p.at = e
 	return p
 }
 
-// reach looks whether the server answers, and notes what it is.
+// reach connects to the external server and records its version.
 func (p Profile) reach(ctx context.Context, env systems.Env) (systems.Instance, error) {
 	dir, err := filepath.Abs(filepath.Join(env.Dir, "seats"))
 	if err == nil {
@@ -41,7 +41,7 @@ func (p Profile) reach(ctx context.Context, env systems.Env) (systems.Instance, 
 	if err != nil {
 		return nil, fmt.Errorf("mqtt: folder of the run: %w", err)
 	}
-	r := &remote{clients: clients{profile: p, address: p.at.Address, seats: seats{dir: dir, run: newRun()}}}
+	r := &remote{clients: clients{profile: p, address: p.at.Address, seats: seats{dir: dir, run: systems.RunName()}}}
 	if err := p.clear(ctx, p.at.Address, r.seats.run); err != nil {
 		return nil, fmt.Errorf("mqtt: the server at %s must run, speak MQTT %s and take its user (address, user-from, password-from, tls): %w", p.at.Address, p.version(), err)
 	}
@@ -56,21 +56,21 @@ func (p Profile) reach(ctx context.Context, env systems.Env) (systems.Instance, 
 	return r, nil
 }
 
-// Report tells of the server that was found, which the profile did not know.
+// Report adds what was learned from the running server.
 func (r *remote) Report(d *systems.Description) {
 	if r.version != "" {
 		d.Versions["server"] = r.version
 	}
 }
 
-// versionTopic is where Mosquitto, and others after it, publish what they are.
+// versionTopic is where Mosquitto and compatible servers publish their version.
 const versionTopic = "$SYS/broker/version"
 
-// sayingTime is how long a server may take for it.
-const sayingTime = time.Second
+// versionTimeout bounds the wait for it.
+const versionTimeout = time.Second
 
-// says is the server's word of its version, for which MQTT has no field; empty
-// if it has none. It is asked in MQTT 5, because nothing comes before a payload there.
+// says is the version that the server publishes, for want of a field in MQTT;
+// it may be empty. It is read with MQTT 5, where nothing precedes the payload.
 func (r *remote) says(ctx context.Context) string {
 	p := r.profile
 	p.v311 = false
@@ -90,7 +90,7 @@ func (r *remote) says(ctx context.Context) string {
 	})
 	defer s.loops.Wait()
 	defer s.over(errClosed)
-	ctx, cancel := context.WithTimeout(ctx, p.scaled(sayingTime))
+	ctx, cancel := context.WithTimeout(ctx, p.scaled(versionTimeout))
 	defer cancel()
 	if _, err := s.write(&packets.Subscribe{PacketID: subscribeID, Properties: &packets.Properties{}, Subscriptions: []packets.SubOptions{{Topic: versionTopic}}}); err != nil {
 		return ""
@@ -104,8 +104,7 @@ func (r *remote) says(ctx context.Context) string {
 	return ""
 }
 
-// Stop removes the sessions of the run. Nothing else of it stays: none of its
-// messages is retained.
+// Stop removes the run's sessions. No message of the run is retained.
 func (r *remote) Stop(ctx context.Context) error {
 	taken, err := r.seats.taken()
 	for clientID := range taken {

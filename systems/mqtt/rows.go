@@ -15,7 +15,7 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// inspected is an instance whose server shows what it keeps. Safe for
+// inspected is an instance whose server lists its stored messages. Safe for
 // concurrent use.
 type inspected struct {
 	*instance
@@ -24,8 +24,8 @@ type inspected struct {
 
 var _ systems.Inspector = (*inspected)(nil)
 
-// Rows are what the server keeps for the sessions of the run. Settled messages
-// have none: it forgets them.
+// Rows lists what the server keeps for the run's sessions. Settled messages are
+// gone.
 func (in *inspected) Rows(ctx context.Context) (evidence.Snapshot, error) {
 	all, err := in.kept(ctx)
 	taken, err2 := in.seats.taken()
@@ -42,47 +42,41 @@ func (in *inspected) Rows(ctx context.Context) (evidence.Snapshot, error) {
 	return s, nil
 }
 
-// kept is a message that a server keeps for a client. The destination of its
-// row is still a topic.
+// kept is a message stored for a client. Its row's destination is still a
+// topic.
 type kept struct {
 	ClientID string             `json:"client"`
 	Row      evidence.StoredRow `json:"row"`
 }
 
-// keptBy lists what was handed out and is not acknowledged, and what waits to be
-// handed out: mochi-mqtt has one place for both.
-func keptBy(s *mochimqtt.Server, older bool) []kept {
+// storedBy lists unacknowledged and queued messages, which mochi-mqtt keeps in
+// one place.
+func storedBy(s *mochimqtt.Server, older bool) []kept {
 	all := []kept{}
 	for id, client := range s.Clients.GetAll() {
 		for _, p := range client.State.Inflight.GetAll(false) {
 			if p.FixedHeader.Type != mochipackets.Publish {
-				continue // an answer of the server's
+				continue // an acknowledgement
 			}
 			publish := &packets.Publish{Topic: p.TopicName, Payload: p.Payload, Properties: &packets.Properties{}}
 			for _, u := range p.Properties.User {
 				publish.Properties.User = append(publish.Properties.User, packets.User{Key: u.Key, Value: u.Val})
 			}
 			if older {
-				_ = behead(p.Payload, publish) // a message that is not ours keeps its payload whole
+				_ = cutProperties(p.Payload, publish) // a foreign message keeps its payload
 			}
-			m := decode(publish)
-			row := evidence.StoredRow{MessageID: m.MessageID, Destination: m.Destination, Digest: evidence.Digest(m.Payload, m.Key, m.Headers)}
-			if e, err := evidence.ParseEnvelope(m.Payload); err == nil {
-				row.BusinessID, row.PublishID = e.BusinessID, e.PublishID
-			}
-			all = append(all, kept{ClientID: id, Row: row})
+			all = append(all, kept{ClientID: id, Row: systems.RowOf(decode(publish), evidence.RowInvalid)})
 		}
 	}
 	return all
 }
 
-// handling is a hook that knows which publishes the server has in its hands: it
-// answers one first and keeps it for the subscribers afterwards. It handles one
-// of each client at a time.
+// handling is a hook that tracks publishes in progress: the server answers one
+// before it stores it for subscribers. It handles one per client at a time.
 type handling struct {
 	mochimqtt.HookBase
 	mu   sync.Mutex
-	open map[*mochimqtt.Client]chan struct{} // closed when it is done
+	open map[*mochimqtt.Client]chan struct{} // closed when done
 }
 
 func (*handling) ID() string { return "handling" }
@@ -107,7 +101,7 @@ func (h *handling) OnPacketProcessed(c *mochimqtt.Client, p mochipackets.Packet,
 	}
 }
 
-// wait returns when every publish that was answered before the call is kept.
+// wait returns once every publish answered before the call is stored.
 func (h *handling) wait(ctx context.Context) error {
 	h.mu.Lock()
 	open := slices.Collect(maps.Values(h.open))

@@ -1,32 +1,28 @@
 package mqtt
 
 import (
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
+
+	"github.com/custodymq/custody/systems"
 )
 
-// seats are the client identifiers of a logical subscriber: the first, the
-// second… A consumer takes the lowest that nobody sits on, and one that leaves
-// or dies frees its own.
+// seats are the client identifiers of a logical subscriber, numbered from 1. A
+// consumer takes the lowest free one and frees it when it leaves or dies.
 //
-// MQTT redelivers to the client identifier that had the message, and to no
-// other. So whoever comes next must take over the identifier of who has gone,
-// as the members of a pool of workers with stable names do.
+// MQTT redelivers only to the client identifier that held the message. A
+// successor must therefore reuse the identifier of a consumer that is gone,
+// like a worker pool with stable names.
 type seats struct {
-	dir string // of lock files, which hold the subscription: consumers of other processes share it
-	run string // begins every name of the run on the server
+	dir string // of lock files that hold the subscription, shared between processes
+	run string // prefix of all names of the run on the server
 }
 
-func newRun() string { return "custody-" + strings.ToLower(rand.Text()[:8]) }
-
-// seat is taken as long as its file is locked, which ends with its process at
-// the latest.
+// seat is held as long as its file is locked, at most until its process ends.
 type seat struct {
 	clientID string
 	file     *os.File
@@ -36,7 +32,7 @@ type seat struct {
 const maxSeats = 1 << 10
 
 func (s seats) take(subscription, destination string) (*seat, error) {
-	base := s.run + "-" + name(subscription, destination)
+	base := s.run + "-" + systems.SubscriberName(subscription, destination)
 	for n := range maxSeats {
 		id := base + "." + strconv.Itoa(n+1)
 		f, err := os.OpenFile(filepath.Join(s.dir, id), os.O_CREATE|os.O_RDWR, 0o600)
@@ -59,7 +55,7 @@ func (s seats) take(subscription, destination string) (*seat, error) {
 	return nil, fmt.Errorf("mqtt: %s has %d consumers already", subscription, maxSeats)
 }
 
-// taken are the client identifiers that were ever taken, and whose they are.
+// taken are all client identifiers ever used, with their subscriptions.
 func (s seats) taken() (subscriptions map[string]string, err error) {
 	files, err := os.ReadDir(s.dir)
 	if err != nil {
@@ -76,10 +72,10 @@ func (s seats) taken() (subscriptions map[string]string, err error) {
 	return subscriptions, nil
 }
 
-// leave frees the seat. Doing so twice is allowed.
+// leave frees the seat. It may be called twice.
 func (s *seat) leave() {
-	// Closing is not enough: a process that is being started has the file open
-	// too, for a moment. Neither can fail but for a file that is closed already.
+	// Closing is not enough: a child being forked shares the file for a moment.
+	// Both calls fail only if the file is closed already.
 	_ = syscall.Flock(int(s.file.Fd()), syscall.LOCK_UN)
 	_ = s.file.Close()
 }

@@ -12,16 +12,15 @@ import (
 	"github.com/custodymq/custody/systems/systemtest"
 )
 
-// What the servers do with the settings of the profiles, beyond what every
-// system must do.
+// Effects of the profiles' settings, beyond conformance.
 
-// started is what each server's instance is.
+// started is the common type of instances.
 type started interface {
 	systems.Instance
 	systems.Process
 }
 
-// rig is a running server, with the clients of its profile.
+// rig is a running server with its profile's clients.
 type rig struct {
 	t   *testing.T
 	ctx context.Context
@@ -69,7 +68,7 @@ func (r *rig) consumer(window int) systems.Consumer {
 	return c
 }
 
-// subscribed leaves a session behind, and nobody online.
+// subscribed leaves an offline session with a subscription.
 func (r *rig) subscribed() {
 	r.t.Helper()
 	r.must(r.consumer(1).Close(r.ctx))
@@ -90,7 +89,7 @@ func (r *rig) accepted(p systems.Producer, n int) {
 	}
 }
 
-// receive gives the next delivery of message n.
+// receive returns the next delivery of message n.
 func (r *rig) receive(c systems.Consumer, n int) systems.Delivery {
 	r.t.Helper()
 	d, err := c.Receive(r.ctx)
@@ -121,7 +120,7 @@ func TestQueueLimitAnswersWithSuccessAndDrops(t *testing.T) {
 	for n := range 3 {
 		r.settle(r.receive(c, n+1), evidence.AckSent)
 	}
-	// What comes next was published after the rest.
+	// The next delivery was published after the rest.
 	r.accepted(p, 9)
 	r.receive(c, 9)
 }
@@ -136,8 +135,8 @@ func TestDefaultAutosaveLosesTheSessionInACrash(t *testing.T) {
 	}
 }
 
-// Mosquitto counts what it queues as a change, and not what it hands to a
-// consumer at once: that is saved when something else changes.
+// Mosquitto counts queued messages as changes, but not those sent to a consumer
+// directly, which are saved only with the next change.
 func TestWhatGoesStraightToAConsumerIsNotSaved(t *testing.T) {
 	r := start(t, "mqtt-mosquitto", "qos1")
 	c := r.consumer(2)
@@ -149,7 +148,7 @@ func TestWhatGoesStraightToAConsumerIsNotSaved(t *testing.T) {
 	r.receive(c, 2)
 }
 
-// The claims under broker-restart rest on this.
+// Basis of the claims under broker-restart.
 func TestOrderlyEndsSaveEverything(t *testing.T) {
 	for _, p := range [][2]string{{"mqtt-mosquitto", "qos1-default-autosave"}, {"mqtt-mochi", "qos1"}} {
 		t.Run(p[0], func(t *testing.T) {
@@ -178,7 +177,7 @@ func TestAcknowledgementsLeaveInTheOrderOfReceipt(t *testing.T) {
 	r.settle(second, evidence.AckUnknown)
 	r.settle(first, evidence.AckSent)
 	r.settle(second, evidence.AckSent)
-	// Both have left: the window is free for both that follow.
+	// Both are acknowledged: the window has room for two more.
 	r.accepted(p, 3)
 	r.accepted(p, 4)
 	r.receive(c, 3)
@@ -198,7 +197,8 @@ func TestTheWindowHoldsBackFurtherDeliveries(t *testing.T) {
 	r.receive(c, 2)
 }
 
-// A consumer of another name takes over what the last one had in its hands.
+// A consumer of another name takes over its predecessor's unacknowledged
+// messages.
 func TestTheNextConsumerTakesTheSeat(t *testing.T) {
 	for _, p := range [][2]string{{"mqtt-mosquitto", "qos1"}, {"mqtt-mochi", "qos1-memory"}} {
 		t.Run(p[0], func(t *testing.T) {
@@ -214,7 +214,7 @@ func TestTheNextConsumerTakesTheSeat(t *testing.T) {
 	}
 }
 
-// Mosquitto gives each member its turn, also one that is away.
+// Mosquitto assigns messages to absent members too.
 func TestTheShareOfAnAbsentMemberWaits(t *testing.T) {
 	r := start(t, "mqtt-mosquitto", "qos1")
 	first, second := r.consumer(1), r.consumer(1)
@@ -228,7 +228,7 @@ func TestTheShareOfAnAbsentMemberWaits(t *testing.T) {
 	r.receive(r.consumer(1), 2)
 }
 
-// More publishes than the server allows unanswered wait for their turn.
+// Publishes above the server's Receive Maximum wait for their turn.
 func TestSendWaitsForTheServersReceiveMaximum(t *testing.T) {
 	r := start(t, "mqtt-mosquitto", "qos1")
 	r.subscribed()

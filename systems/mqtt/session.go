@@ -21,41 +21,40 @@ import (
 	"github.com/custodymq/custody/tasks"
 )
 
-// session is one connection that is never made again. It stands on the packets
-// of paho.golang and not on its client, which holds an acknowledgement back
-// until a ticker fires, and whose publish either waits for the answer or never
-// tells it.
+// session is one connection that is never re-established. It uses paho.golang's
+// packets but not its client, which delays acknowledgements until a ticker
+// fires, and whose publish either blocks until the answer or never reports it.
 type session struct {
 	conn    net.Conn
 	reader  *bufio.Reader
-	v311    bool          // it speaks MQTT 3.1.1
-	timeout time.Duration // of one write
-	quota   uint16        // most publishes unanswered at once, as the server says
+	v311    bool          // MQTT 3.1.1
+	timeout time.Duration // per write
+	quota   uint16        // the server's Receive Maximum
 
-	release func() // called when the connection is over, before gone is closed
+	release func() // called at the end of the connection, before gone is closed
 
 	writing sync.Mutex
-	pinged  atomic.Bool // nothing has come since the last heartbeat
+	pinged  atomic.Bool // nothing received since the last heartbeat
 	end     sync.Once
-	gone    chan struct{} // closed when the connection is over
-	cause   error         // why; valid once gone is closed
+	gone    chan struct{} // closed at the end of the connection
+	cause   error         // of the end; valid once gone is closed
 	loops   tasks.Group
 }
 
-// errClosed is the cause of an end by Close.
+// errClosed is the cause after Close.
 var errClosed = errors.New("closed by its owner")
 
-// open connects and shakes hands; serve must follow. release is called when the
-// connection is over, and not if there never was one.
+// open connects and performs the handshake; serve must follow. release is
+// called when the connection ends, but not if open fails.
 func (p Profile) open(ctx context.Context, address string, connect *packets.Connect, release func()) (*session, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.scaled(dialTimeout))
 	defer cancel()
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
 	if err != nil {
-		return nil, p.unopened(ctx, address, err)
+		return nil, p.openError(ctx, address, err)
 	}
 	if p.at.TLS != nil {
-		conn = tls.Client(conn, p.at.TLS) // shakes hands with the first write
+		conn = tls.Client(conn, p.at.TLS) // TLS handshake on first write
 	}
 	if p.at.Password != "" {
 		connect.UsernameFlag, connect.Username = p.at.User != "", p.at.User
@@ -63,18 +62,18 @@ func (p Profile) open(ctx context.Context, address string, connect *packets.Conn
 	}
 	letGo := context.AfterFunc(ctx, tasks.Guarded(func() { conn.Close() }))
 	s := &session{conn: conn, reader: bufio.NewReader(conn), v311: p.v311, timeout: p.scaled(writeTimeout), gone: make(chan struct{}), release: func() {}}
-	err = s.shakeHands(connect)
+	err = s.handshake(connect)
 	if !letGo() || err != nil {
 		conn.Close()
-		return nil, p.unopened(ctx, address, err)
+		return nil, p.openError(ctx, address, err)
 	}
 	s.release = release
 	return s, nil
 }
 
-// unopened says why there is no session. A caller that has given up is told
-// so; anything else may work later, but for a refusal.
-func (p Profile) unopened(ctx context.Context, address string, err error) error {
+// openError classifies a failure to open: cancelled, refused, or unavailable for
+// now.
+func (p Profile) openError(ctx context.Context, address string, err error) error {
 	var refused *refusedError
 	switch {
 	case errors.Is(ctx.Err(), context.Canceled):
@@ -85,18 +84,18 @@ func (p Profile) unopened(ctx context.Context, address string, err error) error 
 	return fmt.Errorf("mqtt: connect to %s: %w: %w", address, systems.ErrUnavailable, errors.Join(err, ctx.Err()))
 }
 
-// refusedError is a CONNACK that is no success.
+// refusedError is an unsuccessful CONNACK.
 type refusedError struct{ code byte }
 
 func (e *refusedError) Error() string {
 	return fmt.Sprintf("the server refuses, reason 0x%02x", e.code)
 }
 
-// passing says whether the server may take the connection later: it is
-// unavailable, or busy.
+// passing reports whether the server may accept later: it is unavailable or
+// busy.
 func (e *refusedError) passing() bool { return e.code == serverUnavailable || e.code == 0x89 }
 
-func (s *session) shakeHands(connect *packets.Connect) error {
+func (s *session) handshake(connect *packets.Connect) error {
 	connect.ProtocolName, connect.ProtocolVersion = "MQTT", 5
 	if _, err := s.write(connect); err != nil {
 		return err
@@ -119,11 +118,11 @@ func (s *session) shakeHands(connect *packets.Connect) error {
 	return nil
 }
 
-// serve begins to read, and to look whether the server is there. handle is
-// called with every packet but heartbeats, one at a time; an error ends the session.
+// serve starts the read and heartbeat loops. handle gets every packet but
+// heartbeats, one at a time; its error ends the session.
 func (s *session) serve(heartbeat time.Duration, handle func(*packets.ControlPacket) error) {
 	s.loops.Go(func() { s.over(s.read(handle)) })
-	s.loops.Go(func() { s.beat(heartbeat) })
+	s.loops.Go(func() { s.pingLoop(heartbeat) })
 }
 
 func (s *session) read(handle func(*packets.ControlPacket) error) error {
@@ -132,7 +131,7 @@ func (s *session) read(handle func(*packets.ControlPacket) error) error {
 		if err != nil {
 			return err
 		}
-		s.pinged.Store(false) // whatever comes shows that the server is there
+		s.pinged.Store(false) // any packet proves that the server is alive
 		switch content := p.Content.(type) {
 		case *packets.Pingresp:
 		case *packets.Disconnect:
@@ -145,7 +144,7 @@ func (s *session) read(handle func(*packets.ControlPacket) error) error {
 	}
 }
 
-// next is the next packet of the server.
+// next reads the next packet from the server.
 func (s *session) next() (*packets.ControlPacket, error) {
 	if !s.v311 {
 		return packets.ReadPacket(s.reader)
@@ -154,11 +153,12 @@ func (s *session) next() (*packets.ControlPacket, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newer(p)
+	return toV5(p)
 }
 
-// beat ends a session whose server has said nothing for a whole period after a heartbeat.
-func (s *session) beat(every time.Duration) {
+// pingLoop ends a session whose server sent nothing for a whole period after a
+// heartbeat.
+func (s *session) pingLoop(every time.Duration) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
@@ -177,8 +177,8 @@ func (s *session) beat(every time.Duration) {
 	}
 }
 
-// write sends one packet whole. It returns how many bytes have left; an error
-// ends the session.
+// write sends one packet and returns how many bytes were written; an error ends
+// the session.
 func (s *session) write(p io.WriterTo) (int, error) {
 	frame, err := s.frame(p)
 	if err != nil {
@@ -197,14 +197,14 @@ func (s *session) write(p io.WriterTo) (int, error) {
 	return n, err
 }
 
-// frame gives the bytes of a packet.
+// frame encodes a packet.
 func (s *session) frame(p io.WriterTo) ([]byte, error) {
 	var frame bytes.Buffer
 	if !s.v311 {
 		_, err := p.WriteTo(&frame)
 		return frame.Bytes(), err
 	}
-	translated, err := older(p)
+	translated, err := toV311(p)
 	if err == nil {
 		err = translated.Write(&frame)
 	}
@@ -220,7 +220,7 @@ func (s *session) over(cause error) {
 	})
 }
 
-// ended reports whether the session is over.
+// ended reports whether the session has ended.
 func (s *session) ended() bool {
 	select {
 	case <-s.gone:
@@ -230,11 +230,11 @@ func (s *session) ended() bool {
 	}
 }
 
-// Close ends the session in order: a server that is there has read all that was
-// sent when it returns. Answers still on their way are Unknown from then on.
+// Close ends the session in an orderly way: a live server has read everything
+// sent when it returns. Outstanding publishes become Unknown.
 func (s *session) Close(ctx context.Context) error {
 	if !s.ended() {
-		s.farewell(ctx)
+		s.disconnect(ctx)
 		s.over(errClosed)
 	}
 	done := make(chan struct{})
@@ -250,9 +250,9 @@ func (s *session) Close(ctx context.Context) error {
 	}
 }
 
-// farewell says goodbye and waits, not for long, until the server hangs up.
-// Without it a session that is opened next can overtake the last acknowledgement.
-func (s *session) farewell(ctx context.Context) {
+// disconnect sends DISCONNECT and waits briefly for the server to close.
+// Otherwise the next session could overtake the last acknowledgement.
+func (s *session) disconnect(ctx context.Context) {
 	if _, err := s.write(&packets.Disconnect{}); err != nil {
 		return
 	}

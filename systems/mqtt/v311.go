@@ -11,12 +11,11 @@ import (
 	v311 "github.com/eclipse/paho.mqtt.golang/packets"
 )
 
-// A session speaks in packets of MQTT 5. What it needs of them MQTT 3.1.1 has
-// too, but for properties and reason codes: with that version they are
-// translated on their way, here.
+// Sessions use packets of MQTT 5. With MQTT 3.1.1, which has all that they need
+// but properties and reason codes, packets are translated here.
 
-// older gives the packet of MQTT 3.1.1 that says the same.
-func older(packet io.WriterTo) (v311.ControlPacket, error) {
+// toV311 translates a packet to MQTT 3.1.1.
+func toV311(packet io.WriterTo) (v311.ControlPacket, error) {
 	switch p := packet.(type) {
 	case *packets.Connect:
 		c := v311.NewControlPacket(v311.Connect).(*v311.ConnectPacket)
@@ -28,7 +27,7 @@ func older(packet io.WriterTo) (v311.ControlPacket, error) {
 		m := v311.NewControlPacket(v311.Publish).(*v311.PublishPacket)
 		m.TopicName, m.MessageID, m.Qos = p.Topic, p.PacketID, p.QoS
 		var err error
-		m.Payload, err = headed(p)
+		m.Payload, err = prependProperties(p)
 		return m, err
 	case *packets.Puback:
 		a := v311.NewControlPacket(v311.Puback).(*v311.PubackPacket)
@@ -49,8 +48,8 @@ func older(packet io.WriterTo) (v311.ControlPacket, error) {
 	return nil, fmt.Errorf("mqtt: no counterpart in MQTT 3.1.1 of %T", packet)
 }
 
-// newer gives the packet of MQTT 5 that says the same.
-func newer(packet v311.ControlPacket) (*packets.ControlPacket, error) {
+// toV5 translates a packet to MQTT 5.
+func toV5(packet v311.ControlPacket) (*packets.ControlPacket, error) {
 	switch p := packet.(type) {
 	case *v311.ConnackPacket:
 		c := packets.NewControlPacket(packets.CONNACK)
@@ -63,7 +62,7 @@ func newer(packet v311.ControlPacket) (*packets.ControlPacket, error) {
 		c := packets.NewControlPacket(packets.PUBLISH)
 		m := c.Content.(*packets.Publish)
 		m.Topic, m.PacketID, m.QoS, m.Duplicate = p.TopicName, p.MessageID, p.Qos, p.Dup
-		return c, behead(p.Payload, m)
+		return c, cutProperties(p.Payload, m)
 	case *v311.PubackPacket:
 		c := packets.NewControlPacket(packets.PUBACK)
 		c.Content.(*packets.Puback).PacketID = p.MessageID
@@ -79,8 +78,8 @@ func newer(packet v311.ControlPacket) (*packets.ControlPacket, error) {
 	return nil, fmt.Errorf("mqtt: the server sent %T", packet)
 }
 
-// refusals311 are the reason codes that stand for CONNACK's return codes
-// (MQTT 3.1.1, section 3.2.2.3).
+// refusals311 maps CONNACK return codes (MQTT 3.1.1, section 3.2.2.3) to reason
+// codes.
 var refusals311 = map[byte]byte{
 	v311.ErrRefusedBadProtocolVersion:    0x84,
 	v311.ErrRefusedIDRejected:            0x85,
@@ -89,9 +88,9 @@ var refusals311 = map[byte]byte{
 	v311.ErrRefusedNotAuthorised:         0x87,
 }
 
-// headed gives a payload with the user properties in a line before it: an
-// application of MQTT 3.1.1 has no other place for them.
-func headed(p *packets.Publish) ([]byte, error) {
+// prependProperties prepends the user properties to a payload as a line of
+// JSON, for which MQTT 3.1.1 has no other place.
+func prependProperties(p *packets.Publish) ([]byte, error) {
 	line, err := json.Marshal(p.Properties.User)
 	if err != nil {
 		return nil, fmt.Errorf("mqtt: key and headers of a message: %w", err)
@@ -99,8 +98,8 @@ func headed(p *packets.Publish) ([]byte, error) {
 	return append(append(line, '\n'), p.Payload...), nil
 }
 
-// behead is the inverse of headed.
-func behead(raw []byte, p *packets.Publish) error {
+// cutProperties is the inverse of prependProperties.
+func cutProperties(raw []byte, p *packets.Publish) error {
 	line, payload, ok := bytes.Cut(raw, []byte("\n"))
 	if err := json.Unmarshal(line, &p.Properties.User); err != nil || !ok {
 		return errors.Join(errors.New("mqtt: a message on this topic that this adapter did not publish"), err)

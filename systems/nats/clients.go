@@ -1,6 +1,7 @@
 package nats
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -9,15 +10,14 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// clients opens sessions with a server that may run anywhere: in a child of
-// this process, or in a child of its parent.
+// clients opens sessions with a server, whichever process runs it.
 type clients struct {
 	profile Profile
 	address string
 }
 
-// Credentials are the address of the server and the name of the stream. Who is
-// to be somebody there has that from where p has it.
+// Credentials are the address of the server and the name of the stream. User
+// and password are not among them: the profile holds those.
 func (p Profile) Credentials(in systems.Instance) string {
 	switch in := in.(type) {
 	case *instance:
@@ -28,44 +28,28 @@ func (p Profile) Credentials(in systems.Instance) string {
 	return ""
 }
 
-// Connect gives clients of a server that another process has started.
+// Connect returns clients of a server that another process started.
 func (p Profile) Connect(credentials string) (systems.Clients, error) {
 	address, stream, ok := strings.Cut(credentials, " ")
 	if _, _, err := net.SplitHostPort(address); err != nil || !ok {
-		return nil, fmt.Errorf("nats: credentials %q are no address and stream; they come from Credentials of the running instance", credentials)
+		return nil, fmt.Errorf("nats: malformed credentials %q: want address and stream, as returned by Credentials", credentials)
 	}
 	p.stream = stream
 	return clients{profile: p, address: address}, nil
 }
 
 func (c clients) Producer(ctx context.Context, o systems.ProducerOptions) (systems.Producer, error) {
-	if err := c.accepts(o.Mode); err != nil {
+	if err := systems.OnlyDefaultMode("nats", o.Mode); err != nil {
 		return nil, err
 	}
-	o.Address = c.reached(o.Address)
+	o.Address = cmp.Or(o.Address, c.address)
 	return systems.ProducerOf(c.profile.producer(ctx, o.Address, o.Session))
 }
 
 func (c clients) Consumer(ctx context.Context, o systems.ConsumerOptions) (systems.Consumer, error) {
-	if err := c.accepts(o.Mode); err != nil {
+	if err := systems.OnlyDefaultMode("nats", o.Mode); err != nil {
 		return nil, err
 	}
-	o.Address = c.reached(o.Address)
+	o.Address = cmp.Or(o.Address, c.address)
 	return c.profile.consumer(ctx, o)
-}
-
-// accepts refuses what NATS has no counterpart for, rather than ignore it.
-func (c clients) accepts(mode systems.Mode) error {
-	if mode != systems.DefaultMode {
-		return fmt.Errorf("nats: no mode %q: a stream has one", mode)
-	}
-	return nil
-}
-
-// reached is the address of an actor's link, or the server's own without one.
-func (c clients) reached(address string) string {
-	if address == "" {
-		return c.address
-	}
-	return address
 }

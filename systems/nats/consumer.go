@@ -14,23 +14,23 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// consumer pulls one message at a time from the durable consumer of its
-// logical subscriber, and only while Receive is waiting: what a cancelled
-// Receive had asked for is kept for the next one. Safe for concurrent use; one
-// Receive at a time waits for the server.
+// consumer pulls one message at a time from its logical subscriber's durable
+// consumer, and only during Receive; a message that arrives after Receive was
+// cancelled is kept for the next call. Safe for concurrent use; one Receive at
+// a time waits for the server.
 type consumer struct {
 	*session
 	profile   Profile
-	window    *systems.Window // deliveries past AckWait are the server's again
+	window    *systems.Window // a delivery leaves it after AckWait, when the server redelivers
 	ackWait   time.Duration
 	nakDelay  time.Duration
-	patience  time.Duration // until a pull without any answer counts as lost
-	pull      []byte        // the request for the next message
-	next      string        // …and where it goes
+	patience  time.Duration // after which an unanswered pull counts as lost
+	pull      []byte        // body of a pull request
+	next      string        // subject of a pull request
 	inbox     string
 	messages  chan *client.Msg
-	receiving chan struct{} // held by the one Receive that waits
-	pullEnds  time.Time     // of the outstanding pull; zero is none. Guarded by receiving
+	receiving chan struct{} // semaphore: one Receive at a time
+	pullEnds  time.Time     // when the outstanding pull expires; zero: none. Guarded by receiving
 }
 
 func (p Profile) consumer(ctx context.Context, o systems.ConsumerOptions) (systems.Consumer, error) {
@@ -62,7 +62,7 @@ func (p Profile) subscribe(ctx context.Context, s *session, subject string, o sy
 	}
 	_, err = js.CreateConsumer(ctx, p.stream, p.consumerConfig(o.Destination, o.Subscription, subject))
 	switch {
-	case err == nil, errors.Is(err, jetstream.ErrConsumerExists): // it may have been put back to a point of its own
+	case err == nil, errors.Is(err, jetstream.ErrConsumerExists): // Rewind may have created it with another start
 	case unavailable(ctx, err):
 		return nil, fmt.Errorf("nats: subscribe %s to %s: %w: %w", o.Subscription, o.Destination, systems.ErrUnavailable, err)
 	default:
@@ -80,9 +80,9 @@ func (p Profile) subscribe(ctx context.Context, s *session, subject string, o sy
 		nakDelay:  p.scaled(nakDelay),
 		patience:  p.scaled(pullExpires + pullGrace),
 		pull:      pull,
-		next:      "$JS.API.CONSUMER.MSG.NEXT." + p.stream + "." + durableName(o.Subscription, o.Destination),
+		next:      "$JS.API.CONSUMER.MSG.NEXT." + p.stream + "." + systems.SubscriberName(o.Subscription, o.Destination),
 		inbox:     s.conn.NewInbox(),
-		messages:  make(chan *client.Msg, 64), // far more than one pull at a time can bring
+		messages:  make(chan *client.Msg, 64), // ample: one pull is outstanding at a time
 		receiving: make(chan struct{}, 1),
 	}
 	if _, err := s.conn.ChanSubscribe(c.inbox, c.messages); err != nil {
@@ -91,20 +91,21 @@ func (p Profile) subscribe(ctx context.Context, s *session, subject string, o sy
 	return c, nil
 }
 
-// described stands between subscriber and destination in a consumer's description.
-const described = " of "
+// descriptionSeparator separates subscriber and destination in a consumer's
+// description.
+const descriptionSeparator = " of "
 
-// consumerConfig of a logical subscriber's durable consumer.
+// consumerConfig configures a logical subscriber's durable consumer.
 func (p Profile) consumerConfig(destination, subscription, subject string) jetstream.ConsumerConfig {
 	return jetstream.ConsumerConfig{
-		Durable:       durableName(subscription, destination),
-		Description:   subscription + described + destination,
+		Durable:       systems.SubscriberName(subscription, destination),
+		Description:   subscription + descriptionSeparator + destination,
 		FilterSubject: subject,
 		DeliverPolicy: jetstream.DeliverAllPolicy,
 		AckPolicy:     p.acks,
 		AckWait:       p.scaled(ackWait),
 		MaxDeliver:    p.maxDeliver,
-		MaxAckPending: -1, // the window is each session's own
+		MaxAckPending: -1, // each session bounds its own window
 	}
 }
 
@@ -123,11 +124,10 @@ func (c *consumer) Receive(ctx context.Context) (systems.Delivery, error) {
 		if c.ended() {
 			return nil, systems.ErrDisconnected
 		}
-		wake, err := c.ask(time.Now())
-		if err != nil {
+		if err := c.ask(ctx); err != nil {
 			return nil, err
 		}
-		timer.Reset(time.Until(wake))
+		timer.Reset(time.Until(c.pullEnds))
 		select {
 		case msg := <-c.messages:
 			c.pullEnds = time.Time{}
@@ -136,7 +136,6 @@ func (c *consumer) Receive(ctx context.Context) (systems.Delivery, error) {
 				return d, err
 			}
 		case <-timer.C:
-		case <-c.window.Left():
 		case <-c.gone:
 			return nil, systems.ErrDisconnected
 		case <-ctx.Done():
@@ -145,28 +144,27 @@ func (c *consumer) Receive(ctx context.Context) (systems.Delivery, error) {
 	}
 }
 
-// ask sends a pull request if none is outstanding and the window has room. It
-// returns when to look again.
-func (c *consumer) ask(now time.Time) (time.Time, error) {
-	if now.Before(c.pullEnds) {
-		return c.pullEnds, nil
+// ask sends a pull request once the window has room, unless one is outstanding.
+func (c *consumer) ask(ctx context.Context) error {
+	if time.Now().Before(c.pullEnds) {
+		return nil
 	}
-	if full, until := c.window.Full(now); full {
-		return until, nil
+	if err := c.window.Wait(ctx, c.gone); err != nil {
+		return err
 	}
 	if err := c.conn.PublishRequest(c.next, c.inbox, c.pull); err != nil {
 		c.conn.Close()
-		return time.Time{}, fmt.Errorf("%w: pull: %w", systems.ErrDisconnected, err)
+		return fmt.Errorf("%w: pull: %w", systems.ErrDisconnected, err)
 	}
-	c.pullEnds = now.Add(c.patience)
-	return c.pullEnds, nil
+	c.pullEnds = time.Now().Add(c.patience)
+	return nil
 }
 
-// take makes a delivery of what came for a pull; neither delivery nor error
-// when the pull merely expired.
+// take turns the answer to a pull into a delivery; it returns neither delivery
+// nor error if the pull merely expired.
 func (c *consumer) take(msg *client.Msg) (systems.Delivery, error) {
 	if status := msg.Header.Get("Status"); status != "" && len(msg.Data) == 0 {
-		if status == "404" || status == "408" { // no message, time-out: pull again
+		if status == "404" || status == "408" { // no messages, request timeout: pull again
 			return nil, nil
 		}
 		c.conn.Close()
@@ -178,7 +176,7 @@ func (c *consumer) take(msg *client.Msg) (systems.Delivery, error) {
 	}
 	message := decode(meta.Stream, messageID(meta.Stream, meta.Sequence.Stream), msg.Subject, msg.Header, msg.Data)
 	if c.profile.automatic() {
-		return handed{message}, nil
+		return autoAcked{message}, nil
 	}
 	d := &delivery{consumer: c, reply: msg.Reply, message: message, attempt: int(meta.NumDelivered)}
 	c.window.Enter(d, time.Now().Add(c.ackWait))
@@ -188,7 +186,7 @@ func (c *consumer) take(msg *client.Msg) (systems.Delivery, error) {
 // delivery is one message in the hands of the application.
 type delivery struct {
 	consumer *consumer
-	reply    string // where its acknowledgement goes
+	reply    string // subject of its acknowledgement
 	message  systems.Message
 	attempt  int
 }
@@ -204,24 +202,24 @@ func (d *delivery) Mark() evidence.Mark {
 	return evidence.MarkFirst
 }
 
-// Ack asks for the server's confirmation where the profile says so ("double
-// ack"): a plain JetStream acknowledgement succeeds for the client even when it
+// Ack waits for the server's confirmation ("double ack") where the profile says
+// so: the client reports a plain JetStream acknowledgement as sent even when it
 // is lost.
 func (d *delivery) Ack(ctx context.Context) (evidence.AckOutcome, error) {
 	return d.answer(ctx, []byte("+ACK"))
 }
 
-// Nack gives the message back for another attempt. JetStream keeps no reason.
+// Nack requests a redelivery. JetStream carries no reason.
 func (d *delivery) Nack(ctx context.Context, _ string) (evidence.AckOutcome, error) {
 	return d.answer(ctx, fmt.Appendf(nil, `-NAK {"delay": %d}`, d.consumer.nakDelay.Nanoseconds()))
 }
 
 func (d *delivery) answer(ctx context.Context, body []byte) (evidence.AckOutcome, error) {
 	if !d.consumer.profile.confirmed {
-		return d.tell(body)
+		return d.send(body)
 	}
-	// After AckWait the message is on its way again: no confirmation is worth
-	// waiting for, and the server does not confirm one that it forgot in a crash.
+	// After AckWait the message is redelivered anyway, and a server that forgot
+	// the delivery in a crash never confirms.
 	ctx, cancel := context.WithTimeout(ctx, d.consumer.ackWait)
 	defer cancel()
 	_, err := d.consumer.conn.RequestWithContext(ctx, d.reply, body)
@@ -238,8 +236,8 @@ func (d *delivery) answer(ctx context.Context, body []byte) (evidence.AckOutcome
 	return evidence.AckUnknown, fmt.Errorf("nats: %s of %s: %w", body, d.message.MessageID, err)
 }
 
-// tell sends an answer that nobody confirms.
-func (d *delivery) tell(body []byte) (evidence.AckOutcome, error) {
+// send sends an acknowledgement without waiting for confirmation.
+func (d *delivery) send(body []byte) (evidence.AckOutcome, error) {
 	d.consumer.window.Leave(d)
 	err := d.consumer.conn.Publish(d.reply, body)
 	switch {

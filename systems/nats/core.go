@@ -10,23 +10,23 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// listener is a member of a queue group of core NATS. The server pushes, and
-// what has come waits in a channel for Receive: it is lost with the session.
+// listener is a member of a core NATS queue group. Messages that the server
+// pushed and Receive has not taken are lost with the session.
 type listener struct {
 	*session
-	stream   string // the first token of its subjects
+	stream   string // first token of its subjects
 	messages chan *client.Msg
 }
 
-// maxHeard bounds what waits for Receive. Were it full, the client would throw
-// messages away: that ends the session (see dial).
-const maxHeard = 1 << 16
+// maxBuffered bounds the messages waiting for Receive. When it is full the client
+// drops messages, which ends the session (see dial).
+const maxBuffered = 1 << 16
 
 func (p Profile) listen(ctx context.Context, s *session, subject string, o systems.ConsumerOptions) (*listener, error) {
-	l := &listener{session: s, stream: p.stream, messages: make(chan *client.Msg, maxHeard)}
-	_, err := s.conn.ChanQueueSubscribe(subject, durableName(o.Subscription, o.Destination), l.messages)
+	l := &listener{session: s, stream: p.stream, messages: make(chan *client.Msg, maxBuffered)}
+	_, err := s.conn.ChanQueueSubscribe(subject, systems.SubscriberName(o.Subscription, o.Destination), l.messages)
 	if err == nil {
-		err = s.conn.FlushWithContext(ctx) // its answer comes behind the subscription
+		err = s.conn.FlushWithContext(ctx) // the PONG follows the subscription
 	}
 	switch {
 	case err == nil:
@@ -43,7 +43,7 @@ func (l *listener) Receive(ctx context.Context) (systems.Delivery, error) {
 	}
 	select {
 	case msg := <-l.messages:
-		return handed{decode(l.stream, "", msg.Subject, msg.Header, msg.Data)}, nil
+		return autoAcked{decode(l.stream, "", msg.Subject, msg.Header, msg.Data)}, nil
 	case <-l.gone:
 		return nil, systems.ErrDisconnected
 	case <-ctx.Done():
@@ -51,14 +51,14 @@ func (l *listener) Receive(ctx context.Context) (systems.Delivery, error) {
 	}
 }
 
-// handed is a delivery that the server has done with: it comes once.
-type handed struct{ message systems.Message }
+// autoAcked is a delivery without acknowledgement or redelivery.
+type autoAcked struct{ message systems.Message }
 
-func (h handed) Message() systems.Message { return h.message }
+func (h autoAcked) Message() systems.Message { return h.message }
 
-func (h handed) Attempt() (int, bool) { return 0, false }
+func (h autoAcked) Attempt() (int, bool) { return 0, false }
 
-func (h handed) Mark() evidence.Mark { return evidence.MarkNone }
+func (h autoAcked) Mark() evidence.Mark { return evidence.MarkNone }
 
-// Ack has nothing to send: handing it over settled it.
-func (h handed) Ack(context.Context) (evidence.AckOutcome, error) { return evidence.AckSent, nil }
+// Ack sends nothing: the delivery itself settled the message.
+func (h autoAcked) Ack(context.Context) (evidence.AckOutcome, error) { return evidence.AckSent, nil }

@@ -17,7 +17,7 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// instance is one nats-server in a process of its own. Safe for concurrent use.
+// instance is a nats-server in a process of its own. Safe for concurrent use.
 type instance struct {
 	clients
 	*process.Server
@@ -38,8 +38,8 @@ var (
 // serverName is the actor of the server's events and the name of its log.
 const serverName = "broker"
 
-// configText is the whole configuration of the server: address, store, and
-// when the store is synced. Bare, 2m would be two million (seconds).
+// configText is the server's whole configuration. sync_interval must be quoted:
+// bare, 2m would mean two million seconds.
 const configText = `listen: %q
 server_name: "custody"
 max_payload: 4MB
@@ -50,8 +50,8 @@ jetstream {
 %s}
 `
 
-// Start runs a server on a free port of 127.0.0.1 with its store in env.Dir,
-// and makes its one stream.
+// Start runs a server on a free port of 127.0.0.1 with its store in env.Dir and
+// creates the stream.
 func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, error) {
 	if err := env.NoDefects("nats"); err != nil {
 		return nil, err
@@ -119,11 +119,11 @@ func (in *instance) startContainer(ctx context.Context, file string, log io.Writ
 	return process, nil
 }
 
-// Stop ends the server, whatever state it is in.
+// Stop ends the server in any state.
 func (in *instance) Stop(ctx context.Context) error { return in.Close(ctx) }
 
-// Restart starts the server's process, which must have ended. A stream in
-// memory has ended with it, and is made anew.
+// Restart starts the server, which must have stopped, and recreates a stream in
+// memory.
 func (in *instance) Restart(ctx context.Context) error {
 	err := in.Server.Restart(ctx)
 	if err == nil && in.profile.storage == jetstream.MemoryStorage {
@@ -148,8 +148,8 @@ func (c clients) makeStream(ctx context.Context) error {
 		AllowMsgTTL: p.expires(),
 	}
 	if p.storage == jetstream.MemoryStorage {
-		// It is made anew after each restart: no message of it may have the
-		// ID of one that was lost with the stream before.
+		// The stream is recreated after each restart: no message may get the ID
+		// of one that was lost with the previous stream.
 		config.FirstSeq = uint64(time.Now().UnixMicro())
 	}
 	return c.administer(ctx, func(js jetstream.JetStream) error {
@@ -158,8 +158,7 @@ func (c clients) makeStream(ctx context.Context) error {
 	})
 }
 
-// administer does something on a connection of its own, straight to the server
-// and never through a link.
+// administer runs do on a connection of its own, bypassing all links.
 func (c clients) administer(ctx context.Context, do func(jetstream.JetStream) error) error {
 	s, err := c.profile.dial(ctx, c.address, "administrator")
 	if err != nil {
@@ -178,7 +177,7 @@ func (c clients) administer(ctx context.Context, do func(jetstream.JetStream) er
 
 func (c clients) Address() string { return c.address }
 
-// Protocol is nil where the frames are encrypted.
+// Protocol is nil with TLS: a link cannot read encrypted frames.
 func (c clients) Protocol() links.Protocol {
 	if c.profile.at.TLS != nil {
 		return nil

@@ -1,8 +1,6 @@
 package nats
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"strconv"
 	"strings"
@@ -14,13 +12,12 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// One stream holds every destination; the subject's first token, which is the
-// stream's name, keeps them apart from the server's own subjects, which a
-// stream must not take.
+// One stream holds every destination. Its name is the first token of every
+// subject, which keeps them apart from the server's own subjects.
 const (
 	streamName    = "custody"
 	keyHeader     = "Custody-Key"
-	serverHeaders = "Nats-" // a header with this prefix is between client and server
+	serverHeaders = "Nats-" // prefix of headers reserved for client and server
 )
 
 // messageID names a stored message: "custody:7".
@@ -28,26 +25,26 @@ func messageID(stream string, sequence uint64) string {
 	return stream + ":" + strconv.FormatUint(sequence, 10)
 }
 
-// subjectOf a destination, which may hold NATS wildcards where a consumer
-// subscribes to it.
+// subjectOf maps a destination, which may hold NATS wildcards in a
+// subscription.
 func subjectOf(stream, destination string) (string, error) {
 	for token := range strings.SplitSeq(destination, ".") {
 		if token == "" || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
-			return "", fmt.Errorf("nats: destination %q: each of its tokens, parted by dots, has at least one character and no blank", destination)
+			return "", fmt.Errorf("nats: destination %q: its tokens, separated by dots, must be non-empty and without white space", destination)
 		}
 	}
 	return stream + "." + destination, nil
 }
 
-// encode gives the NATS message of a publish. An error is a message that NATS
-// could not carry unaltered: a failure to measure.
+// encode returns the NATS message of a publish, or an error if NATS could not
+// carry the message unaltered: a failure to measure.
 func encode(stream string, m systems.Message) (*client.Msg, error) {
 	subject, err := subjectOf(stream, m.Destination)
 	if err != nil {
 		return nil, err
 	}
 	if strings.ContainsAny(m.Destination, "*>") {
-		return nil, fmt.Errorf("nats: publish to %q: a wildcard is for subscribing", m.Destination)
+		return nil, fmt.Errorf("nats: publish to %q: wildcards are for subscriptions only", m.Destination)
 	}
 	out := &client.Msg{Subject: subject, Data: m.Payload, Header: client.Header{}}
 	for name, value := range m.Headers {
@@ -64,13 +61,13 @@ func encode(stream string, m systems.Message) (*client.Msg, error) {
 	set(keyHeader, m.Key)
 	set(jetstream.MsgIDHeader, m.MessageID)
 	if m.TTL > 0 {
-		// As asked for: the server refuses less than a second, and says so.
+		// Unrounded: the server itself refuses less than a second.
 		set(jetstream.MsgTTLHeader, m.TTL.String())
 	}
 	return out, nil
 }
 
-// decode is the inverse of encode, for what the server hands out or shows.
+// decode is the inverse of encode.
 func decode(stream, id, subject string, header client.Header, payload []byte) systems.Message {
 	m := systems.Message{
 		Destination: strings.TrimPrefix(subject, stream+"."),
@@ -87,22 +84,7 @@ func decode(stream, id, subject string, header client.Header, payload []byte) sy
 		}
 		m.Headers[name] = header.Get(name)
 	}
-	// The server has checked it: what does not parse was never stored.
+	// The server has validated it: an invalid one is never stored.
 	m.TTL, _ = time.ParseDuration(header.Get(jetstream.MsgTTLHeader))
 	return m
-}
-
-// durableName of a logical subscriber. JetStream's names are narrower than
-// ours, and one subscriber may have several destinations: what a name cannot
-// hold is told apart by a hash.
-func durableName(subscription, destination string) string {
-	plain := strings.Map(func(r rune) rune {
-		switch {
-		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '-':
-			return r
-		}
-		return '_'
-	}, subscription)
-	sum := sha256.Sum256([]byte(subscription + "\x00" + destination))
-	return plain[:min(len(plain), 64)] + "_" + hex.EncodeToString(sum[:4])
 }

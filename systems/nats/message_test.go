@@ -59,11 +59,11 @@ func TestDurableNames(t *testing.T) {
 	legal := regexp.MustCompile(`^[A-Za-z0-9_-]{1,80}$`)
 	rapid.Check(t, func(t *rapid.T) {
 		subscription := rapid.String().Draw(t, "subscription")
-		one := durableName(subscription, "orders")
+		one := systems.SubscriberName(subscription, "orders")
 		if !legal.MatchString(one) {
 			t.Fatalf("%q has the durable name %q", subscription, one)
 		}
-		for _, other := range []string{durableName(subscription, "invoices"), durableName(subscription+".", "orders")} {
+		for _, other := range []string{systems.SubscriberName(subscription, "invoices"), systems.SubscriberName(subscription+".", "orders")} {
 			if other == one {
 				t.Fatalf("two subscriptions have the durable name %q", one)
 			}

@@ -15,18 +15,19 @@ import (
 
 var _ systems.Prober = (*instance)(nil)
 
-// probe is what a client says after the server's INFO, and what must come of it.
+// probe is what a client sends after the server's INFO, and the required
+// outcome.
 type probe struct {
 	systems.Probe
 	say func(maxPayload int) string
 }
 
-// place is the subject of probes; no stream has it.
+// place is the subject of probes, which no stream captures.
 const place = "custody-probe"
 
 const connect = `CONNECT {"verbose":false,"pedantic":false,"name":"stranger"}` + "\r\n"
 
-// published is a PUB of so many bytes to a subscription of the same client.
+// published is a PUB of size bytes to a subscription of the same client.
 func published(size int) string {
 	return fmt.Sprintf("%sSUB %s 1\r\nPUB %s %d\r\n%s\r\nPING\r\n", connect, place, place, size, strings.Repeat("x", size))
 }
@@ -35,8 +36,8 @@ func listed(name, text string, wants evidence.ProbeOutcome, say func(maxPayload 
 	return probe{systems.Probe{Kind: "strangers", Name: name, Text: text, Wants: wants}, say}
 }
 
-// probes are of the client protocol (Reference, Client Protocol: its messages,
-// -ERR and which errors close the connection) and of max_payload.
+// probes test the client protocol (Reference, Client Protocol: its messages,
+// -ERR and which errors close the connection) and max_payload.
 var probes = []probe{
 	listed("not-nats", "A client of another protocol connects.", evidence.ProbeEnded, func(int) string { return "GET / HTTP/1.1\r\nHost: broker\r\n\r\n" }),
 	listed("unknown-operation", "A client that has connected says what is no operation.", evidence.ProbeEnded, func(int) string { return connect + "BURN " + place + "\r\n" }),
@@ -56,14 +57,14 @@ func (in *instance) Probes() []systems.Probe {
 	return list
 }
 
-// Probe makes one on a connection of its own, past all links.
+// Probe runs one probe on a connection of its own, bypassing all links.
 func (in *instance) Probe(ctx context.Context, name string) (systems.Probed, error) {
 	for _, p := range probes {
 		if p.Name == name {
 			return p.make(ctx, in.address)
 		}
 	}
-	return systems.Probed{}, fmt.Errorf("nats: no probe is called %q", name)
+	return systems.Probed{}, fmt.Errorf("nats: no probe %q", name)
 }
 
 func (p probe) make(ctx context.Context, address string) (systems.Probed, error) {
@@ -86,12 +87,12 @@ func (p probe) make(ctx context.Context, address string) (systems.Probed, error)
 	if err := json.Unmarshal([]byte(strings.TrimPrefix(line, "INFO ")), &info); err != nil || info.MaxPayload <= 0 || info.MaxPayload > 64<<20 {
 		return systems.Probed{}, fmt.Errorf("nats: probe: the server's INFO states no max_payload: %.100q", line)
 	}
-	// The server may end the connection before all was said: what it answered is still to be read.
+	// The server may close the connection early; its answer can still be read.
 	_, _ = nc.Write([]byte(p.say(info.MaxPayload)))
 	return hear(ctx, br, info.MaxPayload), nil
 }
 
-// hear what the server says until its PONG or its end.
+// hear reads up to the server's PONG or the end of the connection.
 func hear(ctx context.Context, br *bufio.Reader, maxPayload int) systems.Probed {
 	got := systems.Probed{Outcome: evidence.ProbeAnswered}
 	for {
@@ -116,7 +117,7 @@ func hear(ctx context.Context, br *bufio.Reader, maxPayload int) systems.Probed 
 	}
 }
 
-// scanned reads the size out of the head of a delivery.
+// scanned parses the size in the header line of a delivery.
 func scanned(line string, size *int) bool {
 	_, err := fmt.Sscanf(line, "MSG "+place+" 1 %d", size)
 	return err == nil

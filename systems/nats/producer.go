@@ -17,10 +17,10 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// producer publishes with a reply subject of its own for each message, which
-// is what js.PublishMsgAsync does too. It is done here because that client
-// retries behind the caller's back when no stream answers, and forgets an
-// answer that comes after its time-out. Safe for concurrent use.
+// producer publishes with a reply subject per message, as js.PublishMsgAsync
+// does. It does not use that call, which silently retries when no stream
+// answers and drops an answer that arrives after its timeout. Safe for
+// concurrent use.
 type producer struct {
 	*session
 	profile Profile
@@ -28,10 +28,10 @@ type producer struct {
 
 	mu      sync.Mutex
 	count   uint64
-	waiting map[string]*pending // by token
+	waiting map[string]*systems.Reply // by token
 }
 
-// maxWaiting bounds the publishes of one session without an answer.
+// maxWaiting bounds a session's unanswered publishes.
 const maxWaiting = 1 << 16
 
 func (p Profile) producer(ctx context.Context, address, name string) (*producer, error) {
@@ -39,9 +39,9 @@ func (p Profile) producer(ctx context.Context, address, name string) (*producer,
 	if err != nil {
 		return nil, err
 	}
-	pr := &producer{session: s, profile: p, inbox: s.conn.NewInbox(), waiting: make(map[string]*pending)}
+	pr := &producer{session: s, profile: p, inbox: s.conn.NewInbox(), waiting: make(map[string]*systems.Reply)}
 	if p.core {
-		return pr, nil // nobody answers
+		return pr, nil // no answers
 	}
 	if _, err := s.conn.Subscribe(pr.inbox+".*", pr.answered); err != nil {
 		s.conn.Close()
@@ -53,7 +53,7 @@ func (p Profile) producer(ctx context.Context, address, name string) (*producer,
 func (p *producer) Send(ctx context.Context, m systems.Message) (systems.Pending, error) {
 	if m.MessageID == "" && p.profile.duplicates > 0 {
 		if e, err := evidence.ParseEnvelope(m.Payload); err == nil {
-			m.MessageID = e.BusinessID // the same on each try
+			m.MessageID = e.BusinessID // the same for every attempt
 		}
 	}
 	msg, err := encode(p.profile.stream, m)
@@ -61,115 +61,73 @@ func (p *producer) Send(ctx context.Context, m systems.Message) (systems.Pending
 		return nil, err
 	}
 	if ctx.Err() != nil {
-		return settled(refusal(evidence.Rejected, context.Cause(ctx), "cancelled before anything was written")), nil
+		return systems.Resolved(systems.Rejected.Receipt(context.Cause(ctx), "cancelled before anything was written")), nil
 	}
-	pend := &pending{session: p.session, answered: make(chan struct{})}
+	reply := systems.NewReply(p.gone, func() error { return client.ErrConnectionClosed })
 	p.mu.Lock()
-	defer p.mu.Unlock() // call order is the order on the wire
+	defer p.mu.Unlock() // wire order is call order
 	if p.profile.core {
 		if err := p.conn.PublishMsg(msg); err != nil {
-			return settled(notPublished(err)), nil
+			return systems.Resolved(notPublished(err)), nil
 		}
-		return settled(systems.Receipt{Acceptance: evidence.Unknown, ClientResult: "ok", Reason: "core NATS confirms no publish"}), nil
+		return systems.Resolved(systems.Receipt{Acceptance: evidence.Unknown, ClientResult: systems.OK, Reason: "core NATS does not confirm publishes"}), nil
 	}
 	if len(p.waiting) >= maxWaiting {
-		return nil, fmt.Errorf("nats: %d publishes of one session have no answer: wait for their receipts first", maxWaiting)
+		return nil, fmt.Errorf("nats: %d unanswered publishes in one session: wait for their receipts first", maxWaiting)
 	}
 	p.count++
 	token := strconv.FormatUint(p.count, 10)
 	msg.Reply = p.inbox + "." + token
-	p.waiting[token] = pend
+	p.waiting[token] = reply
 	if err := p.conn.PublishMsg(msg); err != nil {
 		delete(p.waiting, token)
-		return settled(notPublished(err)), nil
+		return systems.Resolved(notPublished(err)), nil
 	}
-	return pend, nil
+	return reply, nil
 }
 
-// notPublished is the receipt of a publish that the client did not take. It
-// checks these two before it writes a byte; any other error came from writing.
+// notPublished is the receipt of a publish that the client refused. It checks
+// for these two before writing; any other error came from the write.
 func notPublished(err error) systems.Receipt {
 	switch {
 	case errors.Is(err, client.ErrConnectionClosed):
-		return refusal(evidence.Rejected, err, "the connection was gone before anything was written")
+		return systems.Rejected.Receipt(err, "the connection was lost before anything was written")
 	case errors.Is(err, client.ErrMaxPayload):
-		return declined(evidence.CauseInvalid, err, "over the server's max_payload")
+		return systems.Declined(evidence.CauseInvalid).Receipt(err, "larger than the server's max_payload")
 	}
-	return refusal(evidence.Unknown, err, "the connection broke while writing")
+	return systems.Unknown.Receipt(err, "the connection broke while writing")
 }
 
-// answered is called by the connection's one goroutine for this subscription.
+// answered runs on the goroutine of this subscription.
 func (p *producer) answered(msg *client.Msg) {
 	token := strings.TrimPrefix(msg.Subject, p.inbox+".")
 	p.mu.Lock()
-	pend := p.waiting[token]
+	reply := p.waiting[token]
 	delete(p.waiting, token)
 	p.mu.Unlock()
-	if pend != nil { // a link may have duplicated the answer
-		pend.receipt = receiptOf(msg, p.profile.holds())
-		close(pend.answered)
+	if reply != nil { // nil for a duplicate answer, which a link may forge
+		reply.Resolve(receiptOf(msg, p.profile.heldBy()))
 	}
 }
 
-// pending is a publish on its way; receipt is valid once answered is closed.
-type pending struct {
-	session  *session // nil once settled without the server
-	answered chan struct{}
-	receipt  systems.Receipt
+// refusals are the errors that nats-server returns before it touches the
+// stream. After any other, such as a failed store, the message may be stored.
+var refusals = map[server.ErrorIdentifier]systems.Refusal{
+	server.JSAccountResourcesExceededErr:    systems.Declined(evidence.CauseLimit),
+	server.JSInsufficientResourcesErr:       systems.Rejected,
+	server.JSMessageTTLInvalidErr:           systems.Declined(evidence.CauseInvalid),
+	server.JSStreamMessageExceedsMaximumErr: systems.Declined(evidence.CauseInvalid),
+	server.JSStreamHeaderExceedsMaximumErr:  systems.Declined(evidence.CauseInvalid),
+	server.JSStreamSealedErr:                systems.Declined(evidence.CausePermission),
 }
 
-func settled(r systems.Receipt) *pending {
-	done := make(chan struct{})
-	close(done)
-	return &pending{answered: done, receipt: r}
-}
-
-func (p *pending) Receipt(ctx context.Context) systems.Receipt {
-	select { // an answer that is there counts, whatever else has ended
-	case <-p.answered:
-		return p.receipt
-	default:
-	}
-	select {
-	case <-p.answered:
-		return p.receipt
-	case <-p.session.gone:
-		return refusal(evidence.Unknown, client.ErrConnectionClosed, "the connection ended before the answer")
-	case <-ctx.Done():
-		return refusal(evidence.Unknown, context.Cause(ctx), "cancelled before the answer")
-	}
-}
-
-func refusal(a evidence.Acceptance, err error, reason string) systems.Receipt {
-	return systems.Receipt{Acceptance: a, ClientResult: err.Error(), Reason: reason}
-}
-
-// declined is a refusal by policy, with its cause.
-func declined(why evidence.Cause, err error, reason string) systems.Receipt {
-	r := refusal(evidence.Declined, err, reason)
-	r.Cause = why
-	return r
-}
-
-// refusals are the answers that nats-server gives before it touches the
-// stream. Any other (a failed store above all) may be partial.
-var refusals = map[server.ErrorIdentifier]struct {
-	acceptance evidence.Acceptance
-	cause      evidence.Cause
-}{
-	server.JSAccountResourcesExceededErr:    {evidence.Declined, evidence.CauseLimit},
-	server.JSInsufficientResourcesErr:       {evidence.Rejected, evidence.NoCause},
-	server.JSMessageTTLInvalidErr:           {evidence.Declined, evidence.CauseInvalid},
-	server.JSStreamMessageExceedsMaximumErr: {evidence.Declined, evidence.CauseInvalid},
-	server.JSStreamHeaderExceedsMaximumErr:  {evidence.Declined, evidence.CauseInvalid},
-	server.JSStreamSealedErr:                {evidence.Declined, evidence.CausePermission},
-}
-
-// receiptOf reads the server's answer to a publish; by holds what it confirms.
+// receiptOf maps the server's answer to a publish; by is who then holds the
+// message.
 func receiptOf(msg *client.Msg, by evidence.HeldBy) systems.Receipt {
-	// Core NATS says at once that nothing listens on the subject: no stream.
+	// The 503 of core NATS: nothing subscribes to the subject, so there is no
+	// stream.
 	if len(msg.Data) == 0 && msg.Header.Get("Status") == "503" {
-		return refusal(evidence.Rejected, client.ErrNoResponders, "no stream takes this subject")
+		return systems.Rejected.Receipt(client.ErrNoResponders, "no stream captures this subject")
 	}
 	var ack struct {
 		Stream    string              `json:"stream"`
@@ -178,21 +136,16 @@ func receiptOf(msg *client.Msg, by evidence.HeldBy) systems.Receipt {
 		Error     *jetstream.APIError `json:"error"`
 	}
 	if err := json.Unmarshal(msg.Data, &ack); err != nil {
-		return refusal(evidence.Unknown, err, "an answer that is no PubAck")
+		return systems.Unknown.Receipt(err, "the answer is not a PubAck")
 	}
 	switch {
 	case ack.Error != nil:
-		known := refusals[server.ErrorIdentifier(ack.Error.ErrorCode)]
-		r := refusal(known.acceptance, ack.Error, ack.Error.Description)
-		r.Cause = known.cause
-		return r
+		return refusals[server.ErrorIdentifier(ack.Error.ErrorCode)].Receipt(ack.Error, ack.Error.Description)
 	case ack.Stream == "" || ack.Sequence == 0:
-		return refusal(evidence.Unknown, jetstream.ErrInvalidJSAck, "a PubAck without stream and sequence")
+		return systems.Unknown.Receipt(jetstream.ErrInvalidJSAck, "the PubAck lacks stream and sequence")
 	}
-	r := systems.Receipt{
-		Acceptance: evidence.Accepted, HeldBy: by,
-		MessageID: messageID(ack.Stream, ack.Sequence), ClientResult: "ok",
+	return systems.Receipt{
+		Acceptance: evidence.Accepted, HeldBy: by, Duplicate: ack.Duplicate,
+		MessageID: messageID(ack.Stream, ack.Sequence), ClientResult: systems.OK,
 	}
-	r.Duplicate = ack.Duplicate
-	return r
 }

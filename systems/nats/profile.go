@@ -1,6 +1,6 @@
-// Package nats puts NATS under test, JetStream and core NATS: the real
-// nats-server, run by this binary in a process of its own (see Role), reached
-// with nats.go.
+// Package nats is the adapter for NATS, JetStream and core. It runs the real
+// nats-server in a child process (see Role), or uses one of an image or an
+// external one, and connects with nats.go.
 package nats
 
 import (
@@ -16,40 +16,40 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// Profile is one configuration of NATS. Start its instances from a binary
-// whose main (or TestMain) gives Role to process.RunRole.
+// Profile is one configuration of NATS. The binary's main (or TestMain) must
+// pass Role to process.RunRole.
 type Profile struct {
 	settings
 	scale float64 // factor on every period and bound
-	image string  // that the server runs from; empty is the one in this binary
-	// at is where a server is that somebody else has started; its zero value is none.
+	image string  // container image of the server; empty: the one in this binary
+	// at is an external server; zero starts one.
 	at systems.Endpoint
-	// reported is the version that such a server says it has, once it was asked.
+	// reported is the external server's version, once connected.
 	reported string
 	stream   string // its name, and the first token of every subject
 }
 
-// settings are what the profiles differ in.
+// settings are what profiles differ in.
 //
-// Where nothing else is said there is one stream in file storage, a work queue:
-// an acknowledged message is deleted, so that a drained stream is exactly
-// empty, and one that nobody consumed yet is kept. The price is JetStream's
-// rule of one consumer for each subject: a second logical subscriber of one
-// destination is refused.
+// By default there is one stream in file storage with work-queue retention: an
+// acknowledged message is deleted, so that a drained stream is empty, and a
+// message is kept until it is consumed. The price is JetStream's limit of one
+// consumer per subject: a second logical subscriber of a destination is
+// refused.
 type settings struct {
 	name, summary string
-	core          bool                      // no stream: core NATS, subscribed to in queue groups
-	sync          string                    // the server's sync_interval, as its configuration writes it
+	core          bool                      // core NATS with queue groups, no stream
+	sync          string                    // the server's sync_interval
 	storage       jetstream.StorageType     // of the stream
 	persist       jetstream.PersistModeType // of the stream
 	acks          jetstream.AckPolicy       // of the consumers
-	confirmed     bool                      // an acknowledgement asks for the server's confirmation ("double ack")
-	keeps         bool                      // the stream keeps what was acknowledged, so that a consumer can go back
-	maxDeliver    int                       // attempts; 0 is no limit
-	maxAge        time.Duration             // of any stored message, at scale 1; 0 is no limit
-	duplicates    time.Duration             // the server knows a message ID for so long, at scale 1, and no publish goes without; 0 is the server's default
+	confirmed     bool                      // acknowledgements wait for the server ("double ack")
+	keeps         bool                      // limits retention: acknowledged messages stay and can be replayed
+	maxDeliver    int                       // attempts; 0: no limit
+	maxAge        time.Duration             // of a stored message, at scale 1; 0: no limit
+	duplicates    time.Duration             // duplicate window at scale 1, with a message ID on every publish; 0: the server's default
 	claims        claims
-	lacks         map[systems.Need]string // beyond what all profiles lack
+	lacks         map[systems.Need]string // beyond lacked
 }
 
 const (
@@ -57,10 +57,9 @@ const (
 	syncDefault = "2m"
 )
 
-// profiles begin with the safest of a single server: every message and every
-// deletion is synced to the file before it is answered, and every message is
-// acknowledged by itself, with the server's confirmation. The others each change
-// one thing of it.
+// profiles begins with the safest for a single server: every message and
+// deletion is synced before it is answered, and every message is acknowledged
+// individually and confirmed. The others each change one setting.
 var profiles = []settings{
 	{
 		name:    "file-explicit-ack",
@@ -142,11 +141,12 @@ func Profiles(scale float64) []systems.System {
 	return all
 }
 
-// automatic: nothing is acknowledged by the application, and nothing comes again.
+// automatic reports whether the application acknowledges nothing and nothing is
+// redelivered.
 func (p Profile) automatic() bool { return p.core || p.acks == jetstream.AckNonePolicy }
 
-// retention of the stream. A work queue takes no consumers that acknowledge
-// nothing; interest deletes what has been delivered to them.
+// retention of the stream. A work queue refuses consumers without
+// acknowledgements; interest retention deletes what was delivered to them.
 func (p Profile) retention() jetstream.RetentionPolicy {
 	switch {
 	case p.automatic():
@@ -157,23 +157,22 @@ func (p Profile) retention() jetstream.RetentionPolicy {
 	return jetstream.WorkQueuePolicy
 }
 
-// holds says who has a message when its publish is confirmed.
-func (p Profile) holds() evidence.HeldBy {
+// heldBy is who holds a message once its publish is confirmed.
+func (p Profile) heldBy() evidence.HeldBy {
 	if p.storage == jetstream.MemoryStorage || p.persist == jetstream.AsyncPersistMode {
 		return evidence.HeldByBrokerMemory
 	}
 	return evidence.HeldByStore
 }
 
-// The periods of a profile at scale 1. They are short, so that a run sees
-// redelivery within seconds.
+// Periods at scale 1, short enough for a run to see redelivery within seconds.
 const (
-	ackWait      = time.Second            // JetStream's AckWait: then an unacknowledged message comes again
-	nakDelay     = 100 * time.Millisecond // a handler that always fails must not spin
-	pullExpires  = 2 * time.Second        // the server forgets a pull request after this
-	pullGrace    = time.Second            // …and the client believes it lost after this much more
+	ackWait      = time.Second            // JetStream's AckWait, after which it redelivers
+	nakDelay     = 100 * time.Millisecond // keeps a handler that always fails from spinning
+	pullExpires  = 2 * time.Second        // lifetime of a pull request at the server
+	pullGrace    = time.Second            // added before the client considers it lost
 	pingInterval = 5 * time.Second        // two unanswered pings end a half-open connection
-	writeTimeout = 2 * time.Second        // a write that a stopped server does not take ends the connection
+	writeTimeout = 2 * time.Second        // bounds a write to a stopped server
 	dialTimeout  = 2 * time.Second        // connection and handshake
 )
 
@@ -207,16 +206,16 @@ func (p Profile) Describe() systems.Description {
 			MarksAgain:  !p.automatic(),
 			AckConfirms: p.confirmed,
 			KeepsRows:   p.keeps,
-			// A durable consumer of the stream, whoever is connected.
+			// Durable consumers receive for absent subscribers.
 			KeepsSubscribers: !p.core,
 			Limits: evidence.Limits{
 				MaxAttempts:      p.maxDeliver,
 				RedeliveryPeriod: p.scaled(ackWait),
 				RecoveryBound:    p.scaled(15 * time.Second),
-				// What comes again for want of an acknowledgement comes later.
+				// A redelivery for want of an acknowledgement comes later.
 				InFlightBound: p.scaled(ackWait * 3 / 4),
-				// The server keeps whole seconds, rounded down, and sweeps
-				// once a second: neither grows smaller with the scale.
+				// The server truncates to whole seconds and sweeps once a
+				// second, whatever the scale.
 				ExpiryTolerance: max(p.scaled(3*time.Second), 3*time.Second),
 				DeleteBound:     p.scaled(time.Second),
 				DrainDeadline:   p.scaled(25 * time.Second),
@@ -225,11 +224,11 @@ func (p Profile) Describe() systems.Description {
 		},
 		Claims:   claims.bySystem(),
 		Versions: map[string]string{"nats.go": client.Version},
-		Forgets:  endOfServer, // it rebuilds them from the rows that are left: see docs/findings.md
+		Forgets:  endOfServer, // rebuilt from the remaining rows only: see docs/findings.md
 		Oldest:   map[string]string{program: oldest},
 		Lacks:    lacks,
 	}
-	if release, err := p.release(); err == nil && (p.at.Address == "" || p.reported != "") { // else the instance reports what it finds
+	if release, err := p.release(); err == nil && (p.at.Address == "" || p.reported != "") { // otherwise reported by the server
 		d.Versions[program] = release
 	}
 	if p.image != "" {
@@ -243,8 +242,8 @@ func (p Profile) Describe() systems.Description {
 
 const noTTL = "this nats-server knows no time to live of a message: " + ttlSince + " and later do"
 
-// listed are the settings as NATS names them; those that are left to their
-// default only where a reader would miss them.
+// listed are the settings in NATS's terms, defaults only where a reader would
+// miss them.
 func (p Profile) listed() []evidence.Setting {
 	if p.core {
 		return []evidence.Setting{{Name: "jetstream", Value: "no stream takes the subjects"}, {Name: "queue", Value: "the logical subscriber"}}
@@ -259,8 +258,8 @@ func (p Profile) listed() []evidence.Setting {
 		{Name: "retention", Value: strings.ToLower(p.retention().String())},
 		{Name: "ack_policy", Value: strings.ToLower(strings.TrimPrefix(p.acks.String(), "Ack"))},
 		{Name: "ack_wait", Value: p.scaled(ackWait).String()},
-		// A message past its last attempt would stay in the work queue,
-		// offered to nobody: JetStream has no dead-letter queue.
+		// A message past its last attempt stays in the work queue undelivered:
+		// JetStream has no dead-letter queue.
 		{Name: "max_deliver", Value: strconv.Itoa(maxDeliver)},
 	}
 	if p.expires() {
@@ -285,7 +284,7 @@ func (p Profile) syncInterval() string {
 	return p.sync
 }
 
-// lacked is what no profile has.
+// lacked is what every profile lacks.
 var lacked = map[systems.Need]string{
 	systems.NeedWildcards:   "NATS parts a subject by dots and has wildcards of its own, * and >",
 	systems.NeedModes:       "a stream has one mode: at-most-once is core NATS beside it",

@@ -72,7 +72,7 @@ func checkStream(ctx context.Context, t *testing.T, js jetstream.JetStream, p Pr
 	if c.Storage != p.storage || c.PersistMode != p.persist || c.Retention != p.retention() || c.MaxAge != p.maxAge || p.duplicates > 0 && c.Duplicates != p.duplicates {
 		t.Errorf("the stream is %+v", c)
 	}
-	consumer, err := stream.Consumer(ctx, durableName("billing", "orders"))
+	consumer, err := stream.Consumer(ctx, systems.SubscriberName("billing", "orders"))
 	if err != nil {
 		return err
 	}
@@ -105,7 +105,7 @@ func count(t *testing.T, ctx context.Context, in *instance) int {
 	return s.Count
 }
 
-// eventually looks again and again, under the deadline of the test.
+// eventually polls under the deadline of the test.
 func eventually(t *testing.T, ctx context.Context, what string, holds func() bool) {
 	t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
@@ -172,7 +172,7 @@ func TestMemoryIsLostWithTheServer(t *testing.T) {
 	if n := count(t, ctx, in); n != 0 {
 		t.Errorf("%d rows after an orderly restart, want none", n)
 	}
-	// No later message has the ID of a lost one.
+	// No later message reuses the ID of a lost one.
 	if after := publish(t, ctx, open(t, ctx, in), systems.Message{}); after.Acceptance != evidence.Accepted || after.MessageID == before.MessageID {
 		t.Errorf("before the restart %+v, after it %+v", before, after)
 	}
@@ -195,7 +195,7 @@ func TestARetryIsOneRowWithinTheDuplicateWindow(t *testing.T) {
 	}
 }
 
-// docs/findings.md tells of this: when it fails, the finding is over.
+// A failure here means that the finding in docs/findings.md is obsolete.
 func TestARestartForgetsTheDuplicateWindowOfConsumedMessages(t *testing.T) {
 	ctx, in := startProfile(t, named(t, "dedup-window"))
 	p, c := open(t, ctx, in), subscribe(t, ctx, in, 1)
@@ -243,7 +243,7 @@ func TestTheAgeLimitSweepsWhatNobodyConsumed(t *testing.T) {
 	profile.maxAge = time.Second
 	ctx, in := startProfile(t, profile)
 	published := time.Now()
-	publish(t, ctx, open(t, ctx, in), systems.Message{TTL: time.Minute}) // the earlier deadline counts
+	publish(t, ctx, open(t, ctx, in), systems.Message{TTL: time.Minute}) // the earlier deadline wins
 	eventually(t, ctx, "the old row is gone", func() bool { return count(t, ctx, in) == 0 })
 	if took := time.Since(published); took < profile.maxAge {
 		t.Errorf("swept after %v, its age limit is %v", took, profile.maxAge)
@@ -261,8 +261,8 @@ func TestCoreNATSDeliversToOneListenerAndKeepsNothing(t *testing.T) {
 		}
 	}
 	send("to-nobody")
-	// The server handles what one connection sends in order: when it has heard
-	// this, it has dropped that message.
+	// A connection is processed in order: once this is answered, the message is
+	// dropped.
 	if err := p.(*producer).conn.FlushWithContext(ctx); err != nil {
 		t.Fatal(err)
 	}

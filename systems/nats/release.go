@@ -13,31 +13,32 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// program is the server in an image.
+// program is the server's name in an image.
 const program = "nats-server"
 
-// The releases that brought what profiles use. An older server reads over
-// the settings that it does not know, and says nothing.
+// Releases that introduced what profiles use. An older server silently ignores
+// settings that it does not know.
 const (
 	syncSince    = "2.10"
 	ttlSince     = "2.11"
 	persistSince = "2.12"
 )
 
-// oldest server that can be driven: the first whose API makes a consumer under
-// its name and filter.
+// oldest supported server: the first whose API creates a consumer by name and
+// filter.
 const oldest = "2.9"
 
-// imageWithin bounds a look into an image.
+// imageWithin bounds the inspection of an image.
 const imageWithin = 30 * time.Second
 
-// In gives the profile with the nats-server of an image.
+// In returns the profile with the nats-server of an image.
 func (p Profile) In(image string) (systems.System, error) {
 	p.image = image
 	return p, nil
 }
 
-// Installed says whether the server is there and has what the profile sets.
+// Installed reports whether the server is available and supports the profile's
+// settings.
 func (p Profile) Installed() error {
 	release, err := p.release()
 	if err != nil {
@@ -46,30 +47,31 @@ func (p Profile) Installed() error {
 	return p.drives(release)
 }
 
-// drives says why the profile cannot be had of a server of this release.
+// drives returns an error if a server of this release cannot serve the profile.
 func (p Profile) drives(release string) error {
 	if err := systems.TooOld(program, release, oldest); err != nil {
 		return fmt.Errorf("nats: %w", err)
 	}
 	if p.persist != jetstream.DefaultPersistMode && systems.Older(release, persistSince) {
-		return fmt.Errorf("nats: profile %s sets persist_mode, which nats-server has from %s on; this is %s", p.name, persistSince, release)
+		return fmt.Errorf("nats: profile %s sets persist_mode, which needs nats-server %s or later; this is %s", p.name, persistSince, release)
 	}
-	if p.sync == syncAlways && p.at.Address == "" && systems.Older(release, syncSince) { // a server of somebody else's is as its owner has set it
-		return fmt.Errorf("nats: profile %s sets sync_interval, which nats-server has from %s on; this is %s: take file-default-sync", p.name, syncSince, release)
+	if p.sync == syncAlways && p.at.Address == "" && systems.Older(release, syncSince) { // an external server is configured by its owner
+		return fmt.Errorf("nats: profile %s sets sync_interval, which needs nats-server %s or later; this is %s: use file-default-sync", p.name, syncSince, release)
 	}
 	return nil
 }
 
-// expires says whether the server knows a time to live of single messages.
+// expires reports whether the server has a time to live per message.
 func (p Profile) expires() bool {
 	release, err := p.release()
 	return err == nil && !systems.Older(release, ttlSince)
 }
 
-// releaseForm is in what the server prints: "nats-server: v2.10.27".
+// releaseForm matches the version that the server prints: "nats-server:
+// v2.10.27".
 var releaseForm = regexp.MustCompile(`\bv(\d\S*)`)
 
-// release is the version of the server.
+// release returns the server's version.
 func (p Profile) release() (string, error) {
 	switch {
 	case p.reported != "":
@@ -85,7 +87,7 @@ func (p Profile) release() (string, error) {
 	}
 	found := releaseForm.FindStringSubmatch(printed)
 	if found == nil {
-		return "", fmt.Errorf("nats: the server of image %s says %q, which is no version", p.image, printed)
+		return "", fmt.Errorf("nats: the server of image %s reports no version: %q", p.image, printed)
 	}
 	return found[1], nil
 }

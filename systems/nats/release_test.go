@@ -17,7 +17,7 @@ import (
 	"github.com/custodymq/custody/systems/systemtest"
 )
 
-// saying is the address of a server that says it has another version.
+// saying returns the address of a proxy that changes the server's version.
 func saying(t *testing.T, version, address string) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -55,7 +55,7 @@ func saying(t *testing.T, version, address string) string {
 	return l.Addr().String()
 }
 
-// What somebody else's server can do is decided by the version that it says.
+// The features of an external server follow from its version.
 func TestTheServerSaysItsVersion(t *testing.T) {
 	address := systemtest.Serve(t, named(t, "file-explicit-ack"))
 	for _, c := range []struct {
@@ -69,7 +69,7 @@ func TestTheServerSaysItsVersion(t *testing.T) {
 		{"file-explicit-ack", "2.9.25", true, ""},
 		{"file-explicit-ack", "2.8.4", false, "nats-server 2.8.4 is too old: this adapter needs 2.9 or later"},
 		{"core", "2.6.6", false, "nats-server 2.6.6 is too old"},
-		{"async-persist", "2.11.4", false, "sets persist_mode, which nats-server has from 2.12 on; this is 2.11.4"},
+		{"async-persist", "2.11.4", false, "sets persist_mode, which needs nats-server 2.12 or later; this is 2.11.4"},
 	} {
 		t.Run(c.profile+" on "+c.version, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

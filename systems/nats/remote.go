@@ -2,10 +2,8 @@ package nats
 
 import (
 	"context"
-	"crypto/rand"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -13,8 +11,7 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// remote is one run's part of a server that somebody else has started: a stream
-// of its own. Safe for concurrent use.
+// remote is one run's stream on an external server. Safe for concurrent use.
 type remote struct{ clients }
 
 var (
@@ -23,39 +20,39 @@ var (
 	_ systems.Reporter  = (*remote)(nil)
 )
 
-// At gives the profile on a server that somebody else has started. What its
-// configuration sets, such as sync_interval, is for its owner to know.
+// At returns the profile on an external server. Settings of its configuration,
+// such as sync_interval, are its owner's.
 func (p Profile) At(e systems.Endpoint) systems.System {
 	p.at = e
 	return p
 }
 
-// reach looks whether the server answers, notes what it is, and makes the
-// stream of the run.
+// reach connects to the server, records its version and creates the run's
+// stream.
 func (p Profile) reach(ctx context.Context, env systems.Env) (systems.Instance, error) {
-	p.stream = streamName + "-" + strings.ToLower(rand.Text()[:8])
+	p.stream = systems.RunName()
 	s, err := p.dial(ctx, p.at.Address, "administrator")
 	if err != nil {
-		return nil, p.unreached(err)
+		return nil, p.reachError(err)
 	}
 	p.reported = s.conn.ConnectedServerVersion()
 	s.conn.Close()
-	env.Sink.Record(evidence.Event{Kind: evidence.Noted, Actor: serverName, Reason: "the server says nats-server " + p.reported})
+	env.Sink.Record(evidence.Event{Kind: evidence.Noted, Actor: serverName, Reason: "the server reports nats-server " + p.reported})
 	if err := p.drives(p.reported); err != nil {
 		return nil, err
 	}
 	r := &remote{clients{profile: p, address: p.at.Address}}
 	if err := r.makeStream(ctx); err != nil {
-		return nil, p.unreached(err)
+		return nil, p.reachError(err)
 	}
 	return r, nil
 }
 
-func (p Profile) unreached(err error) error {
+func (p Profile) reachError(err error) error {
 	return fmt.Errorf("nats: the server at %s must run with JetStream and take its user (address, user-from, password-from, tls): %w", p.at.Address, err)
 }
 
-// Report tells of the server that was found, which the profile did not know.
+// Report adds what was learned from the running server.
 func (r *remote) Report(d *systems.Description) {
 	d.Versions[program] = r.profile.reported
 	if !r.profile.core && !r.profile.expires() {
@@ -65,7 +62,7 @@ func (r *remote) Report(d *systems.Description) {
 	}
 }
 
-// Restarted makes a stream in memory anew: it has ended with the server.
+// Restarted recreates a stream in memory, which ended with the server.
 func (r *remote) Restarted(ctx context.Context) error {
 	if r.profile.storage != jetstream.MemoryStorage {
 		return nil
@@ -73,7 +70,7 @@ func (r *remote) Restarted(ctx context.Context) error {
 	return r.makeStream(ctx)
 }
 
-// Stop deletes the stream of the run, and its consumers with it.
+// Stop deletes the run's stream with its consumers.
 func (r *remote) Stop(ctx context.Context) error {
 	if r.profile.core {
 		return nil

@@ -26,8 +26,8 @@ func (c clients) Position(ctx context.Context, _ string) (string, error) {
 	return strconv.FormatUint(last, 10), err
 }
 
-// Rewind deletes the subscriber's durable consumer and makes it anew with
-// another start, for where a consumer starts cannot be changed.
+// Rewind deletes the subscriber's durable consumer and recreates it at another
+// position: the start of a consumer cannot be changed.
 func (c clients) Rewind(ctx context.Context, destination, subscription string, to systems.Point) error {
 	subject, err := subjectOf(c.profile.stream, destination)
 	if err != nil {
@@ -39,7 +39,7 @@ func (c clients) Rewind(ctx context.Context, destination, subscription string, t
 	} else {
 		last, err := strconv.ParseUint(to.Position, 10, 64)
 		if err != nil {
-			return fmt.Errorf("nats: %q is no position of a stream: %w", to.Position, err)
+			return fmt.Errorf("nats: %q is not a stream position: %w", to.Position, err)
 		}
 		config.DeliverPolicy, config.OptStartSeq = jetstream.DeliverByStartSequencePolicy, last+1
 	}

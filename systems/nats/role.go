@@ -12,18 +12,18 @@ import (
 	"github.com/custodymq/custody/process"
 )
 
-// RoleName is the name under which Role is given to process.RunRole.
+// RoleName is the name of Role for process.RunRole.
 const RoleName = "nats-server"
 
-// serverConfig is what the parent hands to the role.
+// serverConfig is passed from the parent to the role.
 type serverConfig struct {
 	File string `json:"file"` // a nats-server configuration file
 }
 
-// readyWithin bounds the server's start, recovery of its streams included.
+// readyWithin bounds the server's start, including recovery of its streams.
 const readyWithin = 60 * time.Second
 
-// Role runs nats-server in this process, until it is stopped. It is ready when
+// Role runs nats-server in this process until it is stopped. It is ready once
 // its streams are recovered and it accepts connections.
 func Role() process.Role {
 	var running *server.Server
@@ -52,12 +52,12 @@ func serve(c serverConfig) (*server.Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("nats: read %s: %w", c.File, err)
 	}
-	options.NoSigs = true // the role's process handles its signals
+	options.NoSigs = true // the role handles signals
 	s, err := server.NewServer(options)
 	if err != nil {
 		return nil, fmt.Errorf("nats: configure the server: %w", err)
 	}
-	s.ConfigureLogger() // to standard error, which the parent bounds
+	s.ConfigureLogger() // to standard error, bounded by the parent
 	s.Start()
 	if !s.ReadyForConnections(readyWithin) {
 		s.Shutdown()

@@ -9,11 +9,12 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/systems"
 )
 
-// Rows reads the stream message by message. Every stored message is pending,
-// for the acknowledged are deleted before that is confirmed, unless the stream
-// keeps them: then each has a row for each consumer. Core NATS stores none.
+// Rows reads the stream message by message. Acknowledged messages are deleted
+// before that is confirmed, so every stored one is pending, unless the stream
+// keeps them: then each has a row per consumer. Core NATS stores none.
 func (c clients) Rows(ctx context.Context) (evidence.Snapshot, error) {
 	snapshot := evidence.Snapshot{Source: evidence.SourceBroker, Trust: evidence.Exact}
 	if c.profile.core {
@@ -31,13 +32,13 @@ func (c clients) Rows(ctx context.Context) (evidence.Snapshot, error) {
 			}
 		}
 		for sequence := uint64(1); ; sequence++ {
-			// With a subject the server gives the next message from there on,
-			// so that gaps cost nothing.
+			// With a subject the server returns the next message from there on,
+			// skipping gaps.
 			msg, err := stream.GetMsg(ctx, sequence, jetstream.WithGetMsgSubject(c.profile.stream+".>"))
 			if errors.Is(err, jetstream.ErrMsgNotFound) {
 				for _, r := range readers {
 					if r.open != r.info.NumAckPending {
-						snapshot.Trust = evidence.Lagging // some of these are acknowledged, and it does not say which
+						snapshot.Trust = evidence.Lagging // some of them are acknowledged; the server does not say which
 					}
 				}
 				return nil
@@ -66,24 +67,24 @@ func (c clients) Rows(ctx context.Context) (evidence.Snapshot, error) {
 	return snapshot, nil
 }
 
-// reader is a logical subscriber of a stream that keeps what was acknowledged.
+// reader is a logical subscriber of a stream that keeps acknowledged messages.
 type reader struct {
 	info *jetstream.ConsumerInfo
 	name string // of the logical subscriber
-	open int    // rows that were delivered to it, above all that is acknowledged
+	open int    // rows delivered to it above its acknowledgement floor
 }
 
 func (c clients) readers(ctx context.Context, stream jetstream.Stream) ([]*reader, error) {
 	var all []*reader
 	consumers := stream.ListConsumers(ctx)
 	for info := range consumers.Info() {
-		name, _, _ := strings.Cut(info.Config.Description, described)
+		name, _, _ := strings.Cut(info.Config.Description, descriptionSeparator)
 		all = append(all, &reader{info: info, name: name})
 	}
 	return all, consumers.Err()
 }
 
-// rowOf makes a stored message the row of one reader.
+// rowOf is a stored message's row for this reader.
 func (r *reader) rowOf(row evidence.StoredRow, sequence uint64) evidence.StoredRow {
 	row.Subscription = r.name
 	switch {
@@ -101,16 +102,7 @@ func (p Profile) rowOf(msg *jetstream.RawStreamMsg, now time.Time) evidence.Stor
 	if age := p.scaled(p.maxAge); age > 0 && (life == 0 || age < life) {
 		life = age
 	}
-	row := evidence.StoredRow{
-		State:       evidence.RowPending,
-		MessageID:   m.MessageID,
-		Destination: m.Destination,
-		Digest:      evidence.Digest(m.Payload, m.Key, m.Headers),
-		Expired:     life > 0 && now.After(msg.Time.Add(life)),
-	}
-	// A payload that is not ours has a digest and no IDs.
-	if e, err := evidence.ParseEnvelope(m.Payload); err == nil {
-		row.BusinessID, row.PublishID = e.BusinessID, e.PublishID
-	}
+	row := systems.RowOf(m, evidence.RowPending)
+	row.Expired = life > 0 && now.After(msg.Time.Add(life))
 	return row
 }

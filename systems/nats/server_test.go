@@ -14,11 +14,10 @@ import (
 	"github.com/custodymq/custody/systems/systemtest"
 )
 
-// What nats-server does with the first profile's settings, beyond what every
-// system must do.
+// Effects of the first profile's settings, beyond conformance.
 
-// startServer gives a running instance of the first profile and the context of
-// the test.
+// startServer returns a running instance of the first profile and the test's
+// context.
 func startServer(t *testing.T) (context.Context, *instance) {
 	t.Helper()
 	return startProfile(t, named(t, "file-explicit-ack"))
@@ -147,8 +146,8 @@ func TestAWorkQueueHasOneLogicalSubscriber(t *testing.T) {
 	}
 }
 
-// The claim ack-is-final under a crash rests on this: the deletion is in the
-// file before the acknowledgement is confirmed.
+// Basis of the claim ack-is-final under a crash: the deletion is synced before
+// the acknowledgement is confirmed.
 func TestConfirmedAcknowledgementsSurviveAKill(t *testing.T) {
 	ctx, in := startServer(t)
 	const messages = 40
@@ -200,7 +199,7 @@ func TestAcknowledgementOfADeletedConsumerIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = in.administer(ctx, func(js jetstream.JetStream) error {
-		return js.DeleteConsumer(ctx, streamName, durableName("billing", "orders"))
+		return js.DeleteConsumer(ctx, streamName, systems.SubscriberName("billing", "orders"))
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -13,8 +13,8 @@ import (
 	"github.com/custodymq/custody/tasks"
 )
 
-// session is one connection that is never made again: reconnection and its
-// buffer are switched off, so that nothing happens behind the caller's back.
+// session is one connection. Reconnecting and its buffer are disabled: a broken
+// session stays broken.
 type session struct {
 	conn *client.Conn
 	gone chan struct{} // closed when the connection is
@@ -26,15 +26,15 @@ func (p Profile) dial(ctx context.Context, address, name string) (*session, erro
 	options := []client.Option{
 		client.Name(name),
 		client.NoReconnect(),
-		client.IgnoreDiscoveredServers(), // they are not behind this actor's link
+		client.IgnoreDiscoveredServers(), // they would bypass this actor's link
 		client.SetCustomDialer(d),
 		client.Timeout(p.scaled(dialTimeout)),
 		client.PingInterval(p.scaled(pingInterval)),
 		client.MaxPingsOutstanding(2),
 		client.FlusherTimeout(p.scaled(writeTimeout)),
-		// By default nats.go prints these. One means that it has thrown a
-		// message away, which must not pass as silence; the others end the
-		// connection, which is told.
+		// nats.go prints these by default. A slow consumer means that it
+		// dropped a message, which must not go unnoticed; the others end the
+		// connection anyway.
 		client.ErrorHandler(func(conn *client.Conn, _ *client.Subscription, err error) {
 			if errors.Is(err, client.ErrSlowConsumer) {
 				conn.Close()
@@ -62,8 +62,8 @@ func (p Profile) dial(ctx context.Context, address, name string) (*session, erro
 	return &session{conn: conn, gone: gone}, nil
 }
 
-// dialer lets a context end a connection attempt: nats.go takes none. Used by
-// one Connect, on its goroutine.
+// dialer lets a context cancel Connect, which takes none. Used by one Connect,
+// on its goroutine.
 type dialer struct {
 	ctx  context.Context
 	stop func() bool
@@ -78,11 +78,12 @@ func (d *dialer) Dial(network, address string) (net.Conn, error) {
 	return conn, nil
 }
 
-// release ends the context's hold on the connection; false if it was used.
+// release detaches the context from the connection; false if the context closed
+// it.
 func (d *dialer) release() bool { return d.stop == nil || d.stop() }
 
-// Close ends the session and returns when the connection is closed. Answers
-// still on their way are Unknown from then on.
+// Close ends the session and returns once the connection is closed. Outstanding
+// publishes become Unknown.
 func (s *session) Close(ctx context.Context) error {
 	s.conn.Close()
 	select {
@@ -93,7 +94,7 @@ func (s *session) Close(ctx context.Context) error {
 	}
 }
 
-// ended reports whether the session is over.
+// ended reports whether the session has ended.
 func (s *session) ended() bool {
 	select {
 	case <-s.gone:
@@ -103,9 +104,9 @@ func (s *session) ended() bool {
 	}
 }
 
-// unavailable says whether a failed call of JetStream's API may work later: it
-// found no server or not yet its stream (one in memory is made anew after a
-// restart), or had no answer though the caller still waits.
+// unavailable reports whether a failed JetStream call may succeed later: no
+// server, no stream yet (one in memory is recreated after a restart), or no
+// answer while the caller still waits.
 func unavailable(ctx context.Context, err error) bool {
 	for _, passing := range []error{client.ErrNoResponders, client.ErrConnectionClosed, client.ErrTimeout, jetstream.ErrStreamNotFound, context.DeadlineExceeded} {
 		if errors.Is(err, passing) {

@@ -6,40 +6,41 @@ import (
 	"github.com/custodymq/custody/evidence"
 )
 
-// promise is one claim, with the section of the RabbitMQ documentation that
-// makes it.
+// promise is a guarantee with the section of the RabbitMQ documentation that
+// promises it.
 type promise struct {
 	guarantee string
 	under     []evidence.Class
 	source    string
 }
 
-// anyFault is every class that a child process on a link can be struck with.
+// anyFault is every fault class that applies to a child process behind a link.
 var anyFault = []evidence.Class{
 	evidence.ClientCrash, evidence.BrokerRestart, evidence.BrokerCrash, evidence.BrokerPause, evidence.Link,
 }
 
-// whileRunning leaves out what ends the server.
+// whileRunning leaves out what stops the server.
 var whileRunning = under(evidence.ClientCrash, evidence.BrokerPause, evidence.Link)
 
 func under(classes ...evidence.Class) []evidence.Class { return classes }
 
-// always is what every profile promises.
+// always holds for every profile.
 var always = []promise{
 	{evidence.NoPhantom, anyFault, "AMQP 0-9-1 Model Explained: Message Attributes and Payload"},
 	{evidence.Survives, anyFault, "Reliability Guide: Data Safety on the RabbitMQ Side"},
-	// A redelivery stands where the message stood, "if possible": order is
-	// promised where nothing comes again.
+	// A message is requeued at its original position "if possible": order holds
+	// without redeliveries.
 	{evidence.Order, nil, "Queues: Message Ordering in RabbitMQ"},
 }
 
 var (
 	redelivered = promise{evidence.StableRedeliveryID, anyFault, "Reliability Guide: Data Safety on the Consumer Side (the redelivered flag)"}
-	// The time to live is kept at the head of the queue, and not while the server is stopped.
+	// Expiry happens at the head of the queue, and not while the server is
+	// stopped.
 	timeToLive = promise{evidence.ExpiryHonoured, under(evidence.ClientCrash), "Time-to-Live and Expiration: Per-Message TTL in Publishers"}
 )
 
-// kept is what a queue promises that keeps what it has confirmed.
+// kept holds for a queue that keeps what it has confirmed.
 func kept(classes []evidence.Class, source string) []promise {
 	return []promise{
 		{evidence.NoAcceptedLoss, classes, source},
@@ -59,21 +60,21 @@ var (
 	classicClaims   = claims(always, kept(anyFault, confirmed))
 	transientClaims = claims(always, kept(whileRunning, "Queues: Durability; "+confirmed))
 
-	// Nothing is confirmed, so nothing is accepted that could be lost or expire.
+	// Nothing is confirmed, so nothing accepted can be lost or expire.
 	unconfirmedClaims = claims(always, []promise{redelivered})
 
-	// At most once is promised for each publish alone: one that is tried again
-	// under its message ID is another message, and counts as a duplicate.
+	// At most once holds per publish: a retry under the same message ID is a
+	// message of its own, and counts as a duplicate.
 	autoAckClaims = claims(always, []promise{
 		{evidence.DeclinedMeansAbsent, anyFault, "Publishers: Unroutable Message Handling"},
 	})
 
-	// What is confirmed may be in no queue at all.
+	// A confirmed message may be in no queue at all.
 	unroutableClaims = claims(always, []promise{redelivered, timeToLive})
 	mandatoryClaims  = quorumClaims
 
-	// What comes again too often, or what is one too many, is dropped: the oldest,
-	// and so what would have come again.
+	// Messages over the delivery limit or the queue's length are dropped, the
+	// oldest first, which include redeliveries.
 	deliveryLimitClaims = claims(always, []promise{redelivered, timeToLive})
 	dropHeadClaims      = claims(always, []promise{timeToLive})
 

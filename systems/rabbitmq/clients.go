@@ -14,17 +14,17 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// clients opens sessions with a server that may run anywhere: in a child of
-// this process, or in a child of its parent. Safe for concurrent use.
+// clients opens sessions with a server, whichever process runs it. Safe for
+// concurrent use.
 type clients struct {
 	profile Profile
 	address string
-	prefix  string                      // of every name that this run makes on the server
-	settle  func(context.Context) error // after a queue was made; nil where there is nothing to do
+	prefix  string                      // of all names of this run
+	settle  func(context.Context) error // runs after a queue was declared; may be nil
 
 	mu          sync.Mutex
-	named       map[string]bool // destinations that a session was to send to or receive from
-	made        map[string]bool // …whose queue was made; true: since the server started
+	named       map[string]bool // destinations in use
+	made        map[string]bool // destinations with a queue; true: since the server's start
 	lastMade    time.Time
 	subscribers map[string]string // the logical subscriber of each destination
 }
@@ -37,7 +37,7 @@ func newClients(p Profile, address, prefix string) *clients {
 }
 
 // Credentials are the address of the server and the prefix of the run's names.
-// Who is to be somebody there has that from where p has it.
+// User and password are not among them: the profile holds those.
 func (p Profile) Credentials(in systems.Instance) string {
 	if c, ok := in.(interface{ part() *clients }); ok {
 		return c.part().address + " " + c.part().prefix
@@ -45,27 +45,27 @@ func (p Profile) Credentials(in systems.Instance) string {
 	return ""
 }
 
-// part is what all kinds of instances have.
+// part is common to all kinds of instances.
 func (c *clients) part() *clients { return c }
 
-// Connect gives clients of a server that another process has started.
+// Connect returns clients of a server that another process started.
 func (p Profile) Connect(credentials string) (systems.Clients, error) {
 	address, prefix, ok := strings.Cut(credentials, " ")
 	if _, _, err := net.SplitHostPort(address); err != nil || !ok || prefix == "" {
-		return nil, fmt.Errorf("rabbitmq: credentials %q are no address and prefix; they come from Credentials of the running instance", credentials)
+		return nil, fmt.Errorf("rabbitmq: malformed credentials %q: want address and prefix, as returned by Credentials", credentials)
 	}
 	return newClients(p, address, prefix), nil
 }
 
 func (c *clients) Producer(ctx context.Context, o systems.ProducerOptions) (systems.Producer, error) {
-	if err := accepts(o.Mode); err != nil {
+	if err := systems.OnlyDefaultMode("rabbitmq", o.Mode); err != nil {
 		return nil, err
 	}
 	return systems.ProducerOf(c.producer(ctx, o))
 }
 
 func (c *clients) Consumer(ctx context.Context, o systems.ConsumerOptions) (systems.Consumer, error) {
-	if err := accepts(o.Mode); err != nil {
+	if err := systems.OnlyDefaultMode("rabbitmq", o.Mode); err != nil {
 		return nil, err
 	}
 	if err := c.subscribes(o.Destination, o.Subscription); err != nil {
@@ -74,37 +74,31 @@ func (c *clients) Consumer(ctx context.Context, o systems.ConsumerOptions) (syst
 	return systems.ConsumerOf(c.consumer(ctx, o))
 }
 
-// accepts refuses what this adapter has no counterpart for, rather than ignore it.
-func accepts(mode systems.Mode) error {
-	if mode != systems.DefaultMode {
-		return fmt.Errorf("rabbitmq: no mode %q: a profile has one", mode)
-	}
-	return nil
-}
-
-// subscribes refuses a second logical subscriber: all consumers of a queue compete.
+// subscribes refuses a second logical subscriber: all consumers of a queue
+// compete.
 func (c *clients) subscribes(destination, subscription string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if other, taken := c.subscribers[destination]; taken && other != subscription {
-		return fmt.Errorf("rabbitmq: subscribe %s to %s: a queue has one logical subscriber, and that is %s", subscription, destination, other)
+		return fmt.Errorf("rabbitmq: subscribe %s to %s: a queue has one logical subscriber, which is %s", subscription, destination, other)
 	}
 	c.subscribers[destination] = subscription
 	return nil
 }
 
-// endpoint of the server as an actor reaches it: by its link, if it has one.
+// endpoint is the server as an actor reaches it: by its link, if it has one.
 func (c *clients) endpoint(link string) systems.Endpoint {
 	at := c.profile.at
 	at.Address = cmp.Or(link, c.address)
 	return at
 }
 
-// queueOf a destination, on the default exchange. It is remembered.
+// queueOf returns and records the queue of a destination, on the default
+// exchange.
 func (c *clients) queueOf(destination string) (string, error) {
 	name := c.prefix + destination
 	if destination == "" || len(name)+len(deadSuffix) > maxShortString {
-		return "", fmt.Errorf("rabbitmq: destination %q: it has 1 to %d bytes", destination, maxShortString-len(c.prefix)-len(deadSuffix))
+		return "", fmt.Errorf("rabbitmq: destination %q: it must have 1 to %d bytes", destination, maxShortString-len(c.prefix)-len(deadSuffix))
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -112,7 +106,7 @@ func (c *clients) queueOf(destination string) (string, error) {
 	return name, nil
 }
 
-// queues of the destinations that are in one of the two sets.
+// queues returns the queues of a set of destinations.
 func (c *clients) queues(destinations map[string]bool) []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -123,8 +117,7 @@ func (c *clients) queues(destinations map[string]bool) []string {
 	return names
 }
 
-// administer does something on a connection of its own, straight to the server
-// and never through a link.
+// administer runs do on a connection of its own, bypassing all links.
 func (c *clients) administer(ctx context.Context, do func(*client.Channel) error) error {
 	s, err := dial(ctx, c.endpoint(""), "administrator", c.profile.scaled(openTimeout), do)
 	if err != nil {
@@ -133,7 +126,7 @@ func (c *clients) administer(ctx context.Context, do func(*client.Channel) error
 	return s.Close(ctx)
 }
 
-// makeQueue of a destination, and of its dead letters, if it is not there.
+// makeQueue declares the queues of a destination and of its dead letters, once.
 func (c *clients) makeQueue(ctx context.Context, destination string) error {
 	name, err := c.queueOf(destination)
 	if err != nil {
@@ -150,7 +143,7 @@ func (c *clients) makeQueue(ctx context.Context, destination string) error {
 		err = c.settle(ctx)
 	}
 	if err != nil {
-		return fmt.Errorf("rabbitmq: make queue %s: %w", name, err)
+		return fmt.Errorf("rabbitmq: declare queue %s: %w", name, err)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -158,7 +151,8 @@ func (c *clients) makeQueue(ctx context.Context, destination string) error {
 	return nil
 }
 
-// forgetQueues: the server ended, and what was not durable with it.
+// forgetQueues makes makeQueue declare again: transient queues end with the
+// server.
 func (c *clients) forgetQueues() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -167,17 +161,17 @@ func (c *clients) forgetQueues() {
 	}
 }
 
-// deadSuffix of the queue of a destination's dead letters.
+// deadSuffix marks the queue of a destination's dead letters.
 const deadSuffix = "!dead"
 
-// declare a queue as the profile has it.
+// declare declares a queue as the profile defines it.
 func (p Profile) declare(ch *client.Channel, name string) error {
 	arguments := client.Table{"x-queue-type": p.queueType}
 	for argument, value := range p.arguments {
 		arguments[argument] = value
 	}
 	if p.deadLetters {
-		arguments["x-dead-letter-exchange"] = "" // the default one
+		arguments["x-dead-letter-exchange"] = "" // the default exchange
 		arguments["x-dead-letter-routing-key"] = name + deadSuffix
 		dead := client.Table{"x-queue-type": "classic"}
 		if expires, ok := p.arguments["x-expires"]; ok {

@@ -10,7 +10,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// The first profile, and one that keeps and answers as little as possible.
+// The first profile and the one with the fewest features.
 func TestConformance(t *testing.T) {
 	for _, s := range Profiles(1) {
 		switch name := s.Describe().Profile.Name; name {
@@ -20,7 +20,7 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// TestConformanceFromAnImage: another release, from a container image.
+// TestConformanceFromAnImage tests another release, from a container image.
 func TestConformanceFromAnImage(t *testing.T) {
 	s, err := profile(t, "quorum").In("custody/rabbitmq:trixie")
 	if err != nil {

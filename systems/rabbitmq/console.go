@@ -17,29 +17,29 @@ import (
 	"github.com/custodymq/custody/tasks"
 )
 
-// console asks a node what AMQP cannot tell: how many messages each of its
-// queues holds, those in the hands of consumers included. rabbitmqctl starts an
-// Erlang machine for every question, which takes a second, and what the node
-// publishes about quorum queues is seconds old. So one Erlang machine stays
-// beside the node and does what rabbitmqctl does. Safe for concurrent use.
+// console queries a node for what AMQP cannot tell: the message count of each
+// queue, unacknowledged ones included. rabbitmqctl starts an Erlang VM per
+// query, which takes a second, and the node's published metrics of quorum
+// queues are seconds old. So one VM stays connected to the node and does what
+// rabbitmqctl does. Safe for concurrent use.
 type console struct {
 	node  string
 	image string // the node's
-	dir   string // the node's; it holds the socket over which questions go
+	dir   string // the node's; holds the socket for queries
 	env   []string
 
-	mu      sync.Mutex      // one question at a time
-	process process.Process // nil until the first question
+	mu      sync.Mutex      // one query at a time
+	process process.Process // nil until the first query
 	conn    net.Conn
 	answers chan string
-	ended   chan struct{} // closed when no more answers come
-	last    int           // number of the last question
+	ended   chan struct{} // closed when the VM has ended
+	last    int           // number of the last query
 }
 
-// counting is evaluated in the node: it gives [{Name, Count}] for the queues
-// whose name begins with Prefix. A quorum queue is asked by a query of its
-// leader's state, a classic one by a call of its process.
-const counting = `
+// countQuery is evaluated on the node and returns [{Name, Count}] for the queues
+// with the given prefix. Quorum queues are counted by a query of their leader's
+// state, classic ones by a call of their process.
+const countQuery = `
 Named = [{element(4, amqqueue:get_name(Q)), Q} || Q <- rabbit_amqqueue:list(<<"/">>)],
 [{Name, case amqqueue:get_type(Q) of
 	rabbit_quorum_queue ->
@@ -50,19 +50,19 @@ Named = [{element(4, amqqueue:get_name(Q)), Q} || Q <- rabbit_amqqueue:list(<<"/
 		Total
 end} || {Name, Q} <- Named, string:prefix(Name, Prefix) =/= nomatch].`
 
-// writing makes the node write now what it knows of its queues: the log of its
-// database, and the tables in which a quorum queue has its place.
-const writing = `ok = mnesia:sync_log(), [dets:sync(Table) || Table <- dets:all()], [].`
+// flushQuery makes the node flush its database log and the tables in which quorum
+// queues keep their state.
+const flushQuery = `ok = mnesia:sync_log(), [dets:sync(Table) || Table <- dets:all()], [].`
 
-// The questions, by their place among the arguments of asking.
+// Queries, by their position in the arguments of asking.
 const (
 	askCounts = "1"
 	askWrite  = "2"
 )
 
-// asking reads questions ("7 1 PREFIX") and writes answers ("7 ok NAME COUNT …",
-// "7 failed WHY") until its connection ends. Names are in hexadecimal.
-const asking = `
+// consoleProgram reads queries ("7 1 PREFIX") and writes answers ("7 ok NAME
+// COUNT …", "7 failed WHY") until its connection ends. Names are hexadecimal.
+const consoleProgram = `
 [Node, Socket | Texts] = init:get_plain_arguments(),
 {ok, Harness} = gen_tcp:connect({local, Socket}, 0, [local, {packet, line}, {active, false}]),
 Parse = fun(Text) ->
@@ -90,12 +90,12 @@ Loop = fun Again() ->
 end,
 Loop().`
 
-// count gives the messages of each queue whose name begins with prefix.
+// count returns the message count of each queue with the prefix.
 func (c *console) count(ctx context.Context, prefix string) (map[string]int, error) {
 	return c.ask(ctx, askCounts, prefix)
 }
 
-// write returns when what the node knows of its queues is in its files.
+// write flushes the node's knowledge of its queues to its files.
 func (c *console) write(ctx context.Context) error {
 	_, err := c.ask(ctx, askWrite, "-")
 	return err
@@ -110,18 +110,18 @@ func (c *console) ask(ctx context.Context, question, prefix string) (map[string]
 	c.last++
 	number := strconv.Itoa(c.last)
 	if _, err := fmt.Fprintf(c.conn, "%s %s %s\n", number, question, prefix); err != nil {
-		return nil, fmt.Errorf("rabbitmq: ask the node: %w", err)
+		return nil, fmt.Errorf("rabbitmq: query the node: %w", err)
 	}
 	for {
 		select {
 		case line := <-c.answers:
-			if rest, mine := strings.CutPrefix(line, number+" "); mine { // not one that came too late
+			if rest, mine := strings.CutPrefix(line, number+" "); mine { // otherwise a late answer
 				return readCounts(rest)
 			}
 		case <-c.ended:
-			return nil, errors.New("rabbitmq: the Erlang machine that asks the node has ended")
+			return nil, errors.New("rabbitmq: the Erlang VM that queries the node has ended")
 		case <-ctx.Done():
-			return nil, fmt.Errorf("rabbitmq: no answer of the node: %w", context.Cause(ctx))
+			return nil, fmt.Errorf("rabbitmq: no answer from the node: %w", context.Cause(ctx))
 		}
 	}
 }
@@ -130,7 +130,7 @@ func (c *console) ask(ctx context.Context, question, prefix string) (map[string]
 func readCounts(answer string) (map[string]int, error) {
 	words := strings.Fields(answer)
 	if len(words) == 0 || words[0] != "ok" || len(words)%2 == 0 {
-		return nil, fmt.Errorf("rabbitmq: the node does not tell: %.200s", answer)
+		return nil, fmt.Errorf("rabbitmq: unexpected answer from the node: %.200s", answer)
 	}
 	counts := make(map[string]int)
 	for i := 1; i < len(words); i += 2 {
@@ -144,7 +144,7 @@ func readCounts(answer string) (map[string]int, error) {
 	return counts, nil
 }
 
-// acceptEvery is how long the machine's connection is waited for at a time.
+// acceptEvery is the interval at which a connection of the VM is polled for.
 const acceptEvery = 50 * time.Millisecond
 
 func (c *console) start(ctx context.Context) error {
@@ -154,15 +154,15 @@ func (c *console) start(ctx context.Context) error {
 	socket := filepath.Join(c.dir, "console")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
 	if err != nil {
-		return fmt.Errorf("rabbitmq: a socket for the questions to the node: %w", err)
+		return fmt.Errorf("rabbitmq: socket for queries of the node: %w", err)
 	}
 	defer l.Close()
-	name := "console-" + c.node // a name of its own, as the name mapper knows it
+	name := "console-" + c.node // unique at the port mapper
 	process, err := process.StartProgram(ctx, process.ProgramOptions{
 		Image: c.image, Path: "erl", Env: c.env, Dir: c.dir,
 		Args: []string{
 			"-noinput", "-hidden", "-sname", name, "-kernel", "inet_dist_use_interface", "{127,0,0,1}", "+sbwt", "none",
-			"-eval", asking, "-extra", c.node, socket, counting, writing,
+			"-eval", consoleProgram, "-extra", c.node, socket, countQuery, flushQuery,
 		},
 		Ready: func(context.Context) error {
 			if err := l.SetDeadline(time.Now().Add(acceptEvery)); err != nil {
@@ -176,7 +176,7 @@ func (c *console) start(ctx context.Context) error {
 		},
 	})
 	if err != nil {
-		return fmt.Errorf("rabbitmq: start erl to ask the node: %w", err)
+		return fmt.Errorf("rabbitmq: start erl to query the node: %w", err)
 	}
 	c.process, c.answers, c.ended = process, make(chan string, 1), make(chan struct{})
 	tasks.Go(func() {
@@ -185,7 +185,7 @@ func (c *console) start(ctx context.Context) error {
 		lines.Buffer(nil, 1<<20)
 		for lines.Scan() {
 			select {
-			case <-c.answers: // nobody waited for it
+			case <-c.answers: // stale
 			default:
 			}
 			c.answers <- lines.Text()

@@ -11,8 +11,8 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// consumer takes from the queue of a destination, at most a window of messages
-// unacknowledged. Safe for concurrent use.
+// consumer receives from a destination's queue with a prefetch of its window.
+// Safe for concurrent use.
 type consumer struct {
 	*session
 	profile     Profile
@@ -43,13 +43,13 @@ func (c *clients) consumer(ctx context.Context, o systems.ConsumerOptions) (*con
 }
 
 func (c *consumer) Receive(ctx context.Context) (systems.Delivery, error) {
-	if c.ended() { // what the client still has is the server's again
+	if c.ended() { // buffered deliveries are requeued
 		return nil, systems.ErrDisconnected
 	}
 	select {
 	case d, ok := <-c.deliveries:
 		if !ok {
-			_ = c.Close(ctx) // the server ended the subscription, or it all has ended
+			_ = c.Close(ctx) // cancelled by the server, or the session ended
 			return nil, systems.ErrDisconnected
 		}
 		return &delivery{consumer: c, message: decode(c.destination, d), d: d}, nil
@@ -60,7 +60,7 @@ func (c *consumer) Receive(ctx context.Context) (systems.Delivery, error) {
 	}
 }
 
-// delivery is one message in the hands of the application.
+// delivery is one message held by the application.
 type delivery struct {
 	consumer *consumer
 	message  systems.Message
@@ -69,7 +69,7 @@ type delivery struct {
 
 func (d *delivery) Message() systems.Message { return d.message }
 
-// Attempt is known of quorum queues alone: classic ones do not count.
+// Attempt is counted by quorum queues only.
 func (d *delivery) Attempt() (int, bool) {
 	if d.consumer.profile.queueType != quorum {
 		return 0, false
@@ -77,8 +77,8 @@ func (d *delivery) Attempt() (int, bool) {
 	return deliveries(d.d), true
 }
 
-// Mark is the redelivered flag: it may be set on what no consumer has seen, and
-// after a crash of the server classic queues set it on all they recover.
+// Mark is the redelivered flag. It may be set on a message that no consumer has
+// seen; classic queues set it on all that they recover after a crash.
 func (d *delivery) Mark() evidence.Mark {
 	if d.d.Redelivered {
 		return evidence.MarkRedelivered
@@ -86,8 +86,8 @@ func (d *delivery) Mark() evidence.Mark {
 	return evidence.MarkFirst
 }
 
-// Ack sends the acknowledgement, which AMQP never answers. With automatic
-// acknowledgement there is nothing to send.
+// Ack sends basic.ack, which has no reply, or nothing with automatic
+// acknowledgement.
 func (d *delivery) Ack(context.Context) (evidence.AckOutcome, error) {
 	if d.consumer.profile.autoAck {
 		return evidence.AckSent, nil
@@ -95,10 +95,10 @@ func (d *delivery) Ack(context.Context) (evidence.AckOutcome, error) {
 	return d.answer("ack", d.d.Ack(false))
 }
 
-// Nack gives the message back for another attempt. AMQP carries no reason.
+// Nack requeues the message. AMQP carries no reason.
 func (d *delivery) Nack(context.Context, string) (evidence.AckOutcome, error) {
 	if d.consumer.profile.autoAck {
-		return evidence.AckRefused, errors.New("rabbitmq: an automatically acknowledged message cannot be given back")
+		return evidence.AckRefused, errors.New("rabbitmq: an automatically acknowledged message cannot be rejected")
 	}
 	return d.answer("nack", d.d.Nack(false, true))
 }

@@ -8,11 +8,12 @@ import (
 	client "github.com/rabbitmq/amqp091-go"
 
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/systems"
 )
 
-// DeadLetters takes every message out of the queues of dead letters and gives
-// it back, as RabbitMQ's own management does: nobody consumes from them, so
-// that the mark which this leaves is seen by nobody.
+// DeadLetters gets every message of the dead-letter queues and requeues it, as
+// RabbitMQ's management does. The redelivered flag that this sets goes unseen:
+// these queues have no consumers.
 func (c *clients) DeadLetters(ctx context.Context) ([]evidence.StoredRow, error) {
 	var rows []evidence.StoredRow
 	err := c.eachDeadLetter(ctx, func(_ *client.Channel, queue string, d client.Delivery) (done bool, err error) {
@@ -25,8 +26,8 @@ func (c *clients) DeadLetters(ctx context.Context) ([]evidence.StoredRow, error)
 	return rows, nil
 }
 
-// Redrive publishes a dead letter to the queue that it came from, and takes it
-// out of its own once that is confirmed.
+// Redrive publishes a dead letter to its original queue and removes it once
+// that is confirmed.
 func (c *clients) Redrive(ctx context.Context, messageID string) error {
 	return c.settleDeadLetter(ctx, messageID, func(ch *client.Channel, queue string, d client.Delivery) error {
 		if err := ch.Confirm(false); err != nil {
@@ -56,8 +57,8 @@ func (c *clients) Discard(ctx context.Context, messageID string) error {
 	return c.settleDeadLetter(ctx, messageID, func(*client.Channel, string, client.Delivery) error { return nil })
 }
 
-// settleDeadLetter acknowledges a dead letter once do has done what is to be
-// done with it. queue is the one that it came from.
+// settleDeadLetter acknowledges a dead letter after do has succeeded. queue is
+// the original one.
 func (c *clients) settleDeadLetter(ctx context.Context, messageID string, do func(ch *client.Channel, queue string, d client.Delivery) error) error {
 	found := false
 	err := c.eachDeadLetter(ctx, func(ch *client.Channel, queue string, d client.Delivery) (bool, error) {
@@ -76,8 +77,8 @@ func (c *clients) settleDeadLetter(ctx context.Context, messageID string, do fun
 	return err
 }
 
-// eachDeadLetter visits the dead letters until visit is done. What it does not
-// acknowledge goes back, in its place, when the connection ends.
+// eachDeadLetter visits dead letters until visit is done. Those not
+// acknowledged are requeued in place when the connection ends.
 func (c *clients) eachDeadLetter(ctx context.Context, visit func(ch *client.Channel, queue string, d client.Delivery) (done bool, err error)) error {
 	return c.administer(ctx, func(ch *client.Channel) error {
 		for _, name := range c.queues(c.made) {
@@ -112,21 +113,10 @@ var deathCauses = map[string]evidence.Cause{
 func (c *clients) rowOf(queue string, d client.Delivery) evidence.StoredRow {
 	m := decode(strings.TrimSuffix(strings.TrimPrefix(queue, c.prefix), deadSuffix), d)
 	reason, _ := d.Headers["x-first-death-reason"].(string)
-	row := evidence.StoredRow{
-		State:       evidence.RowDead,
-		MessageID:   m.MessageID,
-		Destination: m.Destination,
-		Digest:      evidence.Digest(m.Payload, m.Key, m.Headers),
-		Attempts:    deliveries(d),
-		Cause:       deathCauses[reason],
-		Reason:      reason,
-	}
+	row := systems.RowOf(m, evidence.RowDead)
+	row.Attempts, row.Cause, row.Reason = deliveries(d), deathCauses[reason], reason
 	if row.Cause == evidence.NoCause && reason != "" {
 		row.Cause = evidence.CauseStated
-	}
-	// A payload that is not ours has a digest and no IDs.
-	if e, err := evidence.ParseEnvelope(m.Payload); err == nil {
-		row.BusinessID, row.PublishID = e.BusinessID, e.PublishID
 	}
 	return row
 }

@@ -2,9 +2,9 @@ package rabbitmq
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -18,8 +18,8 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// instance is what one run has of a server: the queues whose names begin with
-// its prefix. Safe for concurrent use.
+// instance is one run's queues on a server, which share a prefix. Safe for
+// concurrent use.
 type instance struct {
 	*clients
 	*server
@@ -40,7 +40,7 @@ var (
 	_ process.Kept          = (*server)(nil)
 )
 
-// Start takes a server that an earlier run has left as it was, or runs one.
+// Start takes an untouched server of an earlier run, or starts one.
 func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, error) {
 	if err := env.NoDefects("rabbitmq"); err != nil {
 		return nil, err
@@ -48,33 +48,27 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	if p.at.Address != "" {
 		return p.reach(ctx, env)
 	}
-	log, err := env.ServerLog("rabbitmq", serverName)
+	s, err := systems.TakeServer(ctx, env, "rabbitmq", p.kind(), func(log io.WriteCloser) (*server, error) {
+		return startServer(ctx, p.image, env.Sink, log)
+	})
 	if err != nil {
 		return nil, err
 	}
-	s, found := process.Take[*server](ctx, env.Servers, p.kind())
-	if found {
-		s.Attach(env.Sink, log)
-	} else if s, err = startServer(ctx, p.image, env.Sink, log); err != nil {
-		return nil, errors.Join(err, log.Close())
-	}
-	in := &instance{clients: newClients(p, s.address, newPrefix()), server: s, pool: env.Servers}
-	// What a node knows of a new queue reaches its files later: killed within
-	// seconds it has no such queue, or one that never serves again, though it
-	// has confirmed messages in it. The queues of these profiles are meant to
-	// have been there for long.
+	in := &instance{clients: newClients(p, s.address, systems.RunName()+"-"), server: s, pool: env.Servers}
+	// A node writes metadata of a new queue with a delay: killed within
+	// seconds, it loses the queue or restores one that never serves again,
+	// although it has confirmed messages in it. Profiles mean queues that have
+	// long existed.
 	in.settle = s.console.write
 	return in, nil
 }
 
-func newPrefix() string { return "custody-" + strings.ToLower(rand.Text()[:10]) + "-" }
-
-// kind names what makes two servers alike: the same one serves all profiles,
-// which differ in queues and clients.
+// kind is the pool key. One server serves all profiles, which differ in queues
+// and clients.
 func (p Profile) kind() string { return "rabbitmq " + p.image }
 
-// Stop deletes the run's queues and puts the server back; one that was struck
-// is ended.
+// Stop deletes the run's queues and returns the server to the pool; a server
+// that was struck is closed.
 func (in *instance) Stop(ctx context.Context) error {
 	if in.Untouched() {
 		if err := in.deleteQueues(ctx); err != nil {
@@ -106,7 +100,7 @@ func (c *clients) deleteNamed(ctx context.Context, queues []string) error {
 
 func (c *clients) Address() string { return c.address }
 
-// Protocol is nil where the frames are encrypted.
+// Protocol is nil with TLS: a link cannot read encrypted frames.
 func (c *clients) Protocol() links.Protocol {
 	if c.profile.at.TLS != nil {
 		return nil
@@ -114,16 +108,15 @@ func (c *clients) Protocol() links.Protocol {
 	return amqp.Protocol{}
 }
 
-// Restart starts the server, which must have ended.
+// Restart starts the server, which must have stopped.
 func (in *instance) Restart(ctx context.Context) error {
 	in.forgetQueues()
 	return in.server.Restart(ctx)
 }
 
-// Rows counts the messages, those in the hands of consumers included. It shows
-// them only where all that there are lie in the queues of dead letters: neither
-// AMQP nor the node has a way to look at a message and leave it as it was. What
-// it shows is exact, and so is a count of none.
+// Rows counts all messages, unacknowledged ones included. It lists them only if
+// all are dead letters: neither AMQP nor the node can read a message without
+// changing it. Rows and a count of zero are exact.
 func (in *instance) Rows(ctx context.Context) (evidence.Snapshot, error) {
 	counts, err := in.console.count(ctx, in.prefix)
 	if err != nil {
@@ -150,7 +143,7 @@ func (in *instance) Rows(ctx context.Context) (evidence.Snapshot, error) {
 		return evidence.Snapshot{}, err
 	case len(rows) == dead:
 		snapshot.Rows = rows
-	default: // one came or went meanwhile, or is not back yet from the last look
+	default: // one came or went, or is not requeued yet
 		snapshot.Trust = evidence.CountsOnly
 	}
 	return snapshot, nil

@@ -13,14 +13,14 @@ import (
 
 const (
 	keyHeader     = "Custody-Key"
-	serverHeaders = "x-" // a header with this prefix is RabbitMQ's
-	// maxShortString is the most that a name or a property can have, in bytes
-	// (AMQP 0-9-1, section 4.2.5.3).
+	serverHeaders = "x-" // prefix of RabbitMQ's own headers
+	// maxShortString is the maximum length of a name or property in bytes (AMQP
+	// 0-9-1, section 4.2.5.3).
 	maxShortString = 255
 )
 
-// encode gives the AMQP message of a publish. An error is a message that AMQP
-// could not carry unaltered: a failure to measure.
+// encode returns the AMQP message of a publish, or an error if AMQP could not
+// carry the message unaltered: a failure to measure.
 func encode(m systems.Message, mode uint8) (client.Publishing, error) {
 	out := client.Publishing{MessageId: m.MessageID, DeliveryMode: mode, Body: m.Payload, Headers: client.Table{}}
 	if len(m.MessageID) > maxShortString {
@@ -36,13 +36,13 @@ func encode(m systems.Message, mode uint8) (client.Publishing, error) {
 		out.Headers[keyHeader] = m.Key
 	}
 	if m.TTL > 0 {
-		// Whole milliseconds, and never fewer than asked for.
+		// Whole milliseconds, rounded up.
 		out.Expiration = strconv.FormatInt(int64((m.TTL+time.Millisecond-1)/time.Millisecond), 10)
 	}
 	return out, nil
 }
 
-// decode is the inverse of encode, for what the server hands out.
+// decode is the inverse of encode.
 func decode(destination string, d client.Delivery) systems.Message {
 	m := systems.Message{Destination: destination, MessageID: d.MessageId, Payload: d.Body}
 	for name, value := range d.Headers {
@@ -64,8 +64,8 @@ func decode(destination string, d client.Delivery) systems.Message {
 	return m
 }
 
-// deliveries of this message so far, this one included. Quorum queues count,
-// and leave the header out at first.
+// deliveries of this message including this one. Quorum queues count them,
+// without a header on the first.
 func deliveries(d client.Delivery) int {
 	n, _ := d.Headers["x-delivery-count"].(int64)
 	return int(n) + 1

@@ -23,18 +23,18 @@ type producer struct {
 	clients *clients
 
 	sending sync.Mutex
-	waiting atomic.Int64 // publishes without an answer
+	waiting atomic.Int64 // unanswered publishes
 
-	// The client tells of a return before it tells of the confirm behind it,
-	// both from its one reader: once noted has been received from, every return
-	// that came before is in returned.
+	// The client reports a return before the confirm that follows it, both from
+	// its reader: after a receive from noted, every earlier return is in
+	// returned.
 	noted chan struct{}
 
 	mu       sync.Mutex
 	returned map[string]int // by queue and message ID
 }
 
-// maxWaiting bounds the publishes of one session without an answer.
+// maxWaiting bounds a session's unanswered publishes.
 const maxWaiting = 1 << 16
 
 func (c *clients) producer(ctx context.Context, o systems.ProducerOptions) (*producer, error) {
@@ -55,7 +55,7 @@ func (c *clients) producer(ctx context.Context, o systems.ProducerOptions) (*pro
 	return p, nil
 }
 
-// keepReturns ends with the session.
+// keepReturns records returns until the session ends.
 func (p *producer) keepReturns(returns <-chan client.Return) {
 	for {
 		select {
@@ -73,7 +73,7 @@ func (p *producer) keepReturns(returns <-chan client.Return) {
 
 func returnKey(queue, messageID string) string { return queue + "\x00" + messageID }
 
-// wasReturned says whether a publish that is confirmed now was returned before.
+// wasReturned reports whether a publish was returned before its confirm.
 func (p *producer) wasReturned(key string) bool {
 	select {
 	case <-p.noted:
@@ -93,7 +93,7 @@ func (p *producer) wasReturned(key string) bool {
 func (p *producer) Send(ctx context.Context, m systems.Message) (systems.Pending, error) {
 	profile := p.clients.profile
 	if m.MessageID == "" {
-		m.MessageID = rand.Text() // RabbitMQ gives none
+		m.MessageID = rand.Text() // RabbitMQ assigns none
 	}
 	out, err := encode(m, profile.deliveryMode())
 	if err != nil {
@@ -104,50 +104,45 @@ func (p *producer) Send(ctx context.Context, m systems.Message) (systems.Pending
 		return nil, err
 	}
 	if ctx.Err() != nil {
-		return settled(refusal(evidence.Rejected, context.Cause(ctx), "cancelled before anything was written")), nil
+		return systems.Resolved(systems.Rejected.Receipt(context.Cause(ctx), "cancelled before anything was written")), nil
 	}
 	if !profile.consumersMakeQueues {
 		if err := p.clients.makeQueue(ctx, m.Destination); err != nil {
-			return settled(refusal(evidence.Rejected, err, "nothing was written: there is no queue, and none could be made")), nil
+			return systems.Resolved(systems.Rejected.Receipt(err, "nothing was written: the queue does not exist and could not be declared")), nil
 		}
 	}
 	p.sending.Lock()
-	defer p.sending.Unlock() // call order is the order on the wire
+	defer p.sending.Unlock() // wire order is call order
 	switch {
 	case p.ended():
-		return settled(refusal(evidence.Rejected, client.ErrClosed, "the connection was gone before anything was written")), nil
+		return systems.Resolved(systems.Rejected.Receipt(client.ErrClosed, "the connection was lost before anything was written")), nil
 	case p.waiting.Load() >= maxWaiting:
-		return nil, fmt.Errorf("rabbitmq: %d publishes of one session have no answer: wait for their receipts first", maxWaiting)
+		return nil, fmt.Errorf("rabbitmq: %d unanswered publishes in one session: wait for their receipts first", maxWaiting)
 	}
 	confirm, err := p.channel.PublishWithDeferredConfirm("", queue, profile.mandatory, false, out)
 	if err != nil {
-		_ = p.conn.CloseDeadline(time.Now()) // half a frame may be written: nothing can follow it
-		return settled(refusal(evidence.Unknown, err, "the connection broke while writing")), nil
+		_ = p.conn.CloseDeadline(time.Now()) // a frame may be half written
+		return systems.Resolved(systems.Unknown.Receipt(err, "the connection broke while writing")), nil
 	}
 	if confirm == nil {
-		return settled(systems.Receipt{ClientResult: "ok", Reason: "without confirms nothing is answered"}), nil
+		return systems.Resolved(systems.Receipt{ClientResult: systems.OK, Reason: "without publisher confirms there is no answer"}), nil
 	}
 	p.waiting.Add(1)
 	return &pending{producer: p, confirm: confirm, messageID: m.MessageID, queue: queue}, nil
 }
 
-// pending is a publish on its way.
+// pending is a publish in flight.
 type pending struct {
 	producer         *producer
-	confirm          *client.DeferredConfirmation // nil once settled without the server
+	confirm          *client.DeferredConfirmation
 	messageID, queue string
 
 	once    sync.Once
 	receipt systems.Receipt // valid once the confirm is done
 }
 
-func settled(r systems.Receipt) *pending { return &pending{receipt: r} }
-
 func (p *pending) Receipt(ctx context.Context) systems.Receipt {
-	if p.confirm == nil {
-		return p.receipt
-	}
-	select { // an answer that is there counts, whatever else has ended
+	select { // an answer that has arrived wins
 	case <-p.confirm.Done():
 		return p.answered()
 	default:
@@ -156,9 +151,9 @@ func (p *pending) Receipt(ctx context.Context) systems.Receipt {
 	case <-p.confirm.Done():
 		return p.answered()
 	case <-p.producer.gone:
-		return refusal(evidence.Unknown, client.ErrClosed, "the connection ended before the answer")
+		return systems.Unknown.Receipt(client.ErrClosed, "the connection ended before the answer")
 	case <-ctx.Done():
-		return refusal(evidence.Unknown, context.Cause(ctx), "cancelled before the answer")
+		return systems.Unknown.Receipt(context.Cause(ctx), "cancelled before the answer")
 	}
 }
 
@@ -168,15 +163,15 @@ func (p *pending) answered() systems.Receipt {
 		profile := p.producer.clients.profile
 		switch {
 		case p.confirm.Acked() && profile.mandatory && p.producer.wasReturned(returnKey(p.queue, p.messageID)):
-			p.receipt = refusal(evidence.Declined, errReturned, "no queue of this name: returned before it was confirmed")
-			p.receipt.Cause = evidence.CauseNoConsumer
+			p.receipt = systems.Declined(evidence.CauseNoConsumer).Receipt(errReturned, "no queue of this name: returned before it was confirmed")
 		case p.confirm.Acked():
-			// Without a message ID: a confirm names none, and one that comes
-			// again is another message to RabbitMQ.
-			p.receipt = systems.Receipt{Acceptance: evidence.Accepted, HeldBy: profile.heldBy(), ClientResult: "ok"}
+			// No message ID: a confirm names none, and to RabbitMQ a retry is
+			// another message.
+			p.receipt = systems.Receipt{Acceptance: evidence.Accepted, HeldBy: profile.heldBy(), ClientResult: systems.OK}
 		case p.producer.ended():
-			// The client resolves what is open as refused when its connection ends.
-			p.receipt = refusal(evidence.Unknown, client.ErrClosed, "the connection ended before the answer")
+			// When its connection ends the client resolves what is open as
+			// nacked.
+			p.receipt = systems.Unknown.Receipt(client.ErrClosed, "the connection ended before the answer")
 		default:
 			p.receipt = profile.nacked()
 		}
@@ -188,7 +183,3 @@ var (
 	errReturned = errors.New("rabbitmq: basic.return 312 NO_ROUTE")
 	errNacked   = errors.New("rabbitmq: basic.nack")
 )
-
-func refusal(a evidence.Acceptance, err error, reason string) systems.Receipt {
-	return systems.Receipt{Acceptance: a, ClientResult: err.Error(), Reason: reason}
-}

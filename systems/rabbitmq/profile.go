@@ -1,6 +1,6 @@
-// Package rabbitmq puts RabbitMQ under test: the installed server, run as a
-// child process with a private folder and private ports, reached over AMQP
-// 0-9-1 with amqp091-go.
+// Package rabbitmq is the adapter for RabbitMQ over AMQP 0-9-1. It runs the
+// installed server as a child process with a private directory and ports, one
+// of an image, or uses an external one, and connects with amqp091-go.
 package rabbitmq
 
 import (
@@ -15,8 +15,8 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// Profile is one configuration of queues and clients. The server is the same
-// for all of them.
+// Profile is one configuration of queues and clients, which all share the same
+// server.
 type Profile struct {
 	name, summary  string
 	queueType      string
@@ -28,12 +28,12 @@ type Profile struct {
 
 	confirms            bool
 	mandatory           bool
-	consumersMakeQueues bool // and producers do not
+	consumersMakeQueues bool // only consumers declare queues
 	autoAck             bool
 
-	image string           // that the server runs from; empty is the installed one
-	at    systems.Endpoint // of a server that somebody else has started; its zero value is none
-	// reported is the version that such a server says it has, once it was asked.
+	image string           // container image of the server; empty: the installed one
+	at    systems.Endpoint // of an external server; zero: start one
+	// reported is the external server's version, once connected.
 	reported string
 	scale    float64 // factor on every period and bound
 	claims   []evidence.Claim
@@ -44,7 +44,8 @@ const (
 	classic = "classic"
 )
 
-// deliveryLimit with dead letters: a message is delivered once more than that.
+// deliveryLimit of profiles with dead letters: a message is delivered once more
+// than that.
 const deliveryLimit = 4
 
 // Profiles lists the configurations of this adapter, the safest first. scale is
@@ -99,21 +100,21 @@ func Profiles(scale float64) []systems.System {
 	return list
 }
 
-// The periods of a profile at scale 1.
+// Periods at scale 1.
 const (
-	openTimeout = 5 * time.Second // connection, handshake, and what is set up on it
-	// redelivery follows the end of a session at once; the end of one whose
-	// peer is silent is found out by heartbeats, which no healed fault leaves so.
+	openTimeout = 5 * time.Second // connection, handshake and set-up
+	// redelivery follows the end of a session immediately. Only the end of a
+	// silent peer is detected by heartbeats, and no healed fault leaves one.
 	redelivery = time.Second
 )
 
-// Periods that no scale makes longer: they end what a fault has broken.
+// Not scaled: they end what a fault has broken.
 const (
 	heartbeat    = 5 * time.Second
-	writeTimeout = 2 * time.Second // for a write that a stopped server does not take
-	closeTimeout = time.Second     // for the server's answer to an orderly end
+	writeTimeout = 2 * time.Second // of a write to a stopped server
+	closeTimeout = time.Second     // for the server's close-ok
 	readyTimeout = 2 * time.Second
-	frameSize    = 128 << 10 // RabbitMQ's own default
+	frameSize    = 128 << 10 // RabbitMQ's default
 )
 
 func (p Profile) scaled(d time.Duration) time.Duration {
@@ -127,8 +128,8 @@ func (p Profile) deliveryMode() uint8 {
 	return client.Persistent
 }
 
-// heldBy says who has a message that was confirmed. With one node a quorum is
-// that node's disk.
+// heldBy is who holds a confirmed message. With a single node, a quorum is that
+// node's disk.
 func (p Profile) heldBy() evidence.HeldBy {
 	if p.transient {
 		return evidence.HeldByBrokerMemory
@@ -136,22 +137,14 @@ func (p Profile) heldBy() evidence.HeldBy {
 	return evidence.HeldByStore
 }
 
-// nackMeans: a queue that is full by policy has stored nothing; any other
-// basic.nack tells of an internal error, and that may be partial.
-func (p Profile) nackMeans() evidence.Acceptance {
-	if p.arguments["x-max-length"] != nil {
-		return evidence.Declined
-	}
-	return evidence.Unknown
-}
-
-// nacked is the receipt of such a publish.
+// nacked is the receipt of a publish answered with basic.nack. A queue that is
+// full by policy has stored nothing; any other nack reports an internal error,
+// after which the message may be stored.
 func (p Profile) nacked() systems.Receipt {
-	r := refusal(p.nackMeans(), errNacked, "an internal error of the server")
-	if r.Acceptance == evidence.Declined {
-		r.Cause, r.Reason = evidence.CauseLimit, "the queue is full"
+	if p.arguments["x-max-length"] != nil {
+		return systems.Declined(evidence.CauseLimit).Receipt(errNacked, "the queue is full")
 	}
-	return r
+	return systems.Unknown.Receipt(errNacked, "an internal error of the server")
 }
 
 // Describe says what this profile promises and lacks.
@@ -165,7 +158,7 @@ func (p Profile) Describe() systems.Description {
 			Redelivers:  evidence.RedeliverReconnect,
 			AckCounting: "per-message",
 			MarksAgain:  true,
-			// A queue, whoever consumes from it.
+			// A queue exists without consumers.
 			KeepsSubscribers: true,
 			Limits: evidence.Limits{
 				MaxAttempts:      p.maxAttempts,
@@ -225,8 +218,9 @@ func (p Profile) Describe() systems.Description {
 	return d
 }
 
-// dropsAfter is after how many deliveries a quorum queue drops a message that
-// has nowhere else to go; 0 is never. Classic queues count none.
+// dropsAfter is the number of deliveries after which a quorum queue drops a
+// message without a dead-letter exchange; 0 is never. Classic queues do not
+// count.
 func (p Profile) dropsAfter() int {
 	if p.queueType != quorum || p.deadLetters {
 		return 0

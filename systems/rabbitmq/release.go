@@ -16,16 +16,15 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// releaseFolders hold one release each, by the name "rabbitmq_server-3.10.8".
+// releaseFolders hold one release each: "rabbitmq_server-3.10.8".
 const releaseFolders = "/usr/lib/rabbitmq/lib/rabbitmq_server-*"
 
-// oldest server that can be driven: the first whose quorum queues are asked as
-// they are asked here.
+// oldest supported server: the first whose quorum queues support these queries.
 const oldest = "3.10"
 
-// limitSince is the release from which a quorum queue drops by default what it
-// has delivered too often (RabbitMQ 4.0 Release Notes: Quorum Queues: Default
-// Delivery Limit): after the first delivery and this many more.
+// limitSince is the first release with a default delivery limit of quorum
+// queues (RabbitMQ 4.0 Release Notes: Quorum Queues: Default Delivery Limit):
+// the first delivery and this many more.
 const (
 	limitSince   = "4.0"
 	defaultLimit = 20
@@ -38,23 +37,23 @@ func drives(version string) error {
 	return nil
 }
 
-// imageWithin bounds a look into an image.
+// imageWithin bounds the inspection of an image.
 const imageWithin = 30 * time.Second
 
-// In gives the profile with its server from an image in which RabbitMQ lies
-// where Debian has it.
+// In returns the profile with its server from an image that has RabbitMQ where
+// Debian installs it.
 func (p Profile) In(image string) (systems.System, error) {
 	p.image = image
 	return p, nil
 }
 
-// Installed says what is missing to run the server.
+// Installed reports what is missing to run the server.
 func (p Profile) Installed() error {
 	version, err := p.release()
 	return errors.Join(err, drives(version))
 }
 
-// release is the version of the server.
+// release returns the server's version.
 func (p Profile) release() (string, error) {
 	if p.at.Address != "" {
 		return p.reported, nil
@@ -78,7 +77,7 @@ func (p Profile) release() (string, error) {
 	return newest(folders)
 }
 
-// newest version among the folders of releases, which are sorted.
+// newest version among the sorted release directories.
 func newest(folders []string) (string, error) {
 	if len(folders) == 0 {
 		return "", errors.New("rabbitmq: no release in " + releaseFolders)
@@ -87,10 +86,10 @@ func newest(folders []string) (string, error) {
 	return version, nil
 }
 
-// versions of server and client; what is not known is left out.
+// versions of server and client, as far as known.
 func (p Profile) versions() map[string]string {
 	found := make(map[string]string)
-	if version, err := p.release(); err == nil && version != "" { // else the instance reports what it finds
+	if version, err := p.release(); err == nil && version != "" { // otherwise reported by the server
 		found["rabbitmq-server"] = version
 	}
 	if v, ok := client.NewConnectionProperties()["version"].(string); ok {

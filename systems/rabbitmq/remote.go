@@ -12,9 +12,9 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// remote is one run's part of a server that somebody else has started: the
-// queues whose names begin with its prefix. Safe for concurrent use.
-type remote struct{ *clients } // its profile has the version that the server says
+// remote is one run's queues on an external server, which share a prefix. Safe
+// for concurrent use.
+type remote struct{ *clients } // its profile holds the server's version
 
 var (
 	_ systems.Networked     = (*remote)(nil)
@@ -23,12 +23,12 @@ var (
 	_ systems.Reporter      = (*remote)(nil)
 )
 
-// unusedFor is how long a queue may be unused, in milliseconds, before the
-// server deletes it: a run that was killed deletes nothing.
+// unusedFor is the milliseconds after which the server deletes an unused queue,
+// such as those of a run that was killed.
 const unusedFor = int32(time.Hour / time.Millisecond)
 
-// At gives the profile on a server that somebody else has started, in its
-// virtual host "/". Without a user it is RabbitMQ's own, guest.
+// At returns the profile on an external server, in the virtual host "/". The
+// default user is RabbitMQ's own, guest.
 func (p Profile) At(e systems.Endpoint) systems.System {
 	p.at = e
 	p.arguments = maps.Clone(p.arguments)
@@ -39,13 +39,13 @@ func (p Profile) At(e systems.Endpoint) systems.System {
 	return p
 }
 
-// reach looks whether the server answers, and notes what it is.
+// reach connects to the external server and records its version.
 func (p Profile) reach(ctx context.Context, env systems.Env) (systems.Instance, error) {
 	s, err := dial(ctx, p.at, "administrator", p.scaled(openTimeout), func(*client.Channel) error { return nil })
 	if err != nil {
 		return nil, fmt.Errorf("rabbitmq: the server at %s must run and take its user in the virtual host / (address, user-from, password-from, tls): %w", p.at, err)
 	}
-	env.Sink.Record(evidence.Event{Kind: evidence.Noted, Actor: serverName, Reason: fmt.Sprintf("the server says %v %v", s.conn.Properties["product"], s.conn.Properties["version"])})
+	env.Sink.Record(evidence.Event{Kind: evidence.Noted, Actor: serverName, Reason: fmt.Sprintf("the server reports %v %v", s.conn.Properties["product"], s.conn.Properties["version"])})
 	p.reported = fmt.Sprint(s.conn.Properties["version"])
 	if err := s.Close(ctx); err != nil {
 		return nil, err
@@ -53,18 +53,18 @@ func (p Profile) reach(ctx context.Context, env systems.Env) (systems.Instance, 
 	if err := drives(p.reported); err != nil {
 		return nil, err
 	}
-	r := &remote{newClients(p, p.at.Address, newPrefix())}
+	r := &remote{newClients(p, p.at.Address, systems.RunName()+"-")}
 	if p.deadLetters {
 		return &readable{r}, nil
 	}
 	return r, nil
 }
 
-// readable is one with queues of dead letters.
+// readable is a remote with dead-letter queues.
 type readable struct{ *remote }
 
-// Rows are the dead letters alone: AMQP shows nothing of what waits or is in
-// hand, so that nothing is proven absent by them.
+// Rows lists dead letters only. AMQP shows neither queued nor unacknowledged
+// messages, so that absence proves nothing.
 func (r *readable) Rows(ctx context.Context) (evidence.Snapshot, error) {
 	rows, err := r.DeadLetters(ctx)
 	if err != nil {
@@ -73,7 +73,7 @@ func (r *readable) Rows(ctx context.Context) (evidence.Snapshot, error) {
 	return evidence.Snapshot{Source: evidence.SourceBroker, Trust: evidence.Lagging, Rows: rows, Count: len(rows)}, nil
 }
 
-// Report tells of the server that was found, which the profile did not know.
+// Report adds what was learned from the running server.
 func (r *remote) Report(d *systems.Description) {
 	found := r.profile.Describe()
 	d.Versions = found.Versions
@@ -82,13 +82,12 @@ func (r *remote) Report(d *systems.Description) {
 	}
 }
 
-// writtenWithin is how long a node may keep to itself what it knows of a new
-// queue: the log of its database and the tables of its quorum queues are
-// buffered for two and three seconds. A node of the harness's own is told to write.
+// writtenWithin bounds the delay with which a node writes a new queue's
+// metadata: the logs of its database and of quorum queues are buffered for two
+// and three seconds. A node started here is told to flush.
 const writtenWithin = 4 * time.Second
 
-// BeforeStrike waits until the end of the node would leave the queues that
-// there are.
+// BeforeStrike waits until existing queues would survive the node's end.
 func (r *remote) BeforeStrike(ctx context.Context) error {
 	r.mu.Lock()
 	left := time.Until(r.lastMade.Add(writtenWithin))
@@ -103,14 +102,14 @@ func (r *remote) BeforeStrike(ctx context.Context) error {
 	}
 }
 
-// Restarted makes the queues again that are not durable: they have ended with
-// the server.
+// Restarted lets transient queues, which ended with the server, be declared
+// again.
 func (r *remote) Restarted(context.Context) error {
 	r.forgetQueues()
 	return nil
 }
 
-// Stop deletes the queues of the run.
+// Stop deletes the run's queues.
 func (r *remote) Stop(ctx context.Context) error {
 	names := r.queues(r.named)
 	for _, name := range names {

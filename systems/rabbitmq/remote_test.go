@@ -24,8 +24,8 @@ import (
 
 const serverNamed = "rabbitmq.internal" // in its certificate
 
-// somebodys server runs until the test ends, with one user, who is not guest.
-// over is how that user reaches it with TLS.
+// somebodys is an external server with a single user other than guest; over is
+// how that user connects with TLS.
 func somebodys(t *testing.T) (s *server, plain, over systems.Endpoint) {
 	t.Helper()
 	must := func(err error) {
@@ -68,7 +68,8 @@ func somebodys(t *testing.T) (s *server, plain, over systems.Endpoint) {
 	return s, plain, over
 }
 
-// certificate writes server.pem and key.pem, and gives who trusts them.
+// certificate writes server.pem and key.pem and returns a configuration that
+// trusts them.
 func certificate(t *testing.T, dir string) *tls.Config {
 	t.Helper()
 	made, authority := systemtest.Certificate(t, serverNamed)
@@ -128,7 +129,8 @@ func TestRemote(t *testing.T) {
 	})
 }
 
-// owned is the first profile, as a file of the server's owner gives it.
+// owned is the first profile, as read from the profile file of an external
+// server.
 func owned(t *testing.T, at systems.Endpoint) systems.System {
 	t.Helper()
 	t.Setenv("TEST_USER", at.User)
@@ -158,8 +160,8 @@ func begin(ctx context.Context, t *testing.T, s systems.System) (systems.Instanc
 	return in, p
 }
 
-// remoteDeadLetter: a message is given back too often, by the clients of
-// another process, and is found and discarded.
+// remoteDeadLetter rejects a message too often, through clients of another
+// process, then finds and discards it.
 func remoteDeadLetter(t *testing.T, s systems.System) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -198,8 +200,8 @@ func remoteDeadLetter(t *testing.T, s systems.System) {
 			t.Errorf("%+v", rows)
 		}
 	}
-	// A run has it among its rows, with its cause, and nothing is proven by what
-	// is not among them.
+	// The dead letter is a row with its cause; absence from the rows proves
+	// nothing.
 	snapshot, err := in.(systems.Inspector).Rows(ctx)
 	must(err)
 	if len(snapshot.Rows) != 1 || snapshot.Rows[0].Cause != evidence.CauseAttempts || snapshot.Trust != evidence.Lagging {

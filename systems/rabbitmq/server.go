@@ -17,8 +17,8 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// server is one RabbitMQ node with all that belongs to it. It may outlive the
-// run that started it: see process.Pool.
+// server is a RabbitMQ node with its helper processes. It may outlive the run
+// that started it: see process.Pool.
 type server struct {
 	*process.Server
 	address string
@@ -28,7 +28,8 @@ type server struct {
 }
 
 const (
-	// serverProgram is not the wrapper in PATH, which wants to be root or rabbitmq.
+	// serverProgram is not the wrapper in PATH, which requires the user root or
+	// rabbitmq.
 	serverProgram = "/usr/lib/rabbitmq/bin/rabbitmq-server"
 	// serverName is the actor of the server's events and the name of its log.
 	serverName = "broker"
@@ -41,8 +42,9 @@ log.file = false
 disk_free_limit.absolute = 50MB
 `
 
-// startServer runs a node on free ports of 127.0.0.1, with a name mapper of its
-// own: the one that Erlang starts by itself stays behind and is everybody's.
+// startServer runs a node on free ports of 127.0.0.1 with a port mapper (epmd)
+// of its own: the one that Erlang starts by itself outlives the node and is
+// shared.
 func startServer(ctx context.Context, image string, sink evidence.Sink, log io.WriteCloser) (*server, error) {
 	var ports [3]*process.Port
 	for i := range ports {
@@ -66,7 +68,7 @@ func startServer(ctx context.Context, image string, sink evidence.Sink, log io.W
 		Ready: func(ctx context.Context) error { return reachable(ctx, mapper.Address) },
 	})
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("rabbitmq: Erlang's name mapper: %w", err), s.discard(ctx))
+		return nil, errors.Join(fmt.Errorf("rabbitmq: start epmd: %w", err), s.discard(ctx))
 	}
 	s.console = &console{node: nodeName(s.address), image: image, dir: s.dir, env: env}
 	s.Server = process.NewServer(serverName, sink, log, func(ctx context.Context, log io.Writer, exited func(process.Exit)) (process.Process, []string, error) {
@@ -82,14 +84,14 @@ func startServer(ctx context.Context, image string, sink evidence.Sink, log io.W
 	if err := s.Restart(ctx); err != nil {
 		return nil, errors.Join(err, s.discard(ctx))
 	}
-	if err := s.console.write(ctx); err != nil { // the first question takes the longest
+	if err := s.console.write(ctx); err != nil { // the first query takes the longest
 		return nil, errors.Join(err, s.Close(ctx))
 	}
 	return s, nil
 }
 
-// Close ends the node and removes its folder. What is in it is of no use to
-// anybody, so that an orderly end would only take longer.
+// Close kills the node and removes its directory: nothing in it is needed, and
+// an orderly shutdown takes longer.
 func (s *server) Close(ctx context.Context) error {
 	var err error
 	if s.Running() {
@@ -98,7 +100,7 @@ func (s *server) Close(ctx context.Context) error {
 	return errors.Join(err, s.Server.Close(ctx), s.discard(ctx))
 }
 
-// discard what is beside the node's process.
+// discard ends the helper processes and removes the directory.
 func (s *server) discard(ctx context.Context) error {
 	var errs []error
 	if s.console != nil {
@@ -110,14 +112,14 @@ func (s *server) discard(ctx context.Context) error {
 	return errors.Join(append(errs, os.RemoveAll(s.dir))...)
 }
 
-// nodeName is that of the node which listens on an address.
+// nodeName is the name of the node that listens on an address.
 func nodeName(address string) string {
 	_, port, _ := net.SplitHostPort(address)
 	return "p" + port + "@localhost"
 }
 
-// configure writes the node's files and gives its environment. mapper and peers
-// are the numbers of ports.
+// configure writes the node's files and returns its environment. mapper and
+// peers are port numbers.
 func (s *server) configure(image, mapper, peers string) (env []string, err error) {
 	in := func(name string) string { return filepath.Join(s.dir, name) }
 	for _, dir := range []string{"home", "db", "log"} {
@@ -136,7 +138,7 @@ func (s *server) configure(image, mapper, peers string) (env []string, err error
 			return nil, fmt.Errorf("rabbitmq: configuration of the server: %w", err)
 		}
 	}
-	if image == "" { // an image has a PATH of its own
+	if image == "" { // images have their own PATH
 		env = append(env, "PATH="+os.Getenv("PATH"))
 	}
 	return append(env,
@@ -152,10 +154,10 @@ func (s *server) configure(image, mapper, peers string) (env []string, err error
 		"RABBITMQ_PID_FILE="+in("pid"),
 		"RABBITMQ_LOGS=-",
 		"RABBITMQ_DIST_PORT="+peers,
-		// Erlang's schedulers would spin while they wait, on a machine with few cores.
+		// Keeps Erlang's idle schedulers from busy-waiting on few cores.
 		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=+sbwt none +sbwtdcpu none +sbwtdio none",
-		// The script then becomes the server instead of staying as its parent,
-		// which alone would be killed.
+		// Makes the script exec the server; otherwise a kill would hit the
+		// script only.
 		"RUNNING_UNDER_SYSTEMD=true",
 		"ERL_EPMD_PORT="+mapper,
 		"ERL_EPMD_ADDRESS=127.0.0.1",
@@ -163,7 +165,8 @@ func (s *server) configure(image, mapper, peers string) (env []string, err error
 	), nil
 }
 
-// ready: the node takes connections, which it does when its queues are recovered.
+// ready succeeds once the node accepts connections, which it does after
+// recovering its queues.
 func ready(ctx context.Context, address string) error {
 	s, err := dial(ctx, systems.Endpoint{Address: address}, "ready", readyTimeout, func(*client.Channel) error { return nil })
 	if err != nil {

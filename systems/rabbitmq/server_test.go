@@ -12,9 +12,9 @@ import (
 	"github.com/custodymq/custody/systems/systemtest"
 )
 
-// What RabbitMQ does with the profiles' settings, beyond what every system must do.
+// Effects of the profiles' settings, beyond conformance.
 
-// rig is one run on a server that the tests hand on to each other.
+// rig is one run on a server shared by the tests.
 type rig struct {
 	t    *testing.T
 	ctx  context.Context
@@ -163,8 +163,8 @@ func unroutableIsConfirmed(r *rig) {
 	}
 }
 
-// reject-publish of a quorum queue is told to publishers with a delay, so that
-// a few more may pass.
+// A quorum queue applies reject-publish with a delay, so that a few more may
+// pass.
 func fullQueueDeclines(r *rig) {
 	p := r.producer()
 	r.eventually("a publish is declined", func() bool {
@@ -198,7 +198,7 @@ func oneSubscriber(r *rig) {
 	}
 }
 
-// exhaust gives a message back until it comes no more.
+// exhaust rejects a message until it is no longer delivered.
 func (r *rig) exhaust(c systems.Consumer, id string, attempts int) {
 	r.t.Helper()
 	for n := 1; n <= attempts; n++ {
@@ -250,7 +250,7 @@ func leavesNothing(r *rig) {
 	if other.server == r.in.server {
 		r.t.Fatal("two runs share a server at the same time")
 	}
-	third := r.start("classic") // on the server of the second
+	third := r.start("classic") // on the second's server
 	if third.server != other.server {
 		r.t.Error("an untouched server was not used again")
 	}

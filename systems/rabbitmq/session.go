@@ -14,17 +14,17 @@ import (
 	"github.com/custodymq/custody/tasks"
 )
 
-// session is one connection with one channel that is never made again. It ends
-// as a whole: where the server closes the channel, the connection follows.
+// session is one connection with one channel that is never re-established. It
+// ends as a whole: when the server closes the channel, the connection follows.
 type session struct {
 	conn    *client.Connection
 	channel *client.Channel
-	gone    chan struct{} // closed when it has ended
+	gone    chan struct{} // closed at the end of the session
 }
 
-// dial opens a session, with setup done on its channel, within a time of its
-// own and the caller's: the client's calls take no context, so the connection
-// is closed under them.
+// dial opens a session and runs setup on its channel, within a bound of its own
+// and the caller's context. The client's calls take no context, so the
+// connection is closed under them.
 func dial(ctx context.Context, at systems.Endpoint, name string, within time.Duration, setup func(*client.Channel) error) (*session, error) {
 	bounded, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -51,7 +51,7 @@ func open(ctx context.Context, at systems.Endpoint, name string, setup func(*cli
 			err = context.Cause(ctx)
 		}
 		if err != nil {
-			raw.Close() // the client's goroutines end with it
+			raw.Close() // also ends the client's goroutines
 		}
 	}()
 	var stream net.Conn = boundedConn{raw}
@@ -64,7 +64,7 @@ func open(ctx context.Context, at systems.Endpoint, name string, setup func(*cli
 	}
 	user := &client.PlainAuth{Username: at.User, Password: at.Password}
 	if at.User == "" && at.Password == "" {
-		user.Username, user.Password = "guest", "guest" // RabbitMQ's own, for clients on its machine
+		user.Username, user.Password = "guest", "guest" // RabbitMQ's default
 	}
 	properties := client.NewConnectionProperties()
 	properties.SetClientConnectionName(name)
@@ -89,17 +89,16 @@ func open(ctx context.Context, at systems.Endpoint, name string, setup func(*cli
 	closed := channel.NotifyClose(make(chan *client.Error, 1))
 	tasks.Go(func() {
 		for range closed {
-			continue // until it is closed, which it is whatever ends the channel
+			continue // closed at the channel's end, whatever ends it
 		}
-		_ = conn.CloseDeadline(time.Now().Add(closeTimeout)) // ended already, or soon
+		_ = conn.CloseDeadline(time.Now().Add(closeTimeout)) // already closed or closing
 		close(s.gone)
 	})
 	return s, nil
 }
 
-// boundedConn is a connection on which no write waits longer than writeTimeout for
-// a server that does not read: the client would wait for ever, and hold locks
-// that its end needs.
+// boundedConn bounds every write by writeTimeout: on a server that does not
+// read, the client would block forever, holding locks that closing needs.
 type boundedConn struct{ net.Conn }
 
 func (c boundedConn) Write(b []byte) (int, error) {
@@ -109,15 +108,15 @@ func (c boundedConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// Close ends the session in order, so that the server has handled what was
-// sent before, and returns when the connection is closed. Answers still on
-// their way are Unknown from then on.
+// Close ends the session in an orderly way, so that the server has processed
+// everything sent, and returns once the connection is closed. Outstanding
+// publishes become Unknown.
 func (s *session) Close(ctx context.Context) error {
 	deadline := time.Now().Add(closeTimeout)
 	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
 		deadline = d
 	}
-	// A server that cannot answer has not to: the connection is closed all the same.
+	// Without an answer the connection is closed all the same.
 	_ = s.conn.CloseDeadline(deadline)
 	select {
 	case <-s.gone:
@@ -127,7 +126,7 @@ func (s *session) Close(ctx context.Context) error {
 	}
 }
 
-// ended reports whether the session is over.
+// ended reports whether the session has ended.
 func (s *session) ended() bool {
 	select {
 	case <-s.gone:
@@ -137,7 +136,7 @@ func (s *session) ended() bool {
 	}
 }
 
-// refused says whether the server said no, so that trying again is of no use.
+// refused reports a permanent refusal by the server.
 func refused(err error) bool {
 	var said *client.Error
 	if !errors.As(err, &said) || !said.Server {

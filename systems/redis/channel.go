@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -12,7 +13,7 @@ import (
 )
 
 // listener receives the messages of one channel. Every listener gets every
-// message: pub/sub knows no competing consumers. Safe for concurrent use.
+// message: pub/sub has no competing consumers. Safe for concurrent use.
 type listener struct {
 	*session
 	destination string
@@ -20,13 +21,13 @@ type listener struct {
 	done        chan struct{} // closed when its goroutine has ended
 }
 
-// listenerBuffer is how many messages wait for Receive; behind them the server
-// waits, as long as its output buffer lets it.
+// listenerBuffer is how many messages wait for Receive; beyond it the server's
+// output buffer fills.
 const listenerBuffer = 128
 
 func (c clients) listen(ctx context.Context, o systems.ConsumerOptions) (systems.Consumer, error) {
 	var sub *client.PubSub
-	s, err := c.profile.open(ctx, c.reached(o.Address), func(ctx context.Context, s *session) error {
+	s, err := c.profile.open(ctx, cmp.Or(o.Address, c.address), func(ctx context.Context, s *session) error {
 		sub = s.client.Subscribe(ctx, c.name(o.Destination))
 		_, err := sub.Receive(ctx)
 		return err
@@ -39,12 +40,12 @@ func (c clients) listen(ctx context.Context, o systems.ConsumerOptions) (systems
 	return l, nil
 }
 
-// run hands on what comes, until the session is over.
+// run passes messages on until the session ends.
 func (l *listener) run(sub *client.PubSub) {
 	defer close(l.done)
 	defer l.end()
 	for {
-		m, err := sub.ReceiveMessage(context.Background()) // the connection's end ends it
+		m, err := sub.ReceiveMessage(context.Background()) // ends with the connection
 		if err != nil {
 			return
 		}
@@ -57,7 +58,7 @@ func (l *listener) run(sub *client.PubSub) {
 }
 
 func (l *listener) Receive(ctx context.Context) (systems.Delivery, error) {
-	select { // what has arrived is the application's, even if the session is over
+	select { // arrived messages are delivered even after the session's end
 	case m := <-l.messages:
 		return l.delivery(m)
 	default:
@@ -77,21 +78,23 @@ func (l *listener) delivery(m *client.Message) (systems.Delivery, error) {
 	if err != nil {
 		return nil, fmt.Errorf("redis: channel %s: %w", m.Channel, err)
 	}
-	return heard{message}, nil
+	return channelDelivery{message}, nil
 }
 
-// Close ends the session. What has arrived and was not received is lost.
+// Close ends the session. Messages not yet received are lost.
 func (l *listener) Close(ctx context.Context) error {
 	l.end()
 	return ended(ctx, l.done)
 }
 
-// heard is a message of a channel: the server has forgotten it already.
-type heard struct{ message systems.Message }
+// channelDelivery is a message of a channel, which the server does not keep.
+type channelDelivery struct{ message systems.Message }
 
-func (h heard) Message() systems.Message { return h.message }
-func (h heard) Attempt() (int, bool)     { return 0, false }
-func (h heard) Mark() evidence.Mark      { return evidence.MarkNone }
+func (h channelDelivery) Message() systems.Message { return h.message }
+func (h channelDelivery) Attempt() (int, bool)     { return 0, false }
+func (h channelDelivery) Mark() evidence.Mark      { return evidence.MarkNone }
 
 // Ack does nothing: there is nothing to settle.
-func (h heard) Ack(context.Context) (evidence.AckOutcome, error) { return evidence.AckSent, nil }
+func (h channelDelivery) Ack(context.Context) (evidence.AckOutcome, error) {
+	return evidence.AckSent, nil
+}

@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -9,16 +10,15 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// clients opens sessions with a server that may run anywhere: in a child of
-// this process, or in a child of its parent.
+// clients opens sessions with a server, whichever process runs it.
 type clients struct {
 	profile Profile
 	address string
-	prefix  string // of every name of this run: its server serves others too
+	prefix  string // of all names of this run, on a server that may be shared
 }
 
 // Credentials are the address of the server and the prefix of the run's names.
-// Who is to be somebody there has that from where p has it.
+// User and password are not among them: the profile holds those.
 func (p Profile) Credentials(in systems.Instance) string {
 	switch in := in.(type) {
 	case *instance:
@@ -29,20 +29,20 @@ func (p Profile) Credentials(in systems.Instance) string {
 	return ""
 }
 
-// Connect gives clients of a server that another process has started.
+// Connect returns clients of a server that another process started.
 func (p Profile) Connect(credentials string) (systems.Clients, error) {
 	address, prefix, ok := strings.Cut(credentials, " ")
 	if _, _, err := net.SplitHostPort(address); err != nil || !ok {
-		return nil, fmt.Errorf("redis: credentials %q are no address and prefix; they come from Credentials of the running instance", credentials)
+		return nil, fmt.Errorf("redis: malformed credentials %q: want address and prefix, as returned by Credentials", credentials)
 	}
 	return clients{profile: p, address: address, prefix: prefix}, nil
 }
 
 func (c clients) Producer(ctx context.Context, o systems.ProducerOptions) (systems.Producer, error) {
-	if err := c.accepts(o.Mode); err != nil {
+	if err := systems.OnlyDefaultMode("redis", o.Mode); err != nil {
 		return nil, err
 	}
-	s, err := c.profile.open(ctx, c.reached(o.Address), func(ctx context.Context, s *session) error { return s.client.Ping(ctx).Err() })
+	s, err := c.profile.open(ctx, cmp.Or(o.Address, c.address), func(ctx context.Context, s *session) error { return s.client.Ping(ctx).Err() })
 	if err != nil {
 		return nil, err
 	}
@@ -50,27 +50,11 @@ func (c clients) Producer(ctx context.Context, o systems.ProducerOptions) (syste
 }
 
 func (c clients) Consumer(ctx context.Context, o systems.ConsumerOptions) (systems.Consumer, error) {
-	if err := c.accepts(o.Mode); err != nil {
+	if err := systems.OnlyDefaultMode("redis", o.Mode); err != nil {
 		return nil, err
 	}
 	if c.profile.reads == channel {
 		return c.listen(ctx, o)
 	}
 	return c.join(ctx, o)
-}
-
-// accepts refuses what Redis has no counterpart for, rather than ignore it.
-func (c clients) accepts(mode systems.Mode) error {
-	if mode != systems.DefaultMode {
-		return fmt.Errorf("redis: no mode %q: streams and channels are profiles of their own", mode)
-	}
-	return nil
-}
-
-// reached is the address of an actor's link, or the server's own without one.
-func (c clients) reached(address string) string {
-	if address == "" {
-		return c.address
-	}
-	return address
 }

@@ -11,7 +11,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// profile gives one by its name.
+// profile finds a profile by name.
 func profile(t *testing.T, name string) systems.System {
 	t.Helper()
 	for _, s := range Profiles(1) {
@@ -23,14 +23,14 @@ func profile(t *testing.T, name string) systems.System {
 	return nil
 }
 
-// TestConformance exercises the safest profile and the one that differs most.
+// TestConformance exercises the safest profile and the most different one.
 func TestConformance(t *testing.T) {
 	for _, name := range []string{"aof-always-claim", "pubsub"} {
 		t.Run(name, func(t *testing.T) { systemtest.Exercise(t, profile(t, name)) })
 	}
 }
 
-// TestConformanceFromAnImage: another release, from a container image.
+// TestConformanceFromAnImage tests another release, from a container image.
 func TestConformanceFromAnImage(t *testing.T) {
 	s, err := profile(t, "aof-always-claim").(systems.Contained).In("custody/redis:trixie")
 	if err != nil {

@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,32 +16,32 @@ import (
 	"github.com/custodymq/custody/tasks"
 )
 
-// consumer reads the stream for its group, one entry at a time and only while
-// Receive is waiting: an entry that a cancelled Receive had asked for is kept
-// for the next one. Safe for concurrent use; one Receive at a time waits for
-// the server.
+// consumer reads the stream for its group, one entry at a time and only during
+// Receive: an entry requested by a Receive that was cancelled is kept for the
+// next call. Safe for concurrent use; one Receive at a time waits for the
+// server.
 //
-// Its connection does one thing at a time, as Redis does: an acknowledgement
-// waits until a blocking read has ended, which is soon.
+// Like Redis, its connection does one thing at a time: an acknowledgement waits
+// for the end of a blocking read, which is short.
 type consumer struct {
 	clients
 	*session
 	destination, key string
 	group, name      string
-	// An entry that has been idle for long enough leaves it, whether or not this
-	// profile's consumers claim it then.
+	// Entries leave it after claimIdle, whether or not this profile's consumers
+	// claim them.
 	window *systems.Window
 
-	calls     chan *call    // to the connection's goroutine
-	done      chan struct{} // closed when that has ended
-	receiving chan struct{} // held by the one Receive that waits
+	calls     chan *call    // to the goroutine that owns the connection
+	done      chan struct{} // closed when that goroutine has ended
+	receiving chan struct{} // semaphore: one Receive at a time
 
 	// Guarded by receiving.
-	reading   *call     // under way
-	read      reading   // what it found; valid once it is done
-	own       string    // the last of its own pending entries that was read; empty when there are no more
-	claimFrom string    // where the next claim begins to look
-	claimNext time.Time // when it is due
+	reading   *call     // in progress
+	read      reading   // its result; valid once it is done
+	own       string    // last of its own pending entries that was read; empty: no more
+	claimFrom string    // where the next claim starts
+	claimNext time.Time // when the next claim is due
 }
 
 // call is one use of the connection.
@@ -49,11 +50,11 @@ type call struct {
 	done chan struct{}
 }
 
-// join makes the group of a logical subscriber, from the beginning of the
-// stream, if it is not there yet, and opens a consumer in it.
+// join creates the group of a logical subscriber, at the beginning of the
+// stream, unless it exists, and opens a consumer in it.
 func (c clients) join(ctx context.Context, o systems.ConsumerOptions) (systems.Consumer, error) {
 	key := c.name(o.Destination)
-	s, err := c.profile.open(ctx, c.reached(o.Address), func(ctx context.Context, s *session) error {
+	s, err := c.profile.open(ctx, cmp.Or(o.Address, c.address), func(ctx context.Context, s *session) error {
 		err := s.client.XGroupCreateMkStream(ctx, key, o.Subscription, "0").Err()
 		if err != nil && strings.HasPrefix(err.Error(), "BUSYGROUP ") {
 			return nil
@@ -75,7 +76,7 @@ func (c clients) join(ctx context.Context, o systems.ConsumerOptions) (systems.C
 	return k, nil
 }
 
-// run makes the calls in order, until the session is over.
+// run makes the calls in order until the session ends.
 func (c *consumer) run() {
 	defer close(c.done)
 	for {
@@ -91,7 +92,7 @@ func (c *consumer) run() {
 	}
 }
 
-// Close ends the session. What it holds stays pending in the group.
+// Close ends the session. Entries that it holds stay pending in the group.
 func (c *consumer) Close(ctx context.Context) error {
 	c.end()
 	return ended(ctx, c.done)
@@ -127,20 +128,10 @@ func (c *consumer) Receive(ctx context.Context) (systems.Delivery, error) {
 	}
 }
 
-// ask waits for room in the window and begins a read.
+// ask waits for room in the window and starts a read.
 func (c *consumer) ask(ctx context.Context) error {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for full, until := c.window.Full(time.Now()); full; full, until = c.window.Full(time.Now()) {
-		timer.Reset(time.Until(until))
-		select {
-		case <-timer.C:
-		case <-c.window.Left():
-		case <-c.gone:
-			return systems.ErrDisconnected
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+	if err := c.window.Wait(ctx, c.gone); err != nil {
+		return err
 	}
 	read := &call{run: c.next(time.Now()), done: make(chan struct{})}
 	select {
@@ -154,26 +145,26 @@ func (c *consumer) ask(ctx context.Context) error {
 	}
 }
 
-// reading is what a read found.
+// reading is the result of a read.
 type reading struct {
 	from    source
-	entry   *client.XMessage // nil: nothing
-	attempt int              // 0 where it is not known
-	cursor  string           // of a claim: where the next begins
+	entry   *client.XMessage // nil: none
+	attempt int              // 0: unknown
+	cursor  string           // of a claim: where the next one starts
 	err     error
 }
 
-// source is where an entry was found.
+// source says where an entry came from.
 type source uint8
 
 const (
-	fromNew   source = iota // never delivered to anybody
+	fromNew   source = iota // never delivered
 	fromOwn                 // pending for this consumer
-	fromClaim               // left pending by somebody
+	fromClaim               // claimed after idling
 )
 
-// next chooses what to read: first what is pending for this consumer, then what
-// was left, then what is new.
+// next reads first what is pending for this consumer, then what was left idle,
+// then what is new.
 func (c *consumer) next(now time.Time) func(context.Context) {
 	switch {
 	case c.own != "":
@@ -183,7 +174,7 @@ func (c *consumer) next(now time.Time) func(context.Context) {
 		from := c.claimFrom
 		return func(ctx context.Context) { c.read = c.claim(ctx, from) }
 	}
-	block := max(c.profile.scaled(blockFor), time.Millisecond) // none at all would be for ever
+	block := max(c.profile.scaled(blockFor), time.Millisecond) // 0 would block forever
 	return func(ctx context.Context) { c.read = c.readGroup(ctx, fromNew, ">", block) }
 }
 
@@ -205,7 +196,7 @@ func (c *consumer) readGroup(ctx context.Context, from source, after string, blo
 	return r
 }
 
-// claim takes over one entry that nobody has settled in time, this consumer included.
+// claim takes over one entry that has been idle for claimIdle, of any consumer.
 func (c *consumer) claim(ctx context.Context, from string) reading {
 	entries, cursor, err := c.client.XAutoClaim(ctx, &client.XAutoClaimArgs{
 		Stream: c.key, Group: c.group, Consumer: c.name, MinIdle: c.profile.scaled(claimIdle), Start: from, Count: 1,
@@ -218,7 +209,7 @@ func (c *consumer) claim(ctx context.Context, from string) reading {
 	return r
 }
 
-// attempt asks for the server's count of an entry's deliveries; 0 if it has none.
+// attempt reads the server's delivery count of an entry; 0 if it has none.
 func (c *consumer) attempt(ctx context.Context, id string) int {
 	pending, err := c.client.XPendingExt(ctx, &client.XPendingExtArgs{Stream: c.key, Group: c.group, Start: id, End: id, Count: 1}).Result()
 	if err != nil || len(pending) != 1 {
@@ -227,12 +218,12 @@ func (c *consumer) attempt(ctx context.Context, id string) int {
 	return int(pending[0].RetryCount)
 }
 
-// take makes a delivery of what was read; neither delivery nor error when there
-// was nothing.
+// take turns the result of a read into a delivery; it returns neither delivery
+// nor error if there was none.
 func (c *consumer) take(now time.Time) (systems.Delivery, error) {
 	r := c.read
 	if r.err != nil {
-		c.end() // the connection is gone, or so is the group: a new session makes it again
+		c.end() // the connection or the group is gone: a new session recreates it
 		return nil, fmt.Errorf("%w: read %s: %w", systems.ErrDisconnected, c.key, r.err)
 	}
 	switch {
@@ -242,11 +233,11 @@ func (c *consumer) take(now time.Time) (systems.Delivery, error) {
 		c.own = r.entry.ID
 	case r.from == fromClaim:
 		c.claimFrom = r.cursor
-		if r.entry == nil && r.cursor == "0-0" { // all was looked at
+		if r.entry == nil && r.cursor == "0-0" { // the scan is complete
 			c.claimNext = now.Add(c.profile.scaled(claimEvery))
 		}
 	}
-	if r.entry == nil || r.entry.Values == nil { // deleted while it was pending
+	if r.entry == nil || r.entry.Values == nil { // deleted while pending
 		return nil, nil
 	}
 	d := &delivery{consumer: c, id: r.entry.ID, message: decode(c.destination, c.key, *r.entry), attempt: r.attempt, again: r.from != fromNew}
@@ -254,7 +245,7 @@ func (c *consumer) take(now time.Time) (systems.Delivery, error) {
 	return d, nil
 }
 
-// delivery is one entry in the hands of the application.
+// delivery is one entry held by the application.
 type delivery struct {
 	consumer *consumer
 	id       string
@@ -274,15 +265,15 @@ func (d *delivery) Mark() evidence.Mark {
 	return evidence.MarkFirst
 }
 
-// Ack is confirmed by the number of entries that XACK took from the group's
-// pending ones: this one, or none.
+// Ack is confirmed by XACK's count of entries removed from the group's pending
+// list: this one, or none.
 func (d *delivery) Ack(ctx context.Context) (evidence.AckOutcome, error) {
 	c := d.consumer
 	var n int64
 	var err error
 	ack := &call{done: make(chan struct{}), run: func(ctx context.Context) {
 		if n, err = c.client.XAck(ctx, c.key, c.group, d.id).Result(); err == nil {
-			c.window.Leave(d) // also when the caller has stopped waiting
+			c.window.Leave(d) // even if the caller no longer waits
 		}
 	}}
 	what := "ack of " + resp.MessageID(c.key, d.id)
@@ -306,7 +297,7 @@ func (d *delivery) Ack(ctx context.Context) (evidence.AckOutcome, error) {
 		return evidence.AckUnknown, fmt.Errorf("redis: %s: %w: %w", what, systems.ErrDisconnected, err)
 	}
 	if n == 0 {
-		return evidence.AckRefused, fmt.Errorf("redis: %s: it is not pending any more", what)
+		return evidence.AckRefused, fmt.Errorf("redis: %s: no longer pending", what)
 	}
 	return evidence.AckConfirmed, nil
 }

@@ -2,16 +2,15 @@ package redis
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 
 	client "github.com/redis/go-redis/v9"
 
+	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/links"
 	"github.com/custodymq/custody/links/resp"
 	"github.com/custodymq/custody/process"
@@ -19,15 +18,15 @@ import (
 	"github.com/custodymq/custody/tasks"
 )
 
-// instance is one run's part of a redis-server. Safe for concurrent use.
+// instance is one run's share of a redis-server. Safe for concurrent use.
 type instance struct {
 	clients
 	*server
 	pool *process.Pool
 }
 
-// server is one redis-server in a process of its own, which may serve one run
-// after another.
+// server is a redis-server in a process of its own, which may serve several
+// runs in turn.
 type server struct {
 	*process.Server
 	endpoint string // address and port
@@ -48,8 +47,7 @@ var (
 // serverName is the actor of the server's events and the name of its log.
 const serverName = "broker"
 
-// configText is the whole configuration of the server: address, folder, and
-// what is stored when.
+// configText is the server's whole configuration.
 const configText = `bind 127.0.0.1
 port %s
 dir %q
@@ -60,8 +58,8 @@ save ""
 %s
 `
 
-// Start takes a server that an earlier run has left as it was, or runs one on a
-// free port of 127.0.0.1.
+// Start takes an untouched server of an earlier run, or starts one on a free
+// port of 127.0.0.1.
 func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, error) {
 	if err := env.NoDefects("redis"); err != nil {
 		return nil, err
@@ -69,25 +67,19 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	if p.at.Address != "" {
 		return p.reach(ctx, env)
 	}
-	log, err := env.ServerLog("redis", serverName)
+	s, err := systems.TakeServer(ctx, env, "redis", p.kind(), func(log io.WriteCloser) (*server, error) {
+		return p.startServer(ctx, env.Sink, log)
+	})
 	if err != nil {
 		return nil, err
 	}
-	s, kept := process.Take[*server](ctx, env.Servers, p.kind())
-	if kept {
-		s.Attach(env.Sink, log)
-	} else if s, err = p.startServer(ctx, env, log); err != nil {
-		return nil, errors.Join(err, log.Close())
-	}
-	return &instance{clients: clients{profile: p, address: s.endpoint, prefix: newPrefix()}, server: s, pool: env.Servers}, nil
+	return &instance{clients: clients{profile: p, address: s.endpoint, prefix: systems.RunName() + ":"}, server: s, pool: env.Servers}, nil
 }
 
-func newPrefix() string { return "custody-" + strings.ToLower(rand.Text()[:8]) + ":" }
-
-// kind names what makes two servers alike.
+// kind is the pool key: servers of one kind are interchangeable.
 func (p Profile) kind() string { return "redis-server " + p.image + " " + p.persistence }
 
-func (p Profile) startServer(ctx context.Context, env systems.Env, log io.WriteCloser) (*server, error) {
+func (p Profile) startServer(ctx context.Context, sink evidence.Sink, log io.WriteCloser) (*server, error) {
 	port, err := process.FreePort()
 	if err != nil {
 		return nil, err
@@ -101,7 +93,7 @@ func (p Profile) startServer(ctx context.Context, env systems.Env, log io.WriteC
 		return nil, errors.Join(fmt.Errorf("redis: configuration of the server: %w", err), os.RemoveAll(dir))
 	}
 	s := &server{endpoint: port.Address, dir: dir}
-	s.Server = process.NewServer(serverName, env.Sink, log, func(ctx context.Context, log io.Writer, exited func(process.Exit)) (process.Process, []string, error) {
+	s.Server = process.NewServer(serverName, sink, log, func(ctx context.Context, log io.Writer, exited func(process.Exit)) (process.Process, []string, error) {
 		process, err := process.StartProgram(ctx, process.ProgramOptions{
 			Image: p.image, Path: p.release().program, Args: []string{file}, Dir: dir, Log: log, Exited: exited,
 			Ready: func(ctx context.Context) error { return p.administer(ctx, port.Address, ping) },
@@ -114,13 +106,12 @@ func (p Profile) startServer(ctx context.Context, env systems.Env, log io.WriteC
 	return s, nil
 }
 
-// Close ends the server and removes its folder.
+// Close stops the server and removes its folder.
 func (s *server) Close(ctx context.Context) error {
 	return errors.Join(s.Server.Close(ctx), os.RemoveAll(s.dir))
 }
 
-// administer does something on a connection of its own, straight to the server
-// and never through a link.
+// administer runs do on a connection of its own, bypassing all links.
 func (p Profile) administer(ctx context.Context, address string, do func(context.Context, *client.Client) error) error {
 	s, err := p.open(ctx, address, func(ctx context.Context, s *session) error { return ping(ctx, s.client) })
 	if err != nil {
@@ -135,7 +126,7 @@ func ping(ctx context.Context, c *client.Client) error { return c.Ping(ctx).Err(
 
 func (c clients) Address() string { return c.address }
 
-// Protocol is nil where the frames are encrypted.
+// Protocol is nil with TLS: a link cannot read encrypted frames.
 func (c clients) Protocol() links.Protocol {
 	if c.profile.at.TLS != nil {
 		return nil
@@ -143,7 +134,8 @@ func (c clients) Protocol() links.Protocol {
 	return resp.Protocol{PubSub: c.profile.reads == channel}
 }
 
-// Stop deletes the run's names from a server that goes on, and gives it back.
+// Stop deletes the run's keys and returns the server to the pool; a server that
+// was struck is closed.
 func (in *instance) Stop(ctx context.Context) error {
 	if !in.Untouched() {
 		return in.Close(ctx)
@@ -151,7 +143,7 @@ func (in *instance) Stop(ctx context.Context) error {
 	return errors.Join(in.forget(ctx), in.Detach(), in.pool.Put(ctx, in.profile.kind(), in.server))
 }
 
-// forget deletes all that has the run's name.
+// forget deletes the run's keys.
 func (c clients) forget(ctx context.Context) error {
 	return c.profile.administer(ctx, c.address, func(ctx context.Context, admin *client.Client) error {
 		names, err := c.names(ctx, admin)
@@ -165,7 +157,7 @@ func (c clients) forget(ctx context.Context) error {
 	})
 }
 
-// names lists the streams of this run; a name may stand there twice.
+// names lists the run's streams, possibly with duplicates.
 func (c clients) names(ctx context.Context, admin *client.Client) ([]string, error) {
 	var names []string
 	for cursor := uint64(0); ; {

@@ -13,7 +13,7 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// The fields of an entry. A header has a field of its own name behind a prefix.
+// Fields of an entry. Headers are fields with a prefix.
 const (
 	payloadField = "payload"
 	keyField     = "key"
@@ -23,7 +23,7 @@ const (
 // name is the key of a destination's stream, or its channel.
 func (c clients) name(destination string) string { return c.prefix + destination }
 
-// encode gives the fields of an entry, in the order in which they are stored.
+// encode returns the fields of an entry in storage order.
 func encode(m systems.Message) []any {
 	fields := make([]any, 0, 2*(2+len(m.Headers)))
 	if m.Key != "" {
@@ -35,7 +35,7 @@ func encode(m systems.Message) []any {
 	return append(fields, payloadField, m.Payload)
 }
 
-// decode is the inverse of encode, for what the server hands out or shows.
+// decode is the inverse of encode.
 func decode(destination, key string, entry client.XMessage) systems.Message {
 	m := systems.Message{Destination: destination, MessageID: resp.MessageID(key, entry.ID)}
 	for field, value := range entry.Values {
@@ -56,13 +56,13 @@ func decode(destination, key string, entry client.XMessage) systems.Message {
 	return m
 }
 
-// head stands in the first line of a channel's message, which is bytes alone.
+// head is the first line of a channel's message, which has no fields.
 type head struct {
 	Key     string            `json:"key,omitempty"`
 	Headers map[string]string `json:"headers,omitempty"`
 }
 
-// wrap gives the bytes that are published to a channel.
+// wrap encodes a message for a channel.
 func wrap(m systems.Message) ([]byte, error) {
 	line, err := json.Marshal(head{Key: m.Key, Headers: m.Headers})
 	if err != nil {

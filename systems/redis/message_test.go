@@ -12,7 +12,7 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// entry is what the server would hand out of these fields.
+// entry is a stored entry with these fields.
 func entry(id string, fields []any) client.XMessage {
 	m := client.XMessage{ID: id, Values: map[string]any{}}
 	for i := 0; i+1 < len(fields); i += 2 {
@@ -54,7 +54,7 @@ func TestAMessageIsStoredAsItWasSent(t *testing.T) {
 	}
 }
 
-// replied is an error that the server answered.
+// replied is an error reply.
 type replied string
 
 func (r replied) Error() string { return string(r) }
@@ -92,7 +92,7 @@ func TestReceipts(t *testing.T) {
 		"published without an answer":            {published(0, broken), false, evidence.Unknown, "EOF"},
 		"heard by one before the pipeline broke": {published(1, broken), false, evidence.Accepted, "EOF"},
 	} {
-		got := (&pending{name: "orders", command: c.command}).outcome(!c.unsent)
+		got := (&outgoing{name: "orders", command: c.command}).outcome(!c.unsent)
 		if got.Acceptance != c.want || got.ClientResult != c.told {
 			t.Errorf("%s: %+v, want %v, told %q", name, got, c.want, c.told)
 		}

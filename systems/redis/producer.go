@@ -16,7 +16,7 @@ import (
 	"github.com/custodymq/custody/tasks"
 )
 
-// producer publishes in pipelines: what was sent while one was under way goes
+// producer publishes in pipelines: messages sent while one is in progress go
 // into the next, in call order. Safe for concurrent use.
 type producer struct {
 	clients
@@ -24,13 +24,13 @@ type producer struct {
 	done chan struct{} // closed when its goroutine has ended
 
 	mu     sync.Mutex
-	queue  []*pending // in call order
+	queue  []*outgoing // in call order
 	queued chan struct{}
 }
 
 const (
-	maxWaiting  = 1 << 16 // publishes of one session that no pipeline has taken
-	maxPipeline = 256     // publishes of one pipeline
+	maxWaiting  = 1 << 16 // publishes of a session not yet in a pipeline
+	maxPipeline = 256     // publishes in one pipeline
 )
 
 func newProducer(c clients, s *session) *producer {
@@ -39,16 +39,15 @@ func newProducer(c clients, s *session) *producer {
 	return p
 }
 
-// pending is a publish on its way; receipt is valid once answered is closed.
-type pending struct {
-	name     string // of the stream or channel
-	command  client.Cmder
-	answered chan struct{}
-	receipt  systems.Receipt
+// outgoing is a publish that waits for its reply.
+type outgoing struct {
+	*systems.Reply
+	name    string // of the stream or channel
+	command client.Cmder
 }
 
 func (p *producer) Send(ctx context.Context, m systems.Message) (systems.Pending, error) {
-	pend := &pending{name: p.name(m.Destination), answered: make(chan struct{})}
+	pend := &outgoing{Reply: systems.NewReply(nil, nil), name: p.name(m.Destination)}
 	var err error
 	if pend.command, err = p.command(pend.name, m); err != nil {
 		return nil, err
@@ -57,11 +56,11 @@ func (p *producer) Send(ctx context.Context, m systems.Message) (systems.Pending
 	defer p.mu.Unlock()
 	switch {
 	case ctx.Err() != nil:
-		return pend.resolve(refusal(evidence.Rejected, context.Cause(ctx), "cancelled before anything was written")), nil
+		return pend.Resolve(systems.Rejected.Receipt(context.Cause(ctx), "cancelled before anything was written")), nil
 	case p.ended():
-		return pend.resolve(neverSent()), nil
+		return pend.Resolve(neverSent()), nil
 	case len(p.queue) >= maxWaiting:
-		return nil, fmt.Errorf("redis: %d publishes of one session wait to be sent: wait for their receipts first", maxWaiting)
+		return nil, fmt.Errorf("redis: %d unsent publishes in one session: wait for their receipts first", maxWaiting)
 	}
 	p.queue = append(p.queue, pend)
 	select {
@@ -78,7 +77,7 @@ func (p *producer) command(name string, m systems.Message) (client.Cmder, error)
 	case m.TTL > 0:
 		return nil, fmt.Errorf("redis: a time to live of %v: %s", m.TTL, noTTL)
 	}
-	ctx := context.Background() // of a pipeline only the pipeline's own counts
+	ctx := context.Background() // ignored: only the pipeline's context counts
 	if p.profile.reads == channel {
 		raw, err := wrap(m)
 		return client.NewIntCmd(ctx, "publish", name, raw), err
@@ -86,7 +85,7 @@ func (p *producer) command(name string, m systems.Message) (client.Cmder, error)
 	return client.NewStringCmd(ctx, append([]any{"xadd", name, "*"}, encode(m)...)...), nil
 }
 
-// run sends what is queued, until the session is over.
+// run sends what is queued until the session ends.
 func (p *producer) run() {
 	defer close(p.done)
 	for {
@@ -94,7 +93,7 @@ func (p *producer) run() {
 		case <-p.queued:
 		case <-p.gone:
 			for _, pend := range p.take(maxWaiting) {
-				pend.resolve(neverSent())
+				pend.Resolve(neverSent())
 			}
 			return
 		}
@@ -108,8 +107,8 @@ func (p *producer) run() {
 	}
 }
 
-// take the oldest that wait.
-func (p *producer) take(most int) []*pending {
+// take removes the oldest publishes from the queue.
+func (p *producer) take(most int) []*outgoing {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n := min(most, len(p.queue))
@@ -118,28 +117,29 @@ func (p *producer) take(most int) []*pending {
 	return batch
 }
 
-// exchange writes a pipeline and reads its replies. Every error but a reply
-// leaves the connection closed: see conn.
-func (p *producer) exchange(batch []*pending) {
-	ctx := context.Background() // the session's time-outs bound it
+// exchange writes a pipeline and reads its replies. Every error other than a
+// reply closes the connection: see conn.
+func (p *producer) exchange(batch []*outgoing) {
+	ctx := context.Background() // bounded by the session's timeouts
 	before := p.conn.written.Load()
 	pipe := p.client.Pipeline()
 	for _, pend := range batch {
 		_ = pipe.Process(ctx, pend.command)
 	}
-	_, _ = pipe.Exec(ctx) // each command has its own
+	_, _ = pipe.Exec(ctx) // each command holds its own error
 	written := p.conn.written.Load() > before
 	for _, pend := range batch {
 		r := pend.outcome(written)
 		if r.Acceptance == evidence.Accepted {
 			r.HeldBy = p.profile.heldBy
 		}
-		pend.resolve(r)
+		pend.Resolve(r)
 	}
 }
 
-// outcome of a publish that a pipeline carried, if anything of it was written.
-func (p *pending) outcome(written bool) systems.Receipt {
+// outcome is the receipt of a publish in a pipeline, of which something or
+// nothing was written.
+func (p *outgoing) outcome(written bool) systems.Receipt {
 	err := p.command.Err()
 	var reply client.Error
 	switch {
@@ -155,92 +155,62 @@ func (p *pending) outcome(written bool) systems.Receipt {
 	case *client.IntCmd:
 		r = sentTo(command.Val(), err)
 	}
-	// When the connection ends, go-redis gives its error to every command of the
-	// pipeline, also to those whose reply it has read.
+	// When the connection ends, go-redis sets its error on every command of the
+	// pipeline, even those whose reply was read.
 	switch {
 	case err == nil:
 	case r.Acceptance == evidence.Accepted:
 		r.ClientResult, r.Reason = err.Error(), "the reply came, and the connection ended before the pipeline's last"
 	default:
-		r = refusal(evidence.Unknown, err, "the connection ended before the answer")
+		r = systems.Unknown.Receipt(err, "the connection ended before the answer")
 	}
 	return r
 }
 
-// stored is the receipt of an XADD that was answered with an entry's ID.
+// stored is the receipt of an XADD answered with an entry ID.
 func stored(key, id string) systems.Receipt {
 	if id == "" {
-		return refusal(evidence.Unknown, errors.New("an answer without an ID"), "an answer that is no entry's ID")
+		return systems.Unknown.Receipt(errors.New("an answer without an ID"), "the answer is not an entry ID")
 	}
-	return systems.Receipt{Acceptance: evidence.Accepted, MessageID: resp.MessageID(key, id), ClientResult: "ok"}
+	return systems.Receipt{Acceptance: evidence.Accepted, MessageID: resp.MessageID(key, id), ClientResult: systems.OK}
 }
 
-// sentTo is the receipt of a PUBLISH. The number proves that the server had
-// that many subscribed connections and put the message into their output
-// buffers. It says nothing of its arrival, and the server keeps no copy.
+// sentTo is the receipt of a PUBLISH. The count proves that the server queued
+// the message to that many connections; it proves no arrival, and the server
+// keeps no copy.
 func sentTo(receivers int64, err error) systems.Receipt {
 	switch {
 	case receivers > 0:
-		return systems.Receipt{Acceptance: evidence.Accepted, ClientResult: "ok", Reason: "sent to " + strconv.FormatInt(receivers, 10) + " subscribers"}
+		return systems.Receipt{Acceptance: evidence.Accepted, ClientResult: systems.OK, Reason: "sent to " + strconv.FormatInt(receivers, 10) + " subscribers"}
 	case err != nil:
-		return refusal(evidence.Unknown, err, "the connection ended before the answer")
+		return systems.Unknown.Receipt(err, "the connection ended before the answer")
 	}
 	return systems.Receipt{Acceptance: evidence.Declined, Cause: evidence.CauseNoConsumer, ClientResult: "sent to 0 clients", Reason: "nobody is subscribed"}
 }
 
-func (p *pending) resolve(r systems.Receipt) *pending {
-	p.receipt = r
-	close(p.answered)
-	return p
-}
-
-func (p *pending) Receipt(ctx context.Context) systems.Receipt {
-	select { // an answer that is there counts, whatever else has ended
-	case <-p.answered:
-		return p.receipt
-	default:
-	}
-	select {
-	case <-p.answered:
-		return p.receipt
-	case <-ctx.Done():
-		return refusal(evidence.Unknown, context.Cause(ctx), "cancelled before the answer")
-	}
-}
-
-func refusal(a evidence.Acceptance, err error, reason string) systems.Receipt {
-	return systems.Receipt{Acceptance: a, ClientResult: err.Error(), Reason: reason}
-}
-
 func neverSent() systems.Receipt {
-	return refusal(evidence.Rejected, errGone, "the connection was gone before anything was written")
+	return systems.Rejected.Receipt(errGone, "the connection was lost before anything was written")
 }
 
-// refusals are the errors with which the server refuses a command before it
-// runs it, by their first word. Any other is Unknown.
-var refusals = map[string]struct {
-	acceptance evidence.Acceptance
-	cause      evidence.Cause
-}{
-	"OOM":       {evidence.Declined, evidence.CauseLimit}, // over maxmemory
-	"NOPERM":    {evidence.Declined, evidence.CausePermission},
-	"NOAUTH":    {evidence.Declined, evidence.CausePermission},
-	"READONLY":  {evidence.Declined, evidence.CausePermission},
-	"WRONGTYPE": {evidence.Declined, evidence.CauseInvalid},
-	"MISCONF":   {evidence.Rejected, evidence.NoCause}, // the last write to disk failed
-	"LOADING":   {evidence.Rejected, evidence.NoCause},
+// refusals are the errors, by first word, with which the server refuses a
+// command before running it. Any other is Unknown.
+var refusals = map[string]systems.Refusal{
+	"OOM":       systems.Declined(evidence.CauseLimit), // over maxmemory
+	"NOPERM":    systems.Declined(evidence.CausePermission),
+	"NOAUTH":    systems.Declined(evidence.CausePermission),
+	"READONLY":  systems.Declined(evidence.CausePermission),
+	"WRONGTYPE": systems.Declined(evidence.CauseInvalid),
+	"MISCONF":   systems.Rejected, // the last write to disk failed
+	"LOADING":   systems.Rejected,
 }
 
-// refused reads an error that the server answered.
+// refused maps an error reply.
 func refused(err error) systems.Receipt {
 	word, _, _ := strings.Cut(err.Error(), " ")
-	known := refusals[word]
-	r := refusal(known.acceptance, err, err.Error())
-	r.Cause = known.cause
-	return r
+	return refusals[word].Receipt(err, err.Error())
 }
 
-// Close ends the session. Publishes without an answer are Unknown from then on.
+// Close ends the session. Outstanding publishes become Unknown.
 func (p *producer) Close(ctx context.Context) error {
 	p.end()
 	return ended(ctx, p.done)

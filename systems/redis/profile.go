@@ -1,6 +1,6 @@
-// Package redis puts Redis under test: streams with consumer groups, and
-// pub/sub for contrast. An installed redis-server runs in a process of its own
-// and is reached with go-redis.
+// Package redis is the adapter for Redis and Valkey: streams with consumer
+// groups, and pub/sub for contrast. It runs the installed redis-server, one of
+// an image or uses an external one, and connects with go-redis.
 package redis
 
 import (
@@ -15,31 +15,31 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// Profile is one configuration of a server and of what its applications do.
+// Profile is one configuration of the server and its applications.
 type Profile struct {
 	name, summary string
-	persistence   string // lines of the server's configuration
+	persistence   string // lines of the configuration
 	reads         reads
-	heldBy        evidence.HeldBy // who has what was accepted
+	heldBy        evidence.HeldBy // who holds an accepted message
 	scale         float64         // factor on every period and bound
 	claims        []evidence.Claim
-	image         string // that the server runs from; empty is the installed one
+	image         string // container image of the server; empty: the installed one
 	release       func() release
-	at            systems.Endpoint // of a server that somebody else has started; its zero value is none
+	at            systems.Endpoint // of an external server; zero: start one
 }
 
-// reads is what a consumer of a profile reads. Redis sends no entry again by
-// itself: that part of the protocol is the application's.
+// reads is what a consumer reads. Redis does not redeliver by itself: reading
+// pending entries is up to the application.
 type reads uint8
 
 const (
-	claim   reads = iota // its own pending entries, then what others left idle, then new ones
-	own                  // its own pending entries, then new ones
-	newOnly              // new ones
-	channel              // not a stream: the messages of a channel
+	claim   reads = iota // own pending entries, then idle ones of others, then new ones
+	own                  // own pending entries, then new ones
+	newOnly              // new entries only
+	channel              // pub/sub instead of a stream
 )
 
-// What the server stores, and when.
+// What the server stores and when.
 const (
 	aofAlways   = "appendonly yes\nappendfsync always"
 	aofEverySec = "appendonly yes\nappendfsync everysec"
@@ -79,13 +79,12 @@ func Profiles(scale float64) []systems.System {
 	}
 }
 
-// The periods of a profile at scale 1. They are short, so that a run sees
-// redelivery within seconds.
+// Periods at scale 1, short enough for a run to see redelivery within seconds.
 const (
-	claimIdle   = time.Second            // XAUTOCLAIM's min-idle-time: then anybody may take an entry over
-	claimEvery  = 200 * time.Millisecond // …and how often a consumer looks
-	blockFor    = 100 * time.Millisecond // of a blocking read; an acknowledgement waits behind it
-	replyWithin = 2 * time.Second        // then the connection counts as lost
+	claimIdle   = time.Second            // XAUTOCLAIM's min-idle-time
+	claimEvery  = 200 * time.Millisecond // how often a consumer claims
+	blockFor    = 100 * time.Millisecond // of a blocking read, behind which acknowledgements wait
+	replyWithin = 2 * time.Second        // after which the connection counts as lost
 	openWithin  = 2 * time.Second        // connection and first exchange
 )
 
@@ -93,7 +92,7 @@ func (p Profile) scaled(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * p.scale)
 }
 
-// anyFault is every class that a child process on a link can be struck with.
+// anyFault is every fault class that applies to a child process behind a link.
 var anyFault = under(evidence.ClientCrash, evidence.BrokerRestart, evidence.BrokerCrash, evidence.BrokerPause, evidence.Link)
 
 var (
@@ -103,8 +102,8 @@ var (
 
 func under(classes ...evidence.Class) []evidence.Class { return classes }
 
-// claims is a table of promises, each with the section of the Redis
-// documentation that makes it.
+// claims lists guarantees, each with the section of the Redis documentation
+// that promises it.
 type claims []struct {
 	guarantee string
 	under     []evidence.Class
@@ -130,7 +129,7 @@ const (
 	ofPubSub     = "Redis Pub/sub"
 )
 
-// streamClaims is what a stream promises while its data is kept.
+// streamClaims holds for a stream as long as its data is kept.
 func streamClaims(kept []evidence.Class) claims {
 	return claims{
 		{evidence.NoPhantom, anyFault, ofGroups},
@@ -139,13 +138,13 @@ func streamClaims(kept []evidence.Class) claims {
 		{evidence.AckIsFinal, kept, ofSafety},
 		{evidence.RowsMatchClients, kept, ofObserving},
 		{evidence.Survives, anyFault, "Redis administration"},
-		// An entry that comes again comes behind those that followed it: order
-		// is promised where nothing is lost.
+		// A redelivered entry follows later ones: order holds where nothing is
+		// lost.
 		{evidence.Order, nil, ofIDs},
 	}
 }
 
-// claimingClaims is what it promises to consumers that claim what was left.
+// claimingClaims adds what holds for consumers that claim idle entries.
 func claimingClaims(kept []evidence.Class) []evidence.Claim {
 	return append(streamClaims(kept), claims{
 		{evidence.NoAcceptedLoss, kept, ofSafety + "; " + ofDurability},
@@ -155,8 +154,8 @@ func claimingClaims(kept []evidence.Class) []evidence.Claim {
 }
 
 var (
-	// unclaimedClaims promise no redelivery: an entry whose consumer neither
-	// settles it nor comes back stays where it is.
+	// unclaimedClaims promises no redelivery: an entry stays pending if its
+	// consumer neither settles it nor returns.
 	unclaimedClaims = streamClaims(anyFault).bySystem()
 
 	pubsubClaims = claims{
@@ -181,7 +180,8 @@ func (p Profile) Describe() systems.Description {
 			KeepsRows:   true,
 			MarksAgain:  true,
 			AckConfirms: true,
-			// XACK is a write: it is synced before it is answered, or it is not.
+			// XACK is a write: with appendfsync always it is synced before it
+			// is answered.
 			ConfirmIsDurable: p.persistence == aofAlways,
 			KeepsSubscribers: p.reads != channel, // a consumer group
 			Limits: evidence.Limits{
@@ -199,7 +199,7 @@ func (p Profile) Describe() systems.Description {
 		Oldest:   map[string]string{program: oldest},
 		Lacks:    maps.Clone(lacks),
 	}
-	if p.at.Address == "" { // else a run notes what it finds
+	if p.at.Address == "" { // otherwise reported by the server
 		d.Versions[server.program] = server.version
 	}
 	if p.image != "" {

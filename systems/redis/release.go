@@ -13,14 +13,14 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// program is the server, as Debian names it.
+// program is the server's name on Debian.
 const program = "redis-server"
 
-// release is the server that a profile runs: Redis, or Valkey, which is one.
+// release is the server that a profile runs: Redis or Valkey.
 type release struct{ program, version string }
 
-// oldest server that can be driven: the first with XAUTOCLAIM. A Valkey says
-// with which Redis it is compatible, and is later than that.
+// oldest supported server: the first with XAUTOCLAIM. Valkey reports the Redis
+// version with which it is compatible, which is later.
 const oldest = "6.2"
 
 func (r release) drives() error {
@@ -31,24 +31,24 @@ func (r release) drives() error {
 }
 
 const (
-	installedWithin = 5 * time.Second  // for what the installed server prints
-	imageWithin     = 30 * time.Second // for a container that does the same
+	installedWithin = 5 * time.Second  // to print the installed server's version
+	imageWithin     = 30 * time.Second // the same from a container
 )
 
-// In gives the profile with its server from an image, of Redis or of Valkey.
+// In returns the profile with its server from an image of Redis or Valkey.
 func (p Profile) In(image string) (systems.System, error) {
 	p.image = image
 	p.release = func() release {
 		r, err := imageRelease(image)
 		if err != nil {
-			return release{program, "not known"} // Installed says why
+			return release{program, "not known"} // Installed reports why
 		}
 		return r
 	}
 	return p, nil
 }
 
-// Installed says whether the server is on this machine, or its image.
+// Installed reports whether the server, or its image, is on this machine.
 func (p Profile) Installed() error {
 	if p.image != "" {
 		r, err := imageRelease(p.image)
@@ -60,7 +60,7 @@ func (p Profile) Installed() error {
 	return p.release().drives()
 }
 
-// installedRelease asks the installed server.
+// installedRelease runs the installed server for its version.
 func installedRelease() release {
 	ctx, cancel := context.WithTimeout(context.Background(), installedWithin)
 	defer cancel()
@@ -71,7 +71,7 @@ func installedRelease() release {
 	return release{program, "not installed"}
 }
 
-// imageRelease asks the server of an image, by either of its names.
+// imageRelease runs the server of an image, under either name, for its version.
 func imageRelease(image string) (release, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), imageWithin)
 	defer cancel()
@@ -81,12 +81,13 @@ func imageRelease(image string) (release, error) {
 	}
 	r, ok := releaseIn(printed)
 	if !ok {
-		return release{}, fmt.Errorf("redis: the server of image %s says %q, which is no version; choose an image of Redis or Valkey", image, printed)
+		return release{}, fmt.Errorf("redis: the server of image %s reports no version: %q; choose an image of Redis or Valkey", image, printed)
 	}
 	return r, nil
 }
 
-// releaseForm is in what a server prints: "Redis server v=7.0.15 sha=…".
+// releaseForm matches the version that a server prints: "Redis server v=7.0.15
+// sha=…".
 var releaseForm = regexp.MustCompile(`(Redis|Valkey) server v=(\S+)`)
 
 func releaseIn(printed string) (release, bool) {

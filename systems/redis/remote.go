@@ -10,11 +10,10 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// remote is one run's part of a server that somebody else has started. Safe for
-// concurrent use.
+// remote is one run's share of an external server. Safe for concurrent use.
 type remote struct {
 	clients
-	found release // the server, as it says itself
+	found release // as the server reports itself
 }
 
 var (
@@ -23,20 +22,20 @@ var (
 	_ systems.Reporter  = (*remote)(nil)
 )
 
-// At gives the profile on a server that somebody else has started.
+// At returns the profile on an external server.
 func (p Profile) At(e systems.Endpoint) systems.System {
 	p.at = e
 	return p
 }
 
-// reach looks whether the server answers, and notes what it is.
+// reach connects to the external server and records its version.
 func (p Profile) reach(ctx context.Context, env systems.Env) (systems.Instance, error) {
 	found := release{program: program}
 	err := p.administer(ctx, p.at.Address, func(ctx context.Context, c *client.Client) error {
 		info, err := c.InfoMap(ctx, "server").Result()
 		if err == nil {
 			found.version = info["Server"]["redis_version"]
-			env.Sink.Record(evidence.Event{Kind: evidence.Noted, Actor: serverName, Reason: "the server says redis_version " + found.version})
+			env.Sink.Record(evidence.Event{Kind: evidence.Noted, Actor: serverName, Reason: "the server reports redis_version " + found.version})
 		}
 		return err
 	})
@@ -46,11 +45,11 @@ func (p Profile) reach(ctx context.Context, env systems.Env) (systems.Instance, 
 	if err := found.drives(); err != nil {
 		return nil, err
 	}
-	return &remote{clients{profile: p, address: p.at.Address, prefix: newPrefix()}, found}, nil
+	return &remote{clients{profile: p, address: p.at.Address, prefix: systems.RunName() + ":"}, found}, nil
 }
 
-// Report tells of the server that was found, which the profile did not know.
+// Report adds what was learned from the running server.
 func (r *remote) Report(d *systems.Description) { d.Versions[r.found.program] = r.found.version }
 
-// Stop deletes the run's names.
+// Stop deletes the run's keys.
 func (r *remote) Stop(ctx context.Context) error { return r.forget(ctx) }

@@ -21,7 +21,7 @@ func (c clients) Position(ctx context.Context, destination string) (string, erro
 		switch {
 		case err == nil:
 			position = info.LastGeneratedID
-		case strings.Contains(err.Error(), "no such key"): // nothing was published yet
+		case strings.Contains(err.Error(), "no such key"): // nothing published yet
 			err = nil
 		}
 		return err
@@ -34,9 +34,9 @@ func (c clients) Position(ctx context.Context, destination string) (string, erro
 
 const beforeAll = "0-0"
 
-// Rewind sets the last ID that the group was given: it is served from the next
-// on. What is pending stays so. An ID begins with the time at which its entry
-// was stored, in milliseconds.
+// Rewind sets the group's last-delivered ID, so that it reads on from the next
+// entry. Pending entries stay pending. An ID starts with the time at which its
+// entry was stored, in milliseconds.
 func (c clients) Rewind(ctx context.Context, destination, subscription string, to systems.Point) error {
 	last := to.Position
 	if last == "" {
@@ -46,7 +46,7 @@ func (c clients) Rewind(ctx context.Context, destination, subscription string, t
 		return admin.XGroupSetID(ctx, c.prefix+destination, subscription, last).Err()
 	})
 	if err != nil {
-		return fmt.Errorf("redis: put %s of %s back to %s: %w", subscription, destination, last, err)
+		return fmt.Errorf("redis: rewind %s of %s to %s: %w", subscription, destination, last, err)
 	}
 	return nil
 }

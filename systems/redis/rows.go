@@ -9,18 +9,19 @@ import (
 	client "github.com/redis/go-redis/v9"
 
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/systems"
 )
 
 const (
 	scanCount = 1000
-	// maxPending bounds the pending entries that are read of one group.
+	// maxPending bounds the pending entries read per group.
 	maxPending = 1 << 20
 )
 
 // Rows reads every stream of the run, each with its groups in one transaction.
-// An entry stays in its stream when it is acknowledged: it has a row for each
-// group, which is pending until that group is through with it. Without a group
-// it has one, which is pending.
+// Acknowledged entries stay in their stream, so an entry has a row per group,
+// pending until the group has settled it, or one pending row if there is no
+// group.
 func (c clients) Rows(ctx context.Context) (evidence.Snapshot, error) {
 	snapshot := evidence.Snapshot{Source: evidence.SourceBroker, Trust: evidence.Exact}
 	err := c.profile.administer(ctx, c.address, func(ctx context.Context, admin *client.Client) error {
@@ -45,18 +46,18 @@ func (c clients) Rows(ctx context.Context) (evidence.Snapshot, error) {
 	return snapshot, nil
 }
 
-// stream is all of one stream at one time.
+// stream is a snapshot of one stream.
 type stream struct {
 	key     string
 	entries []client.XMessage
 	groups  []group
 }
 
-// group is where a logical subscriber stands.
+// group is the position of a logical subscriber.
 type group struct {
 	name    string
-	last    string         // ID of the last entry that was delivered to it
-	pending map[string]int // deliveries of what was delivered and not acknowledged, by ID
+	last    string         // ID of the last entry delivered
+	pending map[string]int // delivery counts of unacknowledged entries, by ID
 }
 
 func readStream(ctx context.Context, c *client.Client, key string) (stream, error) {
@@ -64,7 +65,7 @@ func readStream(ctx context.Context, c *client.Client, key string) (stream, erro
 	if err != nil {
 		return stream{}, err
 	}
-	// A group that is made after this has no row yet: nothing was delivered to it.
+	// A group created after this has no row yet: nothing was delivered to it.
 	var entries *client.XMessageSliceCmd
 	var groups *client.XInfoGroupsCmd
 	pending := make(map[string]*client.XPendingExtCmd)
@@ -95,15 +96,7 @@ func readStream(ctx context.Context, c *client.Client, key string) (stream, erro
 
 func (s stream) rows(destination string) (rows []evidence.StoredRow) {
 	for _, entry := range s.entries {
-		m := decode(destination, s.key, entry)
-		row := evidence.StoredRow{
-			State: evidence.RowPending, MessageID: m.MessageID, Destination: destination,
-			Digest: evidence.Digest(m.Payload, m.Key, m.Headers),
-		}
-		// A payload that is not ours has a digest and no IDs.
-		if e, err := evidence.ParseEnvelope(m.Payload); err == nil {
-			row.BusinessID, row.PublishID = e.BusinessID, e.PublishID
-		}
+		row := systems.RowOf(decode(destination, s.key, entry), evidence.RowPending)
 		if len(s.groups) == 0 {
 			rows = append(rows, row)
 		}
@@ -120,7 +113,7 @@ func (s stream) rows(destination string) (rows []evidence.StoredRow) {
 	return rows
 }
 
-// newer compares entry IDs, each of two numbers: "1700000000000-0".
+// newer compares entry IDs, which are two numbers: "1700000000000-0".
 func newer(id, than string) bool {
 	a, b := strings.SplitN(id, "-", 2), strings.SplitN(than, "-", 2)
 	return slices.CompareFunc(a, b, compareNumbers) > 0

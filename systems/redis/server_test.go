@@ -16,10 +16,9 @@ import (
 	"github.com/custodymq/custody/systems/systemtest"
 )
 
-// What redis-server does with the settings of a profile, beyond what every
-// system must do.
+// Effects of the profiles' settings, beyond conformance.
 
-// start gives a running instance and the context of the test.
+// start returns a running instance and the test's context.
 func start(t *testing.T, name string, servers *process.Pool) (context.Context, *instance) {
 	t.Helper()
 	s := profile(t, name)
@@ -97,7 +96,7 @@ func TestTheServerHasTheSettingsOfItsProfile(t *testing.T) {
 	}
 }
 
-// TestWhoServesWhatAConsumerLeft tells the profiles of streams apart.
+// TestWhoServesWhatAConsumerLeft distinguishes the profiles of streams.
 func TestWhoServesWhatAConsumerLeft(t *testing.T) {
 	for name, servedTo := range map[string][]string{
 		"aof-always-claim": {"c1", "c2"}, "own-pending": {"c1"}, "new-only": nil,
@@ -140,9 +139,10 @@ func TestWhoServesWhatAConsumerLeft(t *testing.T) {
 	}
 }
 
-// TestACancelledReadLosesNothing: its entry arrives when nobody waits any more.
+// TestACancelledReadLosesNothing receives an entry that arrived after its read
+// was cancelled.
 func TestACancelledReadLosesNothing(t *testing.T) {
-	ctx, in := start(t, "new-only", nil) // no second chance
+	ctx, in := start(t, "new-only", nil) // without redelivery
 	c := subscribe(t, ctx, in, "c1")
 	if err := in.Pause(ctx); err != nil {
 		t.Fatal(err)
@@ -159,8 +159,8 @@ func TestACancelledReadLosesNothing(t *testing.T) {
 	receive(t, ctx, c)
 }
 
-// TestAServerThatStandsStillEndsTheSession, and sooner than go-redis would give
-// up a blocking read: ten seconds after the time that it asked for.
+// TestAServerThatStandsStillEndsTheSession expects the end sooner than go-redis
+// gives up a blocking read, which is ten seconds after its timeout.
 func TestAServerThatStandsStillEndsTheSession(t *testing.T) {
 	ctx, in := start(t, "aof-always-claim", nil)
 	c := subscribe(t, ctx, in, "c1")
@@ -187,7 +187,7 @@ func TestAServerServesOneRunAfterAnother(t *testing.T) {
 	if err := first.Stop(ctx); err != nil {
 		t.Fatal(err)
 	}
-	_, second := start(t, "own-pending", servers) // stored alike
+	_, second := start(t, "own-pending", servers) // the same server kind
 	if second.address != first.address || second.prefix == first.prefix {
 		t.Errorf("the second run has %s at %s, the first had %s at %s", second.prefix, second.address, first.prefix, first.address)
 	}

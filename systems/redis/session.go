@@ -17,16 +17,16 @@ import (
 	"github.com/custodymq/custody/tasks"
 )
 
-// session is one connection that is never made again: the client is given a
-// connection that is dialled already, and nothing to dial another with.
+// session is one connection that is never re-established: the client gets a
+// connection already dialled and no means to dial another.
 type session struct {
 	client *client.Client
 	conn   *conn
-	gone   <-chan struct{} // closed when the connection is
+	gone   <-chan struct{} // closed with the connection
 }
 
-// open dials, and does what makes the session ready: a first exchange, for a
-// link accepts whether or not the server behind it does.
+// open dials and runs ready, a first exchange with the server: a link accepts
+// connections even when the server behind it is down.
 func (p Profile) open(ctx context.Context, address string, ready func(context.Context, *session) error) (*session, error) {
 	bounded, cancel := context.WithTimeout(ctx, p.scaled(openWithin))
 	defer cancel()
@@ -49,20 +49,20 @@ func (p Profile) open(ctx context.Context, address string, ready func(context.Co
 		Protocol: 3,
 		Username: p.at.User,
 		Password: p.at.Password,
-		// Without these the client tries again by itself, or sends what the
-		// application did not ask for.
+		// By default the client retries and sends commands of its own.
 		MaxRetries:               -1,
 		DialerRetries:            1,
 		DisableIdentity:          true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-		// One session is one connection, for pipelines too. A pool of one would
-		// start to dial in the background once it cannot; a larger one only fails.
+		// One session is one connection, including pipelines. A pool of one
+		// would dial in the background once its connection fails; a larger one
+		// only fails.
 		PoolSize:         2,
 		PipelinePoolSize: -1,
 		ReadTimeout:      p.scaled(replyWithin),
 		WriteTimeout:     p.scaled(replyWithin),
-		// go-redis lets a blocking read last ten seconds longer than it asked
-		// for; the deadline of its context is shorter.
+		// go-redis adds ten seconds to the timeout of a blocking read; the
+		// context's deadline is shorter.
 		ContextTimeoutEnabled: true,
 	})}
 	stop := context.AfterFunc(bounded, tasks.Guarded(s.end))
@@ -77,8 +77,8 @@ func (p Profile) open(ctx context.Context, address string, ready func(context.Co
 	return s, nil
 }
 
-// unavailable says of what failed that it may work later, unless the server
-// answered, or the caller waits no longer.
+// unavailable marks an error as temporary, unless the server replied or the
+// caller gave up.
 func unavailable(ctx context.Context, err error) error {
 	var reply client.Error
 	switch {
@@ -90,13 +90,13 @@ func unavailable(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", systems.ErrUnavailable, err)
 }
 
-// end closes the connection; whatever waits on it returns.
+// end closes the connection, which unblocks all users.
 func (s *session) end() {
 	_ = s.conn.Close()
-	_ = s.client.Close() // it says that the connection was closed already
+	_ = s.client.Close() // reports that the connection is closed
 }
 
-// ended reports whether the session is over.
+// ended reports whether the session has ended.
 func (s *session) ended() bool {
 	select {
 	case <-s.gone:
@@ -106,11 +106,11 @@ func (s *session) ended() bool {
 	}
 }
 
-// errGone is what a command meets on a session that is over.
+// errGone is returned to commands on an ended session.
 var errGone = errors.New("redis: the connection is gone")
 
-// conn is the connection of a session. go-redis closes it after every error
-// that leaves the positions of replies in doubt, time-outs included.
+// conn is a session's connection. go-redis closes it after every error that
+// leaves the order of replies in doubt, timeouts included.
 type conn struct {
 	net.Conn
 	written atomic.Int64
@@ -130,7 +130,7 @@ func (c *conn) Close() error {
 	return err
 }
 
-// once is a dialer that hands out this connection, and refuses from then on.
+// once is a dialer that returns this connection once.
 func (c *conn) once() func(context.Context, string, string) (net.Conn, error) {
 	var taken atomic.Bool
 	return func(context.Context, string, string) (net.Conn, error) {
@@ -141,7 +141,7 @@ func (c *conn) once() func(context.Context, string, string) (net.Conn, error) {
 	}
 }
 
-// ended waits for the goroutine of a session whose connection is closed.
+// ended waits for a session's goroutine after its connection is closed.
 func ended(ctx context.Context, done <-chan struct{}) error {
 	select {
 	case <-done:

@@ -12,11 +12,11 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// clients open sessions with the broker.
+// clients opens sessions with the broker.
 type clients struct {
 	profile Profile
 	token   string
-	address string // where an actor has no link
+	address string // used by an actor without a link
 }
 
 func (c clients) dial(ctx context.Context, name, address string) (*client.Conn, error) {
@@ -49,15 +49,14 @@ type producer struct {
 }
 
 func (p *producer) Send(ctx context.Context, m systems.Message) (systems.Pending, error) {
-	envelope, err := evidence.ParseEnvelope(m.Payload)
+	message, err := PublishOf(p.mode, m)
 	if err != nil {
-		return nil, fmt.Errorf("zeromq: send: %w", err)
+		return nil, err
 	}
 	if err := ctx.Err(); err != nil {
 		return &pending{err: fmt.Errorf("zeromq: send: cancelled before anything was written: %w", err)}, nil
 	}
-	call, err := p.conn.Publish(ctx, wire.Message{Topic: m.Destination, Mode: p.mode, BusinessID: envelope.BusinessID, MessageID: m.MessageID,
-		Key: m.Key, Headers: m.Headers, TTL: m.TTL, Payload: m.Payload})
+	call, err := p.conn.Publish(ctx, message)
 	return &pending{call: call, err: err, mode: p.mode}, nil
 }
 
@@ -82,7 +81,7 @@ type pending struct {
 }
 
 func (p *pending) Receipt(ctx context.Context) systems.Receipt {
-	if p.err != nil { // it never came to a frame
+	if p.err != nil { // no frame was written
 		return systems.Receipt{Acceptance: evidence.Rejected, ClientResult: p.err.Error(), Reason: p.err.Error()}
 	}
 	m, err := p.call.Wait(ctx)
@@ -124,53 +123,31 @@ func (c *consumer) Receive(ctx context.Context) (systems.Delivery, error) {
 	if err != nil {
 		return nil, translate(err)
 	}
-	return &delivery{d, c.mode}, nil
+	return NewDelivery(d.Message, c.mode, settler{d}), nil
 }
 
 func (c *consumer) Close(context.Context) error { return c.conn.Close() }
 
 func translate(err error) error {
-	if errors.Is(err, client.ErrDisconnected) {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, client.ErrDisconnected):
 		return fmt.Errorf("zeromq: %w: %w", systems.ErrDisconnected, err)
 	}
 	return fmt.Errorf("zeromq: %w", err)
 }
 
-type delivery struct {
-	d    *client.Delivery
-	mode wire.Mode
+// settler settles one delivery through the client library.
+type settler struct{ d *client.Delivery }
+
+func (s settler) Ack(ctx context.Context) (wire.Message, error) {
+	m, err := s.d.Ack(ctx)
+	return m, translate(err)
 }
 
-func (d *delivery) Message() systems.Message {
-	return systems.Message{Destination: d.d.Topic, MessageID: d.d.MessageID, Key: d.d.Key, Headers: d.d.Headers, Payload: d.d.Payload}
-}
-
-func (d *delivery) Attempt() (int, bool) { return d.d.Attempt, d.mode == wire.AtLeastOnce }
-
-func (d *delivery) Mark() evidence.Mark { return MarkOf(d.mode, d.d.Again) }
-
-// Ack settles the message. In at-most-once there is nothing to settle.
-func (d *delivery) Ack(ctx context.Context) (evidence.AckOutcome, error) {
-	if d.mode == wire.AtMostOnce {
-		return evidence.AckSent, nil
-	}
-	return outcome(d.d.Ack(ctx))
-}
-
-// Nack gives it back; the broker's own back-off says when it comes again.
-func (d *delivery) Nack(ctx context.Context, reason string) (evidence.AckOutcome, error) {
-	if d.mode == wire.AtMostOnce {
-		return evidence.AckRefused, errors.New("zeromq: at-most-once takes nothing back")
-	}
-	return outcome(d.d.Nack(ctx, client.Rejection{Reason: reason}))
-}
-
-func outcome(m wire.Message, err error) (evidence.AckOutcome, error) {
-	switch {
-	case err != nil:
-		return evidence.AckUnknown, translate(err)
-	case m.Answer == wire.Accepted:
-		return evidence.AckConfirmed, nil
-	}
-	return evidence.AckRefused, fmt.Errorf("zeromq: refused: %s", m.Reason)
+// Nack leaves the delay to the broker's backoff.
+func (s settler) Nack(ctx context.Context, reason string) (wire.Message, error) {
+	m, err := s.d.Nack(ctx, client.Rejection{Reason: reason})
+	return m, translate(err)
 }

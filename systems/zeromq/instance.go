@@ -21,7 +21,7 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// instance is one broker in a process of its own. Safe for concurrent use.
+// instance is a broker in a child process. Safe for concurrent use.
 type instance struct {
 	clients
 	*process.Server
@@ -49,7 +49,7 @@ var (
 	_ systems.Rejecter      = (*delivery)(nil)
 )
 
-// actor of the broker's events, and the name of its log.
+// actor of the broker's events and name of its log.
 const actor = "broker"
 
 // Start runs a broker on a free port with its database in env.Dir.
@@ -79,7 +79,7 @@ func (in *instance) Stop(ctx context.Context) error { return in.Close(ctx) }
 func (in *instance) Address() string          { return in.address }
 func (in *instance) Protocol() links.Protocol { return zmtp.Protocol{} }
 
-// start the broker's process, which is not running.
+// start starts the broker's process, which must not be running.
 func (in *instance) start(ctx context.Context, log io.Writer, exited func(process.Exit)) (process.Process, []string, error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -120,7 +120,7 @@ func (in *instance) notified(note string, value json.RawMessage) {
 	}
 }
 
-// ArmStore strikes the store inside the broker's process.
+// ArmStore arms a fault in the store of the broker's process.
 func (in *instance) ArmStore(ctx context.Context, f systems.StoreFault, fired func(systems.StoreFired)) (func(context.Context) error, error) {
 	in.mu.Lock()
 	child := in.child
@@ -132,13 +132,13 @@ func (in *instance) ArmStore(ctx context.Context, f systems.StoreFault, fired fu
 	return func(ctx context.Context) error {
 		err := child.Call(ctx, "heal", f.Label, nil)
 		if errors.Is(err, process.ErrExited) {
-			return nil // a fault dies with the process that it was armed in
+			return nil // the fault ended with its process
 		}
 		return err
 	}, nil
 }
 
-// SetClock gives the broker a wrong clock, and keeps it over restarts.
+// SetClock offsets the broker's clock. The offset survives restarts.
 func (in *instance) SetClock(ctx context.Context, offset time.Duration) error {
 	in.mu.Lock()
 	in.config.Clock = offset
@@ -147,12 +147,12 @@ func (in *instance) SetClock(ctx context.Context, offset time.Duration) error {
 	if err := child.Call(ctx, "clock", offset, nil); !errors.Is(err, process.ErrExited) {
 		return err
 	}
-	return nil // the next start has it
+	return nil // applied at the next start
 }
 
-// Configure changes a setting for the next start: identity (the environment
-// variable; "unset" takes it away), hostname, name. identity-now changes the
-// variable of the process that runs.
+// Configure changes a setting at the next start: identity (the environment
+// variable; "unset" removes it), hostname or name. identity-now changes the
+// variable of the running process.
 func (in *instance) Configure(ctx context.Context, setting, value string) error {
 	in.mu.Lock()
 	defer in.mu.Unlock()

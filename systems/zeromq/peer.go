@@ -13,15 +13,15 @@ import (
 	"github.com/custodymq/custody/tasks"
 )
 
-// peer speaks ZMTP and the broker's protocol byte by byte, as PROTOCOL.md has
-// them. The broker's own codec is not used: it refuses to write what is wrong,
-// and where it reads wrongly it would write what it reads.
+// peer speaks ZMTP and the broker's protocol byte by byte, as PROTOCOL.md
+// specifies them. It does not use the broker's codec, which refuses to encode
+// invalid messages and would share any decoding bug with the broker.
 type peer struct {
 	nc net.Conn
 	br *bufio.Reader
 }
 
-// kinds, tags, answers and causes, as PROTOCOL.md numbers them.
+// Kinds, tags, answers and causes as numbered in PROTOCOL.md.
 const (
 	kindHello        = 1
 	kindWelcome      = 2
@@ -76,7 +76,7 @@ const (
 	maxPayload = 4 << 20
 )
 
-// field of a head, encoded.
+// field is one encoded field of a head.
 type field []byte
 
 func uvarint(v uint64) []byte { return binary.AppendUvarint(nil, v) }
@@ -89,10 +89,10 @@ func text(tag byte, value string) field { return raw(tag, []byte(value)) }
 
 func number(tag byte, v uint64) field { return raw(tag, uvarint(v)) }
 
-// milliseconds are written as zigzag.
+// milliseconds are zigzag-encoded.
 func milliseconds(tag byte, ms int64) field { return number(tag, uint64(ms<<1)^uint64(ms>>63)) }
 
-// headers of a message; the names must come in order.
+// headers encodes name-value pairs; names must be sorted.
 func headers(pairs ...string) field {
 	var b []byte
 	for _, s := range pairs {
@@ -109,7 +109,8 @@ func head(kind byte, request uint64, fields ...field) []byte {
 	return b
 }
 
-// frame of ZMTP: always with a long header, so that nothing depends on the size.
+// frame encodes a ZMTP frame, always in the long form so that its header does
+// not depend on the size.
 func frame(more bool, body []byte) []byte {
 	flags := byte(2)
 	if more {
@@ -122,10 +123,10 @@ func announced(flags byte, size uint64) []byte {
 	return binary.BigEndian.AppendUint64([]byte{flags}, size)
 }
 
-// message of two parts.
+// message encodes head and payload as a two-part message.
 func message(head, payload []byte) []byte { return append(frame(true, head), frame(false, payload)...) }
 
-// greeting and ready are those of a DEALER with the NULL mechanism.
+// greeting and ready are a DEALER's with the NULL mechanism.
 func greeting() []byte {
 	b := make([]byte, 64)
 	b[0], b[9], b[10] = 0xff, 0x7f, 3
@@ -138,7 +139,8 @@ func ready(socket string) []byte {
 	return append([]byte{4, byte(len(body))}, body...)
 }
 
-// connect opens a connection that ends with ctx. Nothing is said on it yet.
+// connect opens a connection that is closed when ctx ends. Nothing is written
+// yet.
 func connect(ctx context.Context, address string) (*peer, error) {
 	var d net.Dialer
 	nc, err := d.DialContext(ctx, "tcp", address)
@@ -155,11 +157,11 @@ func connect(ctx context.Context, address string) (*peer, error) {
 	return &peer{nc: nc, br: bufio.NewReaderSize(nc, 64<<10)}, nil
 }
 
-// write says something. That the broker has ended the connection before all was
-// said is no error: what it answered is still to be read.
+// write ignores errors: when the broker has closed the connection early, its
+// answer can still be read.
 func (p *peer) write(b []byte) { _, _ = p.nc.Write(b) }
 
-// greet makes the ZMTP handshake.
+// greet performs the ZMTP handshake.
 func (p *peer) greet() error {
 	p.write(append(greeting(), ready("DEALER")...))
 	if _, err := io.CopyN(io.Discard, p.br, 64); err != nil {
@@ -201,7 +203,7 @@ func (p *peer) frame() (flags byte, body []byte, err error) {
 	return flags, body, err
 }
 
-// heard is one message of the broker.
+// heard is one message from the broker.
 type heard struct {
 	kind    byte
 	request uint64
@@ -232,7 +234,7 @@ func (h heard) String() string {
 
 var errNotOurs = errors.New("the broker said what the protocol does not have")
 
-// hear the next message. ZMTP commands are passed over.
+// hear reads the next message, skipping ZMTP commands.
 func (p *peer) hear() (heard, error) {
 	for {
 		flags, h, err := p.frame()

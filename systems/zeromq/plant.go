@@ -11,11 +11,11 @@ import (
 	"github.com/custodymq/custody/evidence"
 )
 
-// oldest version of a payload that the broker reads.
+// oldest payload version that the broker reads.
 const oldest = int(wire.OldestVersion)
 
-// PlantOld writes a pending row as a broker of an older protocol version would
-// have left it. The broker sees it at its next start.
+// PlantOld writes a pending row in an older format, as an older broker would
+// have left it. The broker reads it at its next start.
 func (in *instance) PlantOld(ctx context.Context, businessID, destination string) error {
 	in.mu.Lock()
 	name, identity := in.config.Name, in.identity

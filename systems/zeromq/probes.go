@@ -10,6 +10,7 @@ import (
 	"math"
 	"net"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/custodymq/custody/broker/client"
@@ -21,14 +22,14 @@ import (
 
 var _ systems.Prober = (*instance)(nil)
 
-// probe is one line of the tables below.
+// probe is one entry of the tables below.
 type probe struct {
 	systems.Probe
 	try func(*attempt) (systems.Probed, error)
 }
 
-// Probes of the broker. Those of the kind "window" presume that inserts take
-// their time: see stalled.
+// Probes of the broker. Those of kind "window" assume slow inserts: see
+// stalled.
 func (in *instance) Probes() []systems.Probe {
 	all := probes()
 	list := make([]systems.Probe, len(all))
@@ -38,23 +39,23 @@ func (in *instance) Probes() []systems.Probe {
 	return list
 }
 
-// Probe makes one on connections of its own, past all links.
+// Probe runs one probe on connections of its own, bypassing all links.
 func (in *instance) Probe(ctx context.Context, name string) (systems.Probed, error) {
 	for _, p := range probes() {
 		if p.Name == name {
 			return (&attempt{ctx: ctx, in: in, probe: p}).make()
 		}
 	}
-	return systems.Probed{}, fmt.Errorf("zeromq: no probe is called %q", name)
+	return systems.Probed{}, fmt.Errorf("zeromq: no probe %q", name)
 }
 
 // Kinds of probes.
 const (
-	strangers = "strangers" // who is let in, and what is no message of the protocol
-	limits    = "limits"    // each limit exactly, and one over it
-	requests  = "requests"  // what is well formed and cannot be done
-	window    = "window"    // bounds that are reached while the store takes its time
-	idle      = "idle"      // what is true when every message is settled
+	strangers = "strangers" // authentication and malformed messages
+	limits    = "limits"    // each limit exactly and exceeded by one
+	requests  = "requests"  // well-formed but impossible requests
+	window    = "window"    // bounds reached while the store is slow
+	idle      = "idle"      // invariants once every message is settled
 )
 
 func probes() []probe {
@@ -65,7 +66,7 @@ func probes() []probe {
 	return all
 }
 
-// attempt is one probe under way.
+// attempt is one probe in progress.
 type attempt struct {
 	ctx   context.Context
 	in    *instance
@@ -82,12 +83,12 @@ func (a *attempt) make() (systems.Probed, error) {
 	return a.probe.try(a)
 }
 
-// came is the outcome of a probe, with what was heard.
+// came is the outcome of a probe and what was received.
 func came(o evidence.ProbeOutcome, format string, args ...any) systems.Probed {
 	return systems.Probed{Outcome: o, Reason: fmt.Sprintf(format, args...)}
 }
 
-// broken is the outcome where nothing more can be heard.
+// broken is the outcome when the connection is lost.
 func broken(err error) systems.Probed {
 	var timeout net.Error
 	switch {
@@ -99,7 +100,7 @@ func broken(err error) systems.Probed {
 	return came(evidence.ProbeEnded, "the broker ended the session")
 }
 
-// The request numbers of a probe's own.
+// Request numbers used by probes.
 const (
 	askedHello     = 1
 	askedSubscribe = 2
@@ -111,7 +112,7 @@ func (a *attempt) hello() []byte {
 	return message(head(kindHello, askedHello, text(tagClient, "stranger"), text(tagToken, a.in.token)), nil)
 }
 
-// enter makes a session.
+// enter opens a session.
 func (a *attempt) enter() error {
 	if err := a.greet(); err != nil {
 		return err
@@ -127,7 +128,7 @@ func (a *attempt) enter() error {
 	return nil
 }
 
-// untilEnd reads until the broker ends the connection; what it said before is
+// untilEnd reads until the broker closes the connection; the last message is
 // the reason.
 func (a *attempt) untilEnd() systems.Probed {
 	said := ""
@@ -147,15 +148,15 @@ func (a *attempt) untilEnd() systems.Probed {
 	}
 }
 
-// expected is the one answer that is due; of kind 0: none.
+// expected is the only valid answer; kind 0 expects none.
 type expected struct {
 	kind    byte   // of the answer
 	request uint64 // that the answer carries
-	answer  uint64 // that alone is right; 0 is any
+	answer  uint64 // the only valid one; 0 is any
 }
 
-// asks sends one message in a session and hears what comes of it: one answer,
-// or none where none is due, and that the session goes on.
+// asks sends one message in a session and checks that it gets exactly the
+// expected answer and that the session stays open.
 func (a *attempt) asks(say []byte, want expected) systems.Probed {
 	a.write(say)
 	var answer *heard
@@ -189,14 +190,14 @@ func (a *attempt) asks(say []byte, want expected) systems.Probed {
 			if got = judgedBy(h, want); got.Outcome == evidence.ProbeMisanswered {
 				return got
 			}
-			ping() // and hear whether the session goes on, and nothing more is said
+			ping() // shows that the session is open and nothing else was sent
 		}
 	}
 }
 
 var outcomes = map[uint64]evidence.ProbeOutcome{answerAccepted: evidence.ProbeAccepted, answerDeclined: evidence.ProbeRefused, answerUnknown: evidence.ProbeInDoubt, answerRefused: evidence.ProbeRefused}
 
-// judgedBy says what one answer comes to.
+// judgedBy classifies one answer.
 func judgedBy(h heard, want expected) systems.Probed {
 	said := h.number(tagAnswer)
 	switch {
@@ -214,13 +215,13 @@ func judgedBy(h heard, want expected) systems.Probed {
 	return got
 }
 
-// The forms of probes.
+// Constructors of probes.
 
 func listed(kind, name, text string, wants evidence.ProbeOutcome, try func(*attempt) (systems.Probed, error)) probe {
 	return probe{Probe: systems.Probe{Kind: kind, Name: name, Text: text, Wants: wants}, try: try}
 }
 
-// outside says something to a broker that nobody has greeted yet.
+// outside sends before any handshake.
 func outside(name, text string, say func() []byte) probe {
 	return listed(strangers, name, text, evidence.ProbeEnded, func(a *attempt) (systems.Probed, error) {
 		a.write(say())
@@ -232,7 +233,7 @@ func outside(name, text string, say func() []byte) probe {
 	})
 }
 
-// first says something where the Hello is due.
+// first sends in place of the Hello.
 func first(kind, name, text string, wants evidence.ProbeOutcome, say func(token string) []byte) probe {
 	return listed(kind, name, text, wants, func(a *attempt) (systems.Probed, error) {
 		if err := a.greet(); err != nil {
@@ -243,7 +244,7 @@ func first(kind, name, text string, wants evidence.ProbeOutcome, say func(token 
 	})
 }
 
-// fatal says something in a session that must end it.
+// fatal sends in a session what must end it.
 func fatal(kind, name, text string, say []byte) probe {
 	return listed(kind, name, text, evidence.ProbeEnded, func(a *attempt) (systems.Probed, error) {
 		if err := a.enter(); err != nil {
@@ -253,7 +254,7 @@ func fatal(kind, name, text string, say []byte) probe {
 	})
 }
 
-// within says something in a session that goes on.
+// within sends in a session that must stay open.
 func within(kind, name, text string, wants evidence.ProbeOutcome, want expected, say []byte) probe {
 	return listed(kind, name, text, wants, func(a *attempt) (systems.Probed, error) {
 		if err := a.enter(); err != nil {
@@ -263,18 +264,19 @@ func within(kind, name, text string, wants evidence.ProbeOutcome, want expected,
 	})
 }
 
-// refused is a message that is answered with an Error of its request.
+// refused is a request that must be answered with an Error of the same number.
 func refused(kind, name, text string, fields []byte) probe {
 	return within(kind, name, text, evidence.ProbeRefused, expected{kind: kindError, request: asked}, message(fields, nil))
 }
 
-// unread is one whose request cannot be read: it is answered with an Error of request 0.
+// unread is a request whose number cannot be decoded: the Error is of request
+// 0.
 func unread(name, text string, say []byte) probe {
 	return within(strangers, name, text, evidence.ProbeRefused, expected{kind: kindError}, say)
 }
 
-// delivered publishes at most once to a subscription of its own: accepted only
-// if it comes back in full.
+// delivered publishes at most once to its own subscription and is accepted only
+// if the message arrives unaltered.
 func delivered(name, what string, fields ...field) probe {
 	return deliveredWith(name, what, nil, fields...)
 }
@@ -317,15 +319,15 @@ func deliveredWith(name, what string, payload []byte, fields ...field) probe {
 
 func long(n int) string { return strings.Repeat("x", n) }
 
-// place is the topic of probes; nobody else's.
+// place is the topic used by probes only.
 const place = "$probe"
 
-// once are the fields of a publish that can be accepted, up to a tag.
+// once are the fields of a valid at-most-once publish.
 func once(more ...field) []field {
 	return append([]field{text(tagTopic, place), number(tagMode, modeMost)}, more...)
 }
 
-// publishes is a head that is too long in one field, or wrong.
+// publishes is a publish with one oversized or invalid field.
 func publishes(fields ...field) []byte { return head(kindPublish, asked, fields...) }
 
 var handshakes = []probe{
@@ -384,6 +386,9 @@ var handshakes = []probe{
 		librarySays(message([]byte("hello"), nil))),
 	listed(strangers, "library-error-of-another", "The client library hears an Error of a request that it never made: its session goes on.", evidence.ProbeIgnored,
 		librarySays(message(head(kindPing, 1<<40, text(tagTopic, place)), nil))),
+	listed(limits, "library", "The client library connects, subscribes, grants a place, publishes, gives an answer that is here also to who waits no longer, receives, acknowledges and unsubscribes.",
+		evidence.ProbeAccepted, libraryWorks),
+	listed(strangers, "library-is-refused", "The client library hears an Error of a request under way: that call is refused, and no other.", evidence.ProbeRefused, relayed(libraryIsRefused)),
 	listed(limits, "library-topic-over", "The client library is given a topic of 256 bytes: it refuses that call, and its session goes on.", evidence.ProbeRefused, func(a *attempt) (systems.Probed, error) {
 		conn, err := client.Dial(a.ctx, a.in.address, client.Options{Name: "stranger", Token: a.in.token})
 		if err != nil {
@@ -402,15 +407,129 @@ var handshakes = []probe{
 	}),
 }
 
-// librarySays has the client library's connection say something that the library
-// never says, and then ask a question: what the broker answers to the former
-// reaches the library first.
+// librarySays writes to the client library's connection what the library never
+// sends, followed by a request: the answer to the former reaches the library
+// first.
 func librarySays(say []byte) func(*attempt) (systems.Probed, error) {
+	return relayed(func(a *attempt, conn *client.Conn, _ *interjection) (systems.Probed, error) {
+		a.write(say)
+		_, err := conn.Lookup(a.ctx, nowhere, time.Second)
+		switch {
+		case err == nil:
+			return came(evidence.ProbeIgnored, "the session goes on"), nil
+		case errors.Is(err, client.ErrRefused):
+			return came(evidence.ProbeEnded, "%v", err), nil
+		}
+		return came(evidence.ProbeMisanswered, "%v", err), nil
+	})
+}
+
+// libraryIsRefused has a question of the client library refused: something that
+// is not understood carries the question's number, and goes before it. Where a
+// heartbeat of the library's own came in between, the next question is tried.
+func libraryIsRefused(a *attempt, conn *client.Conn, next *interjection) (systems.Probed, error) {
+	for request := uint64(askedHello + 1); request < askedHello+6; request++ {
+		say := message(head(kindPing, request, text(tagTopic, place)), nil)
+		next.say.Store(&say)
+		_, err := conn.Lookup(a.ctx, nowhere, time.Second)
+		switch {
+		case err == nil:
+			continue
+		case errors.Is(err, client.ErrRefused):
+			return came(evidence.ProbeRefused, "%v", err), nil
+		case a.ctx.Err() != nil:
+			return came(evidence.ProbeUnanswered, "the library never says so: %v", err), nil
+		}
+		return came(evidence.ProbeMisanswered, "%v", err), nil
+	}
+	return came(evidence.ProbeIgnored, "every question had an answer"), nil
+}
+
+// libraryWorks has the client library do what a client does. That the broker
+// serves is shown first, by a session without the library.
+func libraryWorks(a *attempt) (systems.Probed, error) {
+	if err := a.enter(); err != nil {
+		return systems.Probed{}, err
+	}
+	doing := "connect"
+	err := func() error {
+		conn, err := client.Dial(a.ctx, a.in.address, client.Options{Name: "stranger", Token: a.in.token})
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		const topic = place + "/library"
+		doing = "subscribe"
+		sub, err := conn.Subscribe(a.ctx, client.Filter{Topic: topic, Mode: wire.AtLeastOnce})
+		if err != nil {
+			return err
+		}
+		doing = "grant"
+		if err := sub.Grant(1); err != nil {
+			return err
+		}
+		doing = "publish"
+		call, err := conn.Publish(a.ctx, wire.Message{Topic: topic, Mode: wire.AtLeastOnce, Payload: []byte("hello")})
+		if err != nil {
+			return err
+		}
+		if _, err := call.Wait(a.ctx); err != nil {
+			return err
+		}
+		doing = "give an answer that is here to who waits no longer"
+		ended, cancel := context.WithCancel(a.ctx)
+		cancel()
+		for range 32 {
+			if _, err := call.Wait(ended); err != nil {
+				return err
+			}
+		}
+		doing = "receive"
+		d, err := sub.Receive(a.ctx)
+		if err != nil {
+			return err
+		}
+		doing = "acknowledge"
+		if m, err := d.Ack(a.ctx); err != nil {
+			return err
+		} else if m.Answer != wire.Accepted {
+			return fmt.Errorf("answer %d: %s", m.Answer, m.Reason)
+		}
+		doing = "unsubscribe"
+		return sub.Unsubscribe(a.ctx)
+	}()
+	switch {
+	case err == nil:
+		return came(evidence.ProbeAccepted, "it does"), nil
+	case a.ctx.Err() != nil:
+		return came(evidence.ProbeUnanswered, "it did not %s: %v", doing, err), nil
+	}
+	return came(evidence.ProbeMisanswered, "it did not %s: %v", doing, err), nil
+}
+
+// interjection is said to the broker ahead of what the client library says next.
+type interjection struct {
+	io.Writer
+	say atomic.Pointer[[]byte]
+}
+
+func (i *interjection) Write(b []byte) (int, error) {
+	if say := i.say.Swap(nil); say != nil {
+		if _, err := i.Writer.Write(*say); err != nil {
+			return 0, err
+		}
+	}
+	return i.Writer.Write(b)
+}
+
+// relayed lets the client library connect through the probe's own connection.
+func relayed(try func(*attempt, *client.Conn, *interjection) (systems.Probed, error)) func(*attempt) (systems.Probed, error) {
 	return func(a *attempt) (systems.Probed, error) {
 		ln, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			return systems.Probed{}, fmt.Errorf("zeromq: probe: %w", err)
 		}
+		next := &interjection{Writer: a.nc}
 		var relay tasks.Group
 		defer relay.Wait()
 		defer ln.Close()
@@ -420,7 +539,7 @@ func librarySays(say []byte) func(*attempt) (systems.Probed, error) {
 				return
 			}
 			// Each direction ends with its source, and then ends the other.
-			relay.Go(func() { _, _ = io.Copy(a.nc, nc); a.nc.Close() })
+			relay.Go(func() { _, _ = io.Copy(next, nc); a.nc.Close() })
 			_, _ = io.Copy(nc, a.nc)
 			nc.Close()
 		})
@@ -429,15 +548,7 @@ func librarySays(say []byte) func(*attempt) (systems.Probed, error) {
 			return systems.Probed{}, fmt.Errorf("zeromq: probe: %w", err)
 		}
 		defer conn.Close()
-		a.write(say)
-		_, err = conn.Lookup(a.ctx, nowhere, time.Second)
-		switch {
-		case err == nil:
-			return came(evidence.ProbeIgnored, "the session goes on"), nil
-		case errors.Is(err, client.ErrRefused):
-			return came(evidence.ProbeEnded, "%v", err), nil
-		}
-		return came(evidence.ProbeMisanswered, "%v", err), nil
+		return try(a, conn, next)
 	}
 }
 
@@ -445,7 +556,7 @@ func helloWith(token string) []byte {
 	return message(head(kindHello, askedHello, text(tagClient, "stranger"), text(tagToken, token)), nil)
 }
 
-// swapped is a token with another last character.
+// swapped changes a token's last character.
 func swapped(token string) string {
 	last := "A"
 	if strings.HasSuffix(token, last) {
@@ -518,7 +629,7 @@ var malformed = []probe{
 	listed(strangers, "zmtp-ping", "A ZMTP PING is answered with a PONG and its context.", evidence.ProbeAnswered, zmtpPing),
 }
 
-// manyMalformed sends so many malformed messages, and then a Ping.
+// manyMalformed sends n malformed messages, then a Ping.
 func manyMalformed(n int) func(*attempt) (systems.Probed, error) {
 	return func(a *attempt) (systems.Probed, error) {
 		if err := a.enter(); err != nil {
@@ -558,7 +669,7 @@ func zmtpPing(a *attempt) (systems.Probed, error) {
 		switch {
 		case err != nil:
 			return broken(err), nil
-		case flags&4 == 0: // a message: the broker's own Ping
+		case flags&4 == 0: // a message frame: the broker's Ping
 		case string(b) == "\x04PONGcontext":
 			return came(evidence.ProbeAnswered, "%q", b), nil
 		default:
@@ -567,7 +678,7 @@ func zmtpPing(a *attempt) (systems.Probed, error) {
 	}
 }
 
-// many are so many headers of one byte each.
+// many encodes n headers of one byte each.
 func many(n int) field {
 	var pairs []string
 	for i := range n {
@@ -576,8 +687,8 @@ func many(n int) field {
 	return headers(pairs...)
 }
 
-// large are 64 headers of 1024 bytes each: with all else at its limit, the
-// largest head that means something.
+// large encodes 64 headers of 1024 bytes each: with all other fields at their
+// limits, the largest valid head.
 func large() field {
 	var pairs []string
 	for i := range 64 {
@@ -586,7 +697,7 @@ func large() field {
 	return headers(pairs...)
 }
 
-// headOf is a head of exactly so many bytes whose last field does not exist.
+// headOf is a head of exactly size bytes whose last field is unknown.
 func headOf(size int) []byte {
 	b := append(publishes(once(large())...), beyondAllTag)
 	return append(b, make([]byte, size-len(b))...)
@@ -607,6 +718,7 @@ var lengths = []probe{
 	refused(limits, "header-over", "A header of 1025 bytes.", publishes(once(headers("name", long(1021)))...)),
 	delivered("header-name", "A header whose name has 1024 bytes.", once(headers(long(1024), ""))...),
 	delivered("headers", "64 headers.", once(many(64))...),
+	delivered("header-lengths", "Headers of 127, 128 and 129 bytes: a length takes a second byte in between.", once(headers("a", long(127), "b", long(128), "c", long(129)))...),
 	refused(limits, "headers-over", "65 headers.", publishes(once(many(65))...)),
 	delivered("everything", "Every field of a publish at its limit.", text(tagTopic, long(255)), number(tagMode, modeMost),
 		text(tagBusiness, long(128)), text(tagMessage, "m"+long(127)), text(tagKey, long(128)), large(), milliseconds(tagTTL, tenYears)),
@@ -629,11 +741,11 @@ var lengths = []probe{
 	delivered("ttl", "A time to live of ten years.", once(milliseconds(tagTTL, tenYears))...),
 }
 
-// nowhere is a message ID that no message has.
+// nowhere is a message ID that does not exist.
 const nowhere = "probe-of-nothing"
 
-// least are the fields of an at-least-once publish under a business ID, so that
-// a row which it leaves is seen.
+// least are the fields of a valid at-least-once publish. Its business ID makes
+// a row that it leaves visible.
 func least(topic string, more ...field) []field {
 	var f []field
 	if topic != "" {
@@ -642,14 +754,14 @@ func least(topic string, more ...field) []field {
 	return append(append(f, number(tagMode, modeLeast), text(tagBusiness, "probe-refused")), more...)
 }
 
-// declined is a publish that a healthy broker answers no, with the cause.
+// declined is a publish that a healthy broker declines for this cause.
 func declined(name, what string, cause evidence.Cause, fields ...field) probe {
 	p := within(requests, name, what, evidence.ProbeRefused, expected{kind: kindPublishReply, request: asked, answer: answerDeclined}, message(publishes(fields...), nil))
 	p.Cause = cause
 	return p
 }
 
-// answered is a request that is answered with one reply of its own kind.
+// answered is a request with one reply of its own kind.
 func answered(name, what string, wants evidence.ProbeOutcome, kind byte, answer uint64, fields ...field) probe {
 	return within(requests, name, what, wants, expected{kind: kind + 1, request: asked, answer: answer}, message(head(kind, asked, fields...), nil))
 }
@@ -675,7 +787,7 @@ var impossible = []probe{
 		if err := a.subscribed(modeMost, 1); err != nil {
 			return systems.Probed{}, err
 		}
-		a.write(message(head(kindPublish, askedHello, once()...), nil)) // takes the credit
+		a.write(message(head(kindPublish, askedHello, once()...), nil)) // uses up the credit
 		for range 2 {
 			if h, err := a.hear(); err != nil || h.kind != kindDeliver && h.number(tagAnswer) != answerAccepted {
 				return came(evidence.ProbeMisanswered, "the publish before it: %s, %v", h, err), nil
@@ -687,7 +799,7 @@ var impossible = []probe{
 		if err := a.enter(); err != nil {
 			return systems.Probed{}, err
 		}
-		for i, filter := range []string{place, place + "/#"} { // the second matches the first's topic too
+		for i, filter := range []string{place, place + "/#"} { // the second pattern matches both
 			a.write(message(head(kindSubscribe, askedSubscribe+uint64(i), text(tagTopic, filter), text(tagGroup, "probes"), number(tagMode, modeMost), number(tagCredit, 9)), nil))
 			if _, err := a.until(kindSubscribe + 1); err != nil {
 				return systems.Probed{}, err
@@ -712,6 +824,33 @@ var impossible = []probe{
 			}
 		}
 	}),
+	listed(requests, "filter-parent", "A publish to the topic below which a subscription takes all: it gets that too.", evidence.ProbeAccepted, func(a *attempt) (systems.Probed, error) {
+		if err := a.listens(place+"/#", modeMost, 1); err != nil {
+			return systems.Probed{}, err
+		}
+		a.write(message(publishes(once()...), nil))
+		h, err := a.hear()
+		if err != nil {
+			return broken(err), nil
+		}
+		if h.kind != kindDeliver {
+			return judgedBy(h, expected{kind: kindPublishReply, request: asked}), nil
+		}
+		return came(evidence.ProbeAccepted, "it came"), nil
+	}),
+	listed(requests, "id-of-another", "A publish under the message ID of another business ID.", evidence.ProbeRefused, func(a *attempt) (systems.Probed, error) {
+		if err := a.subscribed(modeLeast, 1); err != nil {
+			return systems.Probed{}, err
+		}
+		a.write(message(head(kindPublish, series, text(tagTopic, place), number(tagMode, modeLeast), text(tagBusiness, "probe-a"), text(tagMessage, "probe-id")), nil))
+		if _, err := a.until(kindDeliver); err != nil {
+			return systems.Probed{}, err
+		}
+		if err := a.acknowledged("probe-id"); err != nil {
+			return systems.Probed{}, err
+		}
+		return a.asks(message(publishes(text(tagTopic, place), number(tagMode, modeLeast), text(tagBusiness, "probe-b"), text(tagMessage, "probe-id")), nil), expected{kind: kindPublishReply, request: asked, answer: answerDeclined}), nil
+	}).because(evidence.CauseInvalid),
 	answered("ack-of-nothing", "An Ack of a message that does not exist.", evidence.ProbeRefused, kindAck, answerRefused, text(tagMessage, nowhere)),
 	answered("nack-of-nothing", "A Nack of a message that does not exist.", evidence.ProbeRefused, kindNack, answerRefused, text(tagMessage, nowhere)),
 	answered("ack-without-id", "An Ack without a message ID.", evidence.ProbeRefused, kindAck, answerRefused),
@@ -809,7 +948,7 @@ func (p probe) because(c evidence.Cause) probe {
 	return p
 }
 
-// subscribed makes a session that listens to the topic of probes.
+// subscribed opens a session and subscribes to the probes' topic.
 func (a *attempt) subscribed(mode, credit uint64) error {
 	return a.listens(place, mode, credit)
 }
@@ -829,7 +968,7 @@ func (a *attempt) listens(topic string, mode, credit uint64) error {
 	return nil
 }
 
-// until hears the next message of this kind. Anything else but a Ping is passed over.
+// until reads up to the next message of this kind, skipping only Pings.
 func (a *attempt) until(kind byte) (heard, error) {
 	for {
 		h, err := a.hear()
@@ -842,8 +981,8 @@ func (a *attempt) until(kind byte) (heard, error) {
 	}
 }
 
-// handed publishes a message to the attempt's own subscription, and gives its ID
-// when it has come.
+// handed publishes to the probe's own subscription and returns the ID of the
+// delivery.
 func (a *attempt) handed() (id string, err error) {
 	a.write(message(head(kindPublish, series, text(tagTopic, place), number(tagMode, modeLeast)), nil))
 	h, err := a.until(kindDeliver)
@@ -859,7 +998,7 @@ func (a *attempt) acknowledged(id string) error {
 	return err
 }
 
-// buried makes a dead letter of a message of its own.
+// buried publishes a message and makes it a dead letter.
 func (a *attempt) buried() (id string, err error) {
 	if err := a.subscribed(modeLeast, 1); err != nil {
 		return "", err
@@ -872,7 +1011,7 @@ func (a *attempt) buried() (id string, err error) {
 	return id, err
 }
 
-// stats are the broker's counters.
+// stats reads the broker's counters.
 func (a *attempt) stats(request uint64) (counters map[string]int, err error) {
 	a.write(message(head(kindAdmin, request, text(tagTopic, "stats")), nil))
 	h, err := a.until(kindAdmin + 1)
@@ -885,13 +1024,13 @@ func (a *attempt) stats(request uint64) (counters map[string]int, err error) {
 	return counters, nil
 }
 
-// The profile's own bounds, low enough to be reached.
+// The profile's own bounds, low enough to reach.
 const (
 	publishWindow = 1024
 	maxTopics     = 256
 )
 
-// The first request numbers of a series of publishes, and of their Acks.
+// First request numbers of a series of publishes and of its Acks.
 const (
 	series = 1 << 16
 	acks   = 1 << 20
@@ -913,12 +1052,11 @@ var bounds = []probe{
 	listed(limits, "idle-topics", "Twice as many topics as the broker remembers, none with a message that waits: there is room for each.", evidence.ProbeRefused, idleTopics).because(evidence.CauseNoConsumer),
 }
 
-var errTooQuick = errors.New("the store answered before all was said: it must be slow for this probe")
+var errTooQuick = errors.New("the store answered before everything was sent: it must be slow for this probe")
 
-// stalled sends n at-least-once publishes and a Ping. The Pong comes before the
-// first answer of the store only if none of them was answered when the last was
-// handled: then all were unanswered at once. special judges the answers that are
-// not Accepted; without it all must be.
+// stalled sends n at-least-once publishes and a Ping. A Pong ahead of the first
+// store answer proves that all n were unanswered at once. special judges
+// answers other than Accepted; nil allows none.
 func stalled(n int, special func(i int, h heard) *systems.Probed) func(*attempt) (systems.Probed, error) {
 	return func(a *attempt) (systems.Probed, error) {
 		if err := a.subscribed(modeLeast, uint64(n)); err != nil {
@@ -952,7 +1090,7 @@ func stalled(n int, special func(i int, h heard) *systems.Probed) func(*attempt)
 	}
 }
 
-// repeated sends n-1 publishes, and then the first of them again.
+// repeated sends n-1 publishes, then the first of them again.
 func repeated(n int) func(*attempt) (systems.Probed, error) {
 	return func(a *attempt) (systems.Probed, error) {
 		if err := a.subscribed(modeLeast, uint64(n)); err != nil {
@@ -996,13 +1134,13 @@ func repeated(n int) func(*attempt) (systems.Probed, error) {
 	}
 }
 
-// serve hears n answers of publishes and the Pong, acknowledges what is
-// delivered until each message that was accepted is settled, and gives what
-// judge says last; accepted if it never says anything.
+// serve reads n publish answers and the Pong, acknowledges deliveries until
+// every accepted message is settled, and returns judge's last result, or
+// accepted if there is none.
 func (a *attempt) serve(n int, judge func(heard) (*systems.Probed, error)) (systems.Probed, error) {
 	got := came(evidence.ProbeAccepted, "%d answers", n)
 	answers, acked, settled, pong := 0, 0, 0, false
-	accepted := map[string]bool{} // by message ID: a repeat is no message of its own
+	accepted := map[string]bool{} // by message ID: duplicates count once
 	for answers < n || settled < len(accepted) || !pong {
 		h, err := a.hear()
 		if err != nil {
@@ -1041,7 +1179,7 @@ func (a *attempt) serve(n int, judge func(heard) (*systems.Probed, error)) (syst
 }
 
 // manyTopics publishes to one topic more than the broker remembers. Others may
-// hold topics too, and so only the last one is sure to be declined.
+// hold topics too, so only the last is sure to be declined.
 func manyTopics(a *attempt) (systems.Probed, error) {
 	if err := a.listens(place+"/#", modeLeast, maxTopics+1); err != nil {
 		return systems.Probed{}, err
@@ -1071,8 +1209,8 @@ func manyTopics(a *attempt) (systems.Probed, error) {
 	})
 }
 
-// idleTopics publishes to twice as many topics as are remembered: nobody
-// listens, and that alone is why each is declined.
+// idleTopics publishes to twice as many topics as are remembered. Each is
+// declined only because nobody subscribes.
 func idleTopics(a *attempt) (systems.Probed, error) {
 	if err := a.enter(); err != nil {
 		return systems.Probed{}, err

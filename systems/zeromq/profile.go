@@ -1,5 +1,6 @@
-// Package zeromq puts the reference broker under test: our own protocol over
-// ZeroMQ, SQLite below it, in a process of its own that can be killed.
+// Package zeromq is the adapter for the reference broker: Custody's own
+// protocol over ZeroMQ on SQLite, run in a child process. The binary's main (or
+// TestMain) must pass Role to process.RunRole.
 package zeromq
 
 import (
@@ -44,11 +45,10 @@ func Profiles(scale float64) []systems.System {
 
 var (
 	everywhere = []evidence.Class{evidence.ClientCrash, evidence.BrokerRestart, evidence.BrokerCrash, evidence.BrokerPause, evidence.Link, evidence.Store, evidence.Clock}
-	// A wrong clock ends a message's time to live, and that loses it lawfully.
+	// A clock that jumps can expire messages early, which is a legitimate loss.
 	butClock = everywhere[:len(everywhere)-1]
 	butStore = []evidence.Class{evidence.ClientCrash, evidence.BrokerRestart, evidence.BrokerCrash, evidence.BrokerPause, evidence.Link}
-	// Between the ACK and the delete a crash, or a store that fails, brings the
-	// message back.
+	// A crash or store failure between ACK and delete causes a redelivery.
 	butDelete = []evidence.Class{evidence.ClientCrash, evidence.BrokerRestart, evidence.BrokerPause, evidence.Link, evidence.Clock}
 )
 
@@ -58,7 +58,7 @@ func claim(guarantee string, under []evidence.Class) evidence.Claim {
 	return evidence.Claim{Guarantee: guarantee, Under: under, Owner: evidence.OwnerSystem, Source: source}
 }
 
-// section is a claim whose place in the protocol is named.
+// section is a claim that names its section of PROTOCOL.md.
 func section(guarantee string, under []evidence.Class, where string) evidence.Claim {
 	c := claim(guarantee, under)
 	c.Source += ", " + where
@@ -70,14 +70,16 @@ var atLeastOnce = []evidence.Claim{
 	claim(evidence.NoPhantom, everywhere),
 	claim(evidence.DeclinedMeansAbsent, everywhere),
 	claim(evidence.StableRedeliveryID, everywhere),
-	// A delivery whose attempt cannot be counted waits, and later ones overtake it.
+	// A delivery whose attempt count cannot be stored waits, and later ones
+	// overtake it.
 	claim(evidence.Order, butStore),
 	claim(evidence.ExpiryHonoured, everywhere),
 	claim(evidence.AckIsFinal, butDelete),
 	claim(evidence.PersistedBeforeAccepted, everywhere),
 	claim(evidence.PartitionIsolation, everywhere),
 	claim(evidence.BoundedRetry, everywhere),
-	// Never stored is proven by the wall clock: one that jumps ahead forgets early.
+	// A "never stored" answer relies on the wall clock: after a jump ahead, IDs
+	// are forgotten early.
 	claim(evidence.UnknownResolved, butClock),
 	claim(evidence.RecoveryBounded, everywhere),
 	claim(evidence.Survives, everywhere),
@@ -94,7 +96,7 @@ var atLeastOnce = []evidence.Claim{
 	section(evidence.FairService, everywhere, "Subscribe and deliver: served in turn"),
 	section(evidence.SessionStability, everywhere, "Session"),
 	section(evidence.Progress, everywhere, "Subscribe and deliver: redelivered"),
-	// First deliveries too: see Order.
+	// As for Order.
 	section(evidence.RedeliveryOrder, butStore, "Subscribe and deliver: pending messages are served in the order in which they were stored"),
 	section(evidence.StrangersRefused, everywhere, "Connection; Head; Kinds; Session; the tables of answers"),
 	section(evidence.RedeliveryPaced, everywhere, "Subscribe and deliver: redelivered, after a Nack with backoff"),
@@ -107,7 +109,7 @@ var atMostOnce = []evidence.Claim{
 	claim(evidence.DeclinedMeansAbsent, everywhere),
 	claim(evidence.Order, everywhere),
 	claim(evidence.Survives, everywhere),
-	// Never stored and never sent again: it arrives while nothing is broken.
+	// Neither stored nor resent, so the claim covers fault-free runs only.
 	section(evidence.NoAcceptedLoss, nil, "Publish: one local send to each"),
 	section(evidence.Routing, everywhere, "Subscribe and deliver: topic filters"),
 	section(evidence.MessageIdentity, everywhere, "Publish: message ID"),
@@ -118,7 +120,7 @@ var atMostOnce = []evidence.Claim{
 	section(evidence.StrangersRefused, everywhere, "Connection; Head; Kinds; Session; the tables of answers"),
 }
 
-// The periods of the broker, short for tests, before scaling.
+// The broker's periods before scaling, short for tests.
 const (
 	visibility    = 500 * time.Millisecond
 	heartbeat     = 500 * time.Millisecond
@@ -131,8 +133,8 @@ const (
 
 func (p Profile) period(d time.Duration) time.Duration { return time.Duration(float64(d) * p.scale) }
 
-// Broker is the configuration of the profile's broker, but for its name, network,
-// store and log.
+// Broker is the profile's broker configuration without name, network, store and
+// log.
 func (p Profile) Broker() broker.Config {
 	return broker.Config{
 		MaxAttempts: maxAttempts, VisibilityTimeout: p.period(visibility),
@@ -186,7 +188,7 @@ func versions() map[string]string {
 	}
 }
 
-// Credentials for clients in another process.
+// Credentials let clients in another process connect.
 func (p Profile) Credentials(i systems.Instance) string {
 	if in, ok := i.(*instance); ok {
 		return in.clients.token
@@ -194,13 +196,13 @@ func (p Profile) Credentials(i systems.Instance) string {
 	return ""
 }
 
-// tokenForm is that of what Start draws from crypto/rand.Text.
+// tokenForm matches a token from crypto/rand.Text.
 var tokenForm = regexp.MustCompile(`^[A-Z2-7]{26}$`)
 
-// Connect gives clients for an instance that another process has started.
+// Connect returns clients of an instance that another process started.
 func (p Profile) Connect(credentials string) (systems.Clients, error) {
 	if !tokenForm.MatchString(credentials) {
-		return nil, errors.New("zeromq: connect: the credentials are no token (26 characters of base32); they come from Credentials of the running instance")
+		return nil, errors.New("zeromq: malformed credentials: want a token of 26 base32 characters, as returned by Credentials")
 	}
 	return clients{profile: p, token: credentials}, nil
 }

@@ -7,7 +7,11 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
+	"syscall"
 	"time"
+
+	"github.com/ncruces/go-sqlite3"
 
 	"github.com/custodymq/custody/broker"
 	"github.com/custodymq/custody/broker/defects"
@@ -22,12 +26,12 @@ import (
 // RoleName of the broker's process.
 const RoleName = "broker"
 
-// brokerConfig is what that process is told.
+// brokerConfig is passed to the broker's process.
 type brokerConfig struct {
 	Name        string
 	Listen      string
 	Token       string
-	Hostname    string // what the host is called; the real one is not asked
+	Hostname    string // used instead of the machine's own
 	Connections store.Connections
 	History     bool
 	Scale       float64
@@ -36,10 +40,11 @@ type brokerConfig struct {
 	Clock       time.Duration
 }
 
-// vfsName is the armed file system that the process' databases are opened with.
+// vfsName is the fault-injecting VFS with which the process opens its
+// databases.
 const vfsName = "custody-faulty"
 
-// roleState is the process: a broker, its store, and what strikes them.
+// roleState is the broker with its store and fault hooks.
 type roleState struct {
 	server    *broker.Server
 	store     store.Store
@@ -48,12 +53,26 @@ type roleState struct {
 	armed     *storeFaults
 }
 
-// Role is the broker in a process of its own, its store armed below and above
-// the database.
+// ofTheMachine are the errors of a start that accuse no broker.
+var ofTheMachine = []error{
+	context.DeadlineExceeded, context.Canceled, store.ErrFull,
+	syscall.EADDRINUSE, syscall.EADDRNOTAVAIL, syscall.EACCES, syscall.EPERM, syscall.EROFS, syscall.EIO,
+	syscall.ENOSPC, syscall.EDQUOT, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE,
+	sqlite3.FULL, sqlite3.IOERR, sqlite3.CANTOPEN, sqlite3.NOMEM, sqlite3.PERM, sqlite3.READONLY, sqlite3.BUSY, sqlite3.LOCKED,
+}
+
+// Role runs the broker in a child process, with fault hooks above and below the
+// database.
 func Role() process.Role {
 	r := &roleState{}
 	return process.Role{
-		Start: r.start,
+		Start: func(ctx context.Context, config json.RawMessage, p *process.Parent) error {
+			err := r.start(ctx, config, p)
+			if slices.ContainsFunc(ofTheMachine, func(e error) bool { return errors.Is(err, e) }) {
+				err = fmt.Errorf("%w: %w", process.ErrUnfit, err)
+			}
+			return err
+		},
 		Stop: func(ctx context.Context) error {
 			if r.server == nil {
 				return nil
@@ -83,7 +102,7 @@ func Role() process.Role {
 	}
 }
 
-// method is a command with one parameter and no result.
+// method adapts a command with one parameter and no result.
 func method[T any](do func(T) error) func(context.Context, json.RawMessage) (any, error) {
 	return func(_ context.Context, params json.RawMessage) (any, error) {
 		var v T
@@ -127,8 +146,8 @@ func (r *roleState) start(ctx context.Context, config json.RawMessage, p *proces
 	return nil
 }
 
-// neighbours are the storage identities that scenarios use. A defect that
-// reaches into another partition reaches into the other of the two.
+// neighbours pairs the storage identities that scenarios use. A defect that
+// crosses partitions reaches from one into the other.
 var neighbours = map[string]string{"identity-1": "identity-2", "identity-2": "identity-1"}
 
 func (r *roleState) seed(ctx context.Context, c brokerConfig, options open.Options, cfg *broker.Config) error {

@@ -13,9 +13,8 @@ import (
 	"github.com/custodymq/custody/evidence"
 )
 
-// Rows reads the database itself, past the broker: what the broker says of its
-// rows is not evidence, and a dead broker's rows are to be seen too. All
-// partitions are shown.
+// Rows reads the database directly, all partitions: the broker's own account of
+// its rows is no evidence, and rows must be readable while it is down.
 func (in *instance) Rows(ctx context.Context) (evidence.Snapshot, error) {
 	in.mu.Lock()
 	s := evidence.Snapshot{Source: evidence.SourceBroker, Trust: evidence.Exact, Partition: in.partition()}
@@ -46,8 +45,8 @@ func (in *instance) Rows(ctx context.Context) (evidence.Snapshot, error) {
 			&key, &headers, &expires, &r.Attempts, &r.Reason, &payload); err != nil {
 			return s, fmt.Errorf("zeromq: read a row of %s: %w", in.path, err)
 		}
-		if r.State = states[state]; r.State == evidence.RowInvalid {
-			continue // a marker of a settled message: its row is gone
+		if r.State = RowStates[state]; r.State == evidence.RowInvalid {
+			continue // the marker of a settled message, whose row is deleted
 		}
 		if r.Version < oldest {
 			r.State = evidence.RowRefused
@@ -67,7 +66,9 @@ func (in *instance) Rows(ctx context.Context) (evidence.Snapshot, error) {
 	return s, rows.Err()
 }
 
-var states = map[store.State]evidence.RowState{store.Pending: evidence.RowPending, store.Processed: evidence.RowProcessed, store.Dead: evidence.RowDead,
+// RowStates maps the broker's row states. The marker of a settled message is
+// absent: its row is deleted.
+var RowStates = map[store.State]evidence.RowState{store.Pending: evidence.RowPending, store.Processed: evidence.RowProcessed, store.Dead: evidence.RowDead,
 	store.RefusedVersion: evidence.RowRefused}
 
 func headersOf(text string) map[string]string {
@@ -76,7 +77,7 @@ func headersOf(text string) map[string]string {
 	}
 	var h map[string]string
 	if json.Unmarshal([]byte(text), &h) != nil {
-		return map[string]string{"": text} // altered: the digest will not match
+		return map[string]string{"": text} // corrupted: makes the digest differ
 	}
 	return h
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// storeFaults is the one hook of the broker's store and files: it reports every
-// operation of the store, and lets the faults that are armed strike.
+// storeFaults hooks into the broker's store and files. It reports every store
+// operation and applies the armed faults.
 type storeFaults struct {
 	sink   evidence.Sink
 	parent *process.Parent
@@ -30,19 +30,20 @@ type armedFault struct {
 	free func()
 }
 
-// Trigger counts the operations of a store that a fault waits for. It knows no
-// lock: whoever has armed it guards it.
+// Trigger counts matching store operations until a fault is due. The caller
+// must serialize its use.
 type Trigger struct {
 	systems.StoreFault
 	layer faulty.Layer
 	seen  int
 }
 
-// NewTrigger of a fault; where it names no operation, it strikes the one that
-// its verb is about. files says that there are some below the database.
+// NewTrigger makes the trigger of a fault. Without an operation it matches the
+// verb's default. files reports whether there are file operations below the
+// database.
 func NewTrigger(f systems.StoreFault, files bool) (*Trigger, error) {
 	if f.Operation == "" {
-		f.Operation = natural[f.Verb]
+		f.Operation = defaultOperation[f.Verb]
 		if f.Verb == "full" && !files {
 			f.Operation = "insert"
 		}
@@ -56,27 +57,27 @@ func NewTrigger(f systems.StoreFault, files bool) (*Trigger, error) {
 	return t, nil
 }
 
-// Counts says whether op is an operation that the fault waits for.
+// Counts reports whether op matches.
 func (t *Trigger) Counts(op faulty.Op) bool {
 	return op.Layer == t.layer && named(op, t.Operation) && (t.layer == faulty.Contract || op.File == faulty.WAL)
 }
 
-// Due counts an operation and says whether it is struck.
+// Due counts an operation and reports whether the fault applies to it.
 func (t *Trigger) Due() bool {
 	t.seen++
 	nth := max(t.N, 1)
 	return t.seen == nth || t.Every && t.seen > nth
 }
 
-// Fired is what the fault tells of a stroke.
+// Fired describes one application of the fault.
 func (t *Trigger) Fired(op faulty.Op) systems.StoreFired {
 	return systems.StoreFired{Operation: t.Operation, Items: ItemsOf(op, t.Operation)}
 }
 
-// holdBound ends a hold that nobody heals, so that no store hangs for ever.
+// holdBound ends a hold that nobody heals.
 const holdBound = 60 * time.Second
 
-// striking makes the hook of each verb.
+// striking makes each verb's hook.
 var striking = map[string]func(f systems.StoreFault, when func(faulty.Op) bool) (faulty.Hook, func()){
 	"unreachable": func(_ systems.StoreFault, when func(faulty.Op) bool) (faulty.Hook, func()) {
 		return released(faulty.Unreachable(when))
@@ -104,8 +105,8 @@ var striking = map[string]func(f systems.StoreFault, when func(faulty.Op) bool) 
 
 func released(f *faulty.Fault) (faulty.Hook, func()) { return f, f.Release }
 
-// storeVerbs are the verbs of striking, as a script has them, with the
-// operations that each can strike: of the store's contract, and of its files.
+// storeVerbs lists the verbs of striking with the operations to which each
+// applies, of the store's contract and of its files.
 func storeVerbs() map[string][]string {
 	all := append([]string{"apply", "load", "rows", "expire", "reestablish"}, fileOperations...)
 	for kind := store.Insert; kind <= store.Discard; kind++ {
@@ -118,13 +119,13 @@ func storeVerbs() map[string][]string {
 	}
 }
 
-// OfFiles says whether an operation is one below the database.
+// OfFiles reports whether an operation is on files, below the database.
 func OfFiles(operation string) bool { return slices.Contains(fileOperations, operation) }
 
-// natural is the operation that a verb strikes where the script names none.
-var natural = map[string]string{"unreachable": "apply", "full": "write", "fsync-error": "sync", "lose-reply": "apply", "slow": "apply", "hold": "apply"}
+// defaultOperation is the operation that a verb applies to by default.
+var defaultOperation = map[string]string{"unreachable": "apply", "full": "write", "fsync-error": "sync", "lose-reply": "apply", "slow": "apply", "hold": "apply"}
 
-// fileOperations are those below the database; all others are the store's.
+// fileOperations are below the database; all others are the store's.
 var fileOperations = []string{"open", "read", "write", "sync", "truncate"}
 
 func newArmory(sink evidence.Sink, p *process.Parent) *storeFaults {
@@ -148,20 +149,19 @@ func (a *storeFaults) arm(f systems.StoreFault) error {
 	return nil
 }
 
-// named says whether op is the operation that a script means. Where history is
-// kept, the end of a row is a mark and not a delete; a script says "delete" for
-// both.
+// named reports whether op is the operation that a script names. With history
+// kept, a row is marked instead of deleted; scripts say "delete" for both.
 func named(op faulty.Op, operation string) bool {
 	return op.Named(operation) || operation == "delete" && op.Named("settle")
 }
 
-// due counts the operation and tells the parent when it is struck, before it is.
+// due counts the operation and, before it is struck, notifies the parent.
 func (a *storeFaults) due(f *armedFault, op faulty.Op) bool {
 	a.mu.Lock()
 	strikes := f.Due()
 	a.mu.Unlock()
 	if strikes {
-		// A parent that is gone hears nothing, and this process ends with it.
+		// If the parent is gone, this process ends too.
 		_ = a.parent.Notify("fired", storeFired{f.Label, f.Fired(op)})
 	}
 	return strikes
@@ -199,7 +199,7 @@ func (a *storeFaults) armed() []*armedFault {
 	return slices.Clone(a.faults)
 }
 
-// Before an operation.
+// Before runs ahead of an operation.
 func (a *storeFaults) Before(op faulty.Op) error {
 	a.report(evidence.StoreCalled, op, nil)
 	for _, f := range a.armed() {
@@ -210,7 +210,7 @@ func (a *storeFaults) Before(op faulty.Op) error {
 	return nil
 }
 
-// After it.
+// After runs behind an operation.
 func (a *storeFaults) After(op faulty.Op, err error) error {
 	for _, f := range a.armed() {
 		err = f.hook.After(op, err)
@@ -225,7 +225,7 @@ func (a *storeFaults) report(kind evidence.Kind, op faulty.Op, err error) {
 	}
 }
 
-// holdAfter keeps the answer of an operation that is done until it is released.
+// holdAfter withholds an operation's result until it is released.
 type holdAfter struct {
 	when func(faulty.Op) bool
 	once sync.Once

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/custodymq/custody/broker/store"
 	"github.com/ncruces/go-sqlite3"
@@ -89,6 +90,9 @@ func Check(ctx context.Context, path string, progress func(done, all int64)) (re
 		return report, fmt.Errorf("open %s: %w", path, err)
 	}
 	defer func() { err = errors.Join(err, closeAll(conn)) }()
+	if err := conn.BusyTimeout(5 * time.Second); err != nil {
+		return report, err
+	}
 	conn.SetInterrupt(ctx)
 	c := checking{conn: conn, report: &report, progress: progress, partitions: map[int64]*PartitionReport{}}
 	if err := c.run(ctx, path); err != nil && !c.broken(err) {

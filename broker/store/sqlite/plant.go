@@ -16,10 +16,6 @@ import (
 // start. For tests and tools.
 func Plant(ctx context.Context, path string, p store.Partition, row store.Row) (err error) {
 	s := &Store{options: Options{Path: path, Partition: p, BusyTimeout: 5 * time.Second}}
-	if s.witness, err = newWitness(""); err != nil {
-		return err
-	}
-	defer s.witness.close()
 	w := &writer{store: s}
 	if w.conn, err = s.connect(ctx); err != nil {
 		return err

@@ -16,7 +16,7 @@ import (
 // the writer.
 type reader struct {
 	store     *Store
-	conn      *sqlite3.Conn // nil after it had to be thrown away
+	conn      *connection // nil after it had to be thrown away
 	partition int64
 	content   *sqlite3.Stmt
 }
@@ -285,23 +285,13 @@ func scanRow(stmt *sqlite3.Stmt) (row store.Row, sound bool) {
 	return row, true
 }
 
-func (r *reader) throwAway() { throwAway(&r.conn) }
-
-func (r *reader) close() error {
-	if r.conn == nil {
-		return nil
-	}
-	conn := r.conn
+func (r *reader) throwAway() {
+	r.conn.throwAway()
 	r.conn = nil
-	return closeAll(conn)
 }
 
-// closeAll closes the connection with its statements: SQLite refuses to close
-// one that has any left.
-func closeAll(conn *sqlite3.Conn) error {
-	var errs []error
-	for _, stmt := range slices.Collect(conn.Stmts()) { // closing one changes the list
-		errs = append(errs, stmt.Close())
-	}
-	return errors.Join(append(errs, conn.Close())...)
+func (r *reader) close() error {
+	conn := r.conn
+	r.conn = nil
+	return conn.close()
 }

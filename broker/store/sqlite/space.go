@@ -22,21 +22,21 @@ func (w *writer) checkSpace(batch []store.Operation) error {
 		return nil
 	}
 	s := w.store
-	free, err := freeSpace(s.options.Path)
+	free, err := s.options.free(s.options.Path)
 	if err != nil {
-		return s.wrap(fmt.Errorf("how much space is left: %w", err))
+		return fmt.Errorf("how much space is left: %w", err)
 	}
 	// Once for the log, and once more when it is copied into the file.
-	if free >= s.options.Reserve+2*need || w.conn == nil {
+	if free >= s.options.Reserve+2*need {
 		return nil
 	}
-	reusable, err := freePages(w.conn)
+	reusable, err := freePages(w.conn.Conn)
 	if err != nil {
-		return s.wrap(fmt.Errorf("how much of the file is free: %w", err))
+		return fmt.Errorf("how much of the file is free: %w", err)
 	}
 	if free+reusable < s.options.Reserve+2*need {
-		return s.wrap(fmt.Errorf("%w: %d bytes free on the disk and %d in the file, %d kept in reserve, %d to be written; make room on the disk",
-			store.ErrFull, free, reusable, s.options.Reserve, need))
+		return fmt.Errorf("%w: %d bytes free on the disk and %d in the file, %d kept in reserve, %d to be written; make room on the disk",
+			store.ErrFull, free, reusable, s.options.Reserve, need)
 	}
 	return nil
 }

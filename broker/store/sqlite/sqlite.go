@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/custodymq/custody/broker/store"
-	"github.com/ncruces/go-sqlite3"
 )
 
 // Store is a store.Store in an SQLite file.
@@ -23,7 +22,6 @@ import (
 // interrupted. A read obeys its ctx between rows.
 type Store struct {
 	options Options
-	witness *witness
 	owner   *owner
 	files   files
 	lost    atomic.Int64 // transactions that were missing when the store was opened
@@ -60,6 +58,8 @@ type Options struct {
 	// window: the oldest are swept first. 0 is 1,048,576.
 	MaxSettled int
 	Now        func() time.Time // by which Load knows whether a marker is in its window; time.Now if nil
+
+	free func(path string) (uint64, error) // bytes left on the disk; tests set it
 }
 
 func (o Options) withDefaults() (Options, error) {
@@ -89,6 +89,9 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Reserve == 0 {
 		o.Reserve = 16 << 20
 	}
+	if o.free == nil {
+		o.free = freeSpace
+	}
 	if o.Now == nil {
 		o.Now = time.Now
 	}
@@ -107,16 +110,11 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 		writer:  make(chan *writer, 1), reader: make(chan *reader, 1), inspector: make(chan *reader, 1),
 		closing: make(chan struct{}),
 	}
-	if s.witness, err = newWitness(options.VFS); err != nil {
-		return nil, err
-	}
 	if s.owner, err = own(options.Path, options.Partition); err != nil {
-		s.witness.close()
 		return nil, s.wrap(err)
 	}
 	if err := s.open(ctx); err != nil {
 		s.owner.abandon()
-		s.witness.close()
 		return nil, err
 	}
 	if options.Sync == store.FlushPeriodic {
@@ -175,10 +173,12 @@ func (s *Store) Apply(ctx context.Context, batch []store.Operation) error {
 		if err := store.Check(batch); err != nil {
 			return err
 		}
-		if err := w.checkSpace(batch); err != nil {
-			return &store.Failure{NotWritten: true, Err: err}
-		}
-		return w.transact(ctx, func() (counts, error) { return w.apply(batch) })
+		return w.transact(ctx, func() (counts, error) {
+			if err := w.checkSpace(batch); err != nil {
+				return counts{}, err
+			}
+			return w.apply(batch)
+		})
 	})
 }
 
@@ -267,18 +267,6 @@ func (s *Store) guard(throwAway func(), do func() error) (err error) {
 	return do()
 }
 
-// throwAway closes a connection that has panicked, and may do so again.
-func throwAway(conn **sqlite3.Conn) {
-	if *conn == nil {
-		return
-	}
-	defer func() {
-		_ = recover()
-		*conn = nil
-	}()
-	_ = closeAll(*conn)
-}
-
 func (s *Store) wrap(err error) error { return fmt.Errorf("sqlite %s: %w", s.options.Path, err) }
 
 // flushPeriodically syncs what was committed since the last flush.
@@ -339,27 +327,8 @@ func (s *Store) close() error {
 		err = errors.Join(err, s.guard(func() {}, close))
 	}
 	err = errors.Join(err, s.owner.close())
-	s.witness.close()
 	if err != nil {
 		return s.wrap(err)
 	}
 	return nil
-}
-
-// connect opens a connection as every connection of a store is set.
-func (s *Store) connect(ctx context.Context) (*sqlite3.Conn, error) {
-	conn, err := sqlite3.OpenContext(ctx, s.witness.dsn(s.options.Path))
-	if err != nil {
-		return nil, s.wrap(err)
-	}
-	err = errors.Join(conn.BusyTimeout(s.options.BusyTimeout), registerFunctions(conn))
-	if err == nil {
-		// The log is cut back to this size whenever it is begun anew.
-		err = conn.Exec(`PRAGMA journal_size_limit=67108864`)
-	}
-	if err != nil {
-		conn.Close()
-		return nil, s.wrap(err)
-	}
-	return conn, nil
 }

@@ -19,7 +19,16 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if path := os.Getenv(tortured); path != "" {
+		if err := serveUntilKilled(path); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 var partition = store.Partition{Connection: "orders", Identity: "node-a"}
 
@@ -52,11 +61,11 @@ func TestStore(t *testing.T) {
 						return mustOpen(t, Options{Path: path, Partition: p, Sync: sync, MaxSettled: n})
 					},
 					Damage: func(t *testing.T, _ store.Store, id string) {
-						exec(t, path, fmt.Sprintf(`UPDATE custody_row SET topic='elsewhere' WHERE message_id='%s'`, id))
+						alter(t, path, fmt.Sprintf(`UPDATE custody_row SET topic='elsewhere' WHERE message_id='%s'`, id))
 					},
 					Age: func(t *testing.T, s store.Store, id string, version uint8) {
 						aging := change{"age", []field{versionField}}
-						execWith(t, path, aging.register, fmt.Sprintf(`UPDATE custody_row SET version=%d, %s WHERE message_id='%s'`,
+						alterWith(t, path, aging.register, fmt.Sprintf(`UPDATE custody_row SET version=%d, %s WHERE message_id='%s'`,
 							version, aging.set(fmt.Sprint(int64(versionField.int(int64(version))))), id))
 					},
 				}
@@ -65,13 +74,13 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// exec does what another program may do to the file.
-func exec(t *testing.T, path, sql string) {
+// alter does what another program may do to the file.
+func alter(t *testing.T, path, sql string) {
 	t.Helper()
-	execWith(t, path, func(*sqlite3.Conn) error { return nil }, sql)
+	alterWith(t, path, func(*sqlite3.Conn) error { return nil }, sql)
 }
 
-func execWith(t *testing.T, path string, prepare func(*sqlite3.Conn) error, sql string) {
+func alterWith(t *testing.T, path string, prepare func(*sqlite3.Conn) error, sql string) {
 	t.Helper()
 	conn, err := sqlite3.OpenFlags(path, sqlite3.OPEN_READWRITE|sqlite3.OPEN_CREATE)
 	if err == nil {
@@ -130,8 +139,6 @@ func afterKill(t *testing.T, path string) string {
 	defer s.Close()
 	return ids(t, s)
 }
-
-var vfsCount atomic.Int64
 
 func struck(t *testing.T, o Options) (*Store, *faulty.VFS) {
 	t.Helper()
@@ -312,7 +319,7 @@ func TestAnotherWriterHidesWhatBecameOfAWrite(t *testing.T) {
 	vfs.Arm(faulty.FsyncError(faulty.Always))
 	failure(t, s.Apply(t.Context(), inserts(1, "lost")), false)
 	vfs.Disarm()
-	exec(t, s.options.Path, `UPDATE custody_partition SET writer=1, batch=99`)
+	alter(t, s.options.Path, `UPDATE custody_partition SET writer=1, batch=99`)
 	if absent, err := s.Reestablish(t.Context()); err == nil || absent {
 		t.Fatalf("absent %v, %v", absent, err)
 	}
@@ -371,12 +378,12 @@ func TestOpenRefuses(t *testing.T) {
 			if err := mustOpen(t, Options{Path: path}).Close(); err != nil {
 				t.Fatal(err)
 			}
-			exec(t, path, test.sql)
+			alter(t, path, test.sql)
 			refused(t, Options{Path: path, Partition: partition}, test.want)
 		})
 	}
 	foreign := filepath.Join(t.TempDir(), "foreign.db")
-	exec(t, foreign, `CREATE TABLE custody_row (a)`)
+	alter(t, foreign, `CREATE TABLE custody_row (a)`)
 	text := filepath.Join(t.TempDir(), "text.db")
 	if err := os.WriteFile(text, []byte(strings.Repeat("not a database\n", 400)), 0o600); err != nil {
 		t.Fatal(err)

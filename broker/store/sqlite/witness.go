@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/url"
+	"sync"
 	"sync/atomic"
 
 	"github.com/custodymq/custody/broker/store/internal/passthrough"
@@ -24,9 +25,11 @@ import (
 type witness struct {
 	base vfs.VFS
 	name string
-	// committing: since the last reset, the header of a commit frame was
-	// written, by the one connection that writes.
+	// committing: since the last reset, the header of a commit frame was written.
 	committing atomic.Bool
+
+	mu   sync.Mutex
+	open []vfs.File // and closed, some of them
 }
 
 var _ vfs.VFSFilename = (*witness)(nil)
@@ -44,7 +47,22 @@ func newWitness(base string) (*witness, error) {
 	return w, nil
 }
 
-func (w *witness) close() { vfs.Unregister(w.name) }
+// close closes what the connection has left open, which frees its locks. Closing
+// a file again does nothing.
+func (w *witness) close() {
+	vfs.Unregister(w.name)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, file := range w.open {
+		// The log's index stays mapped if SQLite could not close it, and a mapping
+		// keeps the locks: they are to be released by name.
+		if index, ok := vfsutil.WrapSharedMemory(file).(interface{ Fd() uintptr }); ok {
+			unlockAll(index.Fd())
+		}
+		_ = file.Close()
+	}
+	w.open = nil
+}
 
 func (w *witness) reset() { w.committing.Store(false) }
 
@@ -64,6 +82,11 @@ func (w *witness) OpenFilename(name *vfs.Filename, flags vfs.OpenFlag) (vfs.File
 	file, out, err := vfsutil.WrapOpenFilename(w.base, name, flags)
 	if err != nil {
 		return nil, out, err
+	}
+	if flags&(vfs.OPEN_MAIN_DB|vfs.OPEN_WAL) != 0 { // of others there may be many
+		w.mu.Lock()
+		w.open = append(w.open, file)
+		w.mu.Unlock()
 	}
 	if flags&vfs.OPEN_WAL != 0 {
 		return &log{File: passthrough.File{File: file}, witness: w}, out, nil

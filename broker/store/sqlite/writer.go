@@ -16,8 +16,8 @@ import (
 // Whoever has it from Store.writer owns it.
 type writer struct {
 	store     *Store
-	token     int64         // tells this store's batches from those of another process
-	conn      *sqlite3.Conn // nil after it had to be thrown away
+	token     int64       // tells this store's batches from those of another process
+	conn      *connection // nil after it had to be thrown away
 	partition int64
 	sql       statements
 	mark      mark  // of the partition's last transaction: anything else there is another writer's
@@ -84,7 +84,7 @@ func (w *writer) open(ctx context.Context) (err error) {
 	defer conn.SetInterrupt(context.Background())
 
 	var mode string
-	if err := query(conn, `PRAGMA journal_mode=WAL`, func(stmt *sqlite3.Stmt) { mode = stmt.ColumnText(0) }); err != nil {
+	if err := query(conn.Conn, `PRAGMA journal_mode=WAL`, func(stmt *sqlite3.Stmt) { mode = stmt.ColumnText(0) }); err != nil {
 		return fmt.Errorf("journal_mode=WAL: %w", err)
 	}
 	if mode != "wal" {
@@ -94,7 +94,7 @@ func (w *writer) open(ctx context.Context) (err error) {
 	if err := w.setSync(store.FlushEveryCommit); err != nil {
 		return err
 	}
-	if err := prepareSchema(conn); err != nil {
+	if err := prepareSchema(conn.Conn); err != nil {
 		return err
 	}
 	if w.partition == 0 {
@@ -203,12 +203,9 @@ func (w *writer) prepare() error {
 
 // close gives up the connection. An open transaction is rolled back.
 func (w *writer) close() error {
-	if w.conn == nil {
-		return nil
-	}
 	conn := w.conn
 	w.conn = nil
-	return closeAll(conn)
+	return conn.close()
 }
 
 // transact runs change as one transaction and says for certain, where it can,
@@ -218,13 +215,14 @@ func (w *writer) transact(ctx context.Context, change func() (counts, error)) (e
 		return &store.Failure{NotWritten: true, Err: err}
 	}
 	w.conn.SetInterrupt(ctx)
-	w.store.witness.reset()
+	witness := w.conn.witness
+	witness.reset()
 	before, after := w.mark, mark{w.token, w.mark.batch + 1}
 	var added counts
 	defer func() {
 		if v := recover(); v != nil { // SQLite's memory is used up, or a damaged file has misled it
 			w.throwAway()
-			err = w.failed(fmt.Errorf("SQLite panicked: %v", v), before, after, added)
+			err = w.failed(fmt.Errorf("SQLite panicked: %v", v), witness, &doubt{before, after, w.settled + added.settled})
 		}
 		if w.conn != nil {
 			w.conn.SetInterrupt(context.Background())
@@ -250,7 +248,7 @@ func (w *writer) transact(ctx context.Context, change func() (counts, error)) (e
 	w.conn.SetInterrupt(context.Background()) // from here on it goes to its end
 	if err := w.sql.commit.Exec(); err != nil {
 		w.rollback()
-		return w.failed(fmt.Errorf("commit: %w", err), before, after, added)
+		return w.failed(fmt.Errorf("commit: %w", err), witness, &doubt{before, after, w.settled + added.settled})
 	}
 	w.absent, w.unsynced = false, w.store.options.Sync == store.FlushPeriodic
 	w.settled += added.settled
@@ -312,16 +310,19 @@ func (w *writer) fenced() error {
 }
 
 // failed is the outcome of a transaction whose COMMIT has failed.
-func (w *writer) failed(err error, before, after mark, added counts) error {
+func (w *writer) failed(err error, witness *witness, d *doubt) error {
 	// A full disk takes no whole frame.
-	if errors.Is(err, sqlite3.FULL) || !w.store.witness.committing.Load() {
+	if errors.Is(err, sqlite3.FULL) || !witness.committing.Load() {
 		return w.notWritten(err)
 	}
-	w.absent, w.suspect, w.doubt = false, true, &doubt{before, after, w.settled + added.settled}
+	w.absent, w.suspect, w.doubt = false, true, d
 	return &store.Failure{Err: w.store.wrap(err)}
 }
 
-func (w *writer) throwAway() { throwAway(&w.conn) }
+func (w *writer) throwAway() {
+	w.conn.throwAway()
+	w.conn = nil
+}
 
 func (w *writer) notWritten(err error) error {
 	if errors.Is(err, sqlite3.FULL) {
@@ -338,7 +339,7 @@ func (w *writer) rollback() {
 	}
 	w.conn.SetInterrupt(context.Background())
 	if err := w.conn.Exec(`ROLLBACK`); err != nil {
-		_ = w.close()
+		w.throwAway()
 	}
 }
 

@@ -819,7 +819,9 @@ func damaged(t *testing.T, db Database) {
 		t.Skip("this backend's rows cannot be damaged")
 	}
 	s := open(t, db.Open, home)
-	apply(t, s, insert("a"), insert("pending"), insert("dead"), insert("expiring"), insert("z"))
+	expiring := insert("expiring")
+	expiring.Row.ExpiresAt = longAgo
+	apply(t, s, insert("a"), insert("pending"), insert("dead"), expiring, insert("z"))
 	apply(t, s, on(store.DeadLetter, store.Row{MessageID: "dead"}))
 	for _, id := range []string{"pending", "dead", "expiring"} {
 		db.Damage(t, s, id)

@@ -19,14 +19,14 @@ import (
 	"github.com/custodymq/custody/tasks"
 )
 
-// database is what survives a broker: the rows of every partition. A commit is
-// made at one instant, so a broker that is killed has made it or has not.
+// database survives a broker: the rows of every partition. A commit is
+// instantaneous, so a kill is before or after it.
 type database struct {
 	in         *instance
 	seen       evidence.Snapshot // the latest
-	stale      bool              // it was written since
-	until      time.Time         // when time alone changes it: a row expires
-	partitions []*memory.Store   // in the order of their first use
+	stale      bool              // written since then
+	until      time.Time         // when the next row expires; zero is never
+	partitions []*memory.Store   // in order of first use
 }
 
 func (d *database) open(p store.Partition) *memory.Store {
@@ -50,9 +50,9 @@ func (d *database) rows() (evidence.Snapshot, error) {
 	s := evidence.Snapshot{Source: evidence.SourceBroker, Trust: evidence.Exact, Partition: d.in.partition().String()}
 	for _, p := range d.partitions {
 		err := p.Rows(context.Background(), store.Selection{Content: true}, func(row store.Row) error {
-			state, shown := rowStates[row.State]
+			state, shown := zeromq.RowStates[row.State]
 			if !shown {
-				return nil // a marker of a settled message: its row is gone
+				return nil // the marker of a settled message, whose row is deleted
 			}
 			r := evidence.StoredRow{State: state, Version: int(row.Version), MessageID: row.MessageID, BusinessID: row.BusinessID, Destination: row.Topic,
 				Subscription: row.Group, Attempts: row.Attempts, Reason: row.Reason, Partition: row.Partition.String(),
@@ -79,35 +79,31 @@ func (d *database) rows() (evidence.Snapshot, error) {
 	return s, nil
 }
 
-var rowStates = map[store.State]evidence.RowState{store.Pending: evidence.RowPending, store.Processed: evidence.RowProcessed, store.Dead: evidence.RowDead,
-	store.RefusedVersion: evidence.RowRefused}
-
 // actor of the broker's events.
 const actor = "broker"
 
-// brokerProcess is one life of the broker: its engine, driven in virtual time.
+// brokerProcess is one run of the broker: its engine, driven in virtual time.
 type brokerProcess struct {
 	in       *instance
 	engine   *broker.Engine
-	input    core.Input // the latest: here, so that none is allocated for each
+	input    core.Input // reused to avoid an allocation per input
 	hook     *hook
 	began    time.Duration
 	sessions uint64
 	peers    map[core.Session]*conn
 	conns    []*conn
-	armed    uint64 // the newest timer
+	armed    uint64 // number of the latest timer
 	work     []*tasks.Task
-	beside   int // writes that the store has answered before they are made
+	beside   int // a defect's writes that were answered before they were made
 	paused   bool
-	deferred []func() // what comes while it is paused
-	stopping bool     // takes no new connection
+	deferred []func() // input received while paused
+	stopping bool     // no new connections
 	dead     bool
 }
 
 var _ broker.Outlet = (*brokerProcess)(nil)
 
-// neighbours are the storage identities of which a defect reaches from one into
-// the other.
+// neighbours pairs the storage identities between which a defect crosses.
 var neighbours = map[string]string{"identity-1": "identity-2", "identity-2": "identity-1"}
 
 // boot starts the broker.
@@ -120,7 +116,7 @@ func (in *instance) boot() error {
 	cfg := in.system.Broker()
 	cfg.Name, cfg.Store, cfg.Clock = in.name, armed, in.wall
 	if in.defect != "" {
-		o := defects.Options{Go: p.goes}
+		o := defects.Options{Go: p.runConcurrently}
 		if other := neighbours[held.Partition().Identity]; other != "" {
 			o.Neighbour = in.database.open(store.Partition{Connection: in.name, Identity: other})
 		}
@@ -149,8 +145,8 @@ func (in *instance) boot() error {
 	return nil
 }
 
-// guard runs the broker's own code. A panic there is the end of its process and
-// nothing else: a finding of the system.
+// guard runs the broker's own code. A panic there ends the broker's process
+// only: it is a finding about the system.
 func (p *brokerProcess) guard(code func()) {
 	defer func() {
 		v := recover()
@@ -158,10 +154,10 @@ func (p *brokerProcess) guard(code func()) {
 			return
 		}
 		if tasks.Killed(v) {
-			panic(v) // whoever ran it was killed
+			panic(v) // the task running it was killed
 		}
 		p.dead, p.stopping = true, true
-		p.in.After(0, func() { // not now: what panicked may be a task of the process, and none ends itself
+		p.in.After(0, func() { // later: the panicking task may belong to the process and cannot end itself
 			p.exit(evidence.ExitInfo{Code: 2}, fmt.Sprintf("panic: %v", v))
 			for _, n := range p.conns {
 				n.hangUp(evidence.ToBroker)
@@ -175,7 +171,7 @@ func (p *brokerProcess) instant() core.Instant {
 	return core.Instant{Wall: p.in.wall(), Elapsed: p.in.Now() - p.began}
 }
 
-// do what comes to the process, now or when it goes on.
+// do runs what reaches the process, now or once it resumes.
 func (p *brokerProcess) do(what func()) {
 	switch {
 	case p.dead:
@@ -192,7 +188,7 @@ func (p *brokerProcess) step(in core.Input) {
 	p.turn()
 }
 
-// turn carries out the effects, and sends what has gathered to the store.
+// turn applies the effects and passes gathered writes to the store.
 func (p *brokerProcess) turn() {
 	var t *broker.Turn
 	p.guard(func() {
@@ -208,7 +204,7 @@ func (p *brokerProcess) turn() {
 	p.work = append(p.work, p.in.Spawn(func() {
 		p.ready()
 		p.guard(func() { p.engine.Work(background, t) })
-		p.hop()
+		p.delay()
 		p.do(func() {
 			var fatal error
 			p.guard(func() { fatal = p.engine.End(t, p.instant()) })
@@ -230,7 +226,7 @@ func (p *brokerProcess) read() {
 		p.work = append(p.work, p.in.Spawn(func() {
 			p.ready()
 			p.guard(func() { p.engine.Perform(background, r) })
-			p.hop()
+			p.delay()
 			p.do(func() {
 				p.guard(func() { p.engine.Finish(r, p.instant()) })
 				p.turn()
@@ -250,17 +246,17 @@ func (p *brokerProcess) fail(err error) {
 	})
 }
 
-// ready is when the store gets to a piece of work.
+// ready runs when the store takes up its next batch.
 func (p *brokerProcess) ready() {
-	p.hop()
+	p.delay()
 	_ = p.in.Wait(background, func() bool { return !p.paused })
 }
 
-// hop is what a step inside the process takes.
-func (p *brokerProcess) hop() { _ = p.in.Sleep(background, p.in.Jitter()) }
+// delay is the latency of a step inside the process.
+func (p *brokerProcess) delay() { _ = p.in.Sleep(background, p.in.Jitter()) }
 
-// goes runs a defect's write beside its caller.
-func (p *brokerProcess) goes(write func()) {
+// runConcurrently runs a defect's write concurrently with its caller.
+func (p *brokerProcess) runConcurrently(write func()) {
 	p.beside++
 	p.work = append(p.work, p.in.Spawn(func() {
 		p.ready()
@@ -270,11 +266,11 @@ func (p *brokerProcess) goes(write func()) {
 	}))
 }
 
-// Send, CloseSession and Arm are the effects that are not the store's.
+// Send, CloseSession and Arm are the engine's effects outside the store.
 
 func (p *brokerProcess) Send(to core.Session, m *wire.Message) {
 	if n := p.peers[to]; n != nil {
-		_ = n.send(evidence.ToClient, m) // as the server does, one that cannot be encoded is left out
+		_ = n.send(evidence.ToClient, m) // like the server, drops what cannot be encoded
 	}
 }
 
@@ -296,7 +292,7 @@ func (p *brokerProcess) Arm(at time.Duration) {
 	})
 }
 
-// receive takes what came on a connection.
+// receive handles a packet from a connection.
 func (p *brokerProcess) receive(n *conn, x packet) {
 	p.do(func() {
 		switch {
@@ -327,7 +323,7 @@ func (p *brokerProcess) take(n *conn, x packet) {
 	}
 }
 
-// lose ends a session whose connection is over.
+// lose ends the session of a closed connection.
 func (p *brokerProcess) lose(n *conn) {
 	p.do(func() {
 		n.hangUp(evidence.ToBroker)
@@ -340,7 +336,7 @@ func (p *brokerProcess) lose(n *conn) {
 	})
 }
 
-// kill ends the process at once.
+// kill ends the process immediately.
 func (p *brokerProcess) kill() {
 	if p.dead {
 		return
@@ -360,11 +356,11 @@ func (p *brokerProcess) exit(how evidence.ExitInfo, why string) {
 	p.in.sink.Record(evidence.Event{Kind: evidence.ProcessExited, Actor: actor, Exit: &how, Reason: why})
 }
 
-// shutdown ends it in order, as Server.Close does: what has been taken is
-// finished and answered.
+// shutdown is orderly, like Server.Close: accepted work is finished and
+// answered.
 func (p *brokerProcess) shutdown() {
 	p.stopping = true
-	p.resume() // a stopped process cannot end in order
+	p.resume() // a paused process cannot shut down
 	p.hook.healAll()
 	p.step(core.Input{Kind: core.Drain})
 	ctx, cancel := p.in.Timeout(background, 5*time.Second)
@@ -373,7 +369,7 @@ func (p *brokerProcess) shutdown() {
 		p.in.sink.Record(evidence.Event{Kind: evidence.Noted, Actor: actor, Reason: "the broker had to abandon what it had begun"})
 	}
 	if p.dead {
-		return // it was killed meanwhile
+		return // killed in the meantime
 	}
 	for _, n := range p.conns {
 		n.hangUp(evidence.ToBroker)
@@ -397,12 +393,12 @@ func (p *brokerProcess) resume() {
 	}
 }
 
-// hook is that of the broker's store: it reports what the store is asked for and
-// answers, and lets the armed faults strike.
+// hook is the store's: it reports operations and their results, and applies the
+// armed faults.
 type hook struct {
 	p       *brokerProcess
 	faults  []*storeFault
-	loading bool // at the start: nobody waits, and nothing is told
+	loading bool // during start-up: nothing waits and nothing is reported
 }
 
 type storeFault struct {
@@ -421,7 +417,7 @@ func (h *hook) arm(f systems.StoreFault, fired func(systems.StoreFired)) (*store
 	return armed, nil
 }
 
-// heal frees what is held and takes the fault away.
+// heal removes the fault and releases what it holds.
 func (h *hook) heal(f *storeFault) {
 	f.freed = true
 	h.faults = slices.DeleteFunc(h.faults, func(o *storeFault) bool { return o == f })
@@ -436,7 +432,7 @@ func (h *hook) healAll() {
 // holdBound ends a hold that nobody heals.
 const holdBound = 60 * time.Second
 
-// due counts the operation and says whether it is struck.
+// due counts the operation and reports whether the fault applies.
 func (f *storeFault) due(op faulty.Op) bool {
 	if !f.Counts(op) || !f.Due() {
 		return false
@@ -445,7 +441,7 @@ func (f *storeFault) due(op faulty.Op) bool {
 	return true
 }
 
-// Before an operation.
+// Before runs ahead of an operation.
 func (h *hook) Before(op faulty.Op) error {
 	if h.loading {
 		return nil
@@ -467,9 +463,9 @@ func (h *hook) Before(op faulty.Op) error {
 	return nil
 }
 
-// After it.
+// After runs behind an operation.
 func (h *hook) After(op faulty.Op, err error) error {
-	h.p.in.database.stale = h.p.in.database.stale || op.Name != "rows" // before it waits, and may never go on
+	h.p.in.database.stale = h.p.in.database.stale || op.Name != "rows" // set first: the wait below may never return
 	if h.loading {
 		return err
 	}
@@ -489,7 +485,7 @@ func (h *hook) After(op faulty.Op, err error) error {
 func (h *hook) wait(f *storeFault, atMost time.Duration) {
 	ctx, cancel := h.p.in.Timeout(background, atMost)
 	defer cancel()
-	_ = h.p.in.Wait(ctx, func() bool { return f.freed }) // its bound ends it too
+	_ = h.p.in.Wait(ctx, func() bool { return f.freed }) // holdBound sets freed too
 }
 
 func (h *hook) report(kind evidence.Kind, op faulty.Op, err error) {

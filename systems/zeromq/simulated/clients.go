@@ -12,8 +12,8 @@ import (
 	"github.com/custodymq/custody/systems/zeromq"
 )
 
-// client is one session with the broker, as broker/client keeps it: it never
-// reconnects and never retries.
+// client is one session. Like broker/client it never reconnects and never
+// retries.
 type client struct {
 	in        *instance
 	conn      *conn
@@ -27,7 +27,7 @@ type client struct {
 	err       error
 }
 
-// call is a request that was written.
+// call is a request in flight.
 type call struct {
 	in    *instance
 	done  bool
@@ -40,7 +40,8 @@ var (
 	errClosed  = errors.New("simulated: closed")
 )
 
-// dial opens a session over the link that has the address, or past all links.
+// dial opens a session over the link with this address, or directly if it is
+// empty.
 func (in *instance) dial(ctx context.Context, name, address string, mode wire.Mode) (*client, error) {
 	if err := in.Sleep(ctx, in.Jitter()); err != nil {
 		return nil, err
@@ -63,7 +64,7 @@ func (in *instance) dial(ctx context.Context, name, address string, mode wire.Mo
 	return c, nil
 }
 
-// Close ends the session at once.
+// Close ends the session immediately.
 func (c *client) Close(context.Context) error {
 	c.end(errClosed)
 	return nil
@@ -81,7 +82,7 @@ func (c *client) end(why error) {
 	c.conn.hangUp(evidence.ToClient)
 }
 
-// take what came on the connection.
+// take handles a packet from the connection.
 func (c *client) take(x packet) {
 	m, err := wire.DecodeParts(x.parts[0], x.parts[1])
 	if err != nil {
@@ -101,7 +102,7 @@ func (c *client) take(x packet) {
 			if m.Kind == wire.Error && m.Request <= 1 {
 				c.end(errors.New(m.Reason))
 			}
-			return // repeated, or its call was given up
+			return // a duplicate, or its call was abandoned
 		}
 		delete(c.calls, m.Request)
 		asked.done, asked.reply = true, m
@@ -111,7 +112,7 @@ func (c *client) take(x packet) {
 	}
 }
 
-// ask writes a request. An error says that nothing was written.
+// ask writes a request. On error nothing was written.
 func (c *client) ask(m wire.Message) (*call, error) {
 	if c.err != nil {
 		return nil, c.err
@@ -126,7 +127,7 @@ func (c *client) ask(m wire.Message) (*call, error) {
 	return asked, nil
 }
 
-// answer waits for the answer of a call.
+// answer waits for the reply to a call.
 func (a *call) answer(ctx context.Context) (wire.Message, error) {
 	if err := a.in.Wait(ctx, func() bool { return a.done }); err != nil {
 		return wire.Message{}, fmt.Errorf("simulated: no answer: %w", err)
@@ -174,14 +175,13 @@ type pending struct {
 }
 
 func (p producer) Send(ctx context.Context, m systems.Message) (systems.Pending, error) {
-	envelope, err := evidence.ParseEnvelope(m.Payload)
+	message, err := zeromq.PublishOf(p.mode, m)
 	if err != nil {
-		return nil, fmt.Errorf("simulated: send: %w", err)
+		return nil, err
 	}
 	sent := &pending{mode: p.mode}
 	if sent.err = context.Cause(ctx); sent.err == nil {
-		sent.call, sent.err = p.ask(wire.Message{Kind: wire.Publish, Topic: m.Destination, Mode: p.mode, BusinessID: envelope.BusinessID, MessageID: m.MessageID,
-			Key: m.Key, Headers: m.Headers, TTL: m.TTL, Payload: m.Payload})
+		sent.call, sent.err = p.ask(message)
 	}
 	return sent, nil
 }
@@ -245,47 +245,22 @@ func (c consumer) Receive(ctx context.Context) (systems.Delivery, error) {
 	m := c.delivered[0]
 	c.delivered = c.delivered[1:]
 	if c.mode == wire.AtMostOnce {
-		// Used up: the broker may send another in its place.
+		// The delivery used up a credit: grant another.
 		_ = c.conn.send(evidence.ToBroker, &wire.Message{Kind: wire.Credit, Request: c.request, Credit: 1})
 	}
-	return delivery{c.client, m}, nil
+	return zeromq.NewDelivery(m, c.mode, settler{c.client, m}), nil
 }
 
-type delivery struct {
+// settler of one delivery.
+type settler struct {
 	c *client
 	m wire.Message
 }
 
-func (d delivery) Message() systems.Message {
-	return systems.Message{Destination: d.m.Topic, MessageID: d.m.MessageID, Key: d.m.Key, Headers: d.m.Headers, Payload: d.m.Payload}
+func (s settler) Ack(ctx context.Context) (wire.Message, error) {
+	return s.c.call(ctx, wire.Message{Kind: wire.Ack, MessageID: s.m.MessageID, Attempt: s.m.Attempt})
 }
 
-func (d delivery) Attempt() (int, bool) { return d.m.Attempt, d.c.mode == wire.AtLeastOnce }
-
-func (d delivery) Mark() evidence.Mark { return zeromq.MarkOf(d.c.mode, d.m.Again) }
-
-func (d delivery) Ack(ctx context.Context) (evidence.AckOutcome, error) {
-	if d.c.mode == wire.AtMostOnce {
-		return evidence.AckSent, nil
-	}
-	return d.settle(ctx, wire.Message{Kind: wire.Ack})
-}
-
-func (d delivery) Nack(ctx context.Context, reason string) (evidence.AckOutcome, error) {
-	if d.c.mode == wire.AtMostOnce {
-		return evidence.AckRefused, errors.New("simulated: at-most-once takes nothing back")
-	}
-	return d.settle(ctx, wire.Message{Kind: wire.Nack, Reason: reason})
-}
-
-func (d delivery) settle(ctx context.Context, m wire.Message) (evidence.AckOutcome, error) {
-	m.MessageID, m.Attempt = d.m.MessageID, d.m.Attempt
-	reply, err := d.c.call(ctx, m)
-	switch {
-	case err != nil:
-		return evidence.AckUnknown, err
-	case reply.Answer == wire.Accepted:
-		return evidence.AckConfirmed, nil
-	}
-	return evidence.AckRefused, fmt.Errorf("%w: %s", errRefused, reply.Reason)
+func (s settler) Nack(ctx context.Context, reason string) (wire.Message, error) {
+	return s.c.call(ctx, wire.Message{Kind: wire.Nack, MessageID: s.m.MessageID, Attempt: s.m.Attempt, Reason: reason})
 }

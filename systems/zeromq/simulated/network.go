@@ -13,14 +13,15 @@ import (
 	"github.com/custodymq/custody/links/zmtp"
 )
 
-// link is an actor's way to the broker: it observes frames, and strikes them.
+// link is an actor's connection to the broker: it observes frames and applies
+// faults to them.
 type link struct {
 	in       *instance
 	opts     links.Options
 	conns    []*conn
 	accepted int
 	armed    []*strike
-	hole     *strike // every byte is lost
+	hole     *strike // drops everything
 	down     bool
 }
 
@@ -31,50 +32,50 @@ func (l *link) Close() error {
 	return nil
 }
 
-// conn is one connection. Each direction keeps its order; a peer's end travels
-// like its frames.
+// conn is one connection. Order is preserved in each direction, and a close is
+// ordered like a frame.
 type conn struct {
-	link    *link // nil: past all links, unobserved
+	link    *link // nil: direct and unobserved
 	in      *instance
 	number  int
 	pipes   [3]*pipe // by direction
-	gate    *hold    // both directions wait
+	gate    *hold    // holds both directions
 	cut     bool
 	client  *client
 	process *brokerProcess
-	session uint64 // the broker's number of it; 0 until Hello
+	session uint64 // number given by the broker; 0 until Hello
 }
 
 type pipe struct {
 	conn     *conn
 	to       evidence.Direction
 	framer   links.Framer
-	arrives  time.Duration // the latest at the link
-	delivers time.Duration // the latest at the peer
-	queue    []packet      // waits at the link behind a hold
+	arrives  time.Duration // of the latest packet at the link
+	delivers time.Duration // of the latest packet at the peer
+	queue    []packet      // queued at the link behind a hold
 	hold     *hold
-	gone     bool // the receiver takes no more
+	gone     bool // the receiver has closed
 }
 
-// packet is a frame, or the end of what a peer sends.
+// packet is a frame, or the sender's close.
 type packet struct {
 	end   bool
 	raw   []byte
 	parts [2][]byte // share raw
 }
 
-// hold is one wait of a connection.
+// hold suspends a connection.
 type hold struct {
 	strike *strike
 	pipe   *pipe
-	frame  *packet // goes on when it is released; nil if it has gone
+	frame  *packet // forwarded on release; nil if it already was
 }
 
-// zmtpGreeting is what a framer must see first.
+// zmtpGreeting must precede the frames given to a framer.
 var zmtpGreeting = append([]byte{0xFF, 0, 0, 0, 0, 0, 0, 0, 0, 0x7F, 3}, make([]byte, 53)...)
 
-// connect opens a connection over the link, or past all if it is nil; nil if
-// nobody listens.
+// connect opens a connection over a link, or directly if the address is empty;
+// nil if nobody listens.
 func (in *instance) connect(address string, c *client) *conn {
 	l := in.links[address]
 	if l != nil && l.down || in.broker == nil || in.broker.stopping {
@@ -93,7 +94,7 @@ func (in *instance) connect(address string, c *client) *conn {
 	toBroker, toClient := zmtp.Protocol{}.NewConn(l.opts.Index)
 	n.pipes[evidence.ToBroker].framer, n.pipes[evidence.ToClient].framer = toBroker, toClient
 	for _, p := range n.pipes[1:] {
-		_, _, _ = p.framer.Next(zmtpGreeting) // it is one
+		_, _, _ = p.framer.Next(zmtpGreeting) // cannot fail
 	}
 	n.event(evidence.LinkConnected, "")
 	return n
@@ -106,7 +107,7 @@ func (n *conn) event(kind evidence.Kind, reason string) {
 	}
 }
 
-// send puts a message on its way. An error says that it cannot be encoded.
+// send transmits a message. An error means that it cannot be encoded.
 func (n *conn) send(to evidence.Direction, m *wire.Message) error {
 	var room [2][]byte
 	parts, err := wire.Encode(room[:0], m)
@@ -117,8 +118,7 @@ func (n *conn) send(to evidence.Direction, m *wire.Message) error {
 	return nil
 }
 
-// pack frames the two parts of a message as ZMTP does
-// (https://rfc.zeromq.org/spec/23).
+// pack frames a two-part message in ZMTP (https://rfc.zeromq.org/spec/23).
 func pack(parts [][]byte) packet {
 	raw := make([]byte, 0, 18+len(parts[0])+len(parts[1]))
 	var at [2]int
@@ -135,13 +135,13 @@ func pack(parts [][]byte) packet {
 	return packet{raw: raw, parts: [2][]byte{raw[at[0] : at[0]+len(parts[0])], raw[at[1]:]}}
 }
 
-// corrupted is the packet with a byte of its payload altered.
+// corrupted alters one byte of the packet's payload.
 func (p packet) corrupted() packet {
 	raw, err := zmtp.Protocol{}.Corrupt(links.Frame{Raw: p.raw})
 	if err != nil {
 		return p
 	}
-	head := len(p.raw) - len(p.parts[1]) // the payload is what the frame ends with
+	head := len(p.raw) - len(p.parts[1]) // the payload is at the end of the frame
 	return packet{raw: raw, parts: [2][]byte{p.parts[0], raw[head:]}}
 }
 
@@ -160,7 +160,7 @@ func (p *pipe) put(x packet) {
 	})
 }
 
-// flush carries what has waited, until the next hold.
+// flush forwards queued packets up to the next hold.
 func (p *pipe) flush() {
 	for len(p.queue) > 0 && p.hold == nil && p.conn.gate == nil && !p.conn.cut {
 		x := p.queue[0]
@@ -169,7 +169,7 @@ func (p *pipe) flush() {
 	}
 }
 
-// carry observes a packet at the link, strikes it, or lets it pass.
+// carry observes a packet at the link and strikes or forwards it.
 func (p *pipe) carry(x packet) {
 	l := p.conn.link
 	if l != nil && l.hole != nil {
@@ -180,7 +180,7 @@ func (p *pipe) carry(x packet) {
 		p.forward(x)
 		return
 	}
-	f, _, _ := p.framer.Next(x.raw) // whole, and of our own making
+	f, _, _ := p.framer.Next(x.raw) // a whole frame that this package encoded
 	if f.Kind == "" {
 		p.forward(x)
 		return
@@ -207,7 +207,7 @@ func (p *pipe) record(f links.Frame, struck string) {
 	o.Sink.Record(links.Carried(o.Name, p.conn.number, p.to, f, struck))
 }
 
-// forward hands a packet on, behind all that was handed on before.
+// forward delivers a packet, preserving order.
 func (p *pipe) forward(x packet) {
 	if p.gone {
 		return
@@ -233,7 +233,7 @@ func (n *conn) receive(to evidence.Direction, x packet) {
 	n.client.take(x)
 }
 
-// hangUp is the end of what one side sends; it takes no more either.
+// hangUp closes one side, for sending and receiving.
 func (n *conn) hangUp(side evidence.Direction) {
 	if n.pipes[side].gone {
 		return
@@ -247,7 +247,8 @@ func (n *conn) hangUp(side evidence.Direction) {
 
 var opposite = [...]evidence.Direction{evidence.ToBroker: evidence.ToClient, evidence.ToClient: evidence.ToBroker}
 
-// reset ends both sides, behind what was handed on. False: it had ended.
+// reset closes both sides, ordered behind what was forwarded. It returns false
+// if they were closed already.
 func (n *conn) reset(reason string) bool {
 	if n.cut {
 		return false
@@ -269,7 +270,7 @@ func (n *conn) leave(reason string) {
 	n.event(evidence.LinkDisconnected, reason)
 }
 
-// silent has a side that hears nothing for three heartbeats give the connection up.
+// silent closes a side that receives nothing for three heartbeats.
 func (n *conn) silent(side evidence.Direction, still func() bool) {
 	n.in.After(3*n.in.heartbeat, func() {
 		if n.pipes[side].gone || !still() {
@@ -279,7 +280,7 @@ func (n *conn) silent(side evidence.Direction, still func() bool) {
 			n.process.lose(n)
 			return
 		}
-		n.client.end(errors.New("nothing was heard for three heartbeats"))
+		n.client.end(errors.New("nothing was received for three heartbeats"))
 	})
 }
 
@@ -307,7 +308,7 @@ func (l *link) Arm(s links.Strike) (links.Injection, error) {
 	return a, nil
 }
 
-// BlackHole loses every byte from now on, both ways.
+// BlackHole drops every byte from now on, in both directions.
 func (l *link) BlackHole(label string, _ evidence.Direction) (links.Injection, error) {
 	s := l.newStrike(label, "black-hole")
 	l.hole = s
@@ -358,8 +359,8 @@ func (s *strike) fire(conn int, to evidence.Direction, f links.Frame) {
 	}
 }
 
-// strike does what the action says. Fired means that the effect was seen: what
-// withholds has happened once it is decided, what forwards once it is written.
+// strike applies the fault's action. A withholding action has fired once
+// decided, a forwarding one once written.
 func (p *pipe) strike(s *strike, f links.Frame, x packet) {
 	n := p.conn
 	fire := func() { s.fire(n.number, p.to, f) }
@@ -407,7 +408,7 @@ func (p *pipe) holdBack(h *hold) {
 	p.conn.silent(p.to, func() bool { return p.hold == h })
 }
 
-// release lets go on, in order, what was held.
+// release forwards what was held, in order.
 func (h *hold) release() {
 	n := h.pipe.conn
 	if n.gate == h {
@@ -429,7 +430,7 @@ func (p *pipe) swallow(x packet, s *strike) {
 		s.gapped = append(s.gapped, n)
 	}
 	if x.end {
-		return // lost like any byte
+		return // dropped with everything else
 	}
 	f, _, _ := p.framer.Next(x.raw)
 	if f.Kind != "" {
@@ -449,7 +450,7 @@ func (l *link) cutAll(reason string) (cut []*conn) {
 	return cut
 }
 
-// Heal ends the fault: nothing more is struck, what is held goes on.
+// Heal ends the fault and releases what it holds.
 func (s *strike) Heal(context.Context) error {
 	l := s.link
 	l.armed = slices.DeleteFunc(l.armed, func(o *strike) bool { return o == s })
@@ -467,7 +468,7 @@ func (s *strike) Heal(context.Context) error {
 	return nil
 }
 
-// Release what is held: it goes on, or its connections are reset.
+// Release forwards what is held, or resets its connections.
 func (s *strike) Release(forward bool) {
 	holds := s.holds
 	s.holds = nil

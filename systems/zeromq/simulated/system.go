@@ -1,5 +1,5 @@
-// Package simulated is the reference broker in virtual time: its own engine,
-// state machine, codec and seeded defects, with a network, a store and clients in
+// Package simulated runs the reference broker in virtual time: its own engine,
+// state machine, codec and seeded defects, over a network, store and clients in
 // memory. The same seed gives the same history.
 package simulated
 
@@ -22,10 +22,10 @@ import (
 	"github.com/custodymq/custody/tasks"
 )
 
-// System is a profile of the reference broker, simulated.
+// System is a simulated profile of the reference broker.
 type System struct {
 	zeromq.Profile
-	// Tamper changes the broker's configuration, such as in a test.
+	// Tamper changes the broker's configuration, for tests.
 	Tamper func(*broker.Config)
 
 	description systems.Description
@@ -34,16 +34,16 @@ type System struct {
 // New simulates a profile.
 func New(p zeromq.Profile) System { return System{Profile: p, description: describe(p)} }
 
-// Of simulates a system; false if it is none that can be.
+// Of simulates a system; false if it cannot be simulated.
 func Of(s systems.System) (systems.System, bool) {
 	p, ok := s.(zeromq.Profile)
 	return New(p), ok
 }
 
-// Simulated: see systems.Simulated.
+// Simulated implements systems.Simulated.
 func (System) Simulated() {}
 
-// Describe is the profile, but for what there is none of in memory.
+// Describe is the profile's description without what does not exist in memory.
 func (s System) Describe() systems.Description { return s.description }
 
 func describe(p zeromq.Profile) systems.Description {
@@ -53,7 +53,7 @@ func describe(p zeromq.Profile) systems.Description {
 		d.Lacks = map[systems.Need]string{}
 	}
 	d.Profile.Settings = append([]evidence.Setting{{Name: "world", Value: "simulated: virtual time; network, store and clients in memory"}}, d.Profile.Settings...)
-	for verb, operations := range d.StoreFaults { // there are no files below the database
+	for verb, operations := range d.StoreFaults { // no files in memory
 		d.StoreFaults[verb] = slices.DeleteFunc(slices.Clone(operations), zeromq.OfFiles)
 		if len(d.StoreFaults[verb]) == 0 {
 			delete(d.StoreFaults, verb)
@@ -70,11 +70,11 @@ func describe(p zeromq.Profile) systems.Description {
 	return d
 }
 
-// Start boots the broker in the run's world.
+// Start boots the broker in the simulated runtime.
 func (s System) Start(_ context.Context, env systems.Env) (systems.Instance, error) {
 	world, ok := env.Runtime.(*tasks.Simulated)
 	if !ok {
-		return nil, errors.New("simulated: the run's world is not simulated")
+		return nil, errors.New("simulated: the run's runtime is not simulated")
 	}
 	in := &instance{Simulated: world, system: s, sink: env.Sink, defect: env.Defect, heartbeat: s.Broker().Heartbeat,
 		name: "custody", identity: "identity-1", hostname: "host-1", links: map[string]*link{}}
@@ -85,7 +85,7 @@ func (s System) Start(_ context.Context, env systems.Env) (systems.Instance, err
 	return in, nil
 }
 
-// instance is the broker with its world around it.
+// instance is the broker and its environment.
 type instance struct {
 	*tasks.Simulated
 	system    System
@@ -94,7 +94,7 @@ type instance struct {
 	heartbeat time.Duration
 
 	database                 *database
-	broker                   *brokerProcess // nil while it is down
+	broker                   *brokerProcess // nil while down
 	boots                    int
 	offset                   time.Duration // of the broker's clock
 	name, identity, hostname string
@@ -116,7 +116,7 @@ var (
 
 var background = context.Background()
 
-// wall is the broker's clock.
+// wall reads the broker's clock.
 func (in *instance) wall() time.Time { return in.Wall().Add(in.offset) }
 
 func (in *instance) partition() store.Partition {
@@ -138,7 +138,7 @@ func (in *instance) Stop(ctx context.Context) error {
 func (in *instance) Address() string          { return "simulated" }
 func (in *instance) Protocol() links.Protocol { return zmtp.Protocol{} }
 
-// Link gives an actor its own.
+// Link makes an actor's link.
 func (in *instance) Link(o links.Options) (links.Interruptible, error) {
 	l := &link{in: in, opts: o}
 	in.links[l.Addr()] = l
@@ -147,7 +147,7 @@ func (in *instance) Link(o links.Options) (links.Interruptible, error) {
 
 func (in *instance) Running() bool { return in.broker != nil }
 
-// order gives an order to the process that there is now.
+// order applies an order to the current process.
 func (in *instance) order(do func(*brokerProcess)) error {
 	if in.broker == nil {
 		return process.ErrNotRunning
@@ -176,7 +176,7 @@ func (in *instance) SetClock(_ context.Context, offset time.Duration) error {
 	return nil
 }
 
-// Configure changes a setting for the next start.
+// Configure changes a setting at the next start.
 func (in *instance) Configure(_ context.Context, setting, value string) error {
 	switch setting {
 	case "identity":
@@ -188,7 +188,7 @@ func (in *instance) Configure(_ context.Context, setting, value string) error {
 		in.hostname = value
 	case "name":
 		in.name = value
-	case "identity-now": // the variable is read once, at the start
+	case "identity-now": // read at the start only
 	default:
 		return fmt.Errorf("simulated: no setting %q; there are identity, identity-now, hostname, name", setting)
 	}
@@ -196,7 +196,7 @@ func (in *instance) Configure(_ context.Context, setting, value string) error {
 	return nil
 }
 
-// ArmStore strikes the store of the broker that runs now.
+// ArmStore arms a fault in the running broker's store.
 func (in *instance) ArmStore(_ context.Context, f systems.StoreFault, fired func(systems.StoreFired)) (func(context.Context) error, error) {
 	if in.broker == nil {
 		return nil, process.ErrExited
