@@ -18,21 +18,21 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// Run is the folder of a run, finished or not: all reading of evidence goes
+// Run is the folder of a run, finished or not: all evidence is read
 // through it. Safe for concurrent use.
 //
 //	manifest.json              what the run was; with "end" once it has ended
 //	script.custody             the scenario as it was run
 //	events.jsonl[.zst]         one Event a line, in order of Seq
 //	rows.jsonl[.zst]           a Snapshot's line, then its StoredRows, one a line
-//	verdict.json               what judging said; can be made again, and is never read
+//	verdict.json               the judgement; derived from the rest, and never read
 //	manifest.sig               an ed25519 signature of manifest.json, if the run was signed
 //	logs/NAME.log              output of the parts
 type Run struct {
 	dir         folder
 	manifest    Manifest
 	raw         []byte // manifest.json
-	manifestErr error  // in which way it is not the one that was sealed
+	manifestErr error  // how it differs from what was sealed
 }
 
 // Bounds on what is read.
@@ -48,13 +48,13 @@ const (
 var ErrNewerFormat = errors.New("evidence: the run is of a newer format")
 
 // Open reads the manifest of the run in dir. Older formats are accepted, newer
-// ones refused with ErrNewerFormat. The folder may be anybody's: no link in it
-// is followed, and only regular files are read.
+// ones refused with ErrNewerFormat. The folder is not trusted: no link in
+// it is followed, and only regular files are read.
 func Open(dir string) (*Run, error) {
 	r := &Run{dir: folder(dir)}
 	b, err := r.dir.read(manifestFile, maxManifest)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("evidence: %s is not the folder of a run: it has no %s: %w", dir, manifestFile, err)
+		return nil, fmt.Errorf("evidence: %s is not a run folder: it has no %s: %w", dir, manifestFile, err)
 	}
 	if err != nil {
 		return nil, err
@@ -72,7 +72,7 @@ func Open(dir string) (*Run, error) {
 		return nil, fmt.Errorf("%w: %s has format %d and this custody reads up to %d: use a newer custody", ErrNewerFormat, at, version.Format, FormatVersion)
 	}
 	if version.Format < 1 {
-		return nil, fmt.Errorf("evidence: %s has format %d, and the oldest is 1: this is no manifest of a custody run", at, version.Format)
+		return nil, fmt.Errorf("evidence: %s has format %d, and the oldest is 1: this is not the manifest of a custody run", at, version.Format)
 	}
 	if err := json.Unmarshal(b, &r.manifest); err != nil {
 		return nil, fmt.Errorf("evidence: %s cannot be read: %w", at, err)
@@ -93,7 +93,7 @@ func (r *Run) Manifest() Manifest { return r.manifest }
 // Script of the scenario, as it was run.
 func (r *Run) Script() ([]byte, error) { return r.dir.read(scriptFile, maxScript) }
 
-// WriteVerdict saves a judgement in place of any before.
+// WriteVerdict saves a judgement, replacing any earlier one.
 func (r *Run) WriteVerdict(b []byte) error { return replaceFile(string(r.dir), verdictFile, b) }
 
 // Logs are the names that LogTail takes, sorted.
@@ -112,7 +112,7 @@ func (r *Run) Logs() ([]string, error) {
 	return names, nil
 }
 
-// LogTail gives the last bytes of a log, at most max.
+// LogTail returns the last bytes of a log, at most max.
 func (r *Run) LogTail(name string, max int64) ([]byte, error) {
 	f, info, err := r.dir.open(path.Join(logsFolder, path.Base(name)+logSuffix))
 	if err != nil {
@@ -126,13 +126,13 @@ func (r *Run) LogTail(name string, max int64) ([]byte, error) {
 	return io.ReadAll(io.NewSectionReader(f, from, max))
 }
 
-// History gives the run to judging. The rows are read now; each range over
-// Events opens the file anew. It can be read whoever died: of plain files,
-// which a killed harness leaves, up to the last complete record there is now.
+// History returns the run for judging. Rows are read at once; each range over
+// Events opens the file again. The plain files that a killed harness leaves are
+// read up to their last complete record.
 //
-// A file that is not what the run left is told by Damage, and what can still be
-// read of it is there to be shown; an event that cannot be read ends the events
-// with an error that names file and line. The error is of a folder that is gone.
+// Damage names a file that is not as the run left it; what is still readable can
+// be shown. An unreadable event ends the events with an error that names file
+// and line. History itself only fails if the folder cannot be read.
 func (r *Run) History() (*History, error) {
 	root, err := r.dir.root()
 	if err != nil {
@@ -170,8 +170,8 @@ func (r *Run) History() (*History, error) {
 
 func noEvents(func(*Event, error) bool) {}
 
-// eventsOf reads the events; want is how many there are, -1 where nobody has
-// said so. Numbers without a gap prove that no line was lost.
+// eventsOf reads the events; want is their number, or -1 if it is unknown.
+// Sequence numbers without a gap prove that no line was lost.
 func eventsOf(f *lineFile, want int64, format int) iter.Seq2[*Event, error] {
 	return func(yield func(*Event, error) bool) {
 		var d Decoder
@@ -184,7 +184,7 @@ func eventsOf(f *lineFile, want int64, format int) iter.Seq2[*Event, error] {
 			if n++; err == nil && want >= 0 && n > uint64(want) {
 				err = fmt.Errorf("the manifest says that there are %d events", want)
 			} else if err == nil && e.Seq != n {
-				err = fmt.Errorf("event number %d where %d is due: lines are missing, doubled or moved", e.Seq, n)
+				err = fmt.Errorf("event number %d where %d was expected: lines are missing, duplicated or reordered", e.Seq, n)
 			}
 			if err != nil {
 				yield(nil, fmt.Errorf("evidence: %s line %d: %w", f.path, n, err))
@@ -203,8 +203,8 @@ func eventsOf(f *lineFile, want int64, format int) iter.Seq2[*Event, error] {
 	}
 }
 
-// readSnapshots takes whole snapshots only. Where the writer died in the middle
-// of one, its rows prove nothing absent: it is left out.
+// readSnapshots keeps complete snapshots only: if the writer died in the middle
+// of one, a missing row proves nothing.
 func readSnapshots(h *History, f *lineFile) error {
 	var due int // rows of the last snapshot that must follow
 	n := 0
@@ -217,7 +217,7 @@ func readSnapshots(h *History, f *lineFile) error {
 		case due > 0:
 			var row StoredRow
 			if err = json.Unmarshal(line, &row); err == nil && row.State == RowInvalid {
-				err = errors.New("a stored row is due, and it has no state")
+				err = errors.New("expected a stored row, which has a state")
 			}
 			if h.Manifest.Format == 1 {
 				row.fromFormat1()
@@ -228,7 +228,7 @@ func readSnapshots(h *History, f *lineFile) error {
 		default:
 			var s Snapshot
 			if err = json.Unmarshal(line, &s); err == nil && s.Source == "" {
-				err = errors.New("a snapshot is due, and it has no source")
+				err = errors.New("expected a snapshot, which has a source")
 			}
 			h.Snapshots = append(h.Snapshots, s)
 			if s.Trust != CountsOnly {
@@ -241,7 +241,7 @@ func readSnapshots(h *History, f *lineFile) error {
 	}
 	if due > 0 {
 		if f.packed {
-			return fmt.Errorf("evidence: %s ends %d rows before its last snapshot does", f.path, due)
+			return fmt.Errorf("evidence: %s ends %d rows before the end of its last snapshot", f.path, due)
 		}
 		h.Snapshots = h.Snapshots[:len(h.Snapshots)-1]
 		h.Truncated = true
@@ -257,11 +257,11 @@ type lineFile struct {
 	packed bool
 	size   int64 // plain: where the last complete line ends
 	torn   bool  // plain: something follows that
-	most   int64 // bytes that are read once they are unpacked; 0 is no bound
+	most   int64 // bound on the uncompressed bytes; 0 is none
 }
 
-// lines finds a file of the run. A compressed one was put in place whole, so it
-// goes before the plain one, which a Close that was interrupted leaves beside it.
+// lines finds a file of the run. A compressed file was renamed into place whole,
+// so it is preferred to a plain one that an interrupted Close left beside it.
 func (r *Run) lines(name string) (*lineFile, error) {
 	l := &lineFile{dir: r.dir, name: name, path: r.dir.path(name)}
 	if name == rowsFile {
@@ -293,7 +293,7 @@ func (r *Run) lines(name string) (*lineFile, error) {
 	return l, nil
 }
 
-// all gives each line; it is valid until the next. An error is the last.
+// all yields each line, valid until the next one. An error ends the sequence.
 func (f *lineFile) all() iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		file, _, err := f.dir.open(f.name)
@@ -335,8 +335,8 @@ func (f *lineFile) all() iter.Seq2[[]byte, error] {
 	}
 }
 
-// pack replaces the first size bytes of a plain file by a compressed one. The
-// plain file goes last, so that one of the two is always whole.
+// pack compresses the first size bytes of a plain file and then removes it, so
+// that one of the two files is always whole.
 func pack(dir, name string, size int64) (err error) {
 	defer func() {
 		if err != nil {
@@ -355,7 +355,7 @@ func pack(dir, name string, size int64) (err error) {
 		}
 		n, err := io.Copy(z, io.LimitReader(plain, size))
 		if err == nil && n != size {
-			err = fmt.Errorf("it has %d bytes of the %d written: something else changed it", n, size)
+			err = fmt.Errorf("it has %d of the %d bytes written: something else changed it", n, size)
 		}
 		return errors.Join(err, z.Close())
 	})
@@ -365,7 +365,7 @@ func pack(dir, name string, size int64) (err error) {
 	return os.Remove(filepath.Join(dir, name))
 }
 
-// replaceFile puts a file in place whole, or leaves what was there.
+// replaceFile replaces a file atomically.
 func replaceFile(dir, name string, content []byte) error {
 	return replace(dir, name, func(w io.Writer) error {
 		_, err := w.Write(content)
@@ -373,9 +373,9 @@ func replaceFile(dir, name string, content []byte) error {
 	})
 }
 
-// replace writes beside the file, syncs, renames, and syncs the folder, so that
-// after a crash of the machine too there is the old file or the new one. The
-// file beside it has a name that nobody can have planted a link under.
+// replace writes a temporary file, syncs it, renames it and syncs the folder, so
+// that even after a crash of the machine there is the old file or the new one.
+// The temporary name is random, so that no link can be planted under it.
 func replace(dir, name string, write func(io.Writer) error) error {
 	f, err := os.CreateTemp(dir, "."+name+"-*"+tempSuffix)
 	if err != nil {
@@ -384,7 +384,7 @@ func replace(dir, name string, write func(io.Writer) error) error {
 	temp := f.Name()
 	err = write(f)
 	if err == nil {
-		err = f.Chmod(0o644) // a temporary file is for its owner only
+		err = f.Chmod(0o644) // a temporary file is readable by its owner only
 	}
 	if err == nil {
 		err = f.Sync()

@@ -183,7 +183,7 @@ func TestOnlyRegularFilesAreRead(t *testing.T) {
 	if _, err := ReadRegular(os.DevNull, 100); err == nil || !strings.Contains(err.Error(), "a device") {
 		t.Errorf("a device: %v", err)
 	}
-	if _, err := ReadRegular(secret, 5); err == nil || !strings.Contains(err.Error(), "bound of 5") {
+	if _, err := ReadRegular(secret, 5); err == nil || !strings.Contains(err.Error(), "limit of 5") {
 		t.Errorf("a long file: %v", err)
 	}
 }
