@@ -72,6 +72,9 @@ func connect(b *testing.B, addr string) *transport.Conn {
 	if m, err := conn.Receive(); err != nil || m.Kind != wire.Welcome {
 		b.Fatalf("hello: %+v, %v", m, err)
 	}
+	if err := conn.Admit(); err != nil {
+		b.Fatal(err)
+	}
 	return conn
 }
 
@@ -131,12 +134,12 @@ func bare(nc net.Conn, s store.Store) {
 	if err != nil {
 		return
 	}
-	go conn.Run()
-	defer func() { conn.Close(); <-conn.Done() }()
 	hello, err := conn.Receive()
-	if err != nil {
+	if err != nil || conn.Admit() != nil {
 		return
 	}
+	go conn.Run()
+	defer func() { conn.Close(); <-conn.Done() }()
 	conn.Send(&wire.Message{Kind: wire.Welcome, Request: hello.Request})
 	conn.Flush()
 	var (

@@ -1,12 +1,15 @@
 package broker
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"time"
 
+	"github.com/custodymq/custody/broker/access"
+	"github.com/custodymq/custody/broker/admission"
 	"github.com/custodymq/custody/broker/core"
 	"github.com/custodymq/custody/broker/store"
 	"github.com/custodymq/custody/broker/wire"
@@ -14,10 +17,17 @@ import (
 
 // Config of a Server. Every zero value stands for the default that is named.
 type Config struct {
-	Name        string // told to clients and written to the log; "broker"
-	Listen      string // TCP address; "127.0.0.1:0"
-	AllowRemote bool   // Listen may be another address than loopback
-	Token       string // what clients must say in their Hello; empty asks for none
+	Name        string      // told to clients and written to the log; "broker"
+	Listen      string      // TCP address; "127.0.0.1:0"
+	AllowRemote bool        // Listen may be another address than loopback
+	TLS         *tls.Config // of the listener, at least TLS 1.3; nil: in the clear
+
+	// Token is what clients must say in their Hello, at least access.MinToken
+	// bytes; whoever does may do everything. Users, in its place, are known by
+	// tokens or certificates of their own, and each may do what is theirs. With
+	// neither everybody may do everything.
+	Token string
+	Users *access.Users
 
 	// Store keeps at-least-once messages. Without one the broker is
 	// at-most-once only, and refuses the other mode at the call. The server
@@ -37,11 +47,20 @@ type Config struct {
 	ConfirmAfterDelete bool
 
 	Heartbeat    time.Duration // both ways; a peer silent for three of them is gone; 5 s
-	Handshake    time.Duration // for a new connection to finish its handshake; 5 s
+	Handshake    time.Duration // for a new connection, until its Hello is here; 5 s
 	WriteTimeout time.Duration // for one write to a peer; 5 s
 	Outgoing     int           // bytes that may wait for a peer that does not read; 16 MiB, at least two payloads
-	Connections  int           // at once, with those that have not said Hello; 1024
+	Connections  int           // at once, of those that have said Hello; 1024
+	Strangers    int           // at once, of those that have not; 256, of which a quarter for one address
 	Limits       core.Limits   // each field has a default, see limits; InFlightBytes is half of Outgoing
+
+	// Memory is how many bytes the broker may hold: half of it messages, topics
+	// and subscriptions, a sixteenth the IDs of finished messages, an eighth what
+	// was read from peers and is not handled yet, a quarter what waits to be
+	// written to them. The process takes more: Go's collector lets garbage grow
+	// to the size of what is in use, unless GOMEMLIMIT says otherwise. 0 is a
+	// quarter of the memory of the machine, or of its cgroup.
+	Memory int64
 
 	Clock func() time.Time // the wall clock; time.Now
 	Log   *slog.Logger     // discarded if nil
@@ -63,9 +82,20 @@ var limits = core.Limits{
 	PublishWindow: 4096,
 	Messages:      4 << 20,
 	Topics:        64 << 10,
-	SettledIDs:    256 << 10,
+	SettledIDs:    1 << 20,
 	Errors:        16,
+	Listeners:     1024,
+	FanOut:        8192,
 }
+
+// Shares of Config.Memory.
+const (
+	shareMessages = 2
+	shareSettled  = 16
+	shareIncoming = 8
+	shareOutgoing = 4
+	leastMemory   = 64 << 20
+)
 
 // maxTTL is where a time to live is taken for a mistake of its unit.
 const maxTTL = 10 * 365 * 24 * time.Hour
@@ -95,6 +125,7 @@ func (c Config) withDefaults() (Config, error) {
 	c.WriteTimeout = or(c.WriteTimeout, 5*time.Second)
 	c.Outgoing = or(c.Outgoing, 16<<20)
 	c.Connections = or(c.Connections, 1024)
+	c.Strangers = or(c.Strangers, 256)
 	l := &c.Limits
 	for _, f := range []struct {
 		v        *int
@@ -103,13 +134,16 @@ func (c Config) withDefaults() (Config, error) {
 		{&l.Sessions, limits.Sessions}, {&l.Subscriptions, limits.Subscriptions}, {&l.InFlight, limits.InFlight},
 		{&l.InFlightBytes, c.Outgoing / 2},
 		{&l.PublishWindow, limits.PublishWindow}, {&l.Messages, limits.Messages}, {&l.Topics, limits.Topics},
-		{&l.SettledIDs, limits.SettledIDs}, {&l.Errors, limits.Errors},
+		{&l.SettledIDs, limits.SettledIDs}, {&l.Errors, limits.Errors}, {&l.Listeners, limits.Listeners}, {&l.FanOut, limits.FanOut},
 	} {
 		*f.v = or(*f.v, f.standard)
 		if *f.v < 0 {
 			return c, errors.New("broker: config: a limit must not be negative")
 		}
 	}
+	c.Memory = or(c.Memory, DefaultMemory())
+	l.Memory = or(l.Memory, c.Memory/shareMessages)
+	l.SettledBytes = or(l.SettledBytes, c.Memory/shareSettled)
 	if c.Clock == nil {
 		c.Clock = time.Now
 	}
@@ -137,14 +171,23 @@ func (c *Config) validate() error {
 		return fmt.Errorf("broker: config: MaxAttempts is %d, must be at least 1", c.MaxAttempts)
 	case c.DefaultTTL > maxTTL:
 		return fmt.Errorf("broker: config: DefaultTTL is %v, over the limit of %v", c.DefaultTTL, maxTTL)
+	case c.Memory < leastMemory:
+		return fmt.Errorf("broker: config: Memory is %d bytes, must be at least %d MiB", c.Memory, leastMemory>>20)
 	case c.Outgoing < 2*wire.MaxPayload:
 		return fmt.Errorf("broker: config: Outgoing is %d bytes, must be at least two payloads (%d)", c.Outgoing, 2*wire.MaxPayload)
-	case c.Connections < 0:
-		return errors.New("broker: config: Connections must be positive")
+	case c.Connections < 0 || c.Strangers < 0:
+		return errors.New("broker: config: Connections and Strangers must be positive")
+	case c.Token != "" && c.Users != nil:
+		return errors.New("broker: config: Token and Users exclude each other: give the holder of the token an entry among the users")
 	case c.Limits.PublishWindow > wire.MaxCredit || c.Limits.InFlight > wire.MaxCredit:
 		return fmt.Errorf("broker: config: PublishWindow and InFlight are at most %d", wire.MaxCredit)
 	case len(c.Name) > wire.MaxID || len(c.Token) > wire.MaxToken:
 		return fmt.Errorf("broker: config: Name has at most %d bytes, Token %d", wire.MaxID, wire.MaxToken)
+	}
+	if c.Token != "" {
+		if err := access.CheckToken(c.Token); err != nil {
+			return fmt.Errorf("broker: config: %w", err)
+		}
 	}
 	host, _, err := net.SplitHostPort(c.Listen)
 	if err != nil {
@@ -156,12 +199,22 @@ func (c *Config) validate() error {
 	return nil
 }
 
+// gate bounds strangers. The worst penalty ends before the deadline of the
+// handshake, so that it is answered.
+func (c *Config) gate() admission.Limits {
+	return admission.Limits{
+		Places: c.Strangers, PerHost: max(1, c.Strangers/4), Offenders: 4096,
+		Penalty: min(10*time.Millisecond, c.Handshake/2), Worst: c.Handshake * 4 / 5, Forgive: time.Minute,
+	}
+}
+
 func (c *Config) core(prefix string) core.Config {
+	durable, says := c.Store.(store.Durable)
 	return core.Config{
 		Name: c.Name, IDPrefix: prefix, Start: c.Clock(), HasStore: c.Store != nil,
 		MaxAttempts: c.MaxAttempts, Visibility: c.VisibilityTimeout, Backoff: c.Backoff,
 		DefaultTTL: c.DefaultTTL, MaxTTL: maxTTL, ExpiryEvery: c.ExpiryInterval,
 		StoreRetry: c.StoreRetry, Settled: c.SettledWindow, Heartbeat: c.Heartbeat,
-		KeepHistory: c.KeepHistory, ConfirmAfterDelete: c.ConfirmAfterDelete, Limits: c.Limits,
+		StoreInMemory: says && durable.Flush() == store.FlushNever, KeepHistory: c.KeepHistory, ConfirmAfterDelete: c.ConfirmAfterDelete, Limits: c.Limits,
 	}
 }

@@ -15,17 +15,39 @@ import (
 
 // Engine is the broker without network, clock and goroutines: the state machine,
 // and what meets the store in which order. A Server drives one in real time, a
-// simulation in virtual time. Only Work may be called beside the other methods,
-// by one goroutine.
+// simulation in virtual time.
+//
+// It has two sides to the store. Writes are made in turns, one after another:
+// Begin, Work, End. Reads wait for no turn: Read, Perform, Finish; a few at once.
+// Work and Perform do the I/O and may be called beside the other methods.
 type Engine struct {
 	store      store.Store // nil without one
 	settledIDs int         // that are recovered
 	machine    core.Machine
 	log        *slog.Logger
 	effects    []core.Effect
-	gathered   *Turn // for the next turn of the store
-	spare      *Turn
-	busy       bool // a turn is under way
+
+	queue  []write // on their way to the store, the first next
+	owed   map[core.Session]int
+	purge  time.Time // what expired by then is to be deleted; zero: nothing
+	turn   Turn
+	busy   bool   // a turn is under way
+	asked  uint64 // writes, ever
+	stored uint64 // of these
+	fatal  error  // the store takes nothing any more
+
+	fetches     []core.Effect
+	fetching    bool
+	inspections []*inspection // waiting
+	inspecting  int           // under way
+	inspectors  map[core.Session]int
+}
+
+// write is an operation on its way to the store.
+type write struct {
+	ticket    uint64
+	owner     core.Session
+	operation store.Operation
 }
 
 // Outlet carries out the effects that are not the store's.
@@ -35,25 +57,27 @@ type Outlet interface {
 	Arm(at time.Duration)
 }
 
+// A turn takes as long as what is in it: whoever comes meanwhile waits for it.
 const (
-	maxBatch      = 4096 // operations of one commit
-	purgeAtOnce   = 1000
-	contentAtOnce = 256 // rows
+	maxBatch      = 512     // operations of one commit
+	maxBatchBytes = 8 << 20 // of content in one commit, or one operation
+	purgeAtOnce   = 512
 )
 
-// Turn is one turn of the store: the operations, all or nothing, then what is to
-// be done after them; and its results.
+// Turn is one turn of the store: the operations, all or nothing, and a purge; and
+// their results.
 type Turn struct {
-	tickets  []uint64
-	batch    []store.Operation
-	purges   []time.Time
-	inspects []inspection
+	tickets []uint64
+	owners  []core.Session
+	batch   []store.Operation
+	purge   time.Time
 
 	failed []error // of each operation; nil if all succeeded
 	purged []string
-}
+	fatal  error // the store can take no more writes, and the broker must end
 
-func (t *Turn) empty() bool { return len(t.batch)+len(t.purges)+len(t.inspects) == 0 }
+	took time.Duration // measured by the server
+}
 
 // reset makes it ready for the next turn. After a failure the store may still be
 // reading the batch, which is left to it.
@@ -63,19 +87,19 @@ func (t *Turn) reset() {
 		batch = nil
 	}
 	clear(batch) // the payloads
-	clear(t.inspects)
-	*t = Turn{tickets: t.tickets[:0], batch: batch[:0], purges: t.purges[:0], inspects: t.inspects[:0]}
+	*t = Turn{tickets: t.tickets[:0], owners: t.owners[:0], batch: batch[:0]}
 }
 
-// fail gives every operation that has no outcome of its own this one.
-func (t *Turn) fail(err error) {
+// fail gives the operations from one to another this outcome.
+func (t *Turn) fail(from, to int, err error) {
+	if err == nil {
+		return
+	}
 	if t.failed == nil {
 		t.failed = make([]error, len(t.batch))
 	}
-	for i := range t.failed {
-		if t.failed[i] == nil {
-			t.failed[i] = err
-		}
+	for i := from; i < to; i++ {
+		t.failed[i] = err
 	}
 }
 
@@ -91,7 +115,10 @@ func NewEngine(cfg Config, idPrefix string) (*Engine, error) {
 }
 
 func newEngine(cfg *Config, idPrefix string) *Engine {
-	e := &Engine{store: cfg.Store, settledIDs: cfg.Limits.SettledIDs, machine: core.New(cfg.core(idPrefix)), log: cfg.Log, gathered: &Turn{}, spare: &Turn{}}
+	e := &Engine{
+		store: cfg.Store, settledIDs: cfg.Limits.SettledIDs, machine: core.New(cfg.core(idPrefix)), log: cfg.Log,
+		owed: map[core.Session]int{}, inspectors: map[core.Session]int{},
+	}
 	if e.store != nil && cfg.Seams.Store != nil {
 		e.store = cfg.Seams.Store(e.store)
 	}
@@ -102,55 +129,29 @@ func newEngine(cfg *Config, idPrefix string) *Engine {
 }
 
 // Recover gives the machine what the store holds, before anyone is let in.
+// Content stays in the store until it is delivered.
 func (e *Engine) Recover(ctx context.Context, now func() core.Instant) error {
 	if e.store == nil {
 		return nil
 	}
-	var rows []store.Row
+	count := map[store.State]int{}
+	progress := newProgress(ctx, e.store, e.settledIDs, e.log, now)
 	err := e.store.Load(ctx, e.settledIDs, func(row store.Row) error {
-		if row.State == store.SettledMarker {
-			e.recovered(row, now)
-		} else {
-			rows = append(rows, row)
-		}
+		progress.add()
+		e.recovered(row, now)
+		count[row.State]++
 		return nil
 	})
-	count := map[store.State]int{}
-	for batch := range slices.Chunk(rows, contentAtOnce) {
-		var whole map[string]store.Row
-		if err == nil {
-			whole, err = e.content(ctx, batch)
-		}
-		for _, row := range batch {
-			if found, there := whole[row.MessageID]; there {
-				row = found
-			}
-			e.recovered(row, now)
-			count[row.State]++
-		}
-	}
 	if err != nil {
 		return fmt.Errorf("broker: recover the rows of %s: %w", e.store.Partition(), err)
 	}
-	e.log.Info("recovered", "partition", e.store.Partition().String(),
+	level := slog.LevelInfo
+	if len(count) == 0 {
+		level = slog.LevelDebug
+	}
+	e.log.Log(ctx, level, "recovered", "partition", e.store.Partition().String(),
 		"pending", count[store.Pending], "refused", count[store.RefusedVersion], "damaged", count[store.Damaged])
 	return nil
-}
-
-// content reads the pending rows of a batch whole.
-func (e *Engine) content(ctx context.Context, batch []store.Row) (map[string]store.Row, error) {
-	var ids []string
-	for _, row := range batch {
-		if row.State == store.Pending {
-			ids = append(ids, row.MessageID)
-		}
-	}
-	whole := make(map[string]store.Row, len(ids))
-	err := e.store.Content(ctx, ids, func(row store.Row) error {
-		whole[row.MessageID] = row
-		return nil
-	})
-	return whole, err
 }
 
 func (e *Engine) recovered(row store.Row, now func() core.Instant) {
@@ -164,10 +165,18 @@ func (e *Engine) recovered(row store.Row, now func() core.Instant) {
 	e.Step(&in, now())
 }
 
-// Step takes one input. Its effects wait for Execute.
-func (e *Engine) Step(in *core.Input, now core.Instant) {
+// Step takes one input, whose effects wait for Execute. It says what they cost:
+// one each, and more where much is to be copied.
+func (e *Engine) Step(in *core.Input, now core.Instant) (cost int) {
+	before := len(e.effects)
 	e.effects = e.machine.Step(in, now, e.effects)
+	for i := before; i < len(e.effects); i++ {
+		cost += 1 + len(e.effects[i].Message.Payload)/copiedForOne
+	}
+	return cost
 }
+
+const copiedForOne = 2 << 10 // bytes that cost as much as an effect
 
 // Execute carries out the effects so far, in order.
 func (e *Engine) Execute(out Outlet) {
@@ -177,48 +186,84 @@ func (e *Engine) Execute(out Outlet) {
 		case core.Send:
 			out.Send(f.Session, &f.Message)
 		case core.Persist:
-			e.gathered.tickets = append(e.gathered.tickets, f.Ticket)
-			e.gathered.batch = append(e.gathered.batch, f.Operation)
+			e.queue = append(e.queue, write{f.Ticket, f.Session, f.Operation})
+			e.owed[f.Session]++
+			e.asked++
 		case core.Arm:
 			out.Arm(f.Elapsed)
 		case core.CloseSession:
 			out.CloseSession(f.Session, f.Reason)
 		case core.Purge:
-			e.gathered.purges = append(e.gathered.purges, f.Wall)
+			e.purge = f.Wall
+		case core.Fetch:
+			e.fetches = append(e.fetches, *f)
 		case core.Inspect:
-			e.gathered.inspects = append(e.gathered.inspects, inspection{session: f.Session, command: f.Message})
+			e.inspections = append(e.inspections, &inspection{session: f.Session, command: f.Message, after: e.asked})
+			e.inspectors[f.Session]++
 		}
 	}
 	clear(e.effects)
 	e.effects = e.effects[:0]
 }
 
+// Owed is how many writes a session's inputs have asked for that are not made yet.
+func (e *Engine) Owed(s core.Session) int { return e.owed[s] }
+
+// Owing is how many sessions are owed a write.
+func (e *Engine) Owing() int { return len(e.owed) }
+
 // Begin gives the store's next turn, to be done by Work and answered by End; nil
 // while one is under way, or if there is nothing to do.
 func (e *Engine) Begin() *Turn {
-	if e.busy || e.gathered.empty() {
+	if e.busy || e.fatal != nil || len(e.queue) == 0 && e.purge.IsZero() {
 		return nil
 	}
-	next := e.gathered
-	e.gathered, e.spare = e.spare, nil
-	if rest := len(next.batch) - maxBatch; rest > 0 {
-		e.gathered.tickets = append(e.gathered.tickets, next.tickets[maxBatch:]...)
-		e.gathered.batch = append(e.gathered.batch, next.batch[maxBatch:]...)
-		e.gathered.purges, next.purges = append(e.gathered.purges, next.purges...), next.purges[:0]
-		e.gathered.inspects, next.inspects = append(e.gathered.inspects, next.inspects...), next.inspects[:0]
-		next.tickets, next.batch = next.tickets[:maxBatch], next.batch[:maxBatch]
+	t := &e.turn
+	for bytes := 0; len(t.batch) < min(len(e.queue), maxBatch); {
+		w := &e.queue[len(t.batch)]
+		bytes += len(w.operation.Row.Payload)
+		if bytes > maxBatchBytes && len(t.batch) > 0 {
+			break
+		}
+		t.tickets = append(t.tickets, w.ticket)
+		t.owners = append(t.owners, w.owner)
+		t.batch = append(t.batch, w.operation)
 	}
+	e.take(len(t.batch))
+	t.purge, e.purge = e.purge, time.Time{}
 	e.busy = true
-	return next
+	return t
+}
+
+// take removes writes from the front of the queue. The slice moves on through its
+// array; append begins a new one when it is used up.
+func (e *Engine) take(n int) {
+	clear(e.queue[:n])
+	if e.queue = e.queue[n:]; len(e.queue) == 0 && cap(e.queue) > 4*maxBatch {
+		e.queue = nil
+	}
+}
+
+// Stats of the machine; zero if it keeps none, as one seen through a seam may not.
+func (e *Engine) Stats() core.Stats {
+	if m, ok := e.machine.(interface{ Stats() core.Stats }); ok {
+		return m.Stats()
+	}
+	return core.Stats{}
 }
 
 // Busy says whether a turn is under way.
 func (e *Engine) Busy() bool { return e.busy }
 
-// End gives the machine the results of a turn.
-func (e *Engine) End(t *Turn, now core.Instant) {
+// End gives the machine the results of a turn. An error says that the broker must
+// end: the store takes nothing any more.
+func (e *Engine) End(t *Turn, now core.Instant) error {
 	e.busy = false
+	e.stored += uint64(len(t.tickets))
 	for i, ticket := range t.tickets {
+		if e.owed[t.owners[i]]--; e.owed[t.owners[i]] <= 0 {
+			delete(e.owed, t.owners[i])
+		}
 		in := core.Input{Kind: core.Stored, Ticket: ticket}
 		if t.failed != nil {
 			in.Err = t.failed[i]
@@ -229,16 +274,21 @@ func (e *Engine) End(t *Turn, now core.Instant) {
 		in := core.Input{Kind: core.Purged, IDs: t.purged}
 		e.Step(&in, now)
 	}
-	for _, i := range t.inspects {
-		if i.reply.Kind != wire.Invalid {
-			e.effects = append(e.effects, core.Effect{Kind: core.Send, Session: i.session, Message: i.reply})
-			continue
-		}
-		in := core.Input{Kind: core.Found, Session: i.session, Message: i.command, Row: i.row, Err: i.err}
-		e.Step(&in, now)
+	if len(t.purged) == purgeAtOnce && e.purge.IsZero() {
+		e.purge = t.purge // there may be more
+	}
+	if t.fatal != nil {
+		e.fatal = t.fatal
 	}
 	t.reset()
-	e.spare = t
+	return e.fatal
+}
+
+// abort ends a turn that a panic of the store broke off: nobody knows what of it
+// is stored, and the store is not to be trusted with more.
+func (t *Turn) abort(why error) {
+	t.fatal = why
+	t.fail(0, len(t.batch), why)
 }
 
 // Work does a turn: what the store's goroutine does.
@@ -246,46 +296,53 @@ func (e *Engine) Work(ctx context.Context, t *Turn) {
 	if len(t.batch) > 0 {
 		e.apply(ctx, t)
 	}
-	for _, now := range t.purges {
-		e.purge(ctx, t, now)
-	}
-	for i := range t.inspects {
-		t.inspects[i].run(ctx, e.store)
+	if !t.purge.IsZero() && t.fatal == nil {
+		var err error
+		if t.purged, err = e.store.Expired(ctx, t.purge, purgeAtOnce); err != nil {
+			e.failed(t, "purging expired rows failed", err)
+		}
 	}
 }
 
 // apply makes the batch durable. An insert whose ID is taken costs only itself:
-// the rest is tried again without it.
+// what stands before it is made without it, then what follows.
 func (e *Engine) apply(ctx context.Context, t *Turn) {
-	err := e.store.Apply(ctx, t.batch)
-	if err == nil {
-		return
-	}
-	for range len(t.batch) {
-		var taken *store.ExistsError
-		if !errors.As(err, &taken) {
-			break
+	for from := 0; from < len(t.batch); {
+		err := e.store.Apply(ctx, t.batch[from:])
+		if err == nil {
+			return
 		}
-		rest := make([]store.Operation, 0, len(t.batch))
-		for i, op := range t.batch {
-			if op.Kind == store.Insert && op.Row.MessageID == taken.MessageID {
-				t.failed = append(t.failed, make([]error, len(t.batch)-len(t.failed))...)
-				t.failed[i] = err
-			} else if t.failed == nil || t.failed[i] == nil {
-				rest = append(rest, op)
+		var exists *store.ExistsError
+		taken := -1
+		if errors.As(err, &exists) {
+			taken = slices.IndexFunc(t.batch[from:], func(op store.Operation) bool {
+				return op.Kind == store.Insert && op.Row.MessageID == exists.MessageID
+			})
+		}
+		if taken < 0 {
+			t.fail(from, len(t.batch), e.certify(ctx, err))
+			e.failed(t, "the store failed", err)
+			return
+		}
+		taken += from
+		t.fail(taken, taken+1, err)
+		if taken > from {
+			if err := e.store.Apply(ctx, t.batch[from:taken]); err != nil {
+				t.fail(from, taken, e.certify(ctx, err))
+				t.fail(taken+1, len(t.batch), &store.Failure{NotWritten: true, Err: err}) // not tried
+				e.failed(t, "the store failed", err)
+				return
 			}
 		}
-		if len(rest) == 0 {
-			return
-		}
-		if err = e.store.Apply(ctx, rest); err == nil {
-			return
-		}
+		from = taken + 1
 	}
-	err = e.certify(ctx, err)
-	e.log.Error("the store failed", "operations", len(t.batch), "error", err)
-	if err != nil {
-		t.fail(err)
+}
+
+// failed logs a failure, and notes one after which the broker must not serve.
+func (e *Engine) failed(t *Turn, what string, err error) {
+	e.log.Error(what, "operations", len(t.batch), "error", err)
+	if errors.Is(err, store.ErrFenced) {
+		t.fatal = fmt.Errorf("broker: %w", err)
 	}
 }
 
@@ -305,18 +362,4 @@ func (e *Engine) certify(ctx context.Context, err error) error {
 		return &store.Failure{NotWritten: true, Err: err}
 	}
 	return nil
-}
-
-func (e *Engine) purge(ctx context.Context, t *Turn, now time.Time) {
-	for range maxBatch { // bounded; the next interval goes on
-		ids, err := e.store.Expired(ctx, now, purgeAtOnce)
-		t.purged = append(t.purged, ids...)
-		if err != nil {
-			e.log.Error("purging expired rows failed", "error", err)
-			return
-		}
-		if len(ids) < purgeAtOnce {
-			return
-		}
-	}
 }

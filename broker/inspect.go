@@ -3,7 +3,9 @@ package broker
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/custodymq/custody/broker/core"
@@ -16,6 +18,7 @@ import (
 type inspection struct {
 	session core.Session
 	command wire.Message
+	after   uint64 // writes must be made before
 
 	reply wire.Message
 	row   store.Row
@@ -45,14 +48,21 @@ type RowView struct {
 	Partition    string            `json:"partition"`
 }
 
-// RowsView is the whole answer.
+// RowsView is one page. What it leaves out is asked for with Next.
 type RowsView struct {
 	Rows []RowView `json:"rows"`
-	// More rows exist than were listed.
+	// There is more: rows, or bytes of the payload of the one that is shown.
 	Truncated bool `json:"truncated,omitempty"`
+	// The object of the command that lists the next page; empty on the last.
+	Next string `json:"next,omitempty"`
 }
 
-const maxListed = 5000 // rows in one answer
+// A page is bounded in rows, in bytes of JSON, and in bytes of a shown payload.
+const (
+	pageRows     = 1000
+	pageBytes    = 1 << 20
+	shownPayload = 1 << 20
+)
 
 func viewOf(row store.Row) RowView {
 	return RowView{
@@ -66,9 +76,9 @@ func viewOf(row store.Row) RowView {
 func (i *inspection) run(ctx context.Context, s store.Store) {
 	switch i.command.Topic {
 	case "rows":
-		i.list(ctx, s, store.Selection{Limit: maxListed + 1})
+		i.list(ctx, s, 0)
 	case "dlq.list":
-		i.list(ctx, s, store.Selection{Limit: maxListed + 1, State: store.Dead})
+		i.list(ctx, s, store.Dead)
 	case "dlq.show":
 		i.find(ctx, s)
 		if i.err != nil {
@@ -76,24 +86,48 @@ func (i *inspection) run(ctx context.Context, s store.Store) {
 			return
 		}
 		view := viewOf(i.row)
-		view.Headers, view.Payload = i.row.Headers, i.row.Payload
-		i.answer(RowsView{Rows: []RowView{view}}, nil)
+		view.Headers, view.Payload = i.row.Headers, i.row.Payload[:min(len(i.row.Payload), shownPayload)]
+		i.answer(RowsView{Rows: []RowView{view}, Truncated: len(view.Payload) < len(i.row.Payload)}, nil)
 	default: // dlq.redrive, dlq.discard
 		i.find(ctx, s)
+		i.row.Payload, i.row.Headers = nil, nil // the size is enough
 	}
 }
 
-func (i *inspection) list(ctx context.Context, s store.Store, selection store.Selection) {
-	view := RowsView{Rows: []RowView{}}
-	err := s.Rows(ctx, selection, func(row store.Row) error {
-		if len(view.Rows) == maxListed {
-			view.Truncated = true
-			return nil
+// errPage ends the reading of a page that is full.
+var errPage = errors.New("the page is full")
+
+func (i *inspection) list(ctx context.Context, s store.Store, state store.State) {
+	selection := store.Selection{State: state, Limit: pageRows + 1}
+	var err error
+	if after := i.command.MessageID; after != "" {
+		if selection.After, err = strconv.ParseUint(after, 10, 64); err != nil {
+			i.answer(nil, fmt.Errorf("%q is not where a page ends: use next of the page before", after))
+			return
 		}
-		view.Rows = append(view.Rows, viewOf(row))
+	}
+	page := struct {
+		Rows      []json.RawMessage `json:"rows"`
+		Truncated bool              `json:"truncated,omitempty"`
+		Next      string            `json:"next,omitempty"`
+	}{Rows: []json.RawMessage{}}
+	bytes, last := 0, uint64(0)
+	err = s.Rows(ctx, selection, func(row store.Row) error {
+		text, err := json.Marshal(viewOf(row))
+		if err != nil {
+			return err
+		}
+		if bytes += len(text); len(page.Rows) == pageRows || bytes > pageBytes {
+			page.Truncated, page.Next = true, strconv.FormatUint(last, 10)
+			return errPage
+		}
+		page.Rows, last = append(page.Rows, text), row.Order
 		return nil
 	})
-	i.answer(view, err)
+	if errors.Is(err, errPage) {
+		err = nil
+	}
+	i.answer(page, err)
 }
 
 func (i *inspection) find(ctx context.Context, s store.Store) {

@@ -3,6 +3,9 @@ package broker
 import (
 	"context"
 	"errors"
+	"fmt"
+	"runtime/debug"
+	"slices"
 	"time"
 
 	"github.com/custodymq/custody/broker/core"
@@ -10,57 +13,86 @@ import (
 	"github.com/custodymq/custody/broker/wire"
 )
 
-// maxEvents is how many batches of inputs are taken between two looks at the store.
-const maxEvents = 16
+// Sessions are served in turn (deficit round robin): each may cost a quantum in
+// its turn, an input and each effect of it counting one. What an input costs
+// beyond that, its session waits for.
+const (
+	quantum   = 64
+	roundCost = 512 // between two looks at the store and the clock
+)
 
 // loop drives the engine in real time, and carries out its effects.
 type loop struct {
 	s       *Server
 	engine  *Engine
 	peers   map[core.Session]*peer
+	parked  []*peer // have a turn, and wait for the store
 	touched []*peer // have something to write
 	timer   *time.Timer
 
-	ctx     context.Context // of the store's work
-	turns   chan *Turn
-	results chan *Turn
+	contended time.Duration // when several sessions wanted something of the store
+	operation time.Duration // what one takes in a turn, an average that forgets
+
+	ctx      context.Context // of the store's work
+	turns    chan *Turn
+	results  chan *Turn
+	readings chan *Reading
+	reading  int
 }
 
 var _ Outlet = (*loop)(nil)
 
-type peer struct {
-	conn    *transport.Conn
-	touched bool
-	lost    bool
-}
-
 func newLoop(ctx context.Context, s *Server, e *Engine) *loop {
 	return &loop{
 		s: s, engine: e, peers: map[core.Session]*peer{}, timer: time.NewTimer(time.Hour),
-		ctx: ctx, turns: make(chan *Turn, 1), results: make(chan *Turn, 1),
+		ctx: ctx, turns: make(chan *Turn, 1), results: make(chan *Turn, 1), readings: make(chan *Reading, inspectionsAtOnce+1),
 	}
 }
 
+// run ends with the server. A panic of the state machine ends it too: what it
+// holds in memory cannot be trusted any more, and what is stored is recovered by
+// the next start.
 func (l *loop) run() {
 	if l.engine.store != nil {
 		l.s.all.Go(l.work)
 	}
 	defer close(l.turns)
 	defer l.timer.Stop()
-	in := core.Input{Kind: core.Tick} // arms the timer
-	l.engine.Step(&in, l.s.now())
+	defer func() {
+		if p := recover(); p != nil {
+			l.s.cfg.Log.Error("the broker panicked", "panic", p, "stack", string(debug.Stack()))
+			l.s.shutDown(fmt.Errorf("broker: the state machine panicked: %v", p))
+			l.s.endConnections()
+		}
+	}()
+	l.tick()
 	for {
 		l.execute()
 		l.commit()
+		l.read()
+		if l.take() {
+			select { // without waiting: there may be more to take
+			case t := <-l.results:
+				l.end(t)
+			case r := <-l.readings:
+				l.finish(r)
+			case <-l.timer.C:
+				l.tick()
+			case <-l.s.stopping:
+				l.drain()
+				return
+			default:
+			}
+			continue
+		}
 		select {
-		case e := <-l.s.events:
-			l.take(e)
-			l.takeMore()
+		case <-l.s.inbox.wake:
 		case t := <-l.results:
-			l.engine.End(t, l.s.now())
+			l.end(t)
+		case r := <-l.readings:
+			l.finish(r)
 		case <-l.timer.C:
-			in := core.Input{Kind: core.Tick}
-			l.engine.Step(&in, l.s.now())
+			l.tick()
 		case <-l.s.stopping:
 			l.drain()
 			return
@@ -68,33 +100,112 @@ func (l *loop) run() {
 	}
 }
 
-// takeMore lets one commit gather what is here already.
-func (l *loop) takeMore() {
-	for range maxEvents {
-		select {
-		case e := <-l.s.events:
-			l.take(e)
-		default:
-			return
-		}
-	}
+func (l *loop) tick() {
+	in := core.Input{Kind: core.Tick}
+	l.engine.Step(&in, l.s.now())
 }
 
-func (l *loop) take(e event) {
-	now := l.s.now()
-	if e.opened != nil {
-		l.peers[(*e.inputs)[0].Session] = &peer{conn: e.opened}
+// take serves sessions in turn until a round has cost enough; false if nobody has
+// said anything.
+func (l *loop) take() (took bool) {
+	for _, ask := range l.s.inbox.asked() {
+		ask(l.engine)
 	}
-	for i := range *e.inputs {
-		in := &(*e.inputs)[i]
-		l.engine.Step(in, now)
+	for cost := 0; cost < roundCost; {
+		p := l.s.inbox.next()
+		if p == nil {
+			return took
+		}
+		took = true
+		p.deficit += quantum
+		cost += l.serve(p)
+	}
+	return took
+}
+
+// serve takes what a session has said for as long as it has credit, and nothing
+// is in its way at the store.
+func (l *loop) serve(p *peer) (cost int) {
+	now := l.s.now()
+	for p.deficit > 0 {
+		if l.mustWait(p) {
+			l.parked = append(l.parked, p)
+			return max(cost, 1)
+		}
+		in := l.s.inbox.take(p)
+		if in == nil {
+			break
+		}
+		if in.Kind == core.Opened {
+			l.peers[p.id] = p
+		}
+		n := 1 + l.engine.Step(in, now)
+		p.deficit -= n
+		cost += n
+		if in.Kind == core.Received && in.Message.Kind == wire.Admin || n > quantum {
+			l.engine.Execute(l) // so that mustWait knows
+		}
 		if in.Kind == core.Closed {
-			delete(l.peers, in.Session)
+			l.engine.Execute(l)
+			delete(l.peers, p.id)
 		}
 	}
-	clear(*e.inputs)
-	*e.inputs = (*e.inputs)[:0]
-	inputPool.Put(e.inputs)
+	l.engine.Execute(l)
+	l.s.inbox.back(p)
+	return max(cost, 1)
+}
+
+// mustWait: a session has one inspection under way, and a share of the store's
+// next turn. What else it says waits in its inbox and in its socket.
+func (l *loop) mustWait(p *peer) bool {
+	return l.engine.Inspections(p.id) > 0 || l.engine.Owed(p.id) >= l.share()
+}
+
+// share of one session in the store's next turn. While several want something of
+// the store, a turn is kept short, for each of them waits for the one under way
+// and for its own.
+func (l *loop) share() int {
+	owing := l.engine.Owing()
+	now := time.Since(l.s.begin)
+	if owing > 1 {
+		l.contended = now
+	}
+	if l.contended == 0 || now-l.contended > contentionLasts {
+		return maxBatch
+	}
+	return max(min(int(turnWanted/max(l.operation, time.Microsecond)), maxBatch)/max(owing, 1), 8)
+}
+
+const (
+	turnWanted      = 4 * time.Millisecond // of a turn for which others wait
+	contentionLasts = 100 * time.Millisecond
+)
+
+// unpark lets those go on who need not wait any more.
+func (l *loop) unpark() {
+	l.parked = slices.DeleteFunc(l.parked, func(p *peer) bool {
+		if l.mustWait(p) {
+			return false
+		}
+		l.s.inbox.back(p)
+		return true
+	})
+}
+
+func (l *loop) end(t *Turn) {
+	if n := len(t.batch); n >= 8 {
+		l.operation += (t.took/time.Duration(n) - l.operation) / 8
+	}
+	if err := l.engine.End(t, l.s.now()); err != nil {
+		l.s.shutDown(err)
+	}
+	l.unpark()
+}
+
+func (l *loop) finish(r *Reading) {
+	l.reading--
+	l.engine.Finish(r, l.s.now())
+	l.unpark()
 }
 
 // execute carries out the effects so far, in order, and writes what was sent.
@@ -118,7 +229,8 @@ func (l *loop) CloseSession(s core.Session, reason string) {
 	}
 }
 
-// Send never waits: a peer whose queue is full loses its session.
+// Send never waits: a peer whose queue is full loses its session, and so does the
+// one with the longest queue if all of them together are too long.
 func (l *loop) Send(to core.Session, m *wire.Message) {
 	p := l.peers[to]
 	if p == nil || p.lost {
@@ -129,16 +241,38 @@ func (l *loop) Send(to core.Session, m *wire.Message) {
 			l.s.cfg.Log.Error("a message could not be encoded", "session", to, "error", err)
 			return
 		}
-		p.lost = true
-		if errors.Is(err, transport.ErrFull) {
-			l.s.cfg.Log.Warn("session closed", "session", to, "reason", err)
-		}
-		p.conn.Close()
+		l.lose(p, err)
 		return
 	}
 	if !p.touched {
 		p.touched = true
 		l.touched = append(l.touched, p)
+	}
+	if l.s.outgoing.Exceeded() {
+		l.shed()
+	}
+}
+
+func (l *loop) lose(p *peer, why error) {
+	p.lost = true
+	if errors.Is(why, transport.ErrFull) {
+		l.s.cfg.Log.Warn("session closed", "session", p.id, "reason", why)
+	}
+	p.conn.Close()
+}
+
+// shed closes the session that has the most waiting for it, if that is more than
+// its share.
+func (l *loop) shed() {
+	var longest *peer
+	most := l.s.outgoing.Limit() / int64(len(l.peers))
+	for _, p := range l.peers {
+		if n := p.conn.Pending(); !p.lost && (n > most || n == most && longest != nil && p.id < longest.id) {
+			longest, most = p, n
+		}
+	}
+	if longest != nil {
+		l.lose(longest, fmt.Errorf("%w: all peers together have more than %d MiB waiting, and it has the most", transport.ErrFull, l.s.outgoing.Limit()>>20))
 	}
 }
 
@@ -147,6 +281,28 @@ func (l *loop) commit() {
 	if t := l.engine.Begin(); t != nil {
 		l.turns <- t
 	}
+}
+
+// read begins what is to be read and may be.
+func (l *loop) read() {
+	for r := l.engine.Read(); r != nil; r = l.engine.Read() {
+		l.reading++
+		l.s.all.Go(func() {
+			l.guard(func() { l.engine.Perform(l.ctx, r) }, func(err error) { r.err = err })
+			l.readings <- r
+		})
+	}
+}
+
+// guard makes a panic of the store an error.
+func (l *loop) guard(work func(), failed func(error)) {
+	defer func() {
+		if p := recover(); p != nil {
+			l.s.cfg.Log.Error("the store panicked", "panic", p, "stack", string(debug.Stack()))
+			failed(fmt.Errorf("broker: the store panicked: %v", p))
+		}
+	}()
+	work()
 }
 
 // drain finishes what has been taken, answers it, and ends every connection.
@@ -161,15 +317,22 @@ func (l *loop) drain() {
 		if !l.engine.Busy() {
 			break
 		}
-		l.engine.End(<-l.results, l.s.now())
+		_ = l.engine.End(<-l.results, l.s.now()) // it ends anyway
 	}
+	for ; l.reading > 0; l.reading-- {
+		l.engine.Finish(<-l.readings, l.s.now())
+	}
+	l.execute()
 	l.s.endConnections()
 }
 
 // work is the store's goroutine.
 func (l *loop) work() {
 	for t := range l.turns {
-		l.engine.Work(l.ctx, t)
+		begin, size := time.Now(), len(t.batch)
+		l.guard(func() { l.engine.Work(l.ctx, t) }, t.abort)
+		t.took = time.Since(begin)
+		l.s.turns.add(t.took, size)
 		l.results <- t
 	}
 }

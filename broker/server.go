@@ -6,14 +6,16 @@ package broker
 import (
 	"context"
 	"crypto/rand"
-	"crypto/subtle"
 	"errors"
 	"fmt"
 	"net"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
+	"github.com/custodymq/custody/broker/access"
+	"github.com/custodymq/custody/broker/admission"
 	"github.com/custodymq/custody/broker/core"
 	"github.com/custodymq/custody/broker/transport"
 	"github.com/custodymq/custody/broker/wire"
@@ -21,46 +23,45 @@ import (
 
 // Server is a running broker. Its methods are safe for concurrent use.
 //
-// Goroutines: one accepts; two for each connection (reading, writing); one owns
-// the state machine; one talks to the store. No peer can make another wait: what
-// is for a peer goes to its own bounded queue.
+// Goroutines: one accepts; one for each connection until its Hello is accepted,
+// then two (reading, writing); one owns the state machine; one writes to the store,
+// and a few read it. No peer can make another wait: what it says waits in its own
+// bounded inbox for its turn, and what is for it in its own bounded queue.
 type Server struct {
 	cfg    Config
 	ln     net.Listener
 	begin  time.Time
 	offset atomic.Int64 // of the wall clock, ns
 
-	events   chan event
-	stopping chan struct{} // nothing new is taken
-	abandon  context.CancelFunc
-	stop     sync.Once
-	all      sync.WaitGroup // every goroutine
-	done     chan struct{}
+	inbox      *inbox
+	outgoing   *transport.Budget
+	stopping   chan struct{}      // nothing new is taken
+	stopTaking context.CancelFunc // ends what waits for a place in the inbox
+	abandon    context.CancelFunc
+	stop       sync.Once
+	all        sync.WaitGroup // every goroutine
+	done       chan struct{}
 
 	lastSession atomic.Uint64
-	connections chan struct{} // a place for each
+	gate        *admission.Gate // of those who have not said Hello
+	sessions    chan struct{}   // a place for each of those who have
+	strangers   audit           // what comes before the Hello
+	tokens      audit           // tokens that are wrong, and permissions that are lacking
+	refused     refusals
+	turns       turns
 
 	mu    sync.Mutex
-	conns map[net.Conn]*transport.Conn
+	conns map[net.Conn]session
+	users *access.Users
 	ended bool
 	err   error
 }
 
-// event is what a connection's reader tells the loop.
-type event struct {
-	opened *transport.Conn // with the first input
-	inputs *[]core.Input   // from inputPool
+// session is a connection; zero until its Hello is accepted.
+type session struct {
+	conn *transport.Conn
+	user *access.User // nil may do everything
 }
-
-const (
-	gatherInputs = 128 // of one connection, before the loop gets them
-	queuedEvents = 64
-)
-
-var inputPool = sync.Pool{New: func() any {
-	batch := make([]core.Input, 0, gatherInputs)
-	return &batch
-}}
 
 // Open recovers what the store holds, listens, and serves until Close. ctx
 // bounds the recovery only.
@@ -71,11 +72,17 @@ func Open(ctx context.Context, cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, begin: time.Now(),
-		events: make(chan event, queuedEvents), stopping: make(chan struct{}), done: make(chan struct{}),
-		connections: make(chan struct{}, cfg.Connections), conns: map[net.Conn]*transport.Conn{},
+		outgoing: transport.NewBudget(cfg.Memory / shareOutgoing),
+		stopping: make(chan struct{}), done: make(chan struct{}),
+		gate: admission.New(cfg.gate(), time.Now), sessions: make(chan struct{}, cfg.Connections),
+		strangers: newAudit(cfg.Log), tokens: newAudit(cfg.Log),
+		conns: map[net.Conn]session{}, users: cfg.Users,
 	}
 	running, abandon := context.WithCancel(context.Background())
 	s.abandon = abandon
+	taking, stopTaking := context.WithCancel(running)
+	s.stopTaking = stopTaking
+	s.inbox = newInbox(taking, cfg.Connections, cfg.Memory/shareIncoming)
 	l := newLoop(running, s, newEngine(&cfg, rand.Text()[:8]+"-"))
 	if err := l.engine.Recover(ctx, s.now); err != nil {
 		abandon()
@@ -92,9 +99,11 @@ func Open(ctx context.Context, cfg Config) (*Server, error) {
 		abandon()
 		close(s.done)
 	}()
-	cfg.Log.Info("broker is serving", "name", cfg.Name, "address", s.Addr())
+	cfg.Log.Info("broker is serving", "name", cfg.Name, "address", s.Addr(), "tls", cfg.TLS != nil)
 	return s, nil
 }
+
+var errEnded = errors.New("broker: the server has ended")
 
 // Addr is host:port of the listener.
 func (s *Server) Addr() string { return s.ln.Addr().String() }
@@ -147,6 +156,7 @@ func (s *Server) shutDown(cause error) {
 		s.err = cause
 		s.mu.Unlock()
 		close(s.stopping)
+		s.stopTaking()
 		s.ln.Close()
 	})
 }
@@ -154,36 +164,58 @@ func (s *Server) shutDown(cause error) {
 func (s *Server) accept() {
 	for {
 		nc, err := s.ln.Accept()
-		if err != nil {
-			if errors.Is(err, net.ErrClosed) {
-				return
+		switch {
+		case err == nil:
+			s.admit(nc)
+		case errors.Is(err, net.ErrClosed):
+			return
+		case passing(err):
+			s.strangers.log("a connection could not be accepted", "error", err)
+			select {
+			case <-time.After(acceptPause):
+			case <-s.stopping:
 			}
+		default:
 			s.cfg.Log.Error("accepting connections has ended", "error", err)
 			s.shutDown(fmt.Errorf("broker: accept: %w", err))
 			return
 		}
-		select {
-		case s.connections <- struct{}{}:
-			s.all.Go(func() {
-				defer func() { <-s.connections }()
-				s.serve(nc)
-			})
-		default:
-			s.cfg.Log.Warn("connection refused", "peer", nc.RemoteAddr(), "limit", s.cfg.Connections)
-			nc.Close()
-		}
 	}
 }
 
-// track lets endConnections reach a connection: conn is nil until its handshake
-// is done. False says that it is too late to begin one.
-func (s *Server) track(nc net.Conn, conn *transport.Conn) bool {
+// acceptPause is the wait before another try when there are no files left.
+const acceptPause = 50 * time.Millisecond
+
+// passing says whether the listener can still be used after an error.
+func passing(err error) bool {
+	for _, passing := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED} {
+		if errors.Is(err, passing) {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *Server) admit(nc net.Conn) {
+	place := s.gate.Enter(nc.RemoteAddr(), nc)
+	if place == nil {
+		s.refused.places.Add(1)
+		s.strangers.log("connection refused: its address is serving penalties for wrong tokens", "peer", nc.RemoteAddr().String())
+		nc.Close()
+		return
+	}
+	s.all.Go(func() { s.serve(nc, place) })
+}
+
+// track lets endConnections and SetUsers reach a connection. False says that it
+// is too late to begin one.
+func (s *Server) track(nc net.Conn, of session) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ended {
+	if s.ended || of.user != nil && !s.users.Has(of.user) {
 		return false
 	}
-	s.conns[nc] = conn
+	s.conns[nc] = of
 	return true
 }
 
@@ -198,31 +230,57 @@ func (s *Server) endConnections() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ended = true
-	for nc, conn := range s.conns {
-		if conn == nil {
+	for nc, of := range s.conns {
+		if of.conn == nil {
 			nc.Close()
 			continue
 		}
-		conn.CloseAfterQueue()
+		of.conn.CloseAfterQueue()
+	}
+}
+
+// SetUsers replaces the users of a server that was opened with some. A session
+// goes on with the permissions with which it began, so those whose user is gone
+// or was changed in any way are ended: what they held goes to others, and their
+// clients connect again.
+func (s *Server) SetUsers(users *access.Users) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.users = users
+	for _, of := range s.conns {
+		if of.user == nil || users.Has(of.user) {
+			continue
+		}
+		s.cfg.Log.Info("session ended: its user was changed", "peer", of.conn.RemoteAddr().String(), "user", of.user.Name)
+		_, _ = of.conn.Send(&wire.Message{Kind: wire.Error, Reason: "this user was changed or removed: connect again"})
+		of.conn.CloseAfterQueue()
 	}
 }
 
 // serve is a connection's whole life.
-func (s *Server) serve(nc net.Conn) {
+func (s *Server) serve(nc net.Conn, place *admission.Place) {
 	defer nc.Close()
-	if !s.track(nc, nil) {
+	defer place.Leave()
+	if !s.track(nc, session{}) {
 		return
 	}
 	defer s.untrack(nc)
-	log := s.cfg.Log.With("peer", nc.RemoteAddr().String())
-	conn, err := transport.Accept(nc, transport.Options{
-		Handshake: s.cfg.Handshake, Silence: 3 * s.cfg.Heartbeat, Write: s.cfg.WriteTimeout,
-		Heartbeat: s.cfg.Heartbeat, Queue: s.cfg.Outgoing,
-	})
+	entered, hello, err := s.welcome(nc, place)
 	if err != nil {
-		log.Info("handshake failed", "error", err)
 		return
 	}
+	defer func() { <-s.sessions }()
+	conn := entered.conn
+	if !s.track(nc, entered) {
+		return
+	}
+	id := core.Session(s.lastSession.Add(1))
+	log := s.cfg.Log.With("peer", nc.RemoteAddr().String(), "client", hello.Client, "session", id)
+	if entered.user != nil {
+		log = log.With("user", entered.user.Name)
+	}
+	conn.SetBudget(s.outgoing)
+	p := s.inbox.enter(id, conn)
 	s.all.Go(func() {
 		if err := conn.Run(); !errors.Is(err, transport.ErrClosed) {
 			log.Info("session lost while writing", "error", err)
@@ -232,47 +290,16 @@ func (s *Server) serve(nc net.Conn) {
 		conn.CloseAfterQueue()
 		<-conn.Done()
 	}()
-	if !s.track(nc, conn) {
-		return
-	}
-	hello, err := s.welcome(conn)
-	if err != nil {
-		log.Info("connection refused", "error", err)
-		return
-	}
-	session := core.Session(s.lastSession.Add(1))
-	log = log.With("client", hello.Client, "session", session)
-	if !s.tell(event{opened: conn, inputs: one(core.Input{Kind: core.Opened, Session: session, Message: hello})}) {
+	p.add(core.Input{Kind: core.Opened, Session: id, Message: hello})
+	if p.hand() != nil {
 		return
 	}
 	log.Debug("session opened")
-	err = s.read(conn, session)
+	err = s.read(entered, p)
 	log.Debug("session ended", "cause", err)
-	s.tell(event{inputs: one(core.Input{Kind: core.Closed, Session: session})})
-}
-
-var errRefused = errors.New("refused")
-
-// welcome reads the Hello. What is wrong with it is said before the end.
-func (s *Server) welcome(conn *transport.Conn) (wire.Message, error) {
-	hello, err := conn.Receive()
-	reason := ""
-	switch {
-	case isMessageError(err):
-		reason = err.Error()
-	case err != nil:
-		return hello, err
-	case hello.Kind != wire.Hello:
-		reason = "the first message must be Hello"
-	case hello.Client == "":
-		reason = "Hello needs the client's name"
-	case subtle.ConstantTimeCompare([]byte(hello.Token), []byte(s.cfg.Token)) != 1:
-		reason = "the token is wrong"
-	default:
-		return hello, nil
-	}
-	_, _ = conn.Send(&wire.Message{Kind: wire.Error, Request: hello.Request, Reason: reason})
-	return hello, fmt.Errorf("%w: %s", errRefused, reason)
+	p.leave()
+	p.add(core.Input{Kind: core.Closed, Session: id})
+	_ = p.hand()
 }
 
 func isMessageError(err error) bool {
@@ -280,45 +307,27 @@ func isMessageError(err error) bool {
 }
 
 // read tells the loop what a session says, as many messages at once as are here.
-func (s *Server) read(conn *transport.Conn, session core.Session) error {
+func (s *Server) read(from session, p *peer) error {
 	for {
-		batch := inputPool.Get().(*[]core.Input)
-		var err error
-		for {
-			var m wire.Message
-			m, err = conn.Receive()
-			switch {
-			case isMessageError(err):
-				*batch = append(*batch, core.Input{Kind: core.Malformed, Session: session, Message: m, Reason: err.Error()})
-				err = nil
-			case err == nil:
-				*batch = append(*batch, core.Input{Kind: core.Received, Session: session, Message: m})
-			}
-			if err != nil || len(*batch) == gatherInputs || !conn.Buffered() {
-				break
-			}
+		m, err := from.conn.Receive()
+		switch {
+		case isMessageError(err):
+			p.add(core.Input{Kind: core.Malformed, Session: p.id, Message: m, Reason: err.Error()})
+			err = nil
+		case err != nil:
+		case permitted(from.user, &m):
+			p.add(core.Input{Kind: core.Received, Session: p.id, Message: m})
+		default:
+			p.leave()
+			err = s.forbid(from, &m)
 		}
-		if !s.tell(event{inputs: batch}) {
-			return transport.ErrClosed
+		if err != nil || len(p.batch) >= gatherInputs || !from.conn.Buffered() {
+			if ended := p.hand(); ended != nil {
+				return transport.ErrClosed
+			}
 		}
 		if err != nil {
 			return err
 		}
-	}
-}
-
-func one(in core.Input) *[]core.Input {
-	batch := inputPool.Get().(*[]core.Input)
-	*batch = append(*batch, in)
-	return batch
-}
-
-// tell is false when the loop takes nothing any more.
-func (s *Server) tell(e event) bool {
-	select {
-	case s.events <- e:
-		return true
-	case <-s.stopping:
-		return false
 	}
 }

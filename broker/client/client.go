@@ -6,6 +6,7 @@ package client
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -31,6 +32,7 @@ var (
 type Options struct {
 	Name         string        // of this client, told to the broker; "client"
 	Token        string        // if the broker asks for one
+	TLS          *tls.Config   // nil: in the clear. ServerName is the host that is dialled, if it names none
 	Heartbeat    time.Duration // until the broker has told its own; 5 s
 	WriteTimeout time.Duration // for one write; 5 s
 	DefaultTTL   time.Duration // of publishes that name none; the store's
@@ -64,6 +66,10 @@ func Dial(ctx context.Context, addr string, o Options) (*Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("client: dial: %w", err)
 	}
+	if o.TLS != nil && o.TLS.ServerName == "" {
+		o.TLS = o.TLS.Clone()
+		o.TLS.ServerName, _, _ = net.SplitHostPort(addr) // it was dialled, so it is one
+	}
 	stop := context.AfterFunc(ctx, func() { nc.Close() })
 	c, err := enter(nc, o)
 	if !stop() && err == nil {
@@ -79,7 +85,7 @@ func Dial(ctx context.Context, addr string, o Options) (*Conn, error) {
 
 func enter(nc net.Conn, o Options) (*Conn, error) {
 	conn, err := transport.Connect(nc, transport.Options{
-		Handshake: time.Minute, Silence: 3 * o.Heartbeat, Write: o.WriteTimeout, Heartbeat: o.Heartbeat, Queue: o.Outgoing,
+		TLS: o.TLS, Handshake: time.Minute, Silence: 3 * o.Heartbeat, Write: o.WriteTimeout, Heartbeat: o.Heartbeat, Queue: o.Outgoing,
 	})
 	if err != nil {
 		return nil, err
@@ -92,6 +98,11 @@ func enter(nc net.Conn, o Options) (*Conn, error) {
 	welcome, err := c.hello()
 	if err != nil {
 		conn.CloseAfterQueue()
+		c.all.Wait()
+		return nil, err
+	}
+	if err := conn.Admit(); err != nil {
+		conn.Close()
 		c.all.Wait()
 		return nil, err
 	}
@@ -113,6 +124,9 @@ func (c *Conn) hello() (wire.Message, error) {
 	}
 	c.conn.Flush()
 	m, err := c.conn.Receive()
+	for err == nil && m.Kind == wire.Ping { // a broker that is busy may say so before it answers
+		m, err = c.conn.Receive()
+	}
 	switch {
 	case err != nil:
 		return m, err

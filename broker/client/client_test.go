@@ -92,11 +92,11 @@ func offer(t *testing.T, c *client.Conn) *client.Call {
 }
 
 func TestDialIsRefusedWithTheReason(t *testing.T) {
-	s := serve(t, broker.Config{Token: "secret"})
+	s := serve(t, broker.Config{Token: "a-secret-of-20-bytes"})
 	if _, err := client.Dial(within(t), s.Addr(), client.Options{Token: "guess"}); !errors.Is(err, client.ErrRefused) || !strings.Contains(err.Error(), "token") {
 		t.Fatalf("a wrong token: %v", err)
 	}
-	dial(t, s.Addr(), client.Options{Token: "secret"})
+	dial(t, s.Addr(), client.Options{Token: "a-secret-of-20-bytes"})
 }
 
 func TestDialObeysItsContext(t *testing.T) {
@@ -253,10 +253,10 @@ func TestUnsubscribeEndsTheStream(t *testing.T) {
 	if _, err := d.Nack(within(t), client.Rejection{Reason: "bad", DeadLetter: true}); err != nil {
 		t.Fatal(err)
 	}
-	for command, want := range map[string]string{"dlq.list": d.MessageID, "dlq.show": "rejected by the consumer: bad"} {
-		reply, err := two.Admin(within(t), command, d.MessageID)
-		if err != nil || !strings.Contains(string(reply.Payload), want) {
-			t.Fatalf("%s: %s (%s), %v; want %q in it", command, reply.Payload, reply.Reason, err, want)
+	for _, c := range []struct{ command, object, want string }{{"dlq.list", "", d.MessageID}, {"dlq.show", d.MessageID, "rejected by the consumer: bad"}} {
+		reply, err := two.Admin(within(t), c.command, c.object)
+		if err != nil || !strings.Contains(string(reply.Payload), c.want) {
+			t.Fatalf("%s: %s (%s), %v; want %q in it", c.command, reply.Payload, reply.Reason, err, c.want)
 		}
 	}
 	if reply, err := two.Admin(within(t), "dlq.redrive", d.MessageID); err != nil || reply.Answer != wire.Accepted {

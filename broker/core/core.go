@@ -47,8 +47,9 @@ type Input struct {
 	Reason  string       // Malformed
 	Ticket  uint64       // Stored
 	Err     error        // Stored: nil, *store.Failure, or another error (uncertain); Found: why there is no row
-	Row     store.Row    // Recovered, Found
+	Row     store.Row    // Recovered, Found; Fetched: State is 0 if the row is not there
 	IDs     []string     // Purged
+	Size    int          // Fetched: as the effect said
 }
 
 // InputKind names an input.
@@ -63,6 +64,7 @@ const (
 	Recovered                      // a row found at the start, before any session, in order
 	Purged                         // the store deleted these expired rows
 	Found                          // the row that an Inspect asked for
+	Fetched                        // what a Fetch asked for, or Err
 	Tick                           // the time of Arm has come
 	Drain                          // the broker is stopping: nothing is delivered any more
 )
@@ -70,13 +72,15 @@ const (
 // Effect is one thing to do.
 type Effect struct {
 	Kind      EffectKind
-	Session   Session
+	Session   Session         // Persist: of whose input it is an effect; 0 if of none
 	Message   wire.Message    // Send; Inspect: the Admin command
 	Ticket    uint64          // Persist: named again in Stored
 	Operation store.Operation // Persist
 	Wall      time.Time       // Purge: what has expired by then
 	Elapsed   time.Duration   // Arm
 	Reason    string          // CloseSession
+	ID        string          // Fetch: the message
+	Size      int             // Fetch: of its content, bytes
 }
 
 // EffectKind names an effect.
@@ -88,6 +92,7 @@ const (
 	Arm                                // Tick at Elapsed; replaces the earlier Arm
 	CloseSession                       // after what was sent
 	Purge                              // store.Expired, after the operations before it
+	Fetch                              // read the content of a message
 	Inspect                            // read rows for an Admin command: dlq.list, dlq.show and rows are answered by the server, dlq.redrive and dlq.discard come back as Found
 )
 
@@ -107,6 +112,9 @@ type Config struct {
 	Settled     time.Duration // for how long the ID of a finished message is kept
 	Heartbeat   time.Duration // told to clients
 	KeepHistory bool          // settled rows are marked processed instead of deleted
+	// StoreInMemory: the store holds what is in it in memory anyway, so content
+	// is not dropped in order to save memory.
+	StoreInMemory bool
 	// ConfirmAfterDelete holds the answer to an ACK until the delete is
 	// durable. Otherwise the answer says only that delivery has stopped.
 	ConfirmAfterDelete bool
@@ -127,14 +135,18 @@ func (b Backoff) after(attempt int) time.Duration {
 // Limits bound everything that a peer could make grow.
 type Limits struct {
 	Sessions      int
-	Subscriptions int // for each session
-	InFlight      int // for each subscription
-	InFlightBytes int // unanswered payload for each session; one message is always let through
-	PublishWindow int // unanswered publishes for each session
-	Messages      int // unsettled, over all topics
-	Topics        int // that are remembered
-	SettledIDs    int // kept in memory; the oldest are forgotten first
-	Errors        int // malformed messages before a session is closed
+	Subscriptions int   // for each session
+	InFlight      int   // for each subscription
+	InFlightBytes int   // unanswered payload for each session; one message is always let through
+	PublishWindow int   // unanswered publishes for each session
+	Messages      int   // unsettled, over all topics
+	Topics        int   // that are remembered
+	SettledIDs    int   // kept in memory; the oldest are forgotten first
+	Listeners     int   // subscriptions of one filter in one mode
+	FanOut        int   // copies of one at-most-once message
+	Memory        int64 // bytes of messages, topics and subscriptions, without what is finished; 0: no limit
+	SettledBytes  int64 // of the IDs of finished messages; 0: no limit
+	Errors        int   // malformed messages before a session is closed
 }
 
 // Core is the state. Not safe for concurrent use.
@@ -143,25 +155,40 @@ type Core struct {
 	now Instant
 	out []Effect
 
-	sessions  map[Session]*session
-	subs      []*subscription // in order of subscription, so that every walk is deterministic
-	topics    map[string]*topic
-	messages  map[string]*message // by message ID, in every state that is remembered
-	business  map[string]*message // the latest of a business ID; older ones follow message.older
-	tickets   map[uint64]ticket
-	timers    timers
-	settled   []*message // finished, in order of finishing
-	horizon   int64      // whatever was published after it (wall, ns) is remembered
-	unsettled int
+	sessions      map[Session]*session
+	subscriptions int
+	filters       filters
+	topics        map[string]*topic
+	idle          idleTopics
+	stocked       []*topic            // hold pending messages that nobody could take
+	messages      map[string]*message // by message ID, until they are finished
+	business      map[string]family   // of these, by business ID
+	finished      finished
+	horizon       int64 // whatever was published after it (wall, ns) is remembered
+	unsettled     int
+	tickets       map[uint64]ticket
+	timers        heap[*message] // by elapsed time
+	deadlines     heap[*message] // by wall clock
+
+	held     int64      // bytes, see memory.go
+	resident []*message // their content may be dropped
+	wanted   fifo[*message]
+	fetches  int   // under way
+	fetched  int64 // bytes of them
 
 	lastTicket, lastID, lastRank uint64
 	armed                        time.Duration
 	nextPurge                    time.Duration
+	maintaining                  bool
+	draining                     bool
 
-	draining bool
-
-	hungry  []*subscription // got credit in this step
-	stocked []*topic        // got a message in this step
+	// What dispatch has to do, in this order.
+	leaving fifo[*subscription] // have ended, and hold messages
+	joining fifo[*competitors]  // do not know all topics yet
+	touched fifo[*topic]        // got a message
+	hungry  fifo[*subscription] // got credit
+	budget  int                 // of this step
+	asking  Session             // whose input this step is
 
 	stats Stats
 }
@@ -171,6 +198,7 @@ type Stats struct {
 	Sessions      int    `json:"sessions"`
 	Subscriptions int    `json:"subscriptions"`
 	Unsettled     int    `json:"unsettled"`
+	Held          int64  `json:"heldBytes"`
 	Accepted      uint64 `json:"accepted"`
 	Declined      uint64 `json:"declined"`
 	Rejected      uint64 `json:"rejected"`
@@ -181,6 +209,7 @@ type Stats struct {
 	Expired       uint64 `json:"expired"`
 	DeadLettered  uint64 `json:"deadLettered"`
 	Refused       uint64 `json:"refusedRows"` // rows of an older protocol version, left untouched
+	Damaged       uint64 `json:"damagedRows"` // rows whose checksum does not fit, left untouched
 	StoreFailures uint64 `json:"storeFailures"`
 }
 
@@ -191,8 +220,10 @@ func New(cfg Config) *Core {
 		sessions: map[Session]*session{},
 		topics:   map[string]*topic{},
 		messages: map[string]*message{},
-		business: map[string]*message{},
+		business: map[string]family{},
+		finished: newFinished(),
 		tickets:  map[uint64]ticket{},
+		timers:   byWaking(), deadlines: byDeadline(),
 		// A marker outlives its message's settlement by cfg.Settled, so what
 		// was published later than that before the start is in the store still.
 		horizon:   cfg.Start.Add(-cfg.Settled).UnixNano(),
@@ -205,7 +236,7 @@ var _ Machine = (*Core)(nil)
 
 // Step implements Machine.
 func (c *Core) Step(in *Input, now Instant, out []Effect) []Effect {
-	c.now, c.out = now, out
+	c.now, c.out, c.budget, c.asking = now, out, stepBudget, in.Session
 	switch in.Kind {
 	case Opened:
 		c.open(in.Session, &in.Message)
@@ -227,6 +258,8 @@ func (c *Core) Step(in *Input, now Instant, out []Effect) []Effect {
 		c.purged(in.IDs)
 	case Found:
 		c.found(in)
+	case Fetched:
+		c.contentHere(&in.Row, in.Size, in.Err)
 	case Drain:
 		c.draining = true
 	case Tick:
@@ -236,6 +269,7 @@ func (c *Core) Step(in *Input, now Instant, out []Effect) []Effect {
 	}
 	if !c.draining {
 		c.dispatch()
+		c.fetch()
 		c.arm()
 	}
 	out, c.out = c.out, nil
@@ -290,8 +324,8 @@ func (c *Core) send(to Session, m wire.Message) {
 type ticket struct {
 	kind    store.OperationKind
 	m       *message
-	attempt int
-	asker   caller // Redrive, Discard
+	attempt int32
+	asker   caller // who waits for it
 }
 
 // caller is who waits for an answer; the zero value is nobody.
@@ -303,15 +337,18 @@ type caller struct {
 func (c *Core) persist(t ticket, row store.Row) {
 	c.lastTicket++
 	c.tickets[c.lastTicket] = t
-	c.out = append(c.out, Effect{Kind: Persist, Ticket: c.lastTicket, Operation: store.Operation{Kind: t.kind, Row: row}})
+	c.out = append(c.out, Effect{Kind: Persist, Session: c.asking, Ticket: c.lastTicket, Operation: store.Operation{Kind: t.kind, Row: row}})
 }
 
 func (c *Core) arm() {
 	next := c.nextPurge
-	if at, ok := c.timers.next(); ok && at < next {
-		next = at
+	if c.timers.len() > 0 {
+		next = min(next, c.timers.first().wakes)
 	}
-	if next != c.armed {
+	if c.unfinished() {
+		next = min(next, c.now.Elapsed)
+	}
+	if next != c.armed && (c.armed < 0 || c.armed > c.now.Elapsed) {
 		c.armed = next
 		c.out = append(c.out, Effect{Kind: Arm, Elapsed: next})
 	}

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -23,7 +24,7 @@ func config() Config {
 		Name: "b", IDPrefix: "m-", Start: epoch, HasStore: true, MaxAttempts: 3, Visibility: 10 * time.Second,
 		Backoff: Backoff{time.Second, 4 * time.Second}, DefaultTTL: time.Hour, MaxTTL: 1000 * time.Hour,
 		ExpiryEvery: time.Minute, StoreRetry: time.Second, Settled: time.Hour, Heartbeat: time.Second,
-		Limits: Limits{Sessions: 8, Subscriptions: 8, InFlight: 100, InFlightBytes: 1 << 20, PublishWindow: 50, Messages: 1000, Topics: 100, SettledIDs: 1000, Errors: 4},
+		Limits: Limits{Sessions: 8, Subscriptions: 8, InFlight: 100, InFlightBytes: 1 << 20, PublishWindow: 50, Messages: 1000, Topics: 100, SettledIDs: 1000, Errors: 4, Listeners: 100, FanOut: 100},
 	}
 }
 
@@ -38,6 +39,8 @@ type world struct {
 	rows     map[string]store.Row
 	inserted int
 	queue    []Effect // Persist, not yet carried out
+	reads    []Effect // Fetch, not yet carried out
+	slow     bool     // reads are carried out when a test says so
 	unstored bool     // at-most-once messages are on their way: nothing is promised of them
 
 	sent     map[Session][]wire.Message
@@ -75,13 +78,14 @@ func (w *world) start() {
 	w.cfg.Start = w.now.Wall
 	w.cfg.IDPrefix += "r"
 	w.now.Elapsed = 0
-	w.core, w.queue, w.history = New(w.cfg), nil, nil
+	w.core, w.queue, w.reads, w.history = New(w.cfg), nil, nil, nil
 	w.sent, w.holder = map[Session][]wire.Message{}, map[string]holder{}
 	rows := slices.SortedFunc(maps.Values(w.rows), func(a, b store.Row) int { return cmp.Compare(a.Order, b.Order) })
 	for _, row := range rows {
 		if row.State == store.Pending { // an end that was not stored yet did not happen
 			delete(w.ended, row.MessageID)
 		}
+		row.Size, row.Payload, row.Headers = len(row.Payload), nil, nil
 		w.step(Input{Kind: Recovered, Row: row})
 	}
 	w.step(Input{Kind: Tick})
@@ -94,6 +98,11 @@ func (w *world) step(in Input) {
 		switch e.Kind {
 		case Persist:
 			w.queue = append(w.queue, e)
+		case Fetch:
+			w.reads = append(w.reads, e)
+			if !w.slow {
+				defer w.read(nil)
+			}
 		case Arm:
 			w.timer = e.Elapsed
 		case Send:
@@ -111,6 +120,15 @@ func (w *world) step(in Input) {
 			defer w.step(Input{Kind: Purged, IDs: gone})
 		}
 	}
+}
+
+// read carries out the first of the reads.
+func (w *world) read(err error) {
+	e := w.reads[0]
+	w.reads = w.reads[1:]
+	row := w.rows[e.ID]
+	row.MessageID = e.ID
+	w.step(Input{Kind: Fetched, Row: row, Size: e.Size, Err: err})
 }
 
 func (w *world) check(to Session, m *wire.Message) {
@@ -149,6 +167,9 @@ func (w *world) checkDelivery(to Session, m *wire.Message) {
 	}
 	if !w.now.Wall.Before(w.expires[id]) {
 		w.fatalf("%s was delivered after it had expired", id)
+	}
+	if !bytes.Equal(m.Payload, w.rows[id].Payload) {
+		w.fatalf("%s was delivered with %d bytes, and is stored with %d", id, len(m.Payload), len(w.rows[id].Payload))
 	}
 	w.attempts[id] = m.Attempt
 	w.holder[id] = holder{to, m.Attempt, w.now.Elapsed + w.cfg.Visibility}
@@ -267,7 +288,10 @@ var (
 // declined is not stored, and the same inputs have the same effects.
 func TestAnyHistoryKeepsThePromises(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := newWorld(t.Fatalf, config())
+		cfg := config()
+		cfg.Limits.Memory = rapid.SampledFrom([]int64{0, 1 << 20, 20_000}).Draw(t, "memory")
+		w := newWorld(t.Fatalf, cfg)
+		w.slow = true
 		next, request := Session(0), uint64(100)
 		var alive []Session
 		enter := func() {
@@ -287,6 +311,7 @@ func TestAnyHistoryKeepsThePromises(t *testing.T) {
 				w.say(from, wire.Message{
 					Kind: wire.Publish, Request: request, Topic: rapid.SampledFrom([]string{"a", "a/b"}).Draw(t, "topic"), Mode: wire.AtLeastOnce,
 					BusinessID: fmt.Sprint("order-", business), TTL: rapid.SampledFrom([]time.Duration{0, 20 * time.Second}).Draw(t, "ttl"),
+					Payload: make([]byte, rapid.SampledFrom([]int{0, 10, 3000}).Draw(t, "size")),
 				})
 				if reply := w.last(from); reply.Request == request && reply.Answer == wire.Declined && (len(w.rows) != rowsBefore || len(w.queue) != queued) {
 					t.Fatalf("a declined publish was stored")
@@ -336,6 +361,11 @@ func TestAnyHistoryKeepsThePromises(t *testing.T) {
 			func() {
 				w.pass(time.Duration(rapid.IntRange(1, 15).Draw(t, "seconds")) * time.Second)
 			},
+			func() {
+				if len(w.reads) > 0 {
+					w.read(rapid.SampledFrom([]error{nil, nil, nil, errUncertain}).Draw(t, "unread"))
+				}
+			},
 			func() { // lose a session, or gain one
 				if len(alive) > 1 && rapid.Bool().Draw(t, "leave") {
 					s := someone()
@@ -370,7 +400,11 @@ func (w *world) drain(t *rapid.T, next *Session) {
 	}
 	w.enter(*next)
 	w.say(*next, wire.Message{Kind: wire.Subscribe, Request: 1, Topic: "#", Mode: wire.AtLeastOnce, Credit: 50})
+	w.slow = false
 	for range 200 {
+		for len(w.reads) > 0 {
+			w.read(nil)
+		}
 		if len(w.queue) > 0 {
 			w.commit(len(w.queue), nil, false)
 		}

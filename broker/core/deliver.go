@@ -1,7 +1,6 @@
 package core
 
 import (
-	"container/heap"
 	"fmt"
 	"time"
 
@@ -9,10 +8,15 @@ import (
 	"github.com/custodymq/custody/broker/wire"
 )
 
+// stepBudget bounds what one step does beside its own input: deliveries, expired
+// messages, messages given back. What is left is done by a Tick that is armed for
+// now, so that other inputs come between.
+const stepBudget = 256
+
 // requeue makes a message pending, for whoever competes for it.
 func (c *Core) requeue(m *message) {
 	m.sub = nil
-	if m.attempts >= c.cfg.MaxAttempts {
+	if int(m.attempts) >= c.cfg.MaxAttempts {
 		reason := fmt.Sprintf("%d attempts without an acknowledgement", m.attempts)
 		if m.reason != "" {
 			reason += ": " + m.reason
@@ -20,29 +24,53 @@ func (c *Core) requeue(m *message) {
 		c.deadLetter(m, reason)
 		return
 	}
-	m.state = pending
-	heap.Push(&m.topic.queue, m)
-	c.stocked = append(c.stocked, m.topic)
+	c.become(m, pending)
+	c.limitLife(m)
+	c.reside(m)
+	m.topic.queue.push(m)
+	c.touch(m.topic)
 }
 
 // feed notes that a subscription may take more.
 func (c *Core) feed(sub *subscription) {
-	if sub.mode == wire.AtLeastOnce && !sub.closed {
-		c.hungry = append(c.hungry, sub)
+	if sub.of == nil || sub.closed != "" || sub.credit == 0 || !sub.of.joined {
+		return
+	}
+	if !sub.ready {
+		sub.ready = true
+		sub.of.ready.push(sub)
+	}
+	if !sub.hungry && sub.of.stocked.len() > 0 {
+		sub.hungry = true
+		c.hungry.push(sub)
 	}
 }
 
 // room: a session's unanswered bytes are bounded, so that a window of large
 // messages does not fill the queue of a peer that is only slow.
 func (c *Core) room(s *session, size int) bool {
-	return s.held == 0 || s.held+size <= c.cfg.Limits.InFlightBytes
+	return s.inFlight == 0 || s.inFlight+size <= c.cfg.Limits.InFlightBytes
+}
+
+// cramp notes that a subscription waits for room in its session.
+func (c *Core) cramp(sub *subscription) {
+	if !sub.cramped {
+		sub.cramped = true
+		sub.session.cramped = append(sub.session.cramped, sub)
+	}
 }
 
 // giveBack returns the credit and the room that a message took.
 func (c *Core) giveBack(sub *subscription, m *message) {
-	sub.credit = min(sub.credit+1, c.cfg.Limits.InFlight)
-	sub.session.held -= m.size
-	for _, other := range sub.session.subs { // the room is all of theirs
+	s := sub.session
+	s.inFlight -= m.size
+	if sub.credit < c.cfg.Limits.InFlight {
+		c.addCredit(sub, 1)
+	}
+	waiting := s.cramped
+	s.cramped = nil
+	for _, other := range waiting { // the room is all of theirs
+		other.cramped = false
 		c.feed(other)
 	}
 }
@@ -50,42 +78,77 @@ func (c *Core) giveBack(sub *subscription, m *message) {
 // dispatch serves what this step made possible: after everything else, so that
 // no answer waits for a delivery.
 func (c *Core) dispatch() {
-	for len(c.stocked)+len(c.hungry) > 0 {
-		if n := len(c.stocked); n > 0 {
-			t := c.stocked[n-1]
-			c.stocked = c.stocked[:n-1]
+	for c.budget > 0 {
+		switch {
+		case c.leaving.len() > 0:
+			if c.giveUp(c.leaving.first()) {
+				c.leaving.pop()
+			}
+		case c.joining.len() > 0:
+			if of := c.joining.first(); of.joined {
+				c.joining.pop()
+			} else {
+				c.look(of)
+			}
+		case c.touched.len() > 0:
+			t := c.touched.pop()
+			t.touched = false
 			c.serve(t)
-			continue
+		case c.hungry.len() > 0:
+			sub := c.hungry.pop()
+			sub.hungry = false
+			c.fill(sub)
+		default:
+			return
 		}
-		n := len(c.hungry)
-		sub := c.hungry[n-1]
-		c.hungry = c.hungry[:n-1]
-		c.fill(sub)
 	}
+}
+
+// unfinished says whether dispatch or maintain has more to do at once.
+func (c *Core) unfinished() bool {
+	return c.maintaining || c.leaving.len()+c.joining.len()+c.touched.len()+c.hungry.len() > 0
 }
 
 // serve gives a topic's messages to its competitors, in turn.
 func (c *Core) serve(t *topic) {
+	c.listen(t)
 	for {
 		m := c.front(t)
 		if m == nil {
 			return
 		}
-		sub := c.nextReady(t, m.size)
-		if sub == nil {
+		if c.budget <= 0 {
+			c.touch(t)
 			return
 		}
-		heap.Pop(&t.queue)
+		sub := c.nextReady(t, m.size)
+		if sub == nil {
+			c.stock(t)
+			return
+		}
 		c.assign(m, sub)
 	}
 }
 
+// nextReady takes turns among the filters that match a topic, and among the
+// subscriptions of each.
 func (c *Core) nextReady(t *topic, size int) *subscription {
-	for i := range t.least {
-		at := (t.turn + i) % len(t.least)
-		if sub := t.least[at]; sub.credit > 0 && c.room(sub.session, size) {
-			t.turn = at + 1
-			return sub
+	for i := range t.matches {
+		at := (t.turn + i) % len(t.matches)
+		of := t.matches[at].of
+		for of.joined && of.ready.len() > 0 {
+			sub := of.ready.pop()
+			sub.ready = false
+			switch {
+			case sub.credit == 0 || sub.closed != "":
+			case !c.room(sub.session, size):
+				c.cramp(sub)
+			default:
+				sub.ready = true
+				of.ready.push(sub)
+				t.turn = at + 1
+				return sub
+			}
 		}
 	}
 	return nil
@@ -93,70 +156,109 @@ func (c *Core) nextReady(t *topic, size int) *subscription {
 
 // fill gives a subscription the oldest messages of all topics that it matches.
 func (c *Core) fill(sub *subscription) {
-	for sub.credit > 0 && !sub.closed {
-		var oldest *message
-		for _, t := range sub.topics {
-			if m := c.front(t); m != nil && (oldest == nil || m.rank < oldest.rank) {
-				oldest = m
-			}
-		}
-		if oldest == nil || !c.room(sub.session, oldest.size) {
+	for sub.credit > 0 && sub.closed == "" {
+		if c.budget <= 0 {
+			c.feed(sub)
 			return
 		}
-		heap.Pop(&oldest.topic.queue)
-		c.assign(oldest, sub)
+		m := c.oldest(sub.of)
+		switch {
+		case m == nil:
+			return
+		case !c.room(sub.session, m.size):
+			c.cramp(sub)
+			return
+		}
+		c.assign(m, sub)
 	}
+}
+
+// oldest is the first message of all topics that a filter matches.
+func (c *Core) oldest(of *competitors) *message {
+	for of.stocked.len() > 0 {
+		at := of.stocked.first()
+		m := c.front(at.topic)
+		switch {
+		case m == nil:
+			at.leave()
+		case m.rank > at.rank:
+			at.rank = m.rank
+			of.stocked.fix(at)
+		default:
+			return m
+		}
+	}
+	return nil
 }
 
 // front is the oldest deliverable message. What expired is filtered here,
 // whatever the last purge left.
 func (c *Core) front(t *topic) *message {
-	for len(t.queue) > 0 {
-		m := t.queue[0]
-		if m.state != pending {
-			heap.Pop(&t.queue)
-			continue
-		}
+	for t.queue.len() > 0 {
+		m := t.queue.first()
 		if !c.isExpired(m) {
 			return m
 		}
-		heap.Pop(&t.queue)
+		if c.budget <= 0 {
+			c.touch(t)
+			return nil
+		}
+		c.budget--
 		c.expire(m)
 	}
 	return nil
 }
 
-// assign gives a message to one competitor. It is sent when its attempt is
-// durable, and never before what was assigned to the same competitor earlier.
+// assign gives a pending message to one competitor. It is sent when its attempt
+// is durable and its content here, and never before what was assigned to the same
+// competitor earlier.
 func (c *Core) assign(m *message, sub *subscription) {
-	sub.credit--
-	sub.session.held += m.size
-	m.state, m.sub = assigned, sub
-	sub.pipeline = append(sub.pipeline, m)
+	c.budget--
+	m.topic.queue.remove(m)
+	if m.topic.queue.len() == 0 {
+		c.unstock(m.topic)
+	}
+	c.settleDown(m)
+	c.addCredit(sub, -1)
+	sub.session.inFlight += m.size
+	c.become(m, assigned)
+	m.sub = sub
+	sub.pipeline.push(m)
 	if attempt := m.attempts + 1; m.recorded < attempt && m.recording < attempt {
 		c.record(m, attempt)
+	}
+	if m.content == nil {
+		c.want(m)
 	}
 	c.flush(sub)
 }
 
-func (c *Core) record(m *message, attempt int) {
+// unassign takes a message out of the pipeline that it stands in.
+func (c *Core) unassign(m *message) *subscription {
+	sub := m.sub
+	sub.pipeline.remove(m)
+	m.sub = nil
+	c.giveBack(sub, m)
+	return sub
+}
+
+func (c *Core) record(m *message, attempt int32) {
 	m.recording = attempt
 	c.persist(ticket{kind: store.Attempt, m: m, attempt: attempt}, store.Row{
-		MessageID: m.id, Attempts: attempt, LastConsumer: m.sub.session.name, Group: m.sub.group,
+		MessageID: m.id, Attempts: int(attempt), LastConsumer: m.sub.session.name, Group: m.sub.group,
 	})
 }
 
 func (c *Core) flush(sub *subscription) {
-	for len(sub.pipeline) > 0 && !c.draining {
-		m := sub.pipeline[0]
-		if m.recorded <= m.attempts {
+	for sub.closed == "" && !c.draining {
+		m := sub.pipeline.head
+		if m == nil || m.recorded <= m.attempts || m.content == nil {
 			return
 		}
-		sub.pipeline[0] = nil
-		sub.pipeline = sub.pipeline[1:]
+		sub.pipeline.remove(m)
 		if c.isExpired(m) {
-			c.expire(m)
 			c.giveBack(sub, m)
+			c.expire(m)
 			continue
 		}
 		c.deliver(m, sub)
@@ -164,19 +266,20 @@ func (c *Core) flush(sub *subscription) {
 }
 
 func (c *Core) deliver(m *message, sub *subscription) {
-	m.state = inFlight
+	c.become(m, inFlight)
 	m.attempts++
 	m.lastConsumer = sub.session.name
-	sub.inFlight[m] = struct{}{}
-	c.timers.set(m, c.now.Elapsed+c.cfg.Visibility)
+	sub.inFlight.push(m)
+	c.wake(m, c.now.Elapsed+c.cfg.Visibility)
 	c.stats.Delivered++
 	if m.attempts > 1 {
 		c.stats.Redelivered++
 	}
 	c.send(sub.session.id, wire.Message{
 		Kind: wire.Deliver, Request: sub.request, Topic: m.topic.name, BusinessID: m.businessID, MessageID: m.id,
-		Key: m.key, Headers: m.headers, Attempt: m.attempts, Again: m.attempts > 1, Payload: m.payload,
+		Key: m.content.key, Headers: m.content.headers, Attempt: int(m.attempts), Again: m.attempts > 1, Payload: m.content.payload,
 	})
+	c.reside(m)
 }
 
 func (c *Core) attemptRecorded(t ticket, err error) {
@@ -189,23 +292,21 @@ func (c *Core) attemptRecorded(t ticket, err error) {
 	if m.state != assigned || m.recording >= m.attempts+1 && m.recorded <= m.attempts {
 		return
 	}
-	sub := m.sub
 	if err == nil {
-		c.flush(sub)
+		c.flush(m.sub)
 		return
 	}
 	// Without the store the attempt cannot be counted, so it is not made.
-	sub.pipeline = without(sub.pipeline, m)
+	sub := c.unassign(m)
 	c.delay(m, c.cfg.StoreRetry)
-	c.giveBack(sub, m)
 	c.flush(sub)
 }
 
 // end takes a message out of a consumer's hands.
 func (c *Core) end(m *message) {
 	sub := m.sub
-	c.timers.stop(m)
-	delete(sub.inFlight, m)
+	c.stopTimer(m)
+	sub.inFlight.remove(m)
 	m.sub = nil
 	c.giveBack(sub, m)
 }
@@ -214,7 +315,7 @@ func (c *Core) end(m *message) {
 func (c *Core) release(m *message, why string, delay time.Duration) {
 	c.end(m)
 	m.reason = Clip(why)
-	if delay > 0 && m.attempts < c.cfg.MaxAttempts {
+	if delay > 0 && int(m.attempts) < c.cfg.MaxAttempts {
 		c.delay(m, delay)
 		return
 	}
@@ -222,25 +323,29 @@ func (c *Core) release(m *message, why string, delay time.Duration) {
 }
 
 func (c *Core) delay(m *message, d time.Duration) {
-	m.state, m.sub = delayed, nil
-	c.timers.set(m, c.now.Elapsed+d)
+	c.become(m, delayed)
+	m.sub = nil
+	c.limitLife(m)
+	c.reside(m)
+	c.wake(m, c.now.Elapsed+d)
 }
 
-// held is the message if this session holds this attempt of it, or why not.
-func (c *Core) held(s *session, q *wire.Message) (*message, string) {
+// delivery is the message if this session holds this attempt of it, or why not.
+func (c *Core) delivery(s *session, q *wire.Message) (*message, string) {
 	m := c.messages[q.MessageID]
 	switch {
 	case m == nil:
+		if r, there := c.finished.find(q.MessageID); there && r.state == settled {
+			return nil, "settled already"
+		}
 		return nil, "no message with this ID is stored"
-	case m.state == settled:
-		return nil, "settled already"
 	case m.state == dead:
 		return nil, "in the dead-letter queue already"
 	case m.state != inFlight:
 		return nil, "the delivery has ended: its time was up, or it was given back"
 	case m.sub.session != s:
 		return nil, "held by another consumer by now"
-	case q.Attempt != 0 && q.Attempt != m.attempts:
+	case q.Attempt != 0 && q.Attempt != int(m.attempts):
 		return nil, fmt.Sprintf("attempt %d has ended; attempt %d is under way", q.Attempt, m.attempts)
 	}
 	return m, ""
@@ -249,7 +354,7 @@ func (c *Core) held(s *session, q *wire.Message) (*message, string) {
 // ack stops delivery at once. The row goes later.
 func (c *Core) ack(s *session, q *wire.Message) {
 	reply := wire.Message{Kind: wire.AckReply, Request: q.Request, MessageID: q.MessageID, Answer: wire.Accepted}
-	m, why := c.held(s, q)
+	m, why := c.delivery(s, q)
 	if m == nil {
 		reply.Answer, reply.Reason = wire.Refused, why
 		c.send(s.id, reply)
@@ -260,38 +365,36 @@ func (c *Core) ack(s *session, q *wire.Message) {
 	m.reason = ""
 	c.finish(m, settled)
 	if c.cfg.ConfirmAfterDelete {
-		m.acker = caller{s.id, q.Request}
-	} else {
-		c.send(s.id, reply)
+		c.settleInStore(m, caller{s.id, q.Request})
+		return
 	}
-	c.settleInStore(m)
+	c.send(s.id, reply)
+	c.settleInStore(m, caller{})
 }
 
-func (c *Core) settleInStore(m *message) {
+// settleInStore deletes or marks the row. acker, if any, is answered then.
+func (c *Core) settleInStore(m *message, acker caller) {
 	kind := store.Delete
 	if c.cfg.KeepHistory && m.state == settled {
 		kind = store.Settle
 	}
-	c.persist(ticket{kind: kind, m: m}, c.rowOf(m))
+	c.persist(ticket{kind: kind, m: m, asker: acker}, c.rowOf(m))
 }
 
 // settledInStore ends a delete or mark; a failed one is tried again for as long
 // as the broker runs. The message is finished here whatever the store says.
 func (c *Core) settledInStore(t ticket, err error) {
 	m := t.m
-	if m.acker != (caller{}) {
-		reply := wire.Message{Kind: wire.AckReply, Request: m.acker.request, MessageID: m.id, Answer: wire.Accepted}
+	if t.asker != (caller{}) && c.sessions[t.asker.session] != nil {
+		reply := wire.Message{Kind: wire.AckReply, Request: t.asker.request, MessageID: m.id, Answer: wire.Accepted}
 		if err != nil {
 			reply.Answer, reply.Reason = wire.Unknown, Clip("delivery has stopped, but the row could not be deleted yet: "+err.Error())
 		}
-		if c.sessions[m.acker.session] != nil {
-			c.send(m.acker.session, reply)
-		}
-		m.acker = caller{}
+		c.send(t.asker.session, reply)
 	}
 	switch {
 	case err != nil:
-		c.timers.set(m, c.now.Elapsed+c.cfg.StoreRetry)
+		c.wake(m, c.now.Elapsed+c.cfg.StoreRetry)
 	case m.state == uncertain:
 		c.forget(m) // proven not stored
 	}
@@ -299,7 +402,7 @@ func (c *Core) settledInStore(t ticket, err error) {
 
 func (c *Core) nack(s *session, q *wire.Message) {
 	reply := wire.Message{Kind: wire.NackReply, Request: q.Request, MessageID: q.MessageID, Answer: wire.Accepted}
-	m, why := c.held(s, q)
+	m, why := c.delivery(s, q)
 	switch {
 	case m == nil:
 		reply.Answer, reply.Reason = wire.Refused, why
@@ -317,20 +420,19 @@ func (c *Core) nack(s *session, q *wire.Message) {
 	}
 	delay := q.Delay
 	if delay == 0 {
-		delay = c.cfg.Backoff.after(m.attempts)
+		delay = c.cfg.Backoff.after(int(m.attempts))
 	}
 	c.release(m, q.Reason, delay)
 }
 
-// timeouts serves the timers that are due.
+// timeouts serves the timers that are due, as far as the budget allows.
 func (c *Core) timeouts() {
-	for {
-		at, ok := c.timers.next()
-		if !ok || at > c.now.Elapsed {
+	for ; c.timers.len() > 0 && c.budget > 0; c.budget-- {
+		m := c.timers.first()
+		if m.wakes > c.now.Elapsed {
 			return
 		}
-		m := c.timers[0]
-		c.timers.stop(m)
+		c.stopTimer(m)
 		switch m.state {
 		case inFlight:
 			c.release(m, fmt.Sprintf("no answer within %v from %s", c.cfg.Visibility, m.lastConsumer), 0)
@@ -339,7 +441,7 @@ func (c *Core) timeouts() {
 		case dead:
 			c.persist(ticket{kind: store.DeadLetter, m: m}, c.rowOf(m))
 		default: // settled, expired, uncertain: the delete failed
-			c.settleInStore(m)
+			c.settleInStore(m, caller{})
 		}
 	}
 }

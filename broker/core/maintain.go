@@ -16,30 +16,37 @@ func (c *Core) expire(m *message) {
 	c.stats.Expired++
 	m.reason = "expired"
 	c.finish(m, expired)
-	c.settleInStore(m)
+	c.settleInStore(m, caller{})
 }
 
 // maintain expires what nobody asked for, forgets IDs whose time is up, and has
-// the store purge what is expired and not known here.
+// the store purge what is expired and not known here. It does a part of it in
+// each step.
 func (c *Core) maintain() {
-	if c.now.Elapsed < c.nextPurge {
-		return
-	}
-	c.nextPurge = c.now.Elapsed + c.cfg.ExpiryEvery
-	due := map[*message]struct{}{}
-	for _, m := range c.messages {
-		if (m.state == pending || m.state == delayed) && c.isExpired(m) {
-			due[m] = struct{}{}
+	if !c.maintaining {
+		if c.now.Elapsed < c.nextPurge {
+			return
+		}
+		c.nextPurge = c.now.Elapsed + c.cfg.ExpiryEvery
+		if c.cfg.HasStore {
+			c.out = append(c.out, Effect{Kind: Purge, Wall: c.now.Wall})
 		}
 	}
-	for _, m := range byRank(due) {
-		c.expire(m)
-	}
-	for len(c.settled) > 0 && c.settled[0].keepUntil <= c.now.Wall.UnixNano() {
-		c.forgetOldest()
-	}
-	if c.cfg.HasStore {
-		c.out = append(c.out, Effect{Kind: Purge, Wall: c.now.Wall})
+	c.maintaining = true
+	for ; c.budget > 0; c.budget-- {
+		switch {
+		case c.deadlines.len() > 0 && c.isExpired(c.deadlines.first()):
+			m := c.deadlines.first()
+			c.deadlines.remove(m)
+			if m.state == pending || m.state == delayed {
+				c.expire(m)
+			} // else it is looked at when its delivery ends
+		case c.finished.n > 0 && c.finished.oldest().until <= c.now.Wall.UnixNano():
+			c.forgetOldest()
+		default:
+			c.maintaining = false
+			return
+		}
 	}
 }
 
@@ -52,13 +59,15 @@ func (c *Core) purged(ids []string) {
 		}
 		switch m.state {
 		case assigned:
-			m.sub.pipeline = without(m.sub.pipeline, m)
-			c.giveBack(m.sub, m)
-			c.flush(m.sub)
+			sub := c.unassign(m)
 			c.expirePurged(m)
+			c.flush(sub)
 		case pending, delayed:
 			c.expirePurged(m)
 		case inFlight:
+			if m.deadline > 0 {
+				c.deadlines.remove(m)
+			}
 			m.expires = 0
 		}
 	}
@@ -79,7 +88,7 @@ func (c *Core) deadLetter(m *message, reason string) {
 
 func (c *Core) deadInStore(t ticket, err error) {
 	if err != nil && t.m.state == dead {
-		c.timers.set(t.m, c.now.Elapsed+c.cfg.StoreRetry)
+		c.wake(t.m, c.now.Elapsed+c.cfg.StoreRetry)
 	}
 }
 
@@ -87,9 +96,7 @@ func (c *Core) deadInStore(t ticket, err error) {
 func (c *Core) admin(s *session, q *wire.Message) {
 	switch q.Topic {
 	case "stats":
-		stats := c.stats
-		stats.Subscriptions, stats.Unsettled = len(c.subs), c.unsettled
-		text, _ := json.Marshal(stats) // a struct of numbers does not fail
+		text, _ := json.Marshal(c.Stats()) // a struct of numbers does not fail
 		c.send(s.id, wire.Message{Kind: wire.AdminReply, Request: q.Request, Answer: wire.Accepted, Payload: text})
 	case "rows", "dlq.list", "dlq.show", "dlq.redrive", "dlq.discard":
 		if !c.cfg.HasStore {
@@ -124,16 +131,14 @@ func (c *Core) found(in *Input) {
 		row.KeepUntil = c.now.Wall.Add(c.cfg.Settled) // so that a lookup after a restart does not take it for never stored
 		c.persist(ticket{kind: store.Discard, m: m, asker: to}, row)
 	default:
-		m.key, m.headers, m.payload = in.Row.Key, in.Row.Headers, in.Row.Payload
-		m.size = len(in.Row.Payload)
+		m.size = in.Row.Size
 		m.expires = deadline(in.Row.ExpiresAt)
 		if c.isExpired(m) { // it would come back only to expire
 			m.expires = c.now.Wall.Add(c.cfg.DefaultTTL).UnixNano()
 		}
 		m.topic = c.recoveredTopic(in.Row.Topic)
-		m.topic.unsettled++ // keeps the topic while the row is on its way
-		c.unsettled++
-		m.state = redriven
+		c.occupy(m.topic) // keeps the topic while the row is on its way
+		c.become(m, redriven)
 		c.persist(ticket{kind: store.Redrive, m: m, asker: to}, store.Row{MessageID: m.id, BusinessID: m.businessID, ExpiresAt: time.Unix(0, m.expires)})
 	}
 }

@@ -8,39 +8,53 @@ import (
 	"github.com/custodymq/custody/broker/wire"
 )
 
-// message is an at-least-once message from its offer until its ID is forgotten.
+// message is an at-least-once message from its offer until it is finished, or its
+// dead letter is discarded. A million of them are held at once: fields are few
+// and small, and content may be in the store only.
 type message struct {
-	state      state
-	id         string
-	businessID string
-	key        string
-	headers    map[string]string
-	payload    []byte // nil once finished
-	size       int    // of the payload
-	topic      *topic // nil once finished
-	rank       uint64 // order of arrival here
-	inserted   int64  // wall clock, ns
-	expires    int64
+	id           string
+	businessID   string
+	lastConsumer string
+	reason       string   // why dead or expired; the last error text before
+	content      *content // nil: only in the store
+	topic        *topic   // nil once finished
+	sub          *subscription
+	prev, next   *message  // in the pipeline, or the deliveries under way, of sub
+	repeaters    *[]caller // published the same message ID while it was on its way to the store
+
+	rank      uint64 // order of arrival here
+	inserted  int64  // wall clock, ns
+	expires   int64
+	keepUntil int64 // finished: wall clock, ns
+	wakes     time.Duration
+	size      int // of the content
 
 	// No delivery leaves before its attempt is durable, so attempts are
 	// bounded, and marked as repeated, across a crash too. The first attempt
 	// rides in the insert whenever a competitor with credit is there.
-	attempts  int // made, with those before a restart
-	recorded  int // durable
-	recording int // on their way to the store
+	attempts  int32 // made, with those before a restart
+	recorded  int32 // durable
+	recording int32 // on their way to the store
 
-	sub          *subscription // assigned or in flight
-	lastConsumer string
-	reason       string // why dead or expired; the last error text before
-	wakes        time.Duration
-	timer        int // place in the heap + 1
+	queued, timer, deadline, kin, resident place // in topic.queue, Core.timers, Core.deadlines, the family, Core.resident
 
-	publisher caller   // waits for the insert
-	repeaters []caller // published the same message ID meanwhile
-	acker     caller   // waits for the delete (ConfirmAfterDelete)
-	keepUntil int64    // finished: wall clock, ns
+	state    state
+	fetching bool
+}
 
-	older *message // of the same business ID
+// content is what a delivery carries.
+type content struct {
+	key     string
+	headers map[string]string
+	payload []byte
+}
+
+func (b *content) size() int {
+	n := len(b.key) + len(b.payload)
+	for name, value := range b.headers {
+		n += len(name) + len(value)
+	}
+	return n
 }
 
 type state uint8
@@ -49,7 +63,7 @@ const (
 	persisting state = iota + 1
 	redriven         // from the dead letters, on the way to the store
 	pending
-	assigned  // to a subscription, its attempt on the way to the store
+	assigned  // to a subscription; its attempt, or its content, is on the way
 	inFlight  // delivered and unanswered
 	delayed   // pending, not before a time
 	uncertain // answered Unknown; being deleted
@@ -58,54 +72,145 @@ const (
 	dead
 	discarded
 	refused // a stored row of an older protocol version
+	damaged // a stored row whose checksum does not fit
 )
 
 func (s state) unsettled() bool { return s >= persisting && s <= delayed }
+
+// finished: only the IDs are remembered.
+func (s state) finished() bool { return s == settled || s == expired || s == discarded }
 
 // row is the whole row as it is inserted.
 func (m *message) row() store.Row {
 	return store.Row{
 		State: store.Pending, MessageID: m.id, BusinessID: m.businessID, Topic: m.topic.name,
-		Key: m.key, Headers: m.headers, Payload: m.payload, Version: wire.Version,
+		Key: m.content.key, Headers: m.content.headers, Payload: m.content.payload, Version: wire.Version,
 		InsertedAt: time.Unix(0, m.inserted), ExpiresAt: time.Unix(0, m.expires),
-		Attempts: m.recording, LastConsumer: m.lastConsumer,
+		Attempts: int(m.recording), LastConsumer: m.lastConsumer,
 	}
 }
 
-// remember puts a message under its IDs.
+func byRank() heap[*message] {
+	return heap[*message]{
+		before: func(a, b *message) bool { return a.rank < b.rank },
+		place:  func(m *message) *place { return &m.queued },
+	}
+}
+
+func byWaking() heap[*message] {
+	return heap[*message]{
+		before: func(a, b *message) bool { return a.wakes < b.wakes || a.wakes == b.wakes && a.rank < b.rank },
+		place:  func(m *message) *place { return &m.timer },
+	}
+}
+
+func byDeadline() heap[*message] {
+	return heap[*message]{
+		before: func(a, b *message) bool { return a.expires < b.expires || a.expires == b.expires && a.rank < b.rank },
+		place:  func(m *message) *place { return &m.deadline },
+	}
+}
+
+// wake has timeouts look at a message.
+func (c *Core) wake(m *message, at time.Duration) {
+	m.wakes = at
+	if m.timer > 0 {
+		c.timers.fix(m)
+		return
+	}
+	c.timers.push(m)
+}
+
+func (c *Core) stopTimer(m *message) {
+	if m.timer > 0 {
+		c.timers.remove(m)
+	}
+}
+
+// limitLife has maintain expire a message that waits.
+func (c *Core) limitLife(m *message) {
+	if m.deadline == 0 && m.expires != math.MaxInt64 {
+		c.deadlines.push(m)
+	}
+}
+
+// become changes the state, which may decide who answers for the business ID.
+func (c *Core) become(m *message, s state) {
+	before := lookups[m.state].weight
+	m.state = s
+	if m.kin > 0 && lookups[s].weight != before {
+		if kin := c.business[m.businessID]; len(kin) > 1 {
+			f := kin.heap()
+			f.fix(m)
+		}
+	}
+}
+
+// remember begins a message's life here.
 func (c *Core) remember(m *message) {
 	c.lastRank++
 	m.rank = c.lastRank
 	c.messages[m.id] = m
+	c.held += m.cost()
 	if m.businessID != "" {
-		m.older = c.business[m.businessID]
-		c.business[m.businessID] = m
+		f := c.business[m.businessID].heap()
+		f.push(m)
+		c.business[m.businessID] = f.items
 	}
 	if m.state.unsettled() {
-		c.unsettled++
-		m.topic.unsettled++
+		c.occupy(m.topic)
+		c.limitLife(m)
 	}
 }
 
-// finish ends a message's life in a final state; only its IDs stay.
-func (c *Core) finish(m *message, final state) {
-	if m.state.unsettled() {
-		c.unsettled--
-		m.topic.unsettled--
+// family is the unfinished messages of one business ID: a heap, of which the
+// first is the one that answers a lookup.
+type family []*message
+
+func (f family) heap() heap[*message] {
+	return heap[*message]{
+		items: f,
+		before: func(a, b *message) bool {
+			if wa, wb := lookups[a.state].weight, lookups[b.state].weight; wa != wb {
+				return wa > wb
+			}
+			return a.rank < b.rank
+		},
+		place: func(m *message) *place { return &m.kin },
 	}
-	c.timers.stop(m)
-	m.state = final
-	m.payload, m.headers, m.topic, m.sub = nil, nil, nil, nil
-	if final == dead || final == uncertain || final == refused {
+}
+
+// finish ends a message's life in a final state; of a finished one only the IDs
+// stay.
+func (c *Core) finish(m *message, final state) {
+	c.drop(m)
+	c.stopTimer(m)
+	if m.deadline > 0 {
+		c.deadlines.remove(m)
+	}
+	if m.queued > 0 {
+		m.topic.queue.remove(m)
+		if m.topic.queue.len() == 0 {
+			c.unstock(m.topic)
+		}
+	}
+	if m.state.unsettled() {
+		c.vacate(m.topic)
+	}
+	c.become(m, final)
+	m.topic, m.sub = nil, nil
+	if !final.finished() {
 		return // remembered for as long as there is a row, or may be
 	}
-	c.retain(m, c.now.Wall.Add(c.cfg.Settled).UnixNano())
+	m.keepUntil = c.now.Wall.Add(c.cfg.Settled).UnixNano()
+	c.forget(m)
+	c.retain(m.id, m.businessID, final, m.inserted, m.keepUntil)
 }
 
-func (c *Core) retain(m *message, until int64) {
-	m.keepUntil = until
-	c.settled = append(c.settled, m)
-	if len(c.settled) > c.cfg.Limits.SettledIDs {
+// retain keeps the IDs of a finished message.
+func (c *Core) retain(id, businessID string, final state, inserted, until int64) {
+	c.horizon = max(c.horizon, c.finished.add(id, businessID, final, inserted, until))
+	for c.finished.n > c.cfg.Limits.SettledIDs || c.finished.n > 0 && c.cfg.Limits.SettledBytes > 0 && c.finished.bytes() > c.cfg.Limits.SettledBytes {
 		c.forgetOldest()
 	}
 }
@@ -113,82 +218,72 @@ func (c *Core) retain(m *message, until int64) {
 // forgetOldest drops the ID that was finished first, and remembers that from
 // its publication backwards nothing can be proven any more.
 func (c *Core) forgetOldest() {
-	m := c.settled[0]
-	c.settled[0] = nil
-	c.settled = c.settled[1:]
-	c.horizon = max(c.horizon, m.inserted)
-	c.forget(m)
+	c.horizon = max(c.horizon, c.finished.oldest().inserted)
+	c.finished.drop()
 }
 
+// forget ends what is known of an unfinished message.
 func (c *Core) forget(m *message) {
-	c.timers.stop(m)
-	if c.messages[m.id] == m {
-		delete(c.messages, m.id)
-	}
-	if m.businessID == "" {
+	c.stopTimer(m)
+	if c.messages[m.id] != m {
 		return
 	}
-	if c.business[m.businessID] == m {
-		if m.older == nil {
-			delete(c.business, m.businessID)
-		} else {
-			c.business[m.businessID] = m.older
-		}
+	delete(c.messages, m.id)
+	c.held -= m.cost()
+	if m.kin == 0 {
 		return
 	}
-	for at := c.business[m.businessID]; at != nil; at = at.older {
-		if at.older == m {
-			at.older = m.older
-			return
-		}
+	f := c.business[m.businessID].heap()
+	f.remove(m)
+	if len(f.items) == 0 {
+		delete(c.business, m.businessID)
+	} else {
+		c.business[m.businessID] = f.items
 	}
 }
 
-// recover takes a row that was stored before this start.
+// recover takes a row that was stored before this start; its content stays there.
 func (c *Core) recover(row *store.Row) {
 	m := &message{
-		id: row.MessageID, businessID: row.BusinessID, key: row.Key, headers: row.Headers, payload: row.Payload, size: len(row.Payload),
+		id: row.MessageID, businessID: row.BusinessID, size: row.Size,
 		inserted: row.InsertedAt.UnixNano(), expires: deadline(row.ExpiresAt),
-		attempts: row.Attempts, recorded: row.Attempts, recording: row.Attempts,
+		attempts: int32(row.Attempts), recorded: int32(row.Attempts), recording: int32(row.Attempts),
 		lastConsumer: row.LastConsumer, reason: row.Reason,
 	}
 	st := row.State
-	if st == store.Damaged {
-		// A message that is missing, or whose IDs are damaged, is not proven
-		// absent by their not being here.
-		c.horizon = max(c.horizon, c.now.Wall.UnixNano())
-		if row.MessageID == "" {
-			return
-		}
-	}
 	if st == store.Pending && !store.Readable(row.Version) {
 		st = store.RefusedVersion
 	}
-	if st == store.Pending {
+	switch st {
+	case store.Pending:
 		m.state, m.topic = pending, c.recoveredTopic(row.Topic)
 		c.remember(m)
 		c.requeue(m)
-		return
-	}
-	final := map[store.State]state{store.Dead: dead, store.RefusedVersion: refused, store.Damaged: refused}[st]
-	if final == 0 {
-		final = settled
-	}
-	m.payload, m.headers = nil, nil
-	m.state = final
-	c.remember(m)
-	switch {
-	case final == refused:
+	case store.Dead:
+		m.state = dead
+		c.remember(m)
+	case store.RefusedVersion:
+		m.state = refused
+		c.remember(m)
 		c.stats.Refused++
-	case final == settled:
-		if row.InsertedAt.IsZero() {
-			m.inserted = c.cfg.Start.UnixNano()
+	case store.Damaged:
+		// A message that is missing, or whose IDs are damaged, is not proven
+		// absent by their not being here.
+		c.horizon = max(c.horizon, c.now.Wall.UnixNano())
+		c.stats.Damaged++
+		if m.id != "" {
+			m.state = damaged
+			c.remember(m)
 		}
-		until := row.KeepUntil
+	default:
+		inserted, until := m.inserted, row.KeepUntil
+		if row.InsertedAt.IsZero() {
+			inserted = c.cfg.Start.UnixNano()
+		}
 		if until.IsZero() { // history rows stay; their IDs need not
 			until = c.now.Wall.Add(c.cfg.Settled)
 		}
-		c.retain(m, until.UnixNano())
+		c.retain(m.id, m.businessID, settled, inserted, until.UnixNano())
 	}
 }
 
@@ -200,35 +295,31 @@ func deadline(t time.Time) int64 {
 	return t.UnixNano()
 }
 
-// recoveredTopic is never refused: what was accepted once is kept.
-func (c *Core) recoveredTopic(name string) *topic {
-	if t := c.topic(name); t != nil {
-		return t
-	}
-	t := &topic{name: name, groupTurn: map[string]int{}}
-	c.topics[name] = t
-	return t
-}
-
 // lookup answers for a business ID. TTL in the request says how long ago the
 // asker began to publish it: only with that can absence be proven, since the
 // IDs of finished messages are kept for a limited time.
 func (c *Core) lookup(s *session, q *wire.Message) {
 	reply := wire.Message{Kind: wire.LookupReply, Request: q.Request, BusinessID: q.BusinessID}
-	best := -1
-	for m := c.business[q.BusinessID]; m != nil; m = m.older {
-		if r := lookups[m.state]; r.weight > best {
-			best = r.weight
-			reply.MessageID, reply.Answer, reply.Cause, reply.Reason = m.id, r.answer, r.cause, r.reason
-			if m.reason != "" && (m.state == dead || r.reason == "") {
-				reply.Reason = m.reason
-			}
+	best, id, own := state(0), "", ""
+	if kin := c.business[q.BusinessID]; len(kin) > 0 {
+		best, id, own = kin[0].state, kin[0].id, kin[0].reason
+	}
+	for _, final := range [...]state{settled, expired, discarded} {
+		if lookups[final].weight <= lookups[best].weight {
+			continue
+		}
+		if r, there := c.finished.latest(q.BusinessID, final); there {
+			best, id, own = final, string(r.id), ""
 		}
 	}
-	switch {
+	switch l := lookups[best]; {
 	case q.BusinessID == "":
 		reply.Answer, reply.Reason = wire.Refused, "a lookup needs a business ID"
-	case best >= 0:
+	case best != 0:
+		reply.MessageID, reply.Answer, reply.Cause, reply.Reason = id, l.answer, l.cause, l.reason
+		if own != "" && (best == dead || l.reason == "") {
+			reply.Reason = own
+		}
 	case q.TTL > 0 && c.now.Wall.Add(-q.TTL).UnixNano() > c.horizon:
 		reply.Answer = wire.NotSeen
 	default:
@@ -238,7 +329,8 @@ func (c *Core) lookup(s *session, q *wire.Message) {
 	c.send(s.id, reply)
 }
 
-// lookups: of several messages with one business ID the weightiest answers.
+// lookups: of several messages with one business ID the weightiest answers, of
+// equals the oldest.
 var lookups = [...]struct {
 	weight int
 	answer wire.Answer
@@ -252,7 +344,8 @@ var lookups = [...]struct {
 	dead:       {5, wire.Dead, "", wire.NoCause},
 	redriven:   {5, wire.Dead, "", wire.NoCause},
 	settled:    {6, wire.Settled, "", wire.NoCause},
-	refused:    {7, wire.Stored, "written by another protocol version, or damaged: kept, and never delivered", wire.NoCause},
+	refused:    {7, wire.Stored, "written by another protocol version: kept, and never delivered", wire.NoCause},
+	damaged:    {7, wire.Stored, "damaged in the store: kept as it is, and never delivered", wire.NoCause},
 	pending:    {8, wire.Stored, "", wire.NoCause},
 	assigned:   {8, wire.Stored, "", wire.NoCause},
 	inFlight:   {8, wire.Stored, "", wire.NoCause},

@@ -3,7 +3,6 @@ package core
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/custodymq/custody/broker/store"
@@ -55,16 +54,16 @@ func (c *Core) route(s *session, m *wire.Message) {
 		c.decline(s, m, wire.Limit, fmt.Sprintf("limit of %d topics reached", c.cfg.Limits.Topics))
 		return
 	}
-	sent := 0
-	for i, sub := range t.most {
-		switch {
-		case sub.group == "":
-			sent += c.sendCopy(sub, m)
-		case slices.IndexFunc(t.most, func(o *subscription) bool { return o.group == sub.group }) == i:
-			sent += c.sendCopy(t.groupMember(sub.group), m)
-		}
+	c.listen(t)
+	listeners := 0
+	for _, a := range t.copies {
+		listeners += a.members
 	}
-	if sent == 0 {
+	if listeners > c.cfg.Limits.FanOut {
+		c.decline(s, m, wire.Limit, fmt.Sprintf("%d subscriptions match this topic, and a message has at most %d copies", listeners, c.cfg.Limits.FanOut))
+		return
+	}
+	if sent := c.copy(t, m); sent == 0 {
 		c.declineFor(s, m, t, wire.AtMostOnce)
 		return
 	}
@@ -72,19 +71,43 @@ func (c *Core) route(s *session, m *wire.Message) {
 	c.send(s.id, wire.Message{Kind: wire.PublishReply, Request: m.Request, MessageID: m.MessageID, Answer: wire.Accepted})
 }
 
-// groupMember takes turns among the members that are ready; nil if none is.
-func (t *topic) groupMember(group string) *subscription {
-	var ready []*subscription
-	for _, sub := range t.most {
-		if sub.group == group && sub.credit > 0 {
-			ready = append(ready, sub)
+// copy sends the copies. A group may have members under several filters that
+// match: the filters take turns, and the first with a ready member serves it.
+func (c *Core) copy(t *topic, m *wire.Message) (sent int) {
+	t.turn++
+	var served map[string]bool
+	for i := range t.copies {
+		a := t.copies[(t.turn+i)%len(t.copies)]
+		for _, sub := range a.single {
+			sent += c.sendCopy(sub, m)
+		}
+		for _, g := range a.groups {
+			if served[g.name] {
+				continue
+			}
+			n := c.sendCopy(g.next(), m)
+			sent += n
+			if n > 0 && len(t.copies) > 1 {
+				if served == nil {
+					served = map[string]bool{}
+				}
+				served[g.name] = true
+			}
 		}
 	}
-	if len(ready) == 0 {
-		return nil
+	return sent
+}
+
+// next takes turns among the members that are ready; nil if none is.
+func (g *group) next() *subscription {
+	for i := range g.members {
+		at := (g.turn + i) % len(g.members)
+		if sub := g.members[at]; sub.credit > 0 {
+			g.turn = at + 1
+			return sub
+		}
 	}
-	t.groupTurn[group]++
-	return ready[t.groupTurn[group]%len(ready)]
+	return nil
 }
 
 func (c *Core) sendCopy(sub *subscription, m *wire.Message) int {
@@ -102,14 +125,14 @@ func (c *Core) sendCopy(sub *subscription, m *wire.Message) int {
 
 // declineFor says why no subscription takes a message of this mode.
 func (c *Core) declineFor(s *session, m *wire.Message, t *topic, mode wire.Mode) {
-	same, other, name := t.most, t.least, "at-least-once"
+	same, other, name := len(t.copies), len(t.matches), "at-least-once"
 	if mode == wire.AtLeastOnce {
-		same, other, name = t.least, t.most, "at-most-once"
+		same, other, name = other, same, "at-most-once"
 	}
 	switch {
-	case len(same) > 0:
+	case same > 0:
 		c.decline(s, m, wire.NoConsumer, "no matching consumer is ready: all are out of credit")
-	case len(other) > 0:
+	case other > 0:
 		c.decline(s, m, wire.WrongMode, "mode mismatch: only "+name+" consumers match this topic")
 	default:
 		c.decline(s, m, wire.NoConsumer, "no online consumer matches this topic")
@@ -119,16 +142,19 @@ func (c *Core) declineFor(s *session, m *wire.Message, t *topic, mode wire.Mode)
 // accept takes an at-least-once message: it is stored first, and answered when
 // the store says so.
 func (c *Core) accept(s *session, m *wire.Message) {
-	if old := c.messages[m.MessageID]; old != nil && m.MessageID != "" {
-		c.publishAgain(s, m, old)
+	if m.MessageID != "" && c.publishAgain(s, m) {
 		return
 	}
 	t := c.topic(m.Topic)
-	switch {
-	case t == nil:
+	if t == nil {
 		c.decline(s, m, wire.Limit, fmt.Sprintf("limit of %d topics reached", c.cfg.Limits.Topics))
 		return
-	case len(t.least) == 0:
+	}
+	c.listen(t)
+	body := &content{key: m.Key, headers: m.Headers, payload: m.Payload}
+	size := body.size()
+	switch {
+	case len(t.matches) == 0:
 		c.declineFor(s, m, t, wire.AtLeastOnce)
 		return
 	case c.unsettled >= c.cfg.Limits.Messages:
@@ -137,32 +163,35 @@ func (c *Core) accept(s *session, m *wire.Message) {
 	case s.unanswered >= c.cfg.Limits.PublishWindow:
 		c.decline(s, m, wire.Limit, fmt.Sprintf("publish window of %d unanswered messages exceeded", c.cfg.Limits.PublishWindow))
 		return
+	case !c.makeRoom(messageCost + int64(size)):
+		c.decline(s, m, wire.Limit, c.memoryReason())
+		return
 	}
 	ttl := m.TTL
 	if ttl == 0 {
 		ttl = c.cfg.DefaultTTL
 	}
 	stored := &message{
-		state: persisting, id: c.messageID(m), businessID: m.BusinessID, key: m.Key, headers: m.Headers, payload: m.Payload, size: len(m.Payload),
+		state: persisting, id: c.messageID(m), businessID: m.BusinessID, size: size,
 		topic: t, inserted: c.now.Wall.UnixNano(), expires: c.now.Wall.Add(ttl).UnixNano(),
-		publisher: caller{s.id, m.Request},
 	}
 	if to := t.willServe(); to != nil {
 		stored.recording, stored.lastConsumer = 1, to.session.name
 	}
 	s.unanswered++
+	c.remember(stored) // occupies the topic, so that makeRoom cannot forget it
+	c.hold(stored, body)
 	t.persisting++
-	c.remember(stored)
-	c.persist(ticket{kind: store.Insert, m: stored, attempt: stored.recording}, stored.row())
+	c.persist(ticket{kind: store.Insert, m: stored, attempt: stored.recording, asker: caller{s.id, m.Request}}, stored.row())
 }
 
 // willServe is a competitor that has credit for one more than what is on its
 // way; nil if there is none. A guess, for saving a write: nothing depends on it.
 func (t *topic) willServe() *subscription {
 	credit := 0
-	for _, sub := range t.least {
-		if credit += sub.credit; credit > t.persisting {
-			return sub
+	for _, m := range t.matches {
+		if credit += m.of.credit; credit > t.persisting && m.of.ready.len() > 0 {
+			return m.of.ready.first()
 		}
 	}
 	return nil
@@ -190,26 +219,40 @@ func appendBase32(n uint64) string {
 	}
 }
 
-// publishAgain answers with the first result, also when nobody listens by now.
-func (c *Core) publishAgain(s *session, m *wire.Message, old *message) {
-	reply := wire.Message{Kind: wire.PublishReply, Request: m.Request, MessageID: old.id, Again: true, Answer: wire.Accepted}
+// publishAgain answers a message ID that is known with the first result, also
+// when nobody listens by now. It is false for a new one.
+func (c *Core) publishAgain(s *session, m *wire.Message) bool {
+	old := c.messages[m.MessageID]
+	st, businessID := state(0), ""
+	if old != nil {
+		st, businessID = old.state, old.businessID
+	} else if r, there := c.finished.find(m.MessageID); there {
+		st, businessID = r.state, string(r.businessID)
+	} else {
+		return false
+	}
+	reply := wire.Message{Kind: wire.PublishReply, Request: m.Request, MessageID: m.MessageID, Again: true, Answer: wire.Accepted}
 	switch {
-	case old.businessID != m.BusinessID:
+	case businessID != m.BusinessID:
 		reply.Again, reply.Answer, reply.Cause, reply.Reason = false, wire.Declined, wire.BadRequest, "this message ID belongs to another business ID"
-	case old.state == refused:
-		reply.Again, reply.Answer, reply.Cause, reply.Reason = false, wire.Declined, wire.BadRequest, "this message ID belongs to a stored row of an older protocol version"
-	case old.state == uncertain:
+	case st == refused || st == damaged:
+		reply.Again, reply.Answer, reply.Cause, reply.Reason = false, wire.Declined, wire.BadRequest, "this message ID belongs to a stored row: "+lookups[st].reason
+	case st == uncertain:
 		reply.Answer, reply.Reason = wire.Unknown, lookups[uncertain].reason
-	case old.state == persisting:
+	case st == persisting:
 		if s.unanswered >= c.cfg.Limits.PublishWindow {
 			reply.Again, reply.Answer, reply.Reason = false, wire.Unknown, "publish window exceeded while the first publish of this message ID is on its way to the store"
 			break
 		}
 		s.unanswered++
-		old.repeaters = append(old.repeaters, caller{s.id, m.Request})
-		return
+		if old.repeaters == nil {
+			old.repeaters = new([]caller)
+		}
+		*old.repeaters = append(*old.repeaters, caller{s.id, m.Request})
+		return true
 	}
 	c.send(s.id, reply)
+	return true
 }
 
 // stored takes the store's answer to one operation.
@@ -242,18 +285,23 @@ func (c *Core) inserted(t ticket, err error) {
 	first.Answer, first.Reason = answerOf(err)
 	// The ID is forgotten here, and the store still knows it.
 	again := errors.Is(err, store.ErrExists)
-	answered := append([]caller{m.publisher}, m.repeaters...)
-	m.publisher, m.repeaters = caller{}, nil
-	for i, who := range answered {
+	answer := func(who caller, repeated bool) {
 		if s := c.sessions[who.session]; s != nil {
 			s.unanswered--
 			reply := first
-			reply.Request, reply.Again = who.request, i > 0 || again
+			reply.Request, reply.Again = who.request, repeated || again
 			if again {
 				reply.Answer, reply.Reason = wire.Accepted, "published before, and finished"
 			}
 			c.send(who.session, reply)
 		}
+	}
+	answer(t.asker, false)
+	if m.repeaters != nil {
+		for _, who := range *m.repeaters {
+			answer(who, true)
+		}
+		m.repeaters = nil
 	}
 	switch first.Answer {
 	case wire.Accepted:
@@ -274,8 +322,11 @@ func (c *Core) inserted(t ticket, err error) {
 }
 
 func (c *Core) finishUnstored(m *message) {
-	c.unsettled--
-	m.topic.unsettled--
+	c.drop(m)
+	if m.deadline > 0 {
+		c.deadlines.remove(m)
+	}
+	c.vacate(m.topic)
 	c.forget(m)
 }
 
@@ -293,7 +344,7 @@ func answerOf(err error) (wire.Answer, string) {
 
 // rowOf is what a finishing operation says of its message.
 func (c *Core) rowOf(m *message) store.Row {
-	row := store.Row{MessageID: m.id, BusinessID: m.businessID, Attempts: m.attempts, LastConsumer: m.lastConsumer, Reason: m.reason}
+	row := store.Row{MessageID: m.id, BusinessID: m.businessID, Attempts: int(m.attempts), LastConsumer: m.lastConsumer, Reason: m.reason}
 	if m.keepUntil > 0 {
 		row.KeepUntil = time.Unix(0, m.keepUntil)
 	}

@@ -1,7 +1,6 @@
 package core
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 
@@ -12,8 +11,9 @@ type session struct {
 	id         Session
 	name       string
 	subs       []*subscription
-	unanswered int // publishes on their way to the store
-	held       int // bytes of payload assigned and in flight
+	unanswered int             // publishes on their way to the store
+	inFlight   int             // bytes of payload assigned and in flight
+	cramped    []*subscription // could take a message but for these bytes
 	errors     int
 }
 
@@ -21,17 +21,56 @@ type session struct {
 // is a window: a delivery takes one, and the end of the delivery (ACK, NACK,
 // time-out) gives it back. At-most-once credit is used up.
 type subscription struct {
-	session  *session
-	request  uint64 // of its Subscribe; every Deliver carries it
-	filter   string
-	group    string
-	mode     wire.Mode
-	credit   int
-	topics   []*topic              // that it matches
-	pipeline []*message            // assigned, in the order in which they will be delivered
-	inFlight map[*message]struct{} // delivered and unanswered
-	closed   bool
+	session *session
+	request uint64 // of its Subscribe; every Deliver carries it
+	filter  string
+	group   string
+	mode    wire.Mode
+	credit  int
+
+	of       *competitors // at-least-once
+	among    *audience    // at-most-once
+	pipeline chain        // assigned, in the order in which they will be delivered
+	inFlight chain        // delivered and unanswered, in the order of delivery
+
+	ready   bool // stands in of.ready
+	hungry  bool // stands in Core.hungry
+	cramped bool // stands in session.cramped
+	closed  string
 }
+
+// audience is the at-most-once subscriptions of one filter.
+type audience struct {
+	node    *filterNode
+	single  []*subscription // without a group
+	groups  []*group
+	byName  map[string]*group
+	members int
+}
+
+// group is subscriptions of one filter that share what they get.
+type group struct {
+	name    string
+	members []*subscription
+	turn    int
+}
+
+// competitors is the at-least-once subscriptions of one filter.
+type competitors struct {
+	node    *filterNode
+	filter  string
+	subs    []*subscription
+	ready   fifo[*subscription] // with credit, in turn; one that has lost it is dropped when it comes to the front
+	credit  int                 // of all of them
+	stocked heap[*match]        // topics with messages that none of them took
+	known   *match              // for Core.listen
+	// A new filter looks through the topics that hold messages a part at a time,
+	// and serves nobody before it knows them all: older messages go first.
+	joined bool
+	seen   int // of Core.stocked
+}
+
+const subscriptionCost = 512 // bytes, about
 
 func (c *Core) open(id Session, hello *wire.Message) {
 	if len(c.sessions) >= c.cfg.Limits.Sessions {
@@ -67,24 +106,23 @@ func (c *Core) subscribe(s *session, m *wire.Message) {
 		c.send(s.id, reply)
 		return
 	}
-	sub := &subscription{
-		session: s, request: m.Request, filter: m.Topic, group: m.Group, mode: m.Mode,
-		credit: m.Credit, inFlight: map[*message]struct{}{},
+	sub := &subscription{session: s, request: m.Request, filter: m.Topic, group: m.Group, mode: m.Mode}
+	node := c.filters.find(m.Topic)
+	if reply.Reason = c.join(sub, node); reply.Reason != "" {
+		c.filters.prune(node)
+		reply.Answer = wire.Declined
+		c.send(s.id, reply)
+		return
 	}
 	s.subs = append(s.subs, sub)
-	c.subs = append(c.subs, sub)
-	var known []*topic
-	for _, t := range c.topics {
-		if Matches(sub.filter, t.name) {
-			known = append(known, t)
-		}
-	}
-	slices.SortFunc(known, func(a, b *topic) int { return cmp.Compare(a.name, b.name) })
-	for _, t := range known {
-		t.join(sub)
-	}
+	c.subscriptions++
+	c.held += sub.cost()
 	c.send(s.id, reply)
-	c.feed(sub)
+	c.addCredit(sub, m.Credit)
+}
+
+func (sub *subscription) cost() int64 {
+	return subscriptionCost + 2*int64(len(sub.filter)) + int64(len(sub.group))
 }
 
 func (c *Core) cannotSubscribe(s *session, m *wire.Message) string {
@@ -101,6 +139,8 @@ func (c *Core) cannotSubscribe(s *session, m *wire.Message) string {
 		return fmt.Sprintf("credit %d is over the limit of %d", m.Credit, c.cfg.Limits.InFlight)
 	case len(s.subs) >= c.cfg.Limits.Subscriptions:
 		return fmt.Sprintf("limit of %d subscriptions reached", c.cfg.Limits.Subscriptions)
+	case !c.makeRoom(subscriptionCost):
+		return c.memoryReason()
 	}
 	for _, sub := range s.subs {
 		if sub.request == m.Request || sub.is(m) {
@@ -113,6 +153,99 @@ func (c *Core) cannotSubscribe(s *session, m *wire.Message) string {
 func (sub *subscription) is(m *wire.Message) bool {
 	return sub.filter == m.Topic && sub.group == m.Group && sub.mode == m.Mode
 }
+
+// join enters a subscription under its filter, or says why it cannot.
+func (c *Core) join(sub *subscription, node *filterNode) string {
+	limit := c.cfg.Limits.Listeners
+	full := fmt.Sprintf("limit of %d subscriptions to one topic filter in one mode reached", limit)
+	if sub.mode == wire.AtMostOnce {
+		a := node.copies
+		if a == nil {
+			a = &audience{node: node, byName: map[string]*group{}}
+			node.copies = a
+			c.filters.version++
+		}
+		if a.members >= limit {
+			return full
+		}
+		a.add(sub)
+		return ""
+	}
+	of := node.competitors
+	if of == nil {
+		of = &competitors{node: node, filter: sub.filter, stocked: heap[*match]{
+			before: func(a, b *match) bool { return a.rank < b.rank },
+			place:  func(m *match) *place { return &m.place },
+		}}
+		node.competitors = of
+		c.filters.version++
+		c.joining.push(of)
+	}
+	if len(of.subs) >= limit {
+		return full
+	}
+	sub.of = of
+	of.subs = append(of.subs, sub)
+	return ""
+}
+
+func (a *audience) add(sub *subscription) {
+	sub.among = a
+	a.members++
+	if sub.group == "" {
+		a.single = append(a.single, sub)
+		return
+	}
+	g := a.byName[sub.group]
+	if g == nil {
+		g = &group{name: sub.group}
+		a.byName[g.name] = g
+		a.groups = append(a.groups, g)
+	}
+	g.members = append(g.members, sub)
+}
+
+func (a *audience) remove(sub *subscription) {
+	a.members--
+	if sub.group == "" {
+		a.single = without(a.single, sub)
+		return
+	}
+	g := a.byName[sub.group]
+	if g.members = without(g.members, sub); len(g.members) == 0 {
+		delete(a.byName, g.name)
+		a.groups = without(a.groups, g)
+	}
+}
+
+// look lets a new filter find what is there for it: a part of the topics that
+// hold messages in each step.
+func (c *Core) look(of *competitors) {
+	if exact := !hasWildcard(of.filter); exact {
+		of.seen = len(c.stocked)
+		if t := c.topics[of.filter]; t != nil && t.stocked > 0 {
+			c.stock(t)
+		}
+	}
+	for ; of.seen < len(c.stocked) && c.budget > 0; of.seen++ {
+		if of.seen%topicsLooked == 0 {
+			c.budget--
+		}
+		if t := c.stocked[of.seen]; Matches(of.filter, t.name) {
+			c.stock(t)
+			c.budget--
+		}
+	}
+	if of.seen < len(c.stocked) {
+		return
+	}
+	of.joined = true
+	for _, sub := range of.subs {
+		c.feed(sub)
+	}
+}
+
+const topicsLooked = 16 // cost as much as a delivery
 
 func (c *Core) unsubscribe(s *session, m *wire.Message) {
 	reply := wire.Message{Kind: wire.UnsubscribeReply, Request: m.Request, Answer: wire.Refused, Reason: "this session has no such subscription"}
@@ -131,29 +264,65 @@ func (c *Core) unsubscribe(s *session, m *wire.Message) {
 func (c *Core) credit(s *session, m *wire.Message) {
 	for _, sub := range s.subs {
 		if sub.request == m.Request {
-			sub.credit = min(sub.credit+m.Credit, c.cfg.Limits.InFlight)
-			c.feed(sub)
+			c.addCredit(sub, min(m.Credit, c.cfg.Limits.InFlight-sub.credit))
 			return
 		}
 	}
 }
 
-// endSubscription puts back what it held, in order, for the other competitors.
+func (c *Core) addCredit(sub *subscription, n int) {
+	sub.credit += n
+	if sub.of != nil && sub.closed == "" {
+		sub.of.credit += n
+	}
+	if n > 0 {
+		c.feed(sub)
+	}
+}
+
+// endSubscription takes it off its filter; what it held is put back by dispatch,
+// in order, for the other competitors.
 func (c *Core) endSubscription(sub *subscription, why string) {
-	sub.closed = true
+	c.addCredit(sub, -sub.credit)
+	sub.closed = why
 	sub.session.subs = without(sub.session.subs, sub)
-	c.subs = without(c.subs, sub)
-	for _, t := range sub.topics {
-		t.leave(sub)
+	c.subscriptions--
+	c.held -= sub.cost()
+	if a := sub.among; a != nil {
+		if a.remove(sub); a.members == 0 {
+			a.node.copies = nil
+			c.filters.version++
+			c.filters.prune(a.node)
+		}
+		return
 	}
-	for _, m := range sub.pipeline {
-		sub.session.held -= m.size
-		c.requeue(m) // never left the broker: no attempt was made
+	of := sub.of
+	if of.subs = without(of.subs, sub); len(of.subs) == 0 {
+		of.node.competitors = nil
+		of.joined = true // nobody waits for it
+		c.filters.version++
+		c.filters.prune(of.node)
 	}
-	sub.pipeline = nil
-	for _, m := range byRank(sub.inFlight) {
-		c.release(m, why, 0)
+	c.leaving.push(sub)
+}
+
+// giveUp puts back what an ended subscription held, as far as the budget of this
+// step allows; false if there is more.
+func (c *Core) giveUp(sub *subscription) bool {
+	for ; c.budget > 0; c.budget-- {
+		if m := sub.pipeline.head; m != nil {
+			sub.pipeline.remove(m)
+			sub.session.inFlight -= m.size
+			c.requeue(m) // never left the broker: no attempt was made
+			continue
+		}
+		m := sub.inFlight.head
+		if m == nil {
+			return true
+		}
+		c.release(m, sub.closed, 0)
 	}
+	return false
 }
 
 func without[T comparable](list []T, x T) []T {
@@ -161,71 +330,4 @@ func without[T comparable](list []T, x T) []T {
 		return slices.Delete(list, i, i+1)
 	}
 	return list
-}
-
-func byRank(set map[*message]struct{}) []*message {
-	list := make([]*message, 0, len(set))
-	for m := range set {
-		list = append(list, m)
-	}
-	slices.SortFunc(list, func(a, b *message) int { return cmp.Compare(a.rank, b.rank) })
-	return list
-}
-
-// topic joins what is published under one name with who listens to it.
-type topic struct {
-	name       string
-	queue      queue
-	unsettled  int             // messages that keep it remembered
-	persisting int             // of these, on their way to the store
-	most       []*subscription // matching, at-most-once
-	least      []*subscription // matching, at-least-once: these compete
-	turn       int             // of the competitors
-	groupTurn  map[string]int  // of at-most-once groups
-}
-
-func (t *topic) join(sub *subscription) {
-	if sub.mode == wire.AtMostOnce {
-		t.most = append(t.most, sub)
-	} else {
-		t.least = append(t.least, sub)
-	}
-	sub.topics = append(sub.topics, t)
-}
-
-func (t *topic) leave(sub *subscription) {
-	t.most = without(t.most, sub)
-	t.least = without(t.least, sub)
-}
-
-// topic finds or remembers one; nil if there are too many that hold messages.
-func (c *Core) topic(name string) *topic {
-	if t := c.topics[name]; t != nil {
-		return t
-	}
-	if len(c.topics) >= c.cfg.Limits.Topics {
-		c.forgetIdleTopics()
-		if len(c.topics) >= c.cfg.Limits.Topics {
-			return nil
-		}
-	}
-	t := &topic{name: name, groupTurn: map[string]int{}}
-	c.topics[name] = t
-	for _, sub := range c.subs {
-		if Matches(sub.filter, name) {
-			t.join(sub)
-		}
-	}
-	return t
-}
-
-func (c *Core) forgetIdleTopics() {
-	for name, t := range c.topics {
-		if t.unsettled == 0 {
-			delete(c.topics, name)
-		}
-	}
-	for _, sub := range c.subs {
-		sub.topics = slices.DeleteFunc(sub.topics, func(t *topic) bool { return t.unsettled == 0 })
-	}
 }

@@ -1,11 +1,18 @@
 // Package transport carries protocol messages over one ZeroMQ connection: the
-// handshake is go-zeromq's, over a net.Conn that is guarded here; frames are cut
-// and joined here, because a server must bound what a peer makes it allocate,
-// answer PING between its own frames, and never block on one peer.
+// handshake is go-zeromq's, over a net.Conn that is guarded here, with TLS below
+// it if that is asked for; frames are cut and joined here, because a server must
+// bound what a peer makes it allocate, answer PING between its own frames, and
+// never block on one peer.
+//
+// A connection begins untrusted: until Admit it has one absolute deadline and a
+// small budget of bytes, whatever is said on it. So a peer that has not shown its
+// token cannot hold a connection, or make this side allocate.
 package transport
 
 import (
 	"bufio"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -28,11 +35,18 @@ const (
 
 const (
 	greetingSize = 64
-	// A READY command carries a socket type and an identity.
-	maxHandshakeFrame = 4 << 10
-	maxCommand        = 1 << 10
-	readBuffer        = 64 << 10
-	keepBuffer        = 1 << 20 // a write buffer that grew beyond is not kept
+	// Of every frame until Admit: a READY command carries a socket type and an
+	// identity, a Hello a name and a token.
+	maxEarlyFrame = 4 << 10
+	earlyBuffer   = 4 << 10 // of the reader, until Admit
+	// Of everything a peer says until Admit, PINGs included. With TLS the peer's
+	// certificates count too.
+	earlyBytes    = 16 << 10
+	earlyBytesTLS = 64 << 10
+
+	maxCommand = 1 << 10
+	readBuffer = 64 << 10
+	keepBuffer = 64 << 10 // a write buffer that grew beyond is not kept
 )
 
 var (
@@ -45,24 +59,29 @@ var (
 	ErrClosed = errors.New("transport: closed")
 )
 
-// Options of a connection; all are required.
+// Options of a connection; all but TLS are required.
 type Options struct {
-	Handshake time.Duration // for the whole ZMTP handshake
+	TLS       *tls.Config   // nil: in the clear
+	Handshake time.Duration // from the call until Admit, whatever the peer says meanwhile
 	Silence   time.Duration // the peer is gone if nothing came for so long
 	Write     time.Duration // one write may take so long
 	Heartbeat time.Duration // a Ping is sent if nothing else was for so long
 	Queue     int           // bytes waiting to be sent from which no more are taken: it is exceeded by one message
 }
 
-// Conn is one connection. Receive and Buffered are for one goroutine; the rest
-// is safe for concurrent use.
+// Conn is one connection. Receive, Buffered and Admit are for one goroutine; the
+// rest is safe for concurrent use.
 type Conn struct {
 	*Outgoing
-	nc      net.Conn
-	br      *bufio.Reader
-	head    []byte
-	silence time.Duration
-	until   time.Time // of the read deadline that is set
+	nc       net.Conn
+	br       *bufio.Reader
+	head     []byte
+	silence  time.Duration
+	until    time.Time // of the read deadline that is set
+	admitted bool
+	early    *budget
+	reserve  func(n int) error
+	tls      *tls.ConnectionState
 }
 
 // Accept makes the server's side (a ROUTER) of a connection.
@@ -71,21 +90,118 @@ func Accept(nc net.Conn, o Options) (*Conn, error) { return open(nc, zmq4.Router
 // Connect makes the client's side (a DEALER).
 func Connect(nc net.Conn, o Options) (*Conn, error) { return open(nc, zmq4.Dealer, false, o) }
 
-func open(nc net.Conn, kind zmq4.SocketType, server bool, o Options) (c *Conn, err error) {
+func open(nc net.Conn, kind zmq4.SocketType, server bool, o Options) (*Conn, error) {
 	if err := nc.SetDeadline(time.Now().Add(o.Handshake)); err != nil {
 		return nil, fmt.Errorf("transport: handshake: %w", err)
 	}
-	g := &guard{Conn: nc, br: bufio.NewReaderSize(nc, readBuffer), left: greetingSize}
+	c := &Conn{early: &budget{Conn: nc, limit: earlyBytes, left: earlyBytes}, silence: o.Silence}
+	c.nc = c.early
+	if o.TLS != nil {
+		c.early.limit, c.early.left = earlyBytesTLS, earlyBytesTLS
+		secured, state, err := secure(c.early, server, o.TLS)
+		if err != nil {
+			return nil, fmt.Errorf("transport: TLS handshake with %s: %w", nc.RemoteAddr(), err)
+		}
+		c.nc, c.tls = secured, state
+	}
+	c.br = bufio.NewReaderSize(c.nc, earlyBuffer)
+	g := &guard{Conn: c.nc, br: c.br, left: greetingSize}
 	if err := handshake(g, kind, server); err != nil {
 		return nil, fmt.Errorf("transport: handshake with %s: %w", nc.RemoteAddr(), err)
 	}
 	if g.left != 0 {
 		return nil, fmt.Errorf("%w: %d bytes of the handshake were not read", ErrFrame, g.left)
 	}
-	if err := nc.SetDeadline(time.Time{}); err != nil {
-		return nil, fmt.Errorf("transport: handshake: %w", err)
+	c.Outgoing = newOutgoing(c.nc, o)
+	return c, nil
+}
+
+// Admit ends the handshake: the peer is who it should be, and from now on has
+// what the protocol allows. What was sent before waits for Run.
+func (c *Conn) Admit() error {
+	if err := c.nc.SetReadDeadline(time.Time{}); err != nil { // each write sets its own
+		return fmt.Errorf("transport: admit: %w", err)
 	}
-	return &Conn{Outgoing: newOutgoing(nc, o), nc: nc, br: g.br, silence: o.Silence}, nil
+	c.admitted = true
+	c.early.limit = 0
+	ahead, _ := c.br.Peek(c.br.Buffered())
+	c.br = bufio.NewReaderSize(&resumed{ahead: ahead, next: c.nc}, readBuffer)
+	_, _ = c.br.Peek(len(ahead)) // so that Buffered counts them
+	return nil
+}
+
+// SetReserve has f called before a message of n bytes is read, for the whole of
+// it: f waits until there is room. An error ends the connection.
+func (c *Conn) SetReserve(f func(n int) error) { c.reserve = f }
+
+// Refuse says why a peer is not admitted, within the deadline of the handshake,
+// and sends what was to be sent before. Run must not run.
+func (c *Conn) Refuse(m *wire.Message) error {
+	if _, err := c.Send(m); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, err := c.nc.Write(c.queue)
+	return err
+}
+
+// Certificate of the peer, verified; nil if it has shown none.
+func (c *Conn) Certificate() *x509.Certificate {
+	if c.tls == nil || len(c.tls.VerifiedChains) == 0 {
+		return nil
+	}
+	return c.tls.VerifiedChains[0][0]
+}
+
+// Waiting is how many bytes wait to be sent.
+func (c *Conn) Waiting() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.queue)
+}
+
+// budget ends a connection that says too much before it is admitted. It counts
+// below TLS, so that what TLS itself allocates is bounded too.
+type budget struct {
+	net.Conn
+	limit, left int // limit 0: admitted
+}
+
+func (b *budget) Read(p []byte) (int, error) {
+	if b.limit == 0 {
+		return b.Conn.Read(p)
+	}
+	if b.left == 0 {
+		return 0, fmt.Errorf("%w: more than %d bytes before the Hello was accepted", ErrFrame, b.limit)
+	}
+	n, err := b.Conn.Read(p[:min(len(p), b.left)])
+	b.left -= n
+	return n, err
+}
+
+// resumed reads on where a smaller buffer ended.
+type resumed struct {
+	ahead []byte
+	next  io.Reader
+}
+
+func (r *resumed) Read(p []byte) (int, error) {
+	if len(r.ahead) == 0 {
+		r.ahead = nil // the smaller buffer
+		return r.next.Read(p)
+	}
+	n := copy(p, r.ahead)
+	r.ahead = r.ahead[n:]
+	return n, nil
+}
+
+// limit of a frame, whose usual limit is given.
+func (c *Conn) limit(usual uint64) uint64 {
+	if c.admitted {
+		return usual
+	}
+	return min(usual, maxEarlyFrame)
 }
 
 // handshake turns a panic into an error: the library slices a peer's metadata
@@ -114,8 +230,8 @@ func (g *guard) Read(p []byte) (int, error) {
 		if err != nil {
 			return 0, err
 		}
-		if size > maxHandshakeFrame {
-			return 0, fmt.Errorf("%w: %d bytes announced in a handshake, limit %d", ErrFrame, size, maxHandshakeFrame)
+		if size > maxEarlyFrame {
+			return 0, fmt.Errorf("%w: %d bytes announced in a handshake, limit %d", ErrFrame, size, maxEarlyFrame)
 		}
 		g.left = headerSize + int(size)
 	}
@@ -170,8 +286,8 @@ func (c *Conn) Receive() (wire.Message, error) {
 			}
 			continue
 		}
-		if size > wire.MaxHead {
-			return wire.Message{}, fmt.Errorf("%w: a head of %d bytes announced, limit %d", ErrFrame, size, wire.MaxHead)
+		if limit := c.limit(wire.MaxHead); size > limit {
+			return wire.Message{}, fmt.Errorf("%w: a head of %d bytes announced, limit %d", ErrFrame, size, limit)
 		}
 		if cap(c.head) < int(size) {
 			c.head = make([]byte, size)
@@ -183,7 +299,7 @@ func (c *Conn) Receive() (wire.Message, error) {
 		if flags&flagMore == 0 {
 			return wire.Message{}, fmt.Errorf("%w: one part, must be 2 (head, payload)", wire.ErrMalformed)
 		}
-		payload, extra, err := c.payload()
+		payload, extra, err := c.payload(head)
 		if err != nil {
 			return wire.Message{}, err
 		}
@@ -195,7 +311,7 @@ func (c *Conn) Receive() (wire.Message, error) {
 }
 
 // payload reads the second part, and throws away parts that must not follow.
-func (c *Conn) payload() (payload []byte, extra bool, err error) {
+func (c *Conn) payload(head []byte) (payload []byte, extra bool, err error) {
 	for part := 0; part < 16; part++ {
 		size, headerSize, flags, err := peekHeader(c.br)
 		switch {
@@ -203,8 +319,19 @@ func (c *Conn) payload() (payload []byte, extra bool, err error) {
 			return nil, false, err
 		case flags&flagCommand != 0:
 			return nil, false, fmt.Errorf("%w: a command between the parts of a message", ErrFrame)
-		case size > wire.MaxPayload:
-			return nil, false, fmt.Errorf("%w: a payload of %d bytes announced, limit %d", ErrFrame, size, wire.MaxPayload)
+		case size > c.limit(wire.MaxPayload):
+			return nil, false, fmt.Errorf("%w: a payload of %d bytes announced, limit %d", ErrFrame, size, c.limit(wire.MaxPayload))
+		}
+		if c.reserve != nil {
+			if err := c.reserve(len(head) + int(size)); err != nil {
+				return nil, false, err
+			}
+			if size > readBuffer { // it may have waited
+				c.until = time.Time{}
+				if err := c.extend(); err != nil {
+					return nil, false, err
+				}
+			}
 		}
 		payload = make([]byte, size)
 		if err := c.read(headerSize, payload); err != nil {
@@ -244,8 +371,12 @@ func (c *Conn) command(size, headerSize int, flags byte) error {
 	return nil
 }
 
-// extend moves the read deadline, not more often than is needed.
+// extend moves the read deadline, not more often than is needed. Until Admit it
+// stands.
 func (c *Conn) extend() error {
+	if !c.admitted {
+		return nil
+	}
 	now := time.Now()
 	if c.until.Sub(now) > c.silence*3/4 {
 		return nil

@@ -40,6 +40,9 @@ func pair(t *testing.T, o Options) (client, server *Conn) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { client.Close(); server.Close() })
+	if err := errors.Join(client.Admit(), server.Admit()); err != nil {
+		t.Fatal(err)
+	}
 	return client, server
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/custodymq/custody/broker/wire"
@@ -28,7 +29,25 @@ type Outgoing struct {
 	beatEvery time.Duration // changed by SetHeartbeat; 0 once it is taken up
 	closing   bool          // write what is queued, then close
 	err       error
+
+	budget  *Budget // nil: not counted
+	pending int64   // bytes queued or being written
 }
+
+// Budget is what may wait for all peers together, in bytes.
+type Budget struct {
+	limit int64
+	used  atomic.Int64
+}
+
+// NewBudget makes one.
+func NewBudget(limit int64) *Budget { return &Budget{limit: limit} }
+
+// Limit in bytes.
+func (b *Budget) Limit() int64 { return b.limit }
+
+// Exceeded says whether more waits than may.
+func (b *Budget) Exceeded() bool { return b.used.Load() > b.limit }
 
 func newOutgoing(nc net.Conn, o Options) *Outgoing {
 	return &Outgoing{nc: nc, opts: o, wake: make(chan struct{}, 1), took: make(chan struct{}, 1), done: make(chan struct{})}
@@ -52,7 +71,7 @@ func (q *Outgoing) Send(m *wire.Message) (start int64, err error) {
 	before := len(q.queue)
 	q.queue = appendFrame(q.queue, flagMore, head)
 	q.queue = appendFrame(q.queue, 0, m.Payload)
-	q.queued += int64(len(q.queue) - before)
+	q.count(len(q.queue) - before)
 	q.idle = false
 	return start, nil
 }
@@ -65,8 +84,37 @@ func (q *Outgoing) sendCommand(body []byte) error {
 	}
 	before := len(q.queue)
 	q.queue = appendFrame(q.queue, flagCommand, body)
-	q.queued += int64(len(q.queue) - before)
+	q.count(len(q.queue) - before)
 	return nil
+}
+
+// count notes bytes that were appended.
+func (q *Outgoing) count(n int) {
+	q.queued += int64(n)
+	q.owe(int64(n))
+}
+
+func (q *Outgoing) owe(n int64) {
+	q.pending += n
+	if q.budget != nil {
+		q.budget.used.Add(n)
+	}
+}
+
+// SetBudget has what waits for this peer counted. Run must be called after it, for
+// it gives everything back in the end.
+func (q *Outgoing) SetBudget(b *Budget) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.budget = b
+	b.used.Add(q.pending)
+}
+
+// Pending is how many bytes are queued or being written.
+func (q *Outgoing) Pending() int64 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.pending
 }
 
 func (q *Outgoing) ready() error {
@@ -115,6 +163,7 @@ func (q *Outgoing) Written(start int64) bool {
 // connection in the end. One goroutine must run it.
 func (q *Outgoing) Run() error {
 	defer close(q.done)
+	defer q.discard()
 	defer q.nc.Close()
 	beat := time.NewTicker(q.opts.Heartbeat)
 	defer beat.Stop()
@@ -133,6 +182,14 @@ func (q *Outgoing) Run() error {
 			return err
 		}
 	}
+}
+
+// discard drops what will not be written any more.
+func (q *Outgoing) discard() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.queue = nil
+	q.owe(-q.pending)
 }
 
 func (q *Outgoing) newInterval() time.Duration {
@@ -185,6 +242,9 @@ func (q *Outgoing) write(spare []byte) ([]byte, error) {
 			q.mu.Unlock()
 			return nil, q.fail(err)
 		}
+		q.mu.Lock()
+		q.owe(-int64(len(out)))
+		q.mu.Unlock()
 	}
 	if closing {
 		return nil, q.fail(ErrClosed)

@@ -78,7 +78,7 @@ var allowed = [...]fieldSet{
 	Publish:          fields(tagTopic, tagMode, tagBusinessID, tagMessageID, tagKey, tagHeaders, tagTTL, tagPayload),
 	PublishReply:     fields(tagMessageID, tagAgain, tagAnswer, tagReason, tagCause),
 	Subscribe:        fields(tagTopic, tagGroup, tagMode, tagCredit),
-	SubscribeReply:   fields(tagAnswer, tagReason),
+	SubscribeReply:   fields(tagAnswer, tagReason, tagCause),
 	Unsubscribe:      fields(tagTopic, tagGroup, tagMode),
 	UnsubscribeReply: fields(tagAnswer, tagReason),
 	Credit:           fields(tagCredit),
@@ -90,7 +90,7 @@ var allowed = [...]fieldSet{
 	Lookup:           fields(tagBusinessID, tagTTL),
 	LookupReply:      fields(tagBusinessID, tagMessageID, tagAnswer, tagReason, tagCause),
 	Admin:            fields(tagTopic, tagMessageID),
-	AdminReply:       fields(tagMessageID, tagAnswer, tagReason, tagPayload),
+	AdminReply:       fields(tagMessageID, tagAnswer, tagReason, tagCause, tagPayload),
 	Ping:             0,
 	Pong:             0,
 	Error:            fields(tagReason),
@@ -139,7 +139,7 @@ func AppendHead(dst []byte, m *Message) ([]byte, error) {
 	e.mark(tagDeadLetter, m.DeadLetter)
 	e.number(tagAnswer, uint64(m.Answer), uint64(Forgotten))
 	e.text(tagReason, m.Reason, MaxReason)
-	e.number(tagCause, uint64(m.Cause), uint64(Discarded))
+	e.number(tagCause, uint64(m.Cause), uint64(Forbidden))
 	if len(m.Payload) > 0 && (!e.may.has(tagPayload) || len(m.Payload) > MaxPayload) {
 		e.fail(tagPayload, "%d bytes (limit %d, and only in kinds that have one)", len(m.Payload), MaxPayload)
 	}
@@ -409,7 +409,7 @@ func (d *decoder) field(m *Message, last int) (tag int) {
 	case tagReason:
 		m.Reason = d.text(MaxReason)
 	case tagCause:
-		m.Cause = Cause(d.number(uint64(Discarded)))
+		m.Cause = Cause(d.number(uint64(Forbidden)))
 	}
 	if d.err != nil {
 		d.err = fmt.Errorf("field %d: %w", tag, d.err)

@@ -36,7 +36,7 @@ type Message struct {
 	DeadLetter bool          // Nack: to the dead-letter queue at once
 	Answer     Answer        // Reply
 	Reason     string        // Reply, Nack, Error
-	Cause      Cause         // PublishReply, LookupReply: why, where it is one of these; Reason says it in words
+	Cause      Cause         // PublishReply, SubscribeReply, LookupReply, AdminReply: why, where it is one of these; Reason says it in words
 	Payload    []byte        // Publish, Deliver; Reply to admin requests (JSON)
 }
 
@@ -51,6 +51,7 @@ const (
 	BadRequest       // Declined: the request itself
 	Expired          // Forgotten: its time to live passed
 	Discarded        // Forgotten: removed from the dead letters by command
+	Forbidden        // Declined, Refused: this user may not do it
 )
 
 // Kind of a message.

@@ -6,16 +6,19 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"os"
+	"os/signal"
+	"runtime/debug"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/docker/go-units"
 	"github.com/spf13/cobra"
 
 	"github.com/custodymq/custody/broker"
+	"github.com/custodymq/custody/broker/access"
 	"github.com/custodymq/custody/broker/store"
 	"github.com/custodymq/custody/broker/store/open"
 	"github.com/custodymq/custody/evidence"
@@ -24,8 +27,11 @@ import (
 type brokerFlags struct {
 	config      broker.Config
 	tokenEnv    string
+	access      accessFlags
 	store, data string
 	connections []string
+	memory      string
+	observed    observeFlags
 }
 
 const (
@@ -50,19 +56,25 @@ file says where the rows of which broker are, and is a JSON list:
   [{"name": "custody", "driver": "sqlite", "dsn": "/var/lib/custody/rows.db"}]
 
 The name must be matched exactly. Two such lists may be given; the first wins.
---store with --data is a list of one, and stands before the file's.`,
+--store with --data is a list of one, and stands before the file's.
+
+At SIGHUP the files of --users and of the certificates are read again; while one
+of them is wrong, all that was read before stays.`,
 		Example: `  custody broker
   custody broker --listen 127.0.0.1:0 --store memory
   custody broker --name orders --connections connections.json
-  CUSTODY_TOKEN=… custody broker --listen 0.0.0.0:5577 --allow-remote --token-env CUSTODY_TOKEN`,
+  CUSTODY_TOKEN=… custody broker --token-env CUSTODY_TOKEN
+  custody broker --listen 0.0.0.0:5577 --allow-remote --tls-cert broker.pem --tls-key broker.key --users users.yaml
+  custody broker --observe 127.0.0.1:9577 --log-format json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return serve(cmd, f) },
 	}
 	cmd.AddCommand(brokerCheckCommand())
 	flags := cmd.Flags()
 	flags.StringVar(&f.config.Listen, "listen", defaultAddress, "address; port 0 takes a free one")
-	flags.BoolVar(&f.config.AllowRemote, "allow-remote", false, "listen on another address than loopback; needs --token-env")
-	flags.StringVar(&f.tokenEnv, "token-env", "", "environment variable with the token that clients must show")
+	flags.BoolVar(&f.config.AllowRemote, "allow-remote", false, "listen on another address than loopback; needs --token-env, --users or --tls-client-ca")
+	flags.StringVar(&f.tokenEnv, "token-env", "", "environment variable with the token, of at least 16 bytes, that clients must show")
+	f.access.add(flags)
 	flags.StringVar(&f.config.Name, "name", "custody", "of the broker, by which its connection is found")
 	flags.StringVar(&f.store, "store", "sqlite", "where rows are kept: "+strings.Join(open.Drivers(), " or "))
 	flags.StringVar(&f.data, "data", "custody.db", "file of the sqlite store")
@@ -72,6 +84,9 @@ The name must be matched exactly. Two such lists may be given; the first wins.
 	flags.DurationVar(&f.config.DefaultTTL, "default-ttl", 24*time.Hour, "time to live of a message that names none")
 	flags.BoolVar(&f.config.KeepHistory, "keep-history", false, "mark settled rows processed instead of deleting them")
 	flags.BoolVar(&f.config.ConfirmAfterDelete, "confirm-after-delete", false, "confirm an acknowledgement only when the delete is durable")
+	flags.StringVar(&f.memory, "memory", "", "how much may be held of messages, and of what peers send and do not read, such as 512MiB; the process needs about twice as much")
+	f.observed.add(flags)
+	cmd.AddCommand(userCommand())
 	return cmd
 }
 
@@ -83,10 +98,29 @@ func serve(cmd *cobra.Command, f brokerFlags) (err error) {
 	if config.Token, err = tokenFrom(f.tokenEnv); err != nil {
 		return err
 	}
+	if f.tokenEnv != "" {
+		if err := access.CheckToken(config.Token); err != nil {
+			return fmt.Errorf("--token-env %s: %w", f.tokenEnv, err)
+		}
+	}
+	if config.Memory, err = memoryFrom(f.memory); err != nil {
+		return err
+	}
+	if config.Log, err = f.observed.logger(cmd.ErrOrStderr()); err != nil {
+		return err
+	}
 	connections, err := f.lists(cmd.Flags().Changed("store") || cmd.Flags().Changed("data"))
 	if err != nil {
 		return err
 	}
+	renewed, err := f.access.open(&config)
+	if err != nil {
+		return unmeasured{err}
+	}
+	hangUp := make(chan os.Signal, 1)
+	signal.Reset(syscall.SIGHUP) // it ends any other command: see endSignals
+	signal.Notify(hangUp, syscall.SIGHUP)
+	defer signal.Stop(hangUp)
 	rows, err := open.Open(cmd.Context(), connections, config.Name, store.ProcessIdentity, open.Options{KeepHistory: config.KeepHistory})
 	if err != nil {
 		return unmeasured{err}
@@ -97,7 +131,6 @@ func serve(cmd *cobra.Command, f brokerFlags) (err error) {
 		}
 	}()
 	config.Store = rows
-	config.Log = slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 	server, err := broker.Open(cmd.Context(), config)
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return unmeasured{fmt.Errorf("broker: %s is in use: stop what listens there, or choose another with --listen", config.Listen)}
@@ -105,19 +138,48 @@ func serve(cmd *cobra.Command, f brokerFlags) (err error) {
 	if err != nil {
 		return unmeasured{err}
 	}
-	fmt.Fprintf(cmd.OutOrStdout(), "broker %s is ready on %s\n", config.Name, server.Addr())
-	select {
-	case <-cmd.Context().Done():
-	case <-server.Done():
+	observed, observing := f.observed.serve(server, config.Log)
+	if observing == nil {
+		defer observed.Close()
+		fmt.Fprintf(cmd.OutOrStdout(), "broker %s is ready on %s\n", config.Name, server.Addr())
+	}
+	for running := observing == nil; running; {
+		select {
+		case <-hangUp:
+			renewed.reload(server, config.Log)
+		case <-cmd.Context().Done():
+			running = false
+		case <-server.Done():
+			running = false
+		}
 	}
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(cmd.Context()), closeBound)
 	defer cancel()
-	if err := errors.Join(server.Close(bounded), server.Wait()); err != nil {
+	if err := errors.Join(observing, server.Close(bounded), server.Wait()); err != nil {
 		return unmeasured{err}
 	}
 	fmt.Fprintf(cmd.OutOrStdout(), "broker %s has stopped\n", config.Name)
 	return nil
 }
+
+// memoryFrom reads --memory, and has the garbage collector work harder before the
+// process holds twice as much: what it holds beside messages, and what it has not
+// collected yet, is about as much again. GOMEMLIMIT stands above it.
+func memoryFrom(size string) (int64, error) {
+	n := broker.DefaultMemory()
+	if size != "" {
+		var err error
+		if n, err = units.RAMInBytes(size); err != nil || n < minMemory {
+			return 0, fmt.Errorf("--memory %q: give a size of at least %s, such as 512MiB", size, units.BytesSize(minMemory))
+		}
+	}
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(2 * n)
+	}
+	return n, nil
+}
+
+const minMemory = 64 << 20 // as the broker has it
 
 // checkBroker reports usage errors before anything is opened.
 func checkBroker(f brokerFlags) error {
@@ -125,16 +187,21 @@ func checkBroker(f brokerFlags) error {
 	if err != nil {
 		return fmt.Errorf("--listen takes HOST:PORT, as in %s: %w", defaultAddress, err)
 	}
-	ip := net.ParseIP(host)
-	switch remote := host != "localhost" && (ip == nil || !ip.IsLoopback()); {
+	switch remote := !loopback(host); {
 	case remote && !f.config.AllowRemote:
 		return fmt.Errorf("--listen %s can be reached from other machines: add --allow-remote if that is meant", f.config.Listen)
-	case remote && f.tokenEnv == "":
-		return errors.New("--allow-remote needs --token-env, so that not everybody can read and purge")
+	case remote && f.tokenEnv == "" && f.access.users == "" && f.access.clientCA == "":
+		return errors.New("--allow-remote needs --token-env, --users or --tls-client-ca, so that not everybody can read and purge")
 	case f.config.MaxAttempts < 1 || f.config.VisibilityTimeout <= 0 || f.config.DefaultTTL <= 0:
 		return errors.New("--max-attempts, --visibility-timeout and --default-ttl must be positive")
 	}
-	return nil
+	return errors.Join(f.access.check(f.tokenEnv), f.observed.check())
+}
+
+// loopback says whether an address is this machine's own, which no other reaches.
+func loopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 // tokenFrom reads the token from the environment: on the command line, every

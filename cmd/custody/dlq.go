@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,8 +14,10 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/custodymq/custody/broker"
+	"github.com/custodymq/custody/broker/certificates"
 	"github.com/custodymq/custody/broker/client"
 	"github.com/custodymq/custody/broker/wire"
 	"github.com/custodymq/custody/reports"
@@ -23,7 +26,35 @@ import (
 // dlqFlags select the broker.
 type dlqFlags struct {
 	address, tokenEnv, format string
+	secure                    secureFlags
 	timeout                   time.Duration
+}
+
+// secureFlags say how a client uses TLS.
+type secureFlags struct {
+	on            bool
+	ca, cert, key string
+}
+
+func (f *secureFlags) add(flags *pflag.FlagSet) {
+	flags.BoolVar(&f.on, "tls", false, "use TLS, and trust the authorities of this machine")
+	flags.StringVar(&f.ca, "tls-ca", "", "use TLS, and trust the authorities in this file (PEM)")
+	flags.StringVar(&f.cert, "tls-cert", "", "use TLS, and show this certificate (PEM)")
+	flags.StringVar(&f.key, "tls-key", "", "its key")
+}
+
+func (f *secureFlags) config() (*tls.Config, error) {
+	switch {
+	case (f.cert == "") != (f.key == ""):
+		return nil, errors.New("--tls-cert and --tls-key go together")
+	case !f.on && f.ca == "" && f.cert == "":
+		return nil, nil
+	}
+	config, err := certificates.Client(f.ca, f.cert, f.key)
+	if err != nil {
+		return nil, unmeasured{err}
+	}
+	return config, nil
 }
 
 func dlqCommand() *cobra.Command {
@@ -37,7 +68,8 @@ its reason, its attempts and its last consumer. To redrive one is to deliver it
 again, with its attempts counted anew; to discard one is to lose it on purpose.`,
 		Example: `  custody dlq list
   custody dlq show MESSAGE-ID
-  custody dlq redrive MESSAGE-ID --address 127.0.0.1:5577 --token-env CUSTODY_TOKEN`,
+  custody dlq redrive MESSAGE-ID --address 127.0.0.1:5577 --token-env CUSTODY_TOKEN
+  custody dlq list --address broker.example:5577 --tls-ca authority.pem --token-env CUSTODY_TOKEN`,
 		RunE: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return fmt.Errorf("dlq has no command %q; there are list, show, redrive and discard", args[0])
@@ -48,6 +80,7 @@ again, with its attempts counted anew; to discard one is to lose it on purpose.`
 	flags := cmd.PersistentFlags()
 	flags.StringVar(&f.address, "address", defaultAddress, "of the broker")
 	flags.StringVar(&f.tokenEnv, "token-env", "", "environment variable with the token")
+	f.secure.add(flags)
 	flags.DurationVar(&f.timeout, "timeout", 10*time.Second, "for the connection and the answer")
 	textOrJSON(cmd, &f.format)
 
@@ -83,16 +116,25 @@ func oneMessage(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-func (f *dlqFlags) read(cmd *cobra.Command, command, id string, text func(io.Writer, broker.RowsView)) error {
-	reply, err := f.ask(cmd.Context(), command, id)
-	if err != nil {
-		return err
+// read shows the answer of a command, all pages of it.
+func (f *dlqFlags) read(cmd *cobra.Command, command, object string, text func(io.Writer, broker.RowsView)) error {
+	var all broker.RowsView
+	for {
+		reply, err := f.ask(cmd.Context(), command, object)
+		if err != nil {
+			return err
+		}
+		var page broker.RowsView
+		if err := json.Unmarshal(reply.Payload, &page); err != nil {
+			return unmeasured{fmt.Errorf("dlq: the answer of %s cannot be read (is it a Custody broker of this version?): %w", f.address, err)}
+		}
+		all.Rows = append(all.Rows, page.Rows...)
+		if page.Next == "" || page.Next == object {
+			all.Truncated = page.Truncated
+			return printAs(cmd.OutOrStdout(), f.format, all, func(w io.Writer) { text(w, all) })
+		}
+		object = page.Next
 	}
-	var view broker.RowsView
-	if err := json.Unmarshal(reply.Payload, &view); err != nil {
-		return unmeasured{fmt.Errorf("dlq: the answer of %s cannot be read (is it a Custody broker of this version?): %w", f.address, err)}
-	}
-	return printAs(cmd.OutOrStdout(), f.format, view, func(w io.Writer) { text(w, view) })
 }
 
 func (f *dlqFlags) settle(cmd *cobra.Command, verb, done, id string) error {
@@ -113,13 +155,20 @@ func (f *dlqFlags) ask(ctx context.Context, command, id string) (wire.Message, e
 	if err != nil {
 		return wire.Message{}, err
 	}
+	secure, err := f.secure.config()
+	if err != nil {
+		return wire.Message{}, err
+	}
 	if f.timeout <= 0 {
 		return wire.Message{}, errors.New("--timeout must be positive")
 	}
 	ctx, cancel := context.WithTimeout(ctx, f.timeout)
 	defer cancel()
-	conn, err := client.Dial(ctx, f.address, client.Options{Name: "custody dlq", Token: token})
-	if err != nil {
+	conn, err := client.Dial(ctx, f.address, client.Options{Name: "custody dlq", Token: token, TLS: secure})
+	switch {
+	case errors.Is(err, client.ErrRefused):
+		return wire.Message{}, unmeasured{fmt.Errorf("dlq: the broker on %s refuses the connection: %s", f.address, reports.Visible(firstLine(err)))}
+	case err != nil:
 		return wire.Message{}, unmeasured{fmt.Errorf("dlq: no broker answers on %s (is custody broker running there? --address names another): %s", f.address, firstLine(err))}
 	}
 	defer conn.Close()
@@ -167,7 +216,11 @@ func showLetters(w io.Writer, view broker.RowsView) {
 		for _, name := range slices.Sorted(maps.Keys(r.Headers)) {
 			fmt.Fprintf(t, "header %s\t%s\n", reports.Visible(name), reports.Visible(r.Headers[name]))
 		}
-		fmt.Fprintf(t, "payload\t%d bytes\n", r.Size)
+		size := fmt.Sprintf("%d bytes", r.Size)
+		if view.Truncated {
+			size += fmt.Sprintf(", the first %d of the payload shown", len(r.Payload))
+		}
+		fmt.Fprintf(t, "payload\t%s\n", size)
 		t.Flush()
 		for line := range strings.SplitSeq(string(r.Payload), "\n") {
 			fmt.Fprintf(w, "  %s\n", reports.Visible(line))

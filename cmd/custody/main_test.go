@@ -154,7 +154,7 @@ func TestAFileIsWrittenWholeOrNotAtAll(t *testing.T) {
 func TestDeadLetters(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	t.Setenv("TEST_TOKEN", "sesame")
+	t.Setenv("TEST_TOKEN", "open-sesame-open-sesame")
 	b, address := startBroker(t, ctx, "--max-attempts", "1", "--token-env", "TEST_TOKEN")
 	dlq := func(args ...string) string {
 		t.Helper()
@@ -166,7 +166,7 @@ func TestDeadLetters(t *testing.T) {
 		return string(out)
 	}
 
-	conn, err := client.Dial(ctx, address, client.Options{Name: "test", Token: "sesame"})
+	conn, err := client.Dial(ctx, address, client.Options{Name: "test", Token: "open-sesame-open-sesame"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -252,8 +252,13 @@ func TestDeadLetters(t *testing.T) {
 func startBroker(t *testing.T, ctx context.Context, args ...string) (*exec.Cmd, string) {
 	t.Helper()
 	args = append([]string{"broker", "--listen", "127.0.0.1:0", "--data", filepath.Join(t.TempDir(), "rows.db")}, args...)
+	return startBrokerWith(t, ctx, t.Output(), args...)
+}
+
+func startBrokerWith(t *testing.T, ctx context.Context, stderr io.Writer, args ...string) (*exec.Cmd, string) {
+	t.Helper()
 	cmd := exec.CommandContext(ctx, "custody", args...)
-	cmd.Stderr = t.Output()
+	cmd.Stderr = stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -134,7 +134,11 @@ func runsBelow(dir string, depth int) ([]string, error) {
 // writeWhole writes a file beside its place and moves it there, so that nobody
 // ever reads half of it. What stands there and is no regular file, such as
 // /dev/stdout or a FIFO that somebody reads, is written to and not replaced.
-func writeWhole(name string, write func(io.Writer) error) (err error) {
+func writeWhole(name string, write func(io.Writer) error) error {
+	return writeWithMode(name, 0o644, write)
+}
+
+func writeWithMode(name string, mode os.FileMode, write func(io.Writer) error) (err error) {
 	if info, err := os.Stat(name); err == nil && !info.Mode().IsRegular() {
 		f, err := os.OpenFile(name, os.O_WRONLY|syscall.O_NONBLOCK, 0)
 		if err != nil {
@@ -153,7 +157,7 @@ func writeWhole(name string, write func(io.Writer) error) (err error) {
 	}()
 	err = write(f)
 	if err == nil {
-		err = f.Chmod(0o644) // temporary files are private
+		err = f.Chmod(mode) // temporary files are private
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
 		return err

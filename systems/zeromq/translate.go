@@ -34,6 +34,7 @@ var acceptances = map[wire.Answer]evidence.Acceptance{
 var causes = map[wire.Cause]evidence.Cause{
 	wire.NoConsumer: evidence.CauseNoConsumer, wire.WrongMode: evidence.CauseMode, wire.Limit: evidence.CauseLimit,
 	wire.BadRequest: evidence.CauseInvalid, wire.Expired: evidence.CauseExpired, wire.Discarded: evidence.CauseDiscarded,
+	wire.Forbidden: evidence.CausePermission,
 }
 
 // ReceiptOf maps the broker's answer to a publish in this mode.

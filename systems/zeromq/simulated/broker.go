@@ -197,6 +197,7 @@ func (p *brokerProcess) turn() {
 			t = p.engine.Begin()
 		}
 	})
+	p.read()
 	if t == nil || p.dead {
 		return
 	}
@@ -205,10 +206,44 @@ func (p *brokerProcess) turn() {
 		p.guard(func() { p.engine.Work(background, t) })
 		p.delay()
 		p.do(func() {
-			p.guard(func() { p.engine.End(t, p.instant()) })
-			p.turn()
+			var fatal error
+			p.guard(func() { fatal = p.engine.End(t, p.instant()) })
+			if p.turn(); fatal != nil {
+				p.fail(fatal)
+			}
 		})
 	}))
+}
+
+// read begins what is to be read and may be.
+func (p *brokerProcess) read() {
+	for !p.dead {
+		var r *broker.Reading
+		p.guard(func() { r = p.engine.Read() })
+		if r == nil {
+			return
+		}
+		p.work = append(p.work, p.in.Spawn(func() {
+			p.ready()
+			p.guard(func() { p.engine.Perform(background, r) })
+			p.delay()
+			p.do(func() {
+				p.guard(func() { p.engine.Finish(r, p.instant()) })
+				p.turn()
+			})
+		}))
+	}
+}
+
+// fail ends the process with an error, after what has been answered was sent.
+func (p *brokerProcess) fail(err error) {
+	p.dead, p.stopping = true, true
+	p.in.After(0, func() { // not now: a task of the process calls, and none ends itself
+		p.exit(evidence.ExitInfo{Code: 1}, err.Error())
+		for _, n := range p.conns {
+			n.hangUp(evidence.ToBroker)
+		}
+	})
 }
 
 // ready runs when the store takes up its next batch.

@@ -1,0 +1,142 @@
+package core
+
+import (
+	"fmt"
+
+	"github.com/custodymq/custody/broker/store"
+)
+
+// What is held of messages is bounded in bytes: their content, and what each
+// costs without it. Content is kept while there is room, and otherwise dropped
+// once it is durable; it is fetched from the store when the message is about to
+// be delivered. Where that leaves no room, nothing more is accepted.
+
+// messageCost is what a message takes without its content and IDs: the struct,
+// its entries in two maps and its places in the heaps; measured, see
+// TestWhatAMessageCosts.
+const messageCost = 400
+
+func (m *message) cost() int64 {
+	return messageCost + int64(len(m.id)+len(m.businessID))
+}
+
+// hold puts content into memory.
+func (c *Core) hold(m *message, b *content) {
+	m.content = b
+	c.held += int64(m.size)
+}
+
+// drop takes content out of memory.
+func (c *Core) drop(m *message) {
+	c.settleDown(m)
+	if m.content != nil {
+		m.content = nil
+		c.held -= int64(m.size)
+	}
+}
+
+// reside notes that a message's content is here and in the store, and that nothing
+// is about to be done with it: it may be dropped.
+func (c *Core) reside(m *message) {
+	if m.content == nil || c.cfg.StoreInMemory || c.cfg.Limits.Memory == 0 || m.resident > 0 {
+		return
+	}
+	c.resident = append(c.resident, m)
+	m.resident = place(len(c.resident))
+}
+
+// settleDown takes a message out of those whose content may be dropped.
+func (c *Core) settleDown(m *message) {
+	if m.resident == 0 {
+		return
+	}
+	last := c.resident[len(c.resident)-1]
+	c.resident[m.resident-1], last.resident = last, m.resident
+	c.resident[len(c.resident)-1] = nil
+	c.resident = c.resident[:len(c.resident)-1]
+	m.resident = 0
+}
+
+// makeRoom says whether so many bytes more may be held, and drops what it can.
+func (c *Core) makeRoom(n int64) bool {
+	limit := c.cfg.Limits.Memory
+	if limit == 0 {
+		return true
+	}
+	for c.held+n > limit && len(c.resident) > 0 {
+		c.drop(c.resident[len(c.resident)-1])
+	}
+	for range idleForgotten {
+		if c.held+n <= limit || !c.forgetIdleTopic() {
+			break
+		}
+	}
+	return c.held+n <= limit
+}
+
+// idleForgotten bounds what one request pays for the memory of others.
+const idleForgotten = 64
+
+func (c *Core) memoryReason() string {
+	return fmt.Sprintf("the broker holds %d MiB of messages, topics and subscriptions, and may hold %d MiB", c.held>>20, c.cfg.Limits.Memory>>20)
+}
+
+// want has a message's content fetched, in its turn.
+func (c *Core) want(m *message) {
+	if !m.fetching {
+		m.fetching = true
+		c.wanted.push(m)
+	}
+}
+
+// fetch asks for content while there is room for it, and always for one: what
+// waits for it may be what takes the room.
+func (c *Core) fetch() {
+	for c.wanted.len() > 0 && c.fetches < fetchesAtOnce {
+		m := c.wanted.first()
+		if m.state != assigned || m.content != nil {
+			c.wanted.pop().fetching = false
+			continue
+		}
+		if c.fetches > 0 && !c.makeRoom(c.fetched+int64(m.size)) {
+			return
+		}
+		c.wanted.pop()
+		c.fetches++
+		c.fetched += int64(m.size)
+		c.out = append(c.out, Effect{Kind: Fetch, ID: m.id, Size: m.size})
+	}
+}
+
+const fetchesAtOnce = 256
+
+// contentHere takes the answer to a Fetch.
+func (c *Core) contentHere(row *store.Row, size int, err error) {
+	c.fetches--
+	c.fetched -= int64(size)
+	m := c.messages[row.MessageID]
+	if m == nil || !m.fetching {
+		return // finished meanwhile
+	}
+	m.fetching = false
+	ok := err == nil && row.State == store.Pending
+	if ok && m.content == nil {
+		c.hold(m, &content{key: row.Key, headers: row.Headers, payload: row.Payload})
+	}
+	switch {
+	case m.state != assigned:
+		if ok {
+			c.reside(m)
+		}
+	case row.State == store.Damaged && err == nil:
+		c.unassign(m)
+		c.stats.Damaged++
+		c.finish(m, damaged)
+	case !ok: // the store failed, or the row is gone: if it has expired, a purge says so
+		sub := c.unassign(m)
+		c.delay(m, c.cfg.StoreRetry)
+		c.flush(sub)
+	default:
+		c.flush(m.sub)
+	}
+}
