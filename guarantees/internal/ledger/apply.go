@@ -435,7 +435,7 @@ func (l *Ledger) faultFired(e *evidence.Event) {
 		l.pauses.open(e.Fault, e.At)
 	}
 	delayed := link
-	stands := e.Struck == string(evidence.CommandPause) && e.Actor != Broker
+	stands := e.Struck == evidence.CommandPause.String() && e.Actor != Broker
 	if stands { // a client that stands still reads late
 		delayed = l.Symbol(e.Actor)
 	}
