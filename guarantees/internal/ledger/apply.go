@@ -434,10 +434,15 @@ func (l *Ledger) faultFired(e *evidence.Event) {
 	if l.class[e.Fault] == evidence.BrokerPause {
 		l.pauses.open(e.Fault, e.At)
 	}
-	if delaying[e.Struck] {
-		held := l.held[link]
+	delayed := link
+	stands := e.Struck == evidence.CommandPause.String() && e.Actor != Broker
+	if stands { // a client that stands still reads late
+		delayed = l.Symbol(e.Actor)
+	}
+	if delaying[e.Struck] || stands {
+		held := l.held[delayed]
 		held.open(e.Fault, e.At)
-		l.held[link] = held
+		l.held[delayed] = held
 	}
 	for i := range e.Items {
 		it := &e.Items[i]
