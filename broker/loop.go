@@ -31,7 +31,6 @@ type loop struct {
 	timer   *time.Timer
 
 	contended time.Duration // when several sessions wanted something of the store
-	operation time.Duration // what one takes in a turn, an average that forgets
 
 	ctx      context.Context // of the store's work
 	turns    chan *Turn
@@ -142,43 +141,39 @@ func (l *loop) serve(p *peer) (cost int) {
 		n := 1 + l.engine.Step(in, now)
 		p.deficit -= n
 		cost += n
-		if in.Kind == core.Received && in.Message.Kind == wire.Admin || n > quantum {
+		switch {
+		case in.Kind == core.Received && in.Message.Kind == wire.Admin:
 			l.engine.Execute(l) // so that mustWait knows
-		}
-		if in.Kind == core.Closed {
+		case in.Kind == core.Closed:
 			l.engine.Execute(l)
 			delete(l.peers, p.id)
 		}
 	}
-	l.engine.Execute(l)
 	l.s.inbox.back(p)
 	return max(cost, 1)
 }
 
-// mustWait: a session has one inspection under way, and a share of the store's
-// next turn. What else it says waits in its inbox and in its socket.
-func (l *loop) mustWait(p *peer) bool {
-	return l.engine.Inspections(p.id) > 0 || l.engine.Owed(p.id) >= l.share()
-}
+// mustWait: a session has one inspection under way. What else it says waits in its
+// inbox and in its socket.
+func (l *loop) mustWait(p *peer) bool { return l.engine.Inspections(p.id) > 0 }
 
-// share of one session in the store's next turn. While several want something of
-// the store, a turn is kept short, for each of them waits for the one under way
-// and for its own.
-func (l *loop) share() int {
-	owing := l.engine.Owing()
+// batch is how many operations the store's next turn may have. While several
+// sessions want something of the store, turns are shorter: each waits for the one
+// under way and for its own.
+func (l *loop) batch() int {
 	now := time.Since(l.s.begin)
-	if owing > 1 {
+	if l.engine.Owners() > 1 {
 		l.contended = now
 	}
 	if l.contended == 0 || now-l.contended > contentionLasts {
 		return maxBatch
 	}
-	return max(min(int(turnWanted/max(l.operation, time.Microsecond)), maxBatch)/max(owing, 1), 8)
+	return sharedBatch
 }
 
 const (
-	turnWanted      = 4 * time.Millisecond // of a turn for which others wait
-	contentionLasts = 100 * time.Millisecond
+	sharedBatch     = maxBatch / 2
+	contentionLasts = time.Second
 )
 
 // unpark lets those go on who need not wait any more.
@@ -193,9 +188,6 @@ func (l *loop) unpark() {
 }
 
 func (l *loop) end(t *Turn) {
-	if n := len(t.batch); n >= 8 {
-		l.operation += (t.took/time.Duration(n) - l.operation) / 8
-	}
 	if err := l.engine.End(t, l.s.now()); err != nil {
 		l.s.shutDown(err)
 	}
@@ -278,6 +270,7 @@ func (l *loop) shed() {
 
 // commit sends what has gathered on its way, if the store is free.
 func (l *loop) commit() {
+	l.engine.Limit(l.batch())
 	if t := l.engine.Begin(); t != nil {
 		l.turns <- t
 	}
@@ -331,8 +324,7 @@ func (l *loop) work() {
 	for t := range l.turns {
 		begin, size := time.Now(), len(t.batch)
 		l.guard(func() { l.engine.Work(l.ctx, t) }, t.abort)
-		t.took = time.Since(begin)
-		l.s.turns.add(t.took, size)
+		l.s.turns.add(time.Since(begin), size)
 		l.results <- t
 	}
 }

@@ -64,7 +64,7 @@ func (s *Server) State(ctx context.Context) (State, error) {
 		busy     bool
 	}
 	answered := make(chan answer, 1)
-	if !s.inbox.ask(func(e *Engine) { answered <- answer{e.Stats(), len(e.queue), e.busy} }) {
+	if !s.inbox.ask(func(e *Engine) { answered <- answer{e.Stats(), e.waiting, e.busy} }) {
 		return st, errors.New("broker: too many ask for the state at once")
 	}
 	select {
