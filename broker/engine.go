@@ -84,6 +84,8 @@ type Turn struct {
 	failed []error // of each operation; nil if all succeeded
 	purged []string
 	fatal  error // the store can take no more writes, and the broker must end
+
+	took time.Duration // measured by the server
 }
 
 // reset makes it ready for the next turn. After a failure the store may still be

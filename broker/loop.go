@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"time"
@@ -14,11 +15,13 @@ import (
 )
 
 // Sessions are served in turn (deficit round robin): each may cost a quantum in
-// its turn, an input and each effect of it counting one. What an input costs
-// beyond that, its session waits for.
+// its turn. An input counts one, and so does each effect of it, or the time that
+// it took if that is more. What an input costs beyond the quantum, its session
+// waits for.
 const (
 	quantum   = 64
-	roundCost = 512 // between two looks at the store and the clock
+	roundCost = 256 // between two looks at the store and the clock
+	costTime  = 4 * time.Microsecond
 )
 
 // loop drives the engine in real time, and carries out its effects.
@@ -31,6 +34,7 @@ type loop struct {
 	timer   *time.Timer
 
 	contended time.Duration // when several sessions wanted something of the store
+	operation time.Duration // what one takes in a turn that is not small, on average
 
 	ctx      context.Context // of the store's work
 	turns    chan *Turn
@@ -82,6 +86,7 @@ func (l *loop) run() {
 				return
 			default:
 			}
+			runtime.Gosched() // readers and writers have no processor of their own
 			continue
 		}
 		select {
@@ -138,7 +143,8 @@ func (l *loop) serve(p *peer) (cost int) {
 		if in.Kind == core.Opened {
 			l.peers[p.id] = p
 		}
-		n := 1 + l.engine.Step(in, now)
+		begin := time.Now()
+		n := max(1+l.engine.Step(in, now), int(time.Since(begin)/costTime))
 		p.deficit -= n
 		cost += n
 		switch {
@@ -165,15 +171,18 @@ func (l *loop) batch() int {
 	if l.engine.Owners() > 1 {
 		l.contended = now
 	}
-	if l.contended == 0 || now-l.contended > contentionLasts {
+	if l.contended == 0 || now-l.contended > contentionLasts || l.operation > syncBound {
 		return maxBatch
 	}
 	return sharedBatch
 }
 
 const (
-	sharedBatch     = maxBatch / 2
+	sharedBatch     = 64
 	contentionLasts = time.Second
+	// An operation that takes longer than this on average takes it for the sync,
+	// of which fewer are better for everybody.
+	syncBound = 250 * time.Microsecond
 )
 
 // unpark lets those go on who need not wait any more.
@@ -188,6 +197,9 @@ func (l *loop) unpark() {
 }
 
 func (l *loop) end(t *Turn) {
+	if n := len(t.batch); n >= sharedBatch/2 {
+		l.operation += (t.took/time.Duration(n) - l.operation) / 4
+	}
 	if err := l.engine.End(t, l.s.now()); err != nil {
 		l.s.shutDown(err)
 	}
@@ -324,7 +336,8 @@ func (l *loop) work() {
 	for t := range l.turns {
 		begin, size := time.Now(), len(t.batch)
 		l.guard(func() { l.engine.Work(l.ctx, t) }, t.abort)
-		l.s.turns.add(time.Since(begin), size)
+		t.took = time.Since(begin)
+		l.s.turns.add(t.took, size)
 		l.results <- t
 	}
 }
