@@ -8,6 +8,7 @@ FUZZTIME ?= 10s
 BENCH    ?= .
 GOLANGCI := v2.15.0
 GREMLINS := v0.6.0
+VULNCHECK := v1.9.0
 SEED     ?= 1
 MIN      ?= 0
 
@@ -17,11 +18,26 @@ CUSTODY  := bin/custody
 # No C compiler is needed; only the race detector has to have one.
 export CGO_ENABLED := 0
 
-.PHONY: build brokers accept test race bench torture defects mutants sweep matrix docs record lint fuzz soak images clean
+# The same bytes wherever they are built: no paths of this machine in them, and
+# the version that of the commit. BUILDVCS=false builds where git refuses.
+BUILDVCS ?= auto
+GOBUILD  := go build -trimpath -buildvcs=$(BUILDVCS)
+
+.PHONY: build reproducible brokers accept test race bench torture defects mutants sweep matrix docs record lint vulns fuzz soak images clean
 
 ## build: bin/custody
 build:
-	@go build -o $(CUSTODY) ./cmd/custody
+	@$(GOBUILD) -o $(CUSTODY) ./cmd/custody
+
+## reproducible: build the last commit in two folders, and compare the bytes
+reproducible:
+	@scratch=$$(mktemp -d) && trap 'rm -rf "$$scratch"' EXIT && \
+	for copy in a another/folder; do \
+		git clone --quiet --no-hardlinks . "$$scratch/$$copy" && $(MAKE) --no-print-directory -C "$$scratch/$$copy" build || exit 1; \
+	done && \
+	cmp "$$scratch/a/$(CUSTODY)" "$$scratch/another/folder/$(CUSTODY)" && \
+	"$$scratch/a/$(CUSTODY)" version | grep "$$(git rev-parse HEAD)" && \
+	sha256sum < "$$scratch/a/$(CUSTODY)"
 
 ## brokers: install the servers that are run as child processes (Debian, root)
 brokers: build
@@ -103,6 +119,18 @@ bin/golangci-lint-$(GOLANGCI):
 	@mkdir -p bin
 	GOFLAGS= GOBIN="$(CURDIR)/bin" go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI)
 	@mv bin/golangci-lint $@
+
+## vulns: known vulnerabilities in what is called; skipped where their database cannot be reached
+vulns: bin/govulncheck-$(VULNCHECK)
+	@said=$$(bin/govulncheck-$(VULNCHECK) ./... 2>&1); code=$$?; \
+	case "$$said" in *"fetching vulnerabilities"*) \
+		echo "SKIPPED: govulncheck: its database cannot be reached from here" >&2; exit 0;; esac; \
+	printf '%s\n' "$$said"; exit $$code
+
+bin/govulncheck-$(VULNCHECK):
+	@mkdir -p bin
+	GOFLAGS= GOBIN="$(CURDIR)/bin" go install golang.org/x/vuln/cmd/govulncheck@$(VULNCHECK)
+	@mv bin/govulncheck $@
 
 ## fuzz: every fuzz target, each for FUZZTIME
 fuzz:

@@ -20,7 +20,7 @@ import (
 // waits for.
 const (
 	quantum   = 64
-	roundCost = 256 // between two looks at the store and the clock
+	roundCost = 512 // between two looks at the store and the clock
 	costTime  = 4 * time.Microsecond
 )
 
@@ -70,11 +70,11 @@ func (l *loop) run() {
 	}()
 	l.tick()
 	for {
-		l.execute()
-		l.commit()
-		l.read()
-		if l.take() {
-			select { // without waiting: there may be more to take
+		took := l.take()
+		l.carryOut()
+		if !took {
+			select {
+			case <-l.s.inbox.wake:
 			case t := <-l.results:
 				l.end(t)
 			case r := <-l.readings:
@@ -84,13 +84,10 @@ func (l *loop) run() {
 			case <-l.s.stopping:
 				l.drain()
 				return
-			default:
 			}
-			runtime.Gosched() // readers and writers have no processor of their own
 			continue
 		}
-		select {
-		case <-l.s.inbox.wake:
+		select { // without waiting: there may be more to take
 		case t := <-l.results:
 			l.end(t)
 		case r := <-l.readings:
@@ -100,8 +97,17 @@ func (l *loop) run() {
 		case <-l.s.stopping:
 			l.drain()
 			return
+		default:
+			runtime.Gosched() // readers and writers have no processor of their own
 		}
 	}
+}
+
+// carryOut sends what is to be sent, and has the store begin what it may.
+func (l *loop) carryOut() {
+	l.execute()
+	l.commit()
+	l.read()
 }
 
 func (l *loop) tick() {
@@ -203,6 +209,7 @@ func (l *loop) end(t *Turn) {
 	if err := l.engine.End(t, l.s.now()); err != nil {
 		l.s.shutDown(err)
 	}
+	l.carryOut() // before more is taken: answers wait
 	l.unpark()
 }
 

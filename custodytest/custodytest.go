@@ -129,7 +129,7 @@ func (o options) folder(t *testing.T) (string, error) {
 		return "", fmt.Errorf("custodytest: a folder for the evidence: %w", err)
 	}
 	dir := filepath.Join(out, filepath.FromSlash(t.Name()))
-	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
 		return "", fmt.Errorf("custodytest: a folder for the evidence: %w", err)
 	}
 	for n := 1; n <= maxRuns; n++ {
@@ -137,7 +137,7 @@ func (o options) folder(t *testing.T) (string, error) {
 		if n > 1 {
 			fresh = fmt.Sprintf("%s-%d", dir, n)
 		}
-		err := os.Mkdir(fresh, 0o755)
+		err := os.Mkdir(fresh, 0o700)
 		if err == nil {
 			return fresh, nil
 		}

@@ -4,8 +4,8 @@ import "fmt"
 
 // Acceptance is a system's answer to one publish.
 //
-// Unknown is the zero value: nothing is certain until the system has said so,
-// and a caller that forgets to set it can never claim more than was proven.
+// Unknown is the zero value, so that code which forgets to set it never claims
+// more than was proven.
 type Acceptance uint8
 
 const (
@@ -14,9 +14,9 @@ const (
 	Unknown Acceptance = iota
 	// Accepted: the system took responsibility; HeldBy says who in it.
 	Accepted
-	// Declined: a healthy system said no by policy and stored nothing.
+	// Declined: a healthy system refused by policy and stored nothing.
 	Declined
-	// Rejected: a failure that is proven to have stored nothing.
+	// Rejected: it failed, and provably stored nothing.
 	Rejected
 )
 
@@ -59,11 +59,11 @@ type AckOutcome uint8
 const (
 	// AckUnknown: it may have been handled; no answer came.
 	AckUnknown AckOutcome = iota
-	// AckConfirmed: the system said that it handled it.
+	// AckConfirmed: the system confirmed that it was handled.
 	AckConfirmed
 	// AckSent: it left the client, and this system never confirms.
 	AckSent
-	// AckRefused: the system said no (too late, unknown delivery).
+	// AckRefused: the system refused it (too late, unknown delivery).
 	AckRefused
 )
 
@@ -79,11 +79,11 @@ func (o *AckOutcome) UnmarshalText(b []byte) error {
 // was confirmed, or sent to a system that never confirms.
 func (o AckOutcome) Settles() bool { return o == AckConfirmed || o == AckSent }
 
-// Mark is what a delivery says of itself: whether it is a redelivery.
+// Mark is a delivery's redelivered flag.
 type Mark uint8
 
 const (
-	// MarkNone: this system has no such mark.
+	// MarkNone: this system has no such flag.
 	MarkNone Mark = iota
 	MarkFirst
 	MarkRedelivered

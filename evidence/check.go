@@ -7,16 +7,26 @@ import (
 	"time"
 )
 
-// maxLimit bounds every period that a profile may promise: who waits longer
-// than a day for a message to come again waits for nothing.
+// maxLimit bounds every period in a profile. A longer one would make its
+// guarantee impossible to violate in any real run.
 const maxLimit = 24 * time.Hour
 
 // orderScopes that a profile may promise order within.
 var orderScopes = []string{"", "connection", "key", "partition"}
 
-// check says which field holds what no run can have: with a recovery bound of
-// thirty years nothing is ever late.
+// check rejects a manifest with values that no run can have.
 func (m *Manifest) check() error {
+	for _, list := range []struct {
+		field   string
+		entries int
+	}{
+		{"claims", len(m.Claims)}, {"expect", len(m.Expect)}, {"reached", len(m.Reached)}, {"faults", len(m.Faults)},
+		{"known", len(m.Known)}, {"versions", len(m.Versions)},
+	} {
+		if list.entries > maxList {
+			return fmt.Errorf("%s: %d entries exceed the limit of %d", list.field, list.entries, maxList)
+		}
+	}
 	l := m.Profile.Limits
 	for _, p := range []struct {
 		field string
@@ -36,7 +46,7 @@ func (m *Manifest) check() error {
 	case l.MaxAttempts < 0:
 		return fmt.Errorf("profile.limits.maxAttempts: %d is negative", l.MaxAttempts)
 	case !slices.Contains(orderScopes, l.OrderScope):
-		return fmt.Errorf("profile.limits.orderScope: %q is none; there are %q", l.OrderScope, orderScopes[1:])
+		return fmt.Errorf("profile.limits.orderScope: %q is no scope; there are %q", l.OrderScope, orderScopes[1:])
 	case !(m.Scale > 0) || math.IsInf(m.Scale, 0): // not a number is not more than zero
 		return fmt.Errorf("scale: %v is no factor; it must be more than 0", m.Scale)
 	case m.End != nil && m.End.After < 0:

@@ -12,10 +12,9 @@ import (
 )
 
 // Decoder reads events from lines of JSON, as AppendJSON writes them. It exists
-// for speed: encoding/json reads half a million events a second, a history has
-// millions. What AppendJSON and encoding/json write, both read alike; unknown
-// fields are skipped by both. Two things are stricter here: names of fields are
-// case-sensitive, and items may not be given twice.
+// for speed: encoding/json reads half a million events a second, and a history
+// has millions. It reads what encoding/json reads, with two restrictions: field
+// names are case-sensitive, and items may not be given twice.
 //
 // The zero Decoder is ready. It is not safe for concurrent use.
 type Decoder struct {
@@ -36,7 +35,7 @@ func (d *Decoder) Decode(line []byte, e *Event) error {
 	if err == nil {
 		d.space()
 		if d.pos != len(d.line) {
-			err = errors.New("something follows the event")
+			err = errors.New("trailing data after the event")
 		}
 	}
 	if err != nil {
@@ -151,7 +150,7 @@ func (d *Decoder) eventField(key []byte, e *Event) error {
 	return d.skip()
 }
 
-// texts reads a list of strings; the list is the event's own, for it is rare.
+// texts reads a list of strings. It is rare, so the list is freshly allocated.
 func (d *Decoder) texts(v *[]string) error {
 	if d.null() {
 		*v = nil
@@ -228,7 +227,7 @@ func (d *Decoder) exitInfo(e *Event) error {
 	})
 }
 
-// The grammar. Each method begins at the next token and ends behind what it read.
+// The grammar: each method starts at the next token and consumes what it reads.
 
 func (d *Decoder) space() {
 	for d.pos < len(d.line) {
@@ -314,7 +313,7 @@ func (d *Decoder) literal(word string) bool {
 	return true
 }
 
-// null is a value that leaves a field as it is, as encoding/json has it.
+// null leaves a field unchanged, as in encoding/json.
 func (d *Decoder) null() bool { return d.literal("null") }
 
 func (d *Decoder) boolean(v *bool) error {
@@ -440,7 +439,7 @@ func name[T ~uint8](d *Decoder, names []string, what string, v *T) error {
 }
 
 // quoted reads a string; the result is valid until the next Decode. Escapes and
-// broken UTF-8 are rare and left to encoding/json, so that their meaning is its.
+// invalid UTF-8 are rare, and encoding/json decodes them.
 func (d *Decoder) quoted() ([]byte, error) {
 	if err := d.expect('"'); err != nil {
 		return nil, errors.New("want a string")
@@ -475,7 +474,7 @@ func (d *Decoder) quoted() ([]byte, error) {
 		}
 	}
 	d.pos = len(d.line)
-	return nil, errors.New("string without an end")
+	return nil, errors.New("unterminated string")
 }
 
 func unquote(literal []byte) ([]byte, error) {
@@ -484,7 +483,7 @@ func unquote(literal []byte) ([]byte, error) {
 	return []byte(s), err
 }
 
-// skip reads any value and forgets it: a field of a later minor format.
+// skip discards any value: a field that this version does not know.
 func (d *Decoder) skip() error {
 	rest := json.NewDecoder(bytes.NewReader(d.line[d.pos:]))
 	var value json.RawMessage
@@ -493,9 +492,9 @@ func (d *Decoder) skip() error {
 	return err
 }
 
-// interned gives one string for equal bytes that come again soon: actors and
-// sessions always do, IDs do within the life of their message. A direct-mapped
-// cache: bounded, without bookkeeping, and a collision only costs an allocation.
+// interned returns one shared string for equal bytes that recur soon, as actors,
+// sessions and the IDs of live messages do. The cache is direct-mapped: bounded,
+// and a collision only costs an allocation.
 type interned struct {
 	seed  maphash.Seed
 	table []string
@@ -517,9 +516,9 @@ func (t *interned) string(b []byte) string {
 	return *s
 }
 
-// AppendJSON appends e as one JSON object without a newline: the same bytes
-// that encoding/json writes when told not to escape HTML. The values of e must
-// have names (see Recorder.Record).
+// AppendJSON appends e as one JSON object without a newline, byte for byte as
+// encoding/json writes it with HTML escaping off. The enumerated values of e
+// must have names (see Recorder.Record).
 func AppendJSON(dst []byte, e *Event) []byte {
 	dst = append(dst, `{"seq":`...)
 	dst = strconv.AppendUint(dst, e.Seq, 10)
@@ -650,8 +649,8 @@ func appendName[T ~uint8](dst []byte, field string, names []string, v T) []byte 
 	return append(append(dst, nameOf(names, v)...), '"')
 }
 
-// appendQuoted escapes as encoding/json does: what JSON requires, the two line
-// separators that JavaScript stumbles over, and broken UTF-8.
+// appendQuoted escapes as encoding/json does: what JSON requires, U+2028 and
+// U+2029, and invalid UTF-8.
 func appendQuoted(dst []byte, s string) []byte {
 	const hex = "0123456789abcdef"
 	dst = append(dst, '"')
@@ -698,7 +697,7 @@ func appendQuoted(dst []byte, s string) []byte {
 	return append(append(dst, s[from:]...), '"')
 }
 
-// named refuses an event that could be written but not read back.
+// named rejects an event that could be written but not read back.
 func (e *Event) named() error {
 	for _, v := range [...]struct {
 		what  string
@@ -721,11 +720,11 @@ func (e *Event) named() error {
 		{"kind", uint8(e.Kind), kindNames},
 	} {
 		if int(v.value) >= len(v.names) {
-			return fmt.Errorf("evidence: a %s event has the nameless value %d as its %s: the code that records it is wrong", e.Kind, v.value, v.what)
+			return fmt.Errorf("evidence: a %s event has the invalid %s %d: this is a bug in the code that records it", e.Kind, v.what, v.value)
 		}
 	}
 	if e.Kind == KindInvalid {
-		return errors.New("evidence: an event has no kind: the code that records it is wrong")
+		return errors.New("evidence: an event has no kind: this is a bug in the code that records it")
 	}
 	return nil
 }

@@ -2,9 +2,9 @@ package evidence
 
 import "fmt"
 
-// Conditions follows a history and says which conditions have been met. The
-// bench awaits with it and judging checks with it, so both mean the same.
-// Once met stays met, but for "gone", which tells of the newest snapshot.
+// Conditions follows a history and reports which conditions have been met. The
+// runner awaits with it and judging checks with it, so both mean the same. A
+// condition once met stays met, except "gone", which is about the newest snapshot.
 //
 // It is not safe for concurrent use. Its memory is bounded by the deliveries of
 // the messages named; only an in-flight condition makes it remember every
@@ -26,8 +26,8 @@ type watched struct {
 
 type handing struct{ publish, subscription string }
 
-// verb is how one kind of condition reads the history. An event of kind `on`
-// (or a row) that matches counts once.
+// verb is how one kind of condition reads the history: every matching event of
+// kind `on`, or matching row, counts once.
 type verb struct {
 	on       []Kind
 	event    func(*watched, *Conditions, *Event) bool
@@ -46,7 +46,7 @@ func hasRow(s Snapshot, business string, state RowState) bool {
 	return false
 }
 
-// passedWith are the strikes that let a frame pass whole.
+// passedWith are the fault actions that let a whole frame pass.
 var passedWith = map[string]bool{"": true, "duplicate": true, "delay": true, "cut-after": true}
 
 var verbs = map[string]verb{
@@ -132,7 +132,7 @@ func NewConditions(list []Condition) *Conditions {
 	return c
 }
 
-// Observe takes the next event.
+// Observe processes the next event.
 func (c *Conditions) Observe(e *Event) {
 	if c.open != nil {
 		c.follow(e)
@@ -147,11 +147,11 @@ func (c *Conditions) Observe(e *Event) {
 	}
 }
 
-// flight is why a publish is under way: somebody waits for its answer, or it is
-// not settled. A quick consumer settles what its publisher still waits for.
+// flight is why a publish is in flight: it is unanswered, or not settled. It may
+// be settled before it is answered.
 type flight struct{ unanswered, unsettled bool }
 
-// follow keeps the publishes in flight.
+// follow tracks the publishes in flight.
 func (c *Conditions) follow(e *Event) {
 	f, known := c.open[e.PublishID]
 	switch {
@@ -175,7 +175,7 @@ func (c *Conditions) follow(e *Event) {
 	}
 }
 
-// ObserveSnapshot takes the next snapshot.
+// ObserveSnapshot processes the next snapshot.
 func (c *Conditions) ObserveSnapshot(s Snapshot) {
 	for i := range c.watched {
 		if w := &c.watched[i]; w.verb.snapshot != nil {
@@ -193,7 +193,7 @@ func (c *Conditions) Met(i int) bool {
 	return w.known && w.count >= max(1, w.Times)
 }
 
-// Missing says what condition i lacks; empty when it is met.
+// Missing describes what condition i still lacks; empty when it is met.
 func (c *Conditions) Missing(i int) string {
 	w := &c.watched[i]
 	switch {

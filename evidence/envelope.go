@@ -11,9 +11,9 @@ import (
 	"strings"
 )
 
-// Envelope is the head of every payload that Custody publishes: it carries our
-// two identities through any system, whatever it does to headers. One line of
-// text, then the body:
+// Envelope is the header of every payload that Custody publishes. It carries the
+// publish ID and the business ID through any system, whatever that does to
+// message headers: one line of text, then the body:
 //
 //	custody/1 PUBLISH-ID BUSINESS-ID\n body
 //
@@ -26,7 +26,7 @@ type Envelope struct {
 
 const envelopeMagic = "custody/1 "
 
-// maxEnvelopeHead bounds the head line, so that a peer's payload costs nothing to refuse.
+// maxEnvelopeHead bounds the header line, so that foreign payloads are rejected cheaply.
 const maxEnvelopeHead = len(envelopeMagic) + 2*MaxIDLength + 2
 
 // MaxIDLength is the longest business or publish ID, in bytes.
@@ -46,8 +46,8 @@ func (e Envelope) Encode() []byte {
 	return append(b, e.Body...)
 }
 
-// ParseEnvelope reads a payload. Body shares the payload's memory. The head
-// alone suffices: a truncated body is for the digest to find.
+// ParseEnvelope reads a payload. Body shares the payload's memory. A truncated
+// body is no error here: the digest detects it.
 func ParseEnvelope(payload []byte) (Envelope, error) {
 	if !bytes.HasPrefix(payload, []byte(envelopeMagic)) {
 		return Envelope{}, ErrNoEnvelope
@@ -64,7 +64,7 @@ func ParseEnvelope(payload []byte) (Envelope, error) {
 	return Envelope{PublishID: pub, BusinessID: biz, Body: payload[end+1:]}, nil
 }
 
-// ValidID says whether s can be a business or publish ID.
+// ValidID reports why s cannot be a business or publish ID.
 func ValidID(s string) error {
 	if s == "" || len(s) > MaxIDLength {
 		return fmt.Errorf("evidence: an ID has 1 to %d bytes, %q has %d", MaxIDLength, s, len(s))
@@ -101,8 +101,8 @@ func SplitPublishID(id string) (producer string, count, try int, ok bool) {
 	return id[:j], count, try, true
 }
 
-// ordinal reads a number from 1 as strconv writes it. Judging splits an ID for
-// every event, and strconv.Atoi takes four times as long.
+// ordinal parses a positive number as strconv writes it. Judging splits an ID
+// for every event, and strconv.Atoi is four times slower.
 func ordinal(s string) (n int, ok bool) {
 	if s == "" || s[0] == '0' || len(s) > 9 {
 		return 0, false
@@ -117,8 +117,8 @@ func ordinal(s string) (n int, ok bool) {
 	return n, true
 }
 
-// Digest is what a delivery must match: the payload, the key and the headers,
-// as 16 hex digits of SHA-256 (enough against accident; nobody attacks it).
+// Digest of the payload, key and headers, which a delivery must match: 16 hex
+// digits of SHA-256, enough against accidental corruption.
 func Digest(payload []byte, key string, headers map[string]string) string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%d\n", len(payload))

@@ -1,12 +1,12 @@
 // Package evidence holds what happened in a run, as plain data: events, stored
-// rows, the manifest, and the files they live in. It imports nothing of ours,
-// so a saved run can be read and judged without any broker.
+// rows, the manifest, and the files that hold them. It imports no other
+// package of this module, so that a saved run can be judged without any broker.
 package evidence
 
 import "time"
 
-// Event is one thing that was observed. A flat struct on purpose: one line of
-// JSON, one decoder, one schema; fields that do not apply are left out.
+// Event is one observation. It is a flat struct on purpose: one line of JSON,
+// one decoder, one schema; fields that do not apply are omitted.
 //
 // Seq is the order of recording and says nothing about cause: "before" is
 // proven only by a call that returned before another was made, by the order of
@@ -43,8 +43,8 @@ type Event struct {
 
 	Fault  string `json:"fault,omitempty"`  // Fault*: the label in the script
 	Struck string `json:"struck,omitempty"` // FrameCarried, Fault*: what was done: "drop", "hold", "duplicate"…
-	// Incarnation of the process that a fault struck, missed or healed: which of
-	// its starts, from 1; 0 where it struck none.
+	// Incarnation of the process that a fault struck, missed or healed: the
+	// number of its start, from 1; 0 if there is none.
 	Incarnation int `json:"incarnation,omitzero"`
 
 	Phase Phase     `json:"phase,omitzero"` // PhaseBegan
@@ -132,10 +132,10 @@ const (
 	DeadLettered // an administrator's command or the system said so
 	Purged
 	ClockSet
-	Probed // a probe was made: Wanted is what the protocol says must come of it, Got is what came
+	Probed // a probe was made: Wanted is the outcome that the protocol demands, Got the actual one
 	Commanded
 	Noted
-	FaultMissed // its order found nothing to strike; Reason says why
+	FaultMissed // it found nothing to strike; Reason says why
 )
 
 var kindNames = []string{
@@ -188,10 +188,10 @@ func (p Phase) String() string                { return nameOf(phaseNames, p) }
 func (p Phase) MarshalText() ([]byte, error)  { return marshalName(phaseNames, p) }
 func (p *Phase) UnmarshalText(b []byte) error { return unmarshalName(phaseNames, "phase", b, p) }
 
-// Sink takes events as they happen. Record stamps Seq and At (At only when it
-// is zero: a child stamps its own) and returns the sequence number; 0 where the
-// number is given later, by the parent of a child process. It is safe for
-// concurrent use and has written the event when it returns.
+// Sink records events as they happen. Record sets Seq, and At if it is zero (a
+// child process sets its own), and returns Seq, or 0 in a child process, whose
+// parent assigns it. The event is written when Record returns. Safe for
+// concurrent use.
 type Sink interface {
 	Record(Event) uint64
 }

@@ -1,11 +1,11 @@
 package evidence
 
-// The facts that judging needs, each in a field of its own. What a person reads
-// (Event.Reason, Event.Told, StoredRow.Reason) decides nothing: a system is
-// free to word its errors as it likes.
+// The facts that judging needs, each in a field of its own. Free text
+// (Event.Reason, Event.ClientResult, StoredRow.Reason) is for people and decides
+// nothing: a system may word its errors as it likes.
 
-// Cause is why, where a system says it in one of these ways: of a publish that
-// was declined, of a dead letter, of a look-up, of the end of a session.
+// Cause is the reason a system gives for declining a publish, dead-lettering a
+// message, answering a look-up or ending a session, as far as it is one of these.
 type Cause uint8
 
 const (
@@ -29,7 +29,7 @@ func (c Cause) String() string                { return nameOf(causeNames, c) }
 func (c Cause) MarshalText() ([]byte, error)  { return marshalName(causeNames, c) }
 func (c *Cause) UnmarshalText(b []byte) error { return unmarshalName(causeNames, "cause", b, c) }
 
-// Standing is what a system's look-up says of a message.
+// Standing is the state of a message according to a look-up.
 type Standing uint8
 
 const (
@@ -49,7 +49,7 @@ func (s *Standing) UnmarshalText(b []byte) error {
 	return unmarshalName(standingNames, "standing", b, s)
 }
 
-// Command is what somebody ordered, from outside of the message's way.
+// Command is an administrative operation.
 type Command uint8
 
 const (
@@ -79,7 +79,7 @@ const (
 	DrainSettled                // the store is exactly empty of what waits
 	DrainBarrier                // a barrier passed for each partition
 	DrainQuiet                  // nothing moved for longer than the longest redelivery delay
-	DrainDeadline               // it was still at it
+	DrainDeadline               // it was still making progress
 	DrainNoConsumer             // nobody was there to drain
 )
 
@@ -91,8 +91,8 @@ func (r *DrainReason) UnmarshalText(b []byte) error {
 	return unmarshalName(drainReasonNames, "drain reason", b, r)
 }
 
-// ProbeOutcome is what comes of a probe: of something that no well-behaved
-// client says, or that stands at a limit.
+// ProbeOutcome is the outcome of a probe: a request that no well-behaved client
+// makes, or one at a limit.
 type ProbeOutcome uint8
 
 const (

@@ -3,6 +3,7 @@ package evidence
 import (
 	"bufio"
 	"bytes"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,50 +12,81 @@ import (
 	"iter"
 	"os"
 	"path"
-	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/klauspost/compress/zstd"
 )
 
-// Run is the folder of a run, finished or not: all reading of evidence goes
+// Run is the folder of a run, finished or not: all evidence is read
 // through it. Safe for concurrent use.
 //
 //	manifest.json              what the run was; with "end" once it has ended
 //	script.custody             the scenario as it was run
 //	events.jsonl[.zst]         one Event a line, in order of Seq
 //	rows.jsonl[.zst]           a Snapshot's line, then its StoredRows, one a line
-//	verdict.json               what judging said; can be made again, and is never read
+//	verdict.json               the judgement; derived from the rest, and never read
 //	manifest.sig               an ed25519 signature of manifest.json, if the run was signed
 //	logs/NAME.log              output of the parts
 type Run struct {
 	dir         folder
 	manifest    Manifest
+	maxEvents   uint64
 	raw         []byte // manifest.json
-	manifestErr error  // in which way it is not the one that was sealed
+	manifestErr error  // how it differs from what was sealed
 }
 
 // Bounds on what is read.
 const (
-	maxManifest = 16 << 20
-	maxScript   = 16 << 20
+	maxManifest = 2 << 20
+	maxScript   = 1 << 20   // a longer one is not parsed
+	maxList     = 4 << 10   // entries of each list in a manifest
 	maxWindow   = 32 << 20  // of a compressed file
 	maxRowBytes = 512 << 20 // of rows, which are held in memory; not compressed
 	maxRowLines = 2 << 20   // snapshots and rows
+	rowMemory   = 256       // bytes that a row or snapshot takes beside its line's
+	maxEvents   = 16 << 20  // unless EventsVariable says otherwise
 )
+
+// EventsVariable names the environment variable with the number of events that
+// a run may have. They are read one by one, but judging remembers each message:
+// about 1 KiB of memory for an event at worst.
+const EventsVariable = "CUSTODY_MAX_EVENTS"
+
+// eventBound is how many events are read of a run.
+func eventBound() (uint64, error) {
+	text := os.Getenv(EventsVariable)
+	if text == "" {
+		return maxEvents, nil
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil || n == 0 {
+		return 0, fmt.Errorf("evidence: %s is %q; it must be a number of events, such as %d", EventsVariable, text, 4*maxEvents)
+	}
+	return n, nil
+}
+
+// unpacked is the most that a compressed file of this many bytes may take once it
+// is read: zstd can make gigabytes of a few of them. What Custody writes takes some
+// 25 times its size, for identities and digests do not compress.
+func unpacked(packed int64) int64 { return 64<<20 + 256*packed }
 
 // ErrNewerFormat: the run was written by a later Custody.
 var ErrNewerFormat = errors.New("evidence: the run is of a newer format")
 
 // Open reads the manifest of the run in dir. Older formats are accepted, newer
-// ones refused with ErrNewerFormat. The folder may be anybody's: no link in it
-// is followed, and only regular files are read.
+// ones refused with ErrNewerFormat. The folder is not trusted: no link in
+// it is followed, and only regular files are read.
 func Open(dir string) (*Run, error) {
-	r := &Run{dir: folder(dir)}
+	bound, err := eventBound()
+	if err != nil {
+		return nil, err
+	}
+	r := &Run{dir: folder(dir), maxEvents: bound}
 	b, err := r.dir.read(manifestFile, maxManifest)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("evidence: %s is not the folder of a run: it has no %s: %w", dir, manifestFile, err)
+		return nil, fmt.Errorf("evidence: %s is not a run folder: it has no %s: %w", dir, manifestFile, err)
 	}
 	if err != nil {
 		return nil, err
@@ -72,7 +104,7 @@ func Open(dir string) (*Run, error) {
 		return nil, fmt.Errorf("%w: %s has format %d and this custody reads up to %d: use a newer custody", ErrNewerFormat, at, version.Format, FormatVersion)
 	}
 	if version.Format < 1 {
-		return nil, fmt.Errorf("evidence: %s has format %d, and the oldest is 1: this is no manifest of a custody run", at, version.Format)
+		return nil, fmt.Errorf("evidence: %s has format %d, and the oldest is 1: this is not the manifest of a custody run", at, version.Format)
 	}
 	if err := json.Unmarshal(b, &r.manifest); err != nil {
 		return nil, fmt.Errorf("evidence: %s cannot be read: %w", at, err)
@@ -94,7 +126,7 @@ func (r *Run) Manifest() Manifest { return r.manifest }
 func (r *Run) Script() ([]byte, error) { return r.dir.read(scriptFile, maxScript) }
 
 // WriteVerdict saves a judgement in place of any before.
-func (r *Run) WriteVerdict(b []byte) error { return replaceFile(string(r.dir), verdictFile, b) }
+func (r *Run) WriteVerdict(b []byte) error { return r.dir.replaceFile(verdictFile, b) }
 
 // Logs are the names that LogTail takes, sorted.
 func (r *Run) Logs() ([]string, error) {
@@ -112,7 +144,7 @@ func (r *Run) Logs() ([]string, error) {
 	return names, nil
 }
 
-// LogTail gives the last bytes of a log, at most max.
+// LogTail returns the last bytes of a log, at most max.
 func (r *Run) LogTail(name string, max int64) ([]byte, error) {
 	f, info, err := r.dir.open(path.Join(logsFolder, path.Base(name)+logSuffix))
 	if err != nil {
@@ -126,13 +158,13 @@ func (r *Run) LogTail(name string, max int64) ([]byte, error) {
 	return io.ReadAll(io.NewSectionReader(f, from, max))
 }
 
-// History gives the run to judging. The rows are read now; each range over
-// Events opens the file anew. It can be read whoever died: of plain files,
-// which a killed harness leaves, up to the last complete record there is now.
+// History returns the run for judging. Rows are read at once; each range over
+// Events opens the file again. The plain files that a killed harness leaves are
+// read up to their last complete record.
 //
-// A file that is not what the run left is told by Damage, and what can still be
-// read of it is there to be shown; an event that cannot be read ends the events
-// with an error that names file and line. The error is of a folder that is gone.
+// Damage names a file that is not as the run left it; what is still readable can
+// be shown. An unreadable event ends the events with an error that names file
+// and line. History itself only fails if the folder cannot be read.
 func (r *Run) History() (*History, error) {
 	root, err := r.dir.root()
 	if err != nil {
@@ -155,7 +187,7 @@ func (r *Run) History() (*History, error) {
 		if r.manifest.End != nil {
 			want = int64(r.manifest.End.Events)
 		}
-		h.Events = eventsOf(events, want, r.manifest.Format)
+		h.Events = eventsOf(events, want, r.maxEvents, r.manifest.Format)
 	}
 	if rows, err := r.lines(rowsFile); err != nil {
 		damaged(err)
@@ -172,7 +204,7 @@ func noEvents(func(*Event, error) bool) {}
 
 // eventsOf reads the events; want is how many there are, -1 where nobody has
 // said so. Numbers without a gap prove that no line was lost.
-func eventsOf(f *lineFile, want int64, format int) iter.Seq2[*Event, error] {
+func eventsOf(f *lineFile, want int64, bound uint64, format int) iter.Seq2[*Event, error] {
 	return func(yield func(*Event, error) bool) {
 		var d Decoder
 		var e Event
@@ -181,10 +213,12 @@ func eventsOf(f *lineFile, want int64, format int) iter.Seq2[*Event, error] {
 			if err == nil {
 				err = d.Decode(line, &e)
 			}
-			if n++; err == nil && want >= 0 && n > uint64(want) {
+			if n++; err == nil && n > bound {
+				err = fmt.Errorf("more than the %d events that are read; set %s to read more", bound, EventsVariable)
+			} else if err == nil && want >= 0 && n > uint64(want) {
 				err = fmt.Errorf("the manifest says that there are %d events", want)
 			} else if err == nil && e.Seq != n {
-				err = fmt.Errorf("event number %d where %d is due: lines are missing, doubled or moved", e.Seq, n)
+				err = fmt.Errorf("event number %d where %d was expected: lines are missing, duplicated or reordered", e.Seq, n)
 			}
 			if err != nil {
 				yield(nil, fmt.Errorf("evidence: %s line %d: %w", f.path, n, err))
@@ -203,21 +237,25 @@ func eventsOf(f *lineFile, want int64, format int) iter.Seq2[*Event, error] {
 	}
 }
 
-// readSnapshots takes whole snapshots only. Where the writer died in the middle
-// of one, its rows prove nothing absent: it is left out.
+// readSnapshots keeps complete snapshots only: if the writer died in the middle
+// of one, a missing row proves nothing.
 func readSnapshots(h *History, f *lineFile) error {
 	var due int // rows of the last snapshot that must follow
 	n := 0
+	var held int64 // bytes of memory
 	for line, err := range f.all() {
 		n++
+		held += rowMemory + int64(len(line))
 		switch {
 		case err != nil:
+		case f.packed && held > unpacked(f.size):
+			err = fmt.Errorf("more than the %d bytes of memory that %d bytes on disk may take: Custody writes no such file", unpacked(f.size), f.size)
 		case n > maxRowLines:
 			err = fmt.Errorf("more than the %d lines that are read", maxRowLines)
 		case due > 0:
 			var row StoredRow
 			if err = json.Unmarshal(line, &row); err == nil && row.State == RowInvalid {
-				err = errors.New("a stored row is due, and it has no state")
+				err = errors.New("expected a stored row, which has a state")
 			}
 			if h.Manifest.Format == 1 {
 				row.fromFormat1()
@@ -228,7 +266,7 @@ func readSnapshots(h *History, f *lineFile) error {
 		default:
 			var s Snapshot
 			if err = json.Unmarshal(line, &s); err == nil && s.Source == "" {
-				err = errors.New("a snapshot is due, and it has no source")
+				err = errors.New("expected a snapshot, which has a source")
 			}
 			h.Snapshots = append(h.Snapshots, s)
 			if s.Trust != CountsOnly {
@@ -241,7 +279,7 @@ func readSnapshots(h *History, f *lineFile) error {
 	}
 	if due > 0 {
 		if f.packed {
-			return fmt.Errorf("evidence: %s ends %d rows before its last snapshot does", f.path, due)
+			return fmt.Errorf("evidence: %s ends %d rows before the end of its last snapshot", f.path, due)
 		}
 		h.Snapshots = h.Snapshots[:len(h.Snapshots)-1]
 		h.Truncated = true
@@ -255,13 +293,13 @@ type lineFile struct {
 	name   string
 	path   string // for messages
 	packed bool
-	size   int64 // plain: where the last complete line ends
+	size   int64 // packed: on disk; plain: where the last complete line ends
 	torn   bool  // plain: something follows that
-	most   int64 // bytes that are read once they are unpacked; 0 is no bound
+	most   int64 // bound on the uncompressed bytes; 0 is none
 }
 
-// lines finds a file of the run. A compressed one was put in place whole, so it
-// goes before the plain one, which a Close that was interrupted leaves beside it.
+// lines finds a file of the run. A compressed file was renamed into place whole,
+// so it is preferred to a plain one that an interrupted Close left beside it.
 func (r *Run) lines(name string) (*lineFile, error) {
 	l := &lineFile{dir: r.dir, name: name, path: r.dir.path(name)}
 	if name == rowsFile {
@@ -269,7 +307,15 @@ func (r *Run) lines(name string) (*lineFile, error) {
 	}
 	if packed := name + packedSuffix; r.dir.exists(packed) {
 		l.name, l.path, l.packed = packed, r.dir.path(packed), true
-		return l, nil
+		f, info, err := r.dir.open(packed)
+		if err != nil {
+			return nil, fmt.Errorf("evidence: cannot read %s: %w", l.path, err)
+		}
+		l.size = info.Size()
+		if most := unpacked(l.size); l.most == 0 || most < l.most {
+			l.most = most
+		}
+		return l, f.Close()
 	}
 	f, info, err := r.dir.open(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -293,7 +339,7 @@ func (r *Run) lines(name string) (*lineFile, error) {
 	return l, nil
 }
 
-// all gives each line; it is valid until the next. An error is the last.
+// all yields each line, valid until the next one. An error ends the sequence.
 func (f *lineFile) all() iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		file, _, err := f.dir.open(f.name)
@@ -319,7 +365,7 @@ func (f *lineFile) all() iter.Seq2[[]byte, error] {
 			read += int64(len(line))
 			switch {
 			case err == nil && f.most > 0 && read > f.most:
-				err = fmt.Errorf("more than the %d bytes that are read", f.most)
+				err = fmt.Errorf("more than the %d bytes that may be read of %d on disk: Custody writes no such file", f.most, f.size)
 			case err == nil:
 			case errors.Is(err, io.EOF) && len(line) == 0:
 				return
@@ -337,37 +383,42 @@ func (f *lineFile) all() iter.Seq2[[]byte, error] {
 
 // pack replaces the first size bytes of a plain file by a compressed one. The
 // plain file goes last, so that one of the two is always whole.
-func pack(dir, name string, size int64) (err error) {
+func (dir folder) pack(name string, size int64) (err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("evidence: cannot compress %s (is the disk full?): %w", name, err)
 		}
 	}()
-	plain, err := os.Open(filepath.Join(dir, name))
+	root, err := dir.root()
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	plain, err := root.Open(name)
 	if err != nil {
 		return err
 	}
 	defer plain.Close()
-	err = replace(dir, name+packedSuffix, func(w io.Writer) error {
+	err = dir.replace(name+packedSuffix, func(w io.Writer) error {
 		z, err := zstd.NewWriter(w, zstd.WithEncoderConcurrency(1))
 		if err != nil {
 			return err
 		}
 		n, err := io.Copy(z, io.LimitReader(plain, size))
 		if err == nil && n != size {
-			err = fmt.Errorf("it has %d bytes of the %d written: something else changed it", n, size)
+			err = fmt.Errorf("it has %d of the %d bytes written: something else changed it", n, size)
 		}
 		return errors.Join(err, z.Close())
 	})
 	if err != nil {
 		return err
 	}
-	return os.Remove(filepath.Join(dir, name))
+	return root.Remove(name)
 }
 
 // replaceFile puts a file in place whole, or leaves what was there.
-func replaceFile(dir, name string, content []byte) error {
-	return replace(dir, name, func(w io.Writer) error {
+func (dir folder) replaceFile(name string, content []byte) error {
+	return dir.replace(name, func(w io.Writer) error {
 		_, err := w.Write(content)
 		return err
 	})
@@ -376,35 +427,34 @@ func replaceFile(dir, name string, content []byte) error {
 // replace writes beside the file, syncs, renames, and syncs the folder, so that
 // after a crash of the machine too there is the old file or the new one. The
 // file beside it has a name that nobody can have planted a link under.
-func replace(dir, name string, write func(io.Writer) error) error {
-	f, err := os.CreateTemp(dir, "."+name+"-*"+tempSuffix)
+func (dir folder) replace(name string, write func(io.Writer) error) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("evidence: cannot write %s: %w", name, err)
+		}
+	}()
+	root, err := dir.root()
 	if err != nil {
-		return fmt.Errorf("evidence: cannot write %s: %w", name, err)
+		return err
 	}
-	temp := f.Name()
+	defer root.Close()
+	temp := "." + name + "-" + rand.Text() + tempSuffix
+	f, err := root.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
 	err = write(f)
-	if err == nil {
-		err = f.Chmod(0o644) // a temporary file is for its owner only
-	}
 	if err == nil {
 		err = f.Sync()
 	}
 	err = errors.Join(err, f.Close())
 	if err == nil {
-		err = os.Rename(temp, filepath.Join(dir, name))
-	}
-	if err == nil {
-		err = syncFolder(dir)
+		err = root.Rename(temp, name)
 	}
 	if err != nil {
-		_ = os.Remove(temp)
-		return fmt.Errorf("evidence: cannot write %s: %w", name, err)
+		return errors.Join(err, root.Remove(temp))
 	}
-	return nil
-}
-
-func syncFolder(dir string) error {
-	d, err := os.Open(dir)
+	d, err := root.Open(".")
 	if err != nil {
 		return err
 	}

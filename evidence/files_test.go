@@ -195,12 +195,12 @@ func TestDamageInTheMiddleNamesFileAndLine(t *testing.T) {
 		want   string
 	}{
 		{"corrupt event", eventsFile, replaced(`"kind":"delivered"`, `"kind":"delivered`), "events.jsonl line 4:"},
-		{"lost event", eventsFile, func(b []byte) []byte { return b[bytes.IndexByte(b, '\n')+1:] }, "events.jsonl line 1: event number 2 where 1 is due"},
+		{"lost event", eventsFile, func(b []byte) []byte { return b[bytes.IndexByte(b, '\n')+1:] }, "events.jsonl line 1: event number 2 where 1 was expected"},
 		{"lost last event", eventsFile, func(b []byte) []byte { return b[:bytes.LastIndexByte(b[:len(b)-1], '\n')+1] }, "has 8 events and the manifest says 9"},
 		{"endless line", eventsFile, replaced(`"reason":"end"`, `"reason":"`+strings.Repeat("x", maxLine)+`"`), "events.jsonl line 8: longer than the bound"},
 		{"corrupt row", rowsFile, replaced(`{"state":"effect"`, `{"state":"efect"`), "rows.jsonl line 3:"},
 		{"row without state", rowsFile, replaced(`{"state":"effect",`, `{`), "rows.jsonl line 3:"},
-		{"row without snapshot", rowsFile, replaced(`"count":2`, `"count":1`), "rows.jsonl line 4: a snapshot is due"},
+		{"row without snapshot", rowsFile, replaced(`"count":2`, `"count":1`), "rows.jsonl line 4: expected a snapshot"},
 	} {
 		for _, compressed := range []bool{false, true} {
 			dir := golden(t)

@@ -6,11 +6,10 @@ import (
 	"time"
 )
 
-// Format 1 said in words what later formats say in fields. Its events and rows
-// are given the fields when they are read, so that nothing behind this file
-// ever reads a word.
+// Format 1 had in free text what later formats have in fields. The fields are
+// filled in when its events and rows are read, so that no other code parses text.
 
-// commandWords begin the reasons by which format 1 told of an order.
+// commandWords are the first words of a reason that in format 1 denoted a command.
 var commandWords = []struct {
 	begins  string
 	command Command
@@ -28,7 +27,7 @@ var commandWords = []struct {
 
 var lookupWords = map[string]Standing{"stored": Stored, "settled": Settled, "dead": Dead, "not-seen": Absent, "forgotten": Forgotten}
 
-// fromFormat1 puts the facts of an event of format 1 into their fields.
+// fromFormat1 fills in the fields of an event of format 1.
 func (e *Event) fromFormat1() {
 	switch e.Kind {
 	case PublishReturned:
@@ -48,7 +47,7 @@ func (e *Event) fromFormat1() {
 			e.Drain = DrainReason(i)
 		}
 	case ClockSet:
-		e.Offset, _ = time.ParseDuration(e.Reason) // one that cannot be read is none
+		e.Offset, _ = time.ParseDuration(e.Reason) // 0 if it is malformed
 	case ProcessStarted:
 		for _, word := range strings.Fields(e.Reason) {
 			for _, prefix := range []string{"partition=", "migrates="} {
@@ -69,8 +68,7 @@ func (e *Event) fromFormat1() {
 	}
 }
 
-// format1Cause of a dead letter or a look-up: only the two that format 1 could
-// tell apart.
+// format1Cause of a dead letter or a look-up: format 1 distinguished only these.
 func format1Cause(reason string) Cause {
 	switch {
 	case strings.Contains(reason, "expired"):
@@ -81,7 +79,7 @@ func format1Cause(reason string) Cause {
 	return NoCause
 }
 
-// fromFormat1 puts the facts of a row of format 1 into their fields.
+// fromFormat1 fills in the fields of a row of format 1.
 func (r *StoredRow) fromFormat1() {
 	if r.State == RowDead {
 		r.Cause = format1Cause(r.Reason)

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// FormatVersion of the evidence this code writes. Newer is refused with a
-// clear error; older is still read. Since 2 a run that has ended is sealed.
+// FormatVersion of the evidence that this code writes. Older formats are read,
+// newer ones are rejected. Since 2 a run that has ended is sealed.
 const FormatVersion = 2
 
 // Manifest says what a run was: written when it starts, replaced when it ends.
@@ -24,7 +24,7 @@ type Manifest struct {
 	Reached      []Condition       `json:"reached"` // what must have happened for a verdict to count
 	Faults       []FaultLabel      `json:"faults"`
 	Known        []Known           `json:"known,omitempty"`
-	Inapplicable string            `json:"inapplicable,omitempty"` // why this scenario cannot run on this system; then nothing else happened
+	Inapplicable string            `json:"inapplicable,omitempty"` // why this scenario cannot run on this system; then there are no events
 	Seed         uint64            `json:"seed"`
 	Scale        float64           `json:"scale"` // factor on deadlines, bounds and tolerances
 	Versions     map[string]string `json:"versions"`
@@ -40,12 +40,12 @@ type End struct {
 	Reason string        `json:"reason,omitempty"`
 	After  time.Duration `json:"after"`
 	Events uint64        `json:"events"`          // the number of events on disk
-	Files  []SealedFile  `json:"files,omitempty"` // every file that the run left, but for the manifest
+	Files  []SealedFile  `json:"files,omitempty"` // every file of the run except the manifest
 	Seal   string        `json:"seal,omitempty"`  // of the manifest itself, Files and all: see sealManifest
 }
 
-// Known is a finding that the profile's owner knows of: until its date a
-// violation of the guarantee is told, and breaks nothing.
+// Known is a violation that the profile's owner is aware of: until its date it is
+// reported, and does not fail the run.
 type Known struct {
 	Guarantee string `json:"guarantee"`
 	Reason    string `json:"reason"` // such as the number of a ticket
@@ -55,7 +55,7 @@ type Known struct {
 // Day is the form of Known.Until.
 const Day = "2006-01-02"
 
-// EndHow is how the harness came to the end of a run.
+// EndHow is how a run ended.
 type EndHow string
 
 const (
@@ -161,7 +161,7 @@ func (c Claim) Covers(fired []Class) bool {
 	return true
 }
 
-// Profile is one configuration of a system with what judging must know of it.
+// Profile is one configuration of a system, with what judging must know about it.
 type Profile struct {
 	Name             string     `json:"name"`
 	Summary          string     `json:"summary"`
@@ -169,10 +169,10 @@ type Profile struct {
 	Redelivers       Redelivery `json:"redelivers"`
 	AckCounting      string     `json:"ackCounting"`      // per-message, cumulative, automatic
 	KeepsRows        bool       `json:"keepsRows"`        // settled rows stay, marked processed
-	MarksAgain       bool       `json:"marksAgain"`       // a redelivery says that it is one
+	MarksAgain       bool       `json:"marksAgain"`       // redeliveries are flagged as such
 	AckConfirms      bool       `json:"ackConfirms"`      // acknowledgements are confirmed
 	ConfirmIsDurable bool       `json:"confirmIsDurable"` // …only after a durable delete
-	KeepsSubscribers bool       `json:"keepsSubscribers"` // a logical subscriber, once confirmed, is there also while none of its sessions is
+	KeepsSubscribers bool       `json:"keepsSubscribers"` // a confirmed logical subscriber exists even without a session
 	Limits           Limits     `json:"limits"`
 }
 
@@ -196,16 +196,16 @@ const (
 // Limits are a profile's numbers, already scaled for this machine and build.
 type Limits struct {
 	MaxAttempts      int           `json:"maxAttempts,omitzero"`   // deliveries of one message, then dead letter; 0 is no limit
-	DropsAfter       int           `json:"dropsAfter,omitzero"`    // deliveries of one message, then it is dropped by design, and kept nowhere; 0 is never
+	DropsAfter       int           `json:"dropsAfter,omitzero"`    // deliveries of one message, after which it is dropped by design; 0 is never
 	RedeliveryPeriod time.Duration `json:"redeliveryPeriod"`       // visibility timeout
 	RecoveryBound    time.Duration `json:"recoveryBound"`          // from heal, acceptance and a ready consumer until settled
-	InFlightBound    time.Duration `json:"inFlightBound"`          // how long a frame already sent may be under way
+	InFlightBound    time.Duration `json:"inFlightBound"`          // how long a frame that was sent may take to arrive
 	ExpiryTolerance  time.Duration `json:"expiryTolerance"`        // either way
 	DeleteBound      time.Duration `json:"deleteBound,omitzero"`   // from the confirmed ACK to the row's end
-	NackDelay        time.Duration `json:"nackDelay,omitzero"`     // at least so long after a NACK before the message comes again; 0 is not stated
-	Remembers        time.Duration `json:"remembers,omitzero"`     // how long after the end of a message a look-up still knows it; 0 is not stated
+	NackDelay        time.Duration `json:"nackDelay,omitzero"`     // minimum delay from a NACK to the redelivery; 0 is not stated
+	Remembers        time.Duration `json:"remembers,omitzero"`     // how long a look-up still knows a message that has ended; 0 is not stated
 	AnswerBound      time.Duration `json:"answerBound,omitzero"`   // from a call until its answer, while nothing is broken
-	ProgressBound    time.Duration `json:"progressBound,omitzero"` // the longest that a ready consumer waits while there is work, faults included
+	ProgressBound    time.Duration `json:"progressBound,omitzero"` // the longest that a ready consumer waits while there is work, even during faults
 	MaxPending       int           `json:"maxPending,omitzero"`    // rows of one destination that may wait; a publish beyond is declined
 	DrainDeadline    time.Duration `json:"drainDeadline"`          // exceeds every bound claimed
 	OrderScope       string        `json:"orderScope,omitempty"`   // "connection", "key", "partition"; empty is none
@@ -215,15 +215,14 @@ type Limits struct {
 type History struct {
 	Manifest  Manifest
 	Snapshots []Snapshot
-	// Events of the run in order of Seq, one pass; may be ranged over more
-	// than once. The pointer is valid until the next step. An error ends
-	// the sequence: evidence that cannot be read is never judged in part
-	// without saying so.
+	// Events of the run in order of Seq; may be ranged over more than once. The
+	// pointer is valid until the next step. An error ends the sequence, so that
+	// a part of the evidence is never mistaken for the whole.
 	Events iter.Seq2[*Event, error]
 	// Truncated: the file ends in the middle of a record (the writer died).
 	Truncated bool
-	// Damage says which file is not what its run left, and how; empty where the
-	// evidence is whole, as far as can be told. What is damaged can be shown, and
-	// proves nothing: neither that a claim was held nor that it was broken.
+	// Damage names a file that is not as the run left it, and how; empty if the
+	// evidence is whole, as far as can be told. Damaged evidence can be shown,
+	// and proves nothing either way.
 	Damage string
 }

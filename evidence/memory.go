@@ -2,8 +2,8 @@ package evidence
 
 import "time"
 
-// Memory records a run that leaves no files. It is not safe for concurrent use:
-// a simulated run has one thread.
+// Memory records a run in memory only. It is not safe for concurrent use: a
+// simulated run has one thread.
 type Memory struct {
 	Now func() time.Duration
 
@@ -13,14 +13,14 @@ type Memory struct {
 	observers []*observer
 }
 
-// NewMemory begins a recording in the room that an earlier one has left; nil
-// gives it room of its own.
+// NewMemory starts a recording. It reuses the buffer of an earlier one (see
+// Events), if that is given.
 func NewMemory(m Manifest, now func() time.Duration, room []Event) *Memory {
 	m.Format, m.End = FormatVersion, nil
 	return &Memory{Now: now, manifest: m, events: room[:0]}
 }
 
-// Record stamps Seq, and At where it is zero.
+// Record sets Seq, and At if it is zero.
 func (m *Memory) Record(e Event) uint64 {
 	if m.manifest.End != nil {
 		return 0
@@ -36,7 +36,7 @@ func (m *Memory) Record(e Event) uint64 {
 	return e.Seq
 }
 
-// Observe has fn called with every event from now on, until stop.
+// Observe calls fn with every later event until stop is called.
 func (m *Memory) Observe(fn func(Event)) (stop func()) {
 	o := &observer{fn: fn}
 	m.observers = append(m.observers, o)
@@ -60,14 +60,14 @@ func (m *Memory) UpdateManifest(change func(*Manifest)) error {
 	return nil
 }
 
-// Close ends the recording; what comes later is not recorded.
+// Close ends the recording; later events are discarded.
 func (m *Memory) Close(end End) error {
 	end.Events = uint64(len(m.events))
 	m.manifest.End = &end
 	return nil
 }
 
-// History of what was recorded. Its events share the recording's room.
+// History of what was recorded. Its events share the recording's buffer.
 func (m *Memory) History() *History {
 	return &History{Manifest: m.manifest, Snapshots: m.snapshots, Events: func(yield func(*Event, error) bool) {
 		for i := range m.events {
@@ -78,5 +78,5 @@ func (m *Memory) History() *History {
 	}}
 }
 
-// Events is the room, for the next recording.
+// Events returns the buffer, for the next recording to reuse.
 func (m *Memory) Events() []Event { return m.events }

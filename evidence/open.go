@@ -7,16 +7,18 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"strings"
+	"unicode"
 
 	"golang.org/x/sys/unix"
 )
 
-// folder is the folder of a run that somebody else may have made: nothing
-// outside it is opened, no symbolic link is followed, and only regular files
-// are read (to open a FIFO would wait for its writer, and a device never ends).
+// folder is the untrusted folder of a run: nothing outside it is opened, no
+// symbolic link is followed, and only regular files are read (opening a FIFO
+// waits for its writer, and a device may never end).
 type folder string
 
-// open gives a regular file by its path in the folder, with slashes.
+// open opens a regular file by its slash-separated path in the folder.
 func (dir folder) open(name string) (*os.File, fs.FileInfo, error) {
 	root, err := dir.root()
 	if err != nil {
@@ -26,7 +28,7 @@ func (dir folder) open(name string) (*os.File, fs.FileInfo, error) {
 	for parent := path.Dir(name); parent != "."; parent = path.Dir(parent) {
 		info, err := root.Lstat(parent)
 		if err == nil && !info.IsDir() {
-			err = fmt.Errorf("%s is %s, and no folder", parent, kindOf(info))
+			err = fmt.Errorf("%s is %s, not a folder", parent, kindOf(info))
 		}
 		if err != nil {
 			return nil, nil, err
@@ -53,11 +55,11 @@ func (dir folder) open(name string) (*os.File, fs.FileInfo, error) {
 	return f, info, nil
 }
 
-// root opens the folder itself, which may be named by a link.
+// root opens the folder itself, which may be reached through a link.
 func (dir folder) root() (*os.Root, error) {
 	info, err := os.Stat(string(dir))
 	if err == nil && !info.IsDir() {
-		err = fmt.Errorf("it is %s, and no folder", kindOf(info))
+		err = fmt.Errorf("it is %s, not a folder", kindOf(info))
 	}
 	if err != nil {
 		return nil, err
@@ -65,8 +67,28 @@ func (dir folder) root() (*os.Root, error) {
 	return os.OpenRoot(string(dir))
 }
 
-// exists reports whether there is anything of this name, a link that leads
-// nowhere too.
+// lock takes the folder for its recorder, until the file is closed or the
+// process is gone. Whoever else asks meanwhile is refused.
+func (dir folder) lock() (*os.File, error) {
+	root, err := dir.root()
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	f, err := root.Open(".")
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			err = errors.New("a run is being recorded in it")
+		}
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// exists reports whether there is an entry of this name, even a dangling link.
 func (dir folder) exists(name string) bool {
 	_, err := os.Lstat(dir.path(name))
 	return err == nil
@@ -75,7 +97,7 @@ func (dir folder) exists(name string) bool {
 // path of a file in the folder, for messages.
 func (dir folder) path(name string) string { return path.Join(string(dir), name) }
 
-// read gives a whole file of at most limit bytes.
+// read returns a whole file of at most limit bytes.
 func (dir folder) read(name string, limit int64) ([]byte, error) {
 	f, info, err := dir.open(name)
 	if err != nil {
@@ -89,9 +111,9 @@ func (dir folder) read(name string, limit int64) ([]byte, error) {
 	return b, nil
 }
 
-// ReadRegular reads a file that a caller has named, such as a scenario, a
-// profile or a key. A link may lead to it; it must be a regular file of at most
-// limit bytes, so that no FIFO or device is waited for.
+// ReadRegular reads a file that a user has named, such as a scenario, a profile
+// or a key. It may be a link, but to a regular file of at most limit bytes, so
+// that no FIFO or device blocks.
 func ReadRegular(name string, limit int64) ([]byte, error) {
 	info, err := os.Stat(name)
 	if err == nil {
@@ -106,7 +128,7 @@ func ReadRegular(name string, limit int64) ([]byte, error) {
 	}
 	defer f.Close()
 	if info, err = f.Stat(); err == nil {
-		err = regular(info) // it may be another one by now
+		err = regular(info) // it may have been replaced since
 	}
 	var b []byte
 	if err == nil {
@@ -118,7 +140,7 @@ func ReadRegular(name string, limit int64) ([]byte, error) {
 	return b, nil
 }
 
-// naming tells of which file an error is, unless it does so itself.
+// naming adds the file's name to an error that lacks it.
 func naming(name string, err error) error {
 	var at *fs.PathError
 	if errors.As(err, &at) {
@@ -129,13 +151,28 @@ func naming(name string, err error) error {
 
 func readBounded(f io.Reader, info fs.FileInfo, limit int64) ([]byte, error) {
 	if info.Size() > limit {
-		return nil, fmt.Errorf("%d bytes are more than the bound of %d", info.Size(), limit)
+		return nil, fmt.Errorf("%d bytes exceed the limit of %d", info.Size(), limit)
 	}
 	b, err := io.ReadAll(io.LimitReader(f, limit+1))
 	if err == nil && int64(len(b)) > limit {
-		err = fmt.Errorf("it is longer than the bound of %d bytes", limit)
+		err = fmt.Errorf("it exceeds the limit of %d bytes", limit)
 	}
 	return b, err
+}
+
+// maxFileName leaves room for what is appended to a name.
+const maxFileName = 200
+
+// FileName says why name cannot be that of a file or folder; nil if it can. It
+// may be the word of a script, a profile or a manifest that somebody else has
+// written: whatever is named after such a word is checked here, so that it
+// cannot choose where evidence goes, or hide it.
+func FileName(name string) error {
+	bad := func(r rune) bool { return r == '/' || r == '\\' || unicode.IsControl(r) }
+	if name == "" || len(name) > maxFileName || name[0] == '.' || strings.ContainsFunc(name, bad) {
+		return fmt.Errorf("%q cannot be the name of a file: leave out slashes and a leading dot, and use at most %d bytes", name, maxFileName)
+	}
+	return nil
 }
 
 func regular(info fs.FileInfo) error {

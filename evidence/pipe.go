@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// PipeSink is the Sink of a child process: it writes each event to a pipe that
-// it inherited. A write has reached the pipe when Record returns, and what is in
-// the pipe survives the child's SIGKILL. Safe for concurrent use.
+// PipeSink is the Sink of a child process: it writes each event to an inherited
+// pipe before Record returns, and what is in the pipe survives the child's
+// SIGKILL. Safe for concurrent use.
 type PipeSink struct {
 	base int64
 
@@ -28,8 +28,8 @@ func NewPipeSink(w io.Writer, base int64) *PipeSink {
 	return &PipeSink{w: w, base: base}
 }
 
-// Record stamps At where it is zero, and returns 0: the parent numbers the
-// event. After an error nothing more is written.
+// Record sets At if it is zero, and returns 0: the parent assigns Seq. After an
+// error nothing more is written.
 func (p *PipeSink) Record(e Event) uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -45,25 +45,25 @@ func (p *PipeSink) Record(e Event) uint64 {
 	if len(p.buf) > maxLine {
 		p.err = fmt.Errorf("evidence: a %s event of %d bytes is longer than the bound of %d", e.Kind, len(p.buf), maxLine)
 	} else if _, err := p.w.Write(p.buf); err != nil {
-		p.err = fmt.Errorf("evidence: the parent reads no more events: %w", err)
+		p.err = fmt.Errorf("evidence: the parent no longer reads events: %w", err)
 	}
 	return 0
 }
 
-// Err is the first error; a child that has one has lost its witness and must end.
+// Err returns the first error. A child that has one is no longer recorded and
+// must exit.
 func (p *PipeSink) Err() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.err
 }
 
-// Adopt records what a child writes to its PipeSink, until the pipe's end.
+// Adopt records what a child writes to its PipeSink, until the end of the pipe.
 // Events without an actor get actorDefault. A torn last line, from a child that
-// died in the middle of a long write, becomes a Noted event. Any other line that
-// is no event is an error: then, and when ctx ends, the rest of the pipe is not
-// read, so the caller must end the child; give a ctx that outlives the child.
-// To be interrupted while it waits, r must have SetReadDeadline, as a pipe's
-// *os.File has.
+// died in the middle of a write, becomes a Noted event; any other malformed line
+// is an error. After an error, or when ctx ends, the pipe is not read any more
+// and the caller must end the child, so ctx should outlive it. ctx interrupts a
+// blocked read only if r has SetReadDeadline, as a pipe's *os.File does.
 func (r *Recorder) Adopt(ctx context.Context, pipe io.Reader, actorDefault string) error {
 	if d, ok := pipe.(interface{ SetReadDeadline(time.Time) error }); ok {
 		stop := context.AfterFunc(ctx, func() { _ = d.SetReadDeadline(time.Unix(1, 0)) })
@@ -90,7 +90,7 @@ func (r *Recorder) Adopt(ctx context.Context, pipe io.Reader, actorDefault strin
 		if err := d.Decode(line, &e); err != nil {
 			return fmt.Errorf("evidence: events of %s: line %d: %w", actorDefault, n, err)
 		}
-		// Observers may keep an event; the Decoder's parts of it change with the next.
+		// Observers may keep an event, and the Decoder reuses Items and Exit.
 		e.Items = slices.Clone(e.Items)
 		if e.Exit != nil {
 			exit := *e.Exit

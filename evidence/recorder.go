@@ -7,8 +7,7 @@ import (
 	"io"
 	"maps"
 	"os"
-	"path/filepath"
-	"strings"
+	"path"
 	"sync"
 	"time"
 
@@ -18,12 +17,12 @@ import (
 // Recorder writes the files of one run while it goes on. It is a Sink and safe
 // for concurrent use.
 //
-// Every event is one plain write(2) before Record returns: what was recorded
-// survives the SIGKILL of this process (a compressed stream would not). It is
-// not synced to the disk until Close: the harness's machine is not under test.
+// Every event is one plain write(2) before Record returns, so that it survives
+// the SIGKILL of this process (a compressed stream would not). It is synced to
+// disk by Close only: the harness's machine is not under test.
 //
-// The first error of any file is kept, closes Failed, and stops the recording:
-// a run whose evidence has a hole must end as a failure of the harness.
+// The first error of any file is kept, closes Failed and stops the recording: a
+// run with incomplete evidence must end as a failure of the harness.
 type Recorder struct {
 	dir  string
 	base int64
@@ -36,6 +35,7 @@ type Recorder struct {
 	err       error
 	failed    chan struct{}
 	closed    bool
+	lock      *os.File // of the folder, until Close
 
 	rowsMu   sync.Mutex
 	rows     appendFile
@@ -69,22 +69,22 @@ const maxLine = 1 << 20
 // ErrClosed: something was recorded after the end of the run.
 var ErrClosed = errors.New("evidence: recorded after the run was closed")
 
-// Create makes the folder of a run and starts its clock. The folder may exist
-// but must be empty. Format and End of the manifest are set here, StartedAt
-// where it is zero.
+// Create makes the folder of a run, which must be empty if it exists, and starts
+// the run's clock. It sets Format and End of the manifest, and StartedAt if it
+// is zero.
 func Create(dir string, m Manifest, script []byte) (*Recorder, error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, fmt.Errorf("evidence: cannot make the run's folder: %w", err)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("evidence: the run directory could not be created: %w", err)
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return nil, fmt.Errorf("evidence: cannot read the run's folder: %w", err)
+		return nil, fmt.Errorf("evidence: the run folder could not be read: %w", err)
 	}
 	if len(entries) > 0 {
 		return nil, fmt.Errorf("evidence: folder %s is not empty (it holds %s): give each run a folder of its own", dir, entries[0].Name())
 	}
-	if err := m.check(); err != nil { // what is written can be read again
-		return nil, fmt.Errorf("evidence: no run can have this manifest: %w", err)
+	if err := m.check(); err != nil { // what is written must be readable
+		return nil, fmt.Errorf("evidence: invalid manifest: %w", err)
 	}
 	base, err := monotonic()
 	if err != nil {
@@ -104,47 +104,56 @@ func Create(dir string, m Manifest, script []byte) (*Recorder, error) {
 	if err := r.create(script); err != nil {
 		r.events.close()
 		r.rows.close()
+		r.lock.Close()
 		return nil, fmt.Errorf("evidence: cannot begin the run in %s (is the folder writable, the disk full?): %w", dir, err)
 	}
 	return r, nil
 }
 
-// versionOfCustody is its name among a manifest's versions.
+// versionOfCustody is the key of Custody's own version in a manifest.
 const versionOfCustody = "custody"
 
-// create makes the manifest last: a folder with a manifest is complete. Making
-// the logs' folder fails for the second of two that create the same run.
+// create writes the manifest last, so that a folder with a manifest is complete.
+// If two create the same run, the second fails to make the folder of logs.
 func (r *Recorder) create(script []byte) (err error) {
-	if err := os.Mkdir(filepath.Join(r.dir, logsFolder), 0o755); err != nil {
+	root, err := folder(r.dir).root()
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	if err := root.Mkdir(logsFolder, 0o700); err != nil {
 		return err
 	}
 	defer func() {
-		if err != nil { // leave the folder empty, so that a second try can succeed
+		if err != nil { // leave the folder empty, so that the caller can try again
 			for _, name := range []string{manifestFile, rowsFile, eventsFile, scriptFile, logsFolder} {
-				_ = os.Remove(filepath.Join(r.dir, name))
+				_ = root.Remove(name)
 			}
 		}
 	}()
-	if err := replaceFile(r.dir, scriptFile, script); err != nil {
+	if r.lock, err = folder(r.dir).lock(); err != nil {
 		return err
 	}
-	if err := r.events.open(r.dir, eventsFile); err != nil {
+	if err := folder(r.dir).replaceFile(scriptFile, script); err != nil {
 		return err
 	}
-	if err := r.rows.open(r.dir, rowsFile); err != nil {
+	if err := r.events.open(root, eventsFile); err != nil {
+		return err
+	}
+	if err := r.rows.open(root, rowsFile); err != nil {
 		return err
 	}
 	return r.writeManifest()
 }
 
-// Base is the run's zero on CLOCK_MONOTONIC, in nanoseconds: what a child
-// process needs to stamp its events with the same clock (see NewPipeSink).
+// Base is the start of the run on CLOCK_MONOTONIC, in nanoseconds: a child process
+// needs it to stamp events with the same clock (see NewPipeSink).
 func (r *Recorder) Base() int64 { return r.base }
 
 // Dir is the run's folder.
 func (r *Recorder) Dir() string { return r.dir }
 
-// Err is the first error that the recording met; nil while all is on disk.
+// Err returns the first error of the recording, or nil.
 func (r *Recorder) Err() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -167,8 +176,8 @@ func (r *Recorder) failLocked(err error) {
 	}
 }
 
-// Record writes e and returns its number, from 1; At is stamped where it is
-// zero. It returns 0 and writes nothing once the recording has failed.
+// Record writes e and returns its Seq, from 1; At is set if it is zero. Once the
+// recording has failed, it writes nothing and returns 0.
 func (r *Recorder) Record(e Event) uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -196,10 +205,10 @@ func (r *Recorder) Record(e Event) uint64 {
 	return e.Seq
 }
 
-// Observe calls fn for every later event, in order of Seq, one at a time, when
-// the event is on disk. The recorder waits for fn: it must be quick, and call
-// nothing of the recorder nor wait for anybody who does. After cancel returns
-// fn is not running and will not be called; cancel must not be called by fn.
+// Observe calls fn for every later event, in order of Seq, one at a time, once
+// the event is written. fn runs under the recorder's lock: it must be quick, and
+// must neither use the recorder nor wait for anything that does. When cancel
+// returns, fn is not running and will not be called; fn must not call cancel.
 func (r *Recorder) Observe(fn func(Event)) (cancel func()) {
 	o := &observer{fn}
 	r.mu.Lock()
@@ -223,7 +232,7 @@ func (r *Recorder) WriteSnapshot(s Snapshot) error {
 	if s.Trust != CountsOnly {
 		s.Count = len(s.Rows)
 	} else if len(s.Rows) > 0 {
-		return fmt.Errorf("evidence: snapshot %q of %s has %d rows and the trust %q, which has none", s.Checkpoint, s.Source, len(s.Rows), s.Trust)
+		return fmt.Errorf("evidence: snapshot %q of %s has %d rows, and with trust %q it must have none", s.Checkpoint, s.Source, len(s.Rows), s.Trust)
 	}
 	lines, err := appendLine(nil, s)
 	for i := 0; err == nil && i < len(s.Rows); i++ {
@@ -234,7 +243,7 @@ func (r *Recorder) WriteSnapshot(s Snapshot) error {
 	}
 	r.rowsMu.Lock()
 	defer r.rowsMu.Unlock()
-	if err := r.Err(); err != nil { // never behind what a failed write left
+	if err := r.Err(); err != nil { // never append after a failed write
 		return err
 	}
 	r.rowLines += 1 + len(s.Rows)
@@ -260,8 +269,8 @@ func appendLine(dst []byte, v any) ([]byte, error) {
 	return append(append(dst, b...), '\n'), nil
 }
 
-// UpdateManifest changes what was learned late, such as versions, and writes
-// the manifest anew.
+// UpdateManifest changes what becomes known during the run, such as versions, and
+// rewrites the manifest.
 func (r *Recorder) UpdateManifest(change func(*Manifest)) error {
 	r.manifestMu.Lock()
 	defer r.manifestMu.Unlock()
@@ -281,15 +290,14 @@ func (r *Recorder) writeManifest() error {
 	if err != nil {
 		return err
 	}
-	return replaceFile(r.dir, manifestFile, b)
+	return folder(r.dir).replaceFile(manifestFile, b)
 }
 
-// Close ends the run: events and rows are compressed, all files are sealed, and
-// the manifest is replaced by one with its End (Events, Files and Seal are set
-// here, After where it is zero).
-// If the recording failed, or fails now, the end is EndFailed with that reason
-// and the error is returned. Wherever Close is interrupted, the run can be read.
-// Only the first call does anything; every later one returns Err.
+// Close ends the run: it compresses events and rows, seals all files and rewrites
+// the manifest with its End (it sets Events, Files and Seal, and After if zero).
+// If the recording has failed, or fails now, the end is EndFailed with that
+// reason, and Close returns the error. The run stays readable wherever Close is
+// interrupted. Later calls only return Err.
 func (r *Recorder) Close(end End) error {
 	r.mu.Lock()
 	if r.closed {
@@ -304,7 +312,7 @@ func (r *Recorder) Close(end End) error {
 	r.rowsMu.Lock()
 	defer r.rowsMu.Unlock()
 	for _, f := range []*appendFile{&r.events, &r.rows} {
-		if err := errors.Join(f.close(), pack(r.dir, f.name, f.size)); err != nil {
+		if err := errors.Join(f.close(), folder(r.dir).pack(f.name, f.size)); err != nil {
 			r.fail(err)
 		}
 	}
@@ -328,22 +336,22 @@ func (r *Recorder) Close(end End) error {
 	r.manifestMu.Lock()
 	defer r.manifestMu.Unlock()
 	r.manifest.End = &end
-	if err := r.writeManifest(); err != nil {
+	if err := errors.Join(r.writeManifest(), r.lock.Close()); err != nil {
 		r.fail(err)
 	}
 	return r.Err()
 }
 
-// appendFile is a file of lines. size counts whole writes only: what a failing
-// write left behind it is no record.
+// appendFile is a file of lines. size counts complete writes only, so that the
+// remains of a failed write are ignored.
 type appendFile struct {
 	name string
 	f    io.WriteCloser
 	size int64
 }
 
-func (a *appendFile) open(dir, name string) error {
-	f, err := os.OpenFile(filepath.Join(dir, name), os.O_WRONLY|os.O_APPEND|os.O_CREATE|os.O_EXCL, 0o644)
+func (a *appendFile) open(root *os.Root, name string) error {
+	f, err := root.OpenFile(name, os.O_WRONLY|os.O_APPEND|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
@@ -373,17 +381,17 @@ func (a *appendFile) close() error {
 	return a.f.Close()
 }
 
-// maxLog bounds one log of a part of the system.
+// maxLog bounds one log, in bytes.
 const maxLog = 8 << 20
 
-// Log opens logs/NAME.log for the output of a part: a broker that is started
-// again appends. After 8 MiB one line says that the log was cut, and the rest
-// is dropped. Write never fails: a part must not be struck by the harness's
-// disk; the recorder's Err tells instead. Safe for concurrent use; Close of the
+// Log opens logs/NAME.log for the output of a process; after a restart it is
+// appended to. After 8 MiB one line says that the log was truncated, and the rest
+// is dropped. Write never fails, so that the harness's disk cannot affect the
+// process; the error is the recorder's Err. Safe for concurrent use. Closing the
 // recorder closes it.
 func (r *Recorder) Log(name string) (io.WriteCloser, error) {
-	if name == "" || name != filepath.Base(name) || strings.HasPrefix(name, ".") {
-		return nil, fmt.Errorf("evidence: %q cannot name a log: use the name of an actor", name)
+	if err := FileName(name); err != nil {
+		return nil, fmt.Errorf("evidence: a log: %w: use the name of an actor", err)
 	}
 	r.logsMu.Lock()
 	defer r.logsMu.Unlock()
@@ -391,9 +399,14 @@ func (r *Recorder) Log(name string) (io.WriteCloser, error) {
 		return nil, fmt.Errorf("%w: log %q", ErrClosed, name)
 	}
 	if r.logs[name] != nil {
-		return nil, fmt.Errorf("evidence: log %q is open already: close it before its part is started again", name)
+		return nil, fmt.Errorf("evidence: log %q is open already: close it before its process is started again", name)
 	}
-	f, err := os.OpenFile(filepath.Join(r.dir, logsFolder, name+logSuffix), os.O_WRONLY|os.O_APPEND|os.O_CREATE|unix.O_NOFOLLOW, 0o644)
+	root, err := folder(r.dir).root()
+	if err != nil {
+		return nil, fmt.Errorf("evidence: cannot open log %q: %w", name, err)
+	}
+	defer root.Close()
+	f, err := root.OpenFile(path.Join(logsFolder, name+logSuffix), os.O_WRONLY|os.O_APPEND|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("evidence: cannot open log %q: %w", name, err)
 	}
@@ -425,7 +438,7 @@ type runLog struct {
 
 	mu   sync.Mutex
 	f    *os.File
-	left int64 // bytes until the cut; 0 when it was made
+	left int64 // bytes until it is truncated; 0 afterwards
 	done bool
 }
 
@@ -460,23 +473,23 @@ func (l *runLog) Close() error {
 	return l.f.Close()
 }
 
-// stamp gives e its time, unless a child has done so.
+// stamp sets e.At, unless a child process has.
 func stamp(e *Event, base int64) {
 	if e.At == 0 {
 		e.At = Now(base)
 	}
 }
 
-// monotonic reads the clock that all processes of a machine share. The one in
-// time.Now is the same on some platforms, but its origin is not to be had.
+// monotonic reads the clock that all processes of a machine share. time.Now may
+// use the same one, but does not reveal its origin.
 func monotonic() (int64, error) {
 	var ts unix.Timespec
 	err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts)
 	return ts.Nano(), err
 }
 
-// Now is the time since base on the clock that stamps events; see Recorder.Base.
+// Now is the time since base on the clock of events; see Recorder.Base.
 func Now(base int64) time.Duration {
-	now, _ := monotonic() // it was there when the run began
+	now, _ := monotonic() // it worked when the run began
 	return time.Duration(now - base)
 }

@@ -119,7 +119,7 @@ func TestCreateRefusesAFolderThatIsNotItsOwn(t *testing.T) {
 	}
 	for _, c := range []struct{ dir, want string }{
 		{dir, "not empty (it holds file)"},
-		{file, "cannot make"},
+		{file, "could not be created"},
 	} {
 		if _, err := Create(c.dir, Manifest{Scale: 1}, nil); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", c.dir, err, c.want)

@@ -19,7 +19,7 @@ const (
 	SourceBusiness = "business"
 )
 
-// Trust says how far a snapshot can be relied upon.
+// Trust is how complete and current a snapshot is.
 type Trust uint8
 
 const (
@@ -51,7 +51,7 @@ type StoredRow struct {
 	Reason       string   `json:"reason,omitempty"` // …in words for people
 }
 
-// RowState is the standing of a stored row.
+// RowState is the state of a stored row.
 type RowState uint8
 
 const (
@@ -59,7 +59,7 @@ const (
 	RowPending            // accepted, waiting or in flight
 	RowProcessed          // acknowledged, kept as history
 	RowDead               // in the dead-letter queue
-	RowRefused            // of a protocol version that the system does not read
+	RowRefused            // of a protocol version that the system does not support
 	RowEffect             // business: one effect of one business ID
 	RowLog                // business: an entry of the consumption log
 )

@@ -15,20 +15,20 @@ import (
 	"strings"
 )
 
-// SealedFile is one file of a run as it lay on disk when the run ended.
+// SealedFile is one file of a run as it was on disk when the run ended.
 type SealedFile struct {
 	Name   string `json:"name"` // its path in the run's folder, with slashes
 	Size   int64  `json:"size"` // bytes
 	SHA256 string `json:"sha256"`
 }
 
-// noSeal stands where the seal does while it is computed.
+// noSeal is the placeholder for the seal while it is computed.
 var noSeal = strings.Repeat("0", 2*sha256.Size)
 
-// sealManifest gives the bytes of manifest.json. The seal of a run that has
-// ended is the SHA-256 of these bytes with zeros in its own place. It covers
-// the bytes and not the values: then it holds whatever fields a later version
-// adds, and a name that stands there twice cannot mean two things.
+// sealManifest encodes manifest.json. The seal of a run that has ended is the
+// SHA-256 of these bytes with zeros in place of the seal. It covers bytes rather
+// than values, so that it includes fields which a later version adds, and a
+// duplicated field cannot be read in two ways.
 func sealManifest(m Manifest) ([]byte, error) {
 	if m.End != nil {
 		end := *m.End
@@ -36,7 +36,7 @@ func sealManifest(m Manifest) ([]byte, error) {
 	}
 	b, err := json.MarshalIndent(m, "", "  ")
 	if err != nil {
-		return nil, fmt.Errorf("evidence: the manifest cannot be written: %w", err)
+		return nil, fmt.Errorf("evidence: the manifest could not be encoded: %w", err)
 	}
 	b = append(b, '\n')
 	if m.End != nil {
@@ -51,9 +51,8 @@ func digest(b []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// checkManifest says in which way a manifest is not the one that was written
-// when the run ended; nil if it is, or if the run has no end, or is of a format
-// without seals.
+// checkManifest verifies that a manifest is as it was when the run ended. It
+// accepts a run that has no end, and one of a format without seals.
 func checkManifest(b []byte, m *Manifest) error {
 	switch {
 	case m.End == nil:
@@ -63,7 +62,7 @@ func checkManifest(b []byte, m *Manifest) error {
 	case m.End.Seal == "":
 		return errors.New("it has no seal")
 	case len(m.End.Seal) != len(noSeal) || bytes.Count(b, []byte(m.End.Seal)) != 1:
-		return fmt.Errorf("its seal %q is none", m.End.Seal)
+		return fmt.Errorf("its seal %q is malformed", m.End.Seal)
 	}
 	blank := bytes.Replace(b, []byte(m.End.Seal), []byte(noSeal), 1)
 	if digest(blank) != m.End.Seal {
@@ -72,10 +71,14 @@ func checkManifest(b []byte, m *Manifest) error {
 	return nil
 }
 
-// maxLogs of a run are sealed and listed.
-const maxLogs = 1000
+// maxLogs of a run are sealed and listed, beside the script, events and rows,
+// each plain, compressed, or both.
+const (
+	maxLogs   = 1000
+	maxSealed = maxLogs + 5
+)
 
-// seal describes the files of a run that has ended, in the order of their names.
+// seal describes the files of a run that has ended, sorted by name.
 func (dir folder) seal() ([]SealedFile, error) {
 	names, err := dir.sealable()
 	if err != nil {
@@ -104,8 +107,8 @@ func digestOf(r io.Reader) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// sealable are the files in the folder that belong to a run, sorted. The
-// manifest seals itself, and a verdict can be made again.
+// sealable are the files of a run, sorted, without the manifest, which seals
+// itself, and the verdict, which can be derived again.
 func (dir folder) sealable() ([]string, error) {
 	var names []string
 	for _, name := range []string{eventsFile, eventsFile + packedSuffix, rowsFile, rowsFile + packedSuffix, scriptFile} {
@@ -120,7 +123,7 @@ func (dir folder) sealable() ([]string, error) {
 	return slices.Sorted(slices.Values(append(names, logs...))), nil
 }
 
-// logs are the paths of what lies in the folder of logs.
+// logs are the paths of the entries in the folder of logs.
 func (dir folder) logs() ([]string, error) {
 	root, err := dir.root()
 	if err != nil {
@@ -134,7 +137,7 @@ func (dir folder) logs() ([]string, error) {
 	case err != nil:
 		return nil, err
 	case !info.IsDir():
-		return nil, fmt.Errorf("%s is %s, and no folder", logsFolder, kindOf(info))
+		return nil, fmt.Errorf("%s is %s, not a folder", logsFolder, kindOf(info))
 	}
 	f, err := root.Open(logsFolder)
 	if err != nil {
@@ -155,13 +158,21 @@ func (dir folder) logs() ([]string, error) {
 	return names, nil
 }
 
-// maxDamage is how many damaged files are told of.
+// maxDamage is how many damaged files are reported.
 const maxDamage = 4
 
-// checkFiles says which files are not those that were sealed, and how.
+// checkFiles reports which files differ from what was sealed, and how.
 func (dir folder) checkFiles(sealed []SealedFile) (damage []string) {
+	more := 0
 	tell := func(name, format string, args ...any) {
+		if len(damage) == maxDamage {
+			more++
+			return
+		}
 		damage = append(damage, name+": "+fmt.Sprintf(format, args...))
+	}
+	if len(sealed) > maxSealed {
+		return []string{fmt.Sprintf("%s: end.files: %d, and a run has at most %d", manifestFile, len(sealed), maxSealed)}
 	}
 	var names []string
 	for i, s := range sealed {
@@ -195,14 +206,13 @@ func (dir folder) checkFiles(sealed []SealedFile) (damage []string) {
 			tell(name, "it was added after the run ended")
 		}
 	}
-	if more := len(damage) - maxDamage; more > 0 {
-		damage = append(damage[:maxDamage], fmt.Sprintf("and %d more", more))
+	if more > 0 {
+		damage = append(damage, fmt.Sprintf("and %d more", more))
 	}
 	return damage
 }
 
-// checkFile compares sizes first, so that nothing larger than what was sealed
-// is read.
+// checkFile compares sizes first, so that no more is read than was sealed.
 func (dir folder) checkFile(s SealedFile) error {
 	f, info, err := dir.open(s.Name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -233,11 +243,11 @@ func canBeSealed(name string) bool {
 	return path.Dir(name) == logsFolder && !strings.Contains(path.Base(name), "\x00")
 }
 
-// Sealed reports whether the run has a seal. Without one nobody can tell damage
-// from truth: it is of an older format, or has not ended, or somebody took it away.
+// Sealed reports whether the run has a seal, without which damage cannot be
+// detected: its format is older, it has not ended, or the seal was removed.
 func (r *Run) Sealed() bool { return r.manifest.End != nil && r.manifest.End.Seal != "" }
 
-// Identity is the same for two copies of one run, wherever they lie.
+// Identity is equal for all copies of one run.
 func (r *Run) Identity() string {
 	if r.Sealed() {
 		return r.manifest.End.Seal
@@ -245,9 +255,9 @@ func (r *Run) Identity() string {
 	return digest(r.raw)
 }
 
-// Damage says which file of the run is not what the run left, and how: it was
-// changed, cut, exchanged, added to or removed, or the harness died before it
-// could seal anything. Empty if the run is whole, or of a format without seals.
+// Damage reports which file is not as the run left it, and how: changed,
+// truncated, replaced, extended or removed, or not sealed because the harness
+// died. Empty if the run is whole, or of a format without seals.
 func (r *Run) Damage() string {
 	switch {
 	case r.manifestErr != nil:
@@ -260,8 +270,8 @@ func (r *Run) Damage() string {
 	return ""
 }
 
-// Unsealed are the names in the run's folder that no seal covers, but for the
-// manifest and what is made from the evidence; at most maxLogs.
+// Unsealed are the names in the run's folder that no seal covers, except the
+// manifest and what is derived from the evidence; at most maxLogs.
 func (r *Run) Unsealed() ([]string, error) {
 	d, err := os.Open(string(r.dir))
 	if err != nil {

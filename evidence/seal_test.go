@@ -6,9 +6,11 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -183,7 +185,7 @@ func TestOnlyRegularFilesAreRead(t *testing.T) {
 	if _, err := ReadRegular(os.DevNull, 100); err == nil || !strings.Contains(err.Error(), "a device") {
 		t.Errorf("a device: %v", err)
 	}
-	if _, err := ReadRegular(secret, 5); err == nil || !strings.Contains(err.Error(), "bound of 5") {
+	if _, err := ReadRegular(secret, 5); err == nil || !strings.Contains(err.Error(), "limit of 5") {
 		t.Errorf("a long file: %v", err)
 	}
 }
@@ -241,37 +243,178 @@ func TestNothingIsWrittenThroughALink(t *testing.T) {
 
 // Few bytes that unpack to gigabytes are refused before they fill the memory.
 func TestRowsThatNeverEndAreRefused(t *testing.T) {
-	for name, line := range map[string]string{ // more than the bound of each
-		"many rows":  `{"state":"dead"}` + "\n",
-		"large rows": `{"state":"dead","reason":"` + strings.Repeat("x", maxLine/2) + `"}` + "\n",
+	const begins = `{"checkpoint":"end","source":"broker","trust":"exact","count":2000000000}` + "\n"
+	for name, c := range map[string]struct {
+		size       int
+		head, line string
+	}{
+		"many rows":      {8 << 20, begins, `{"state":"dead"}` + "\n"},
+		"large rows":     {80 << 20, begins, `{"state":"dead","reason":"` + strings.Repeat("x", maxLine/2) + `"}` + "\n"},
+		"many snapshots": {16 << 20, "", `{"checkpoint":"end","source":"broker","trust":"exact"}` + "\n"},
 	} {
-		dir, size := golden(t), maxRowBytes+1<<20
-		if len(line) < 100 {
-			size = (maxRowLines + 10) * len(line) * 2
+		dir := golden(t)
+		bomb := bombOf(t, c.size, strings.Repeat(c.line, max(1, 1<<20/len(c.line))), c.head)
+		if err := os.WriteFile(filepath.Join(dir, rowsFile+packedSuffix), bomb, 0o644); err != nil {
+			t.Fatal(err)
 		}
-		var bomb bytes.Buffer
-		z, err := zstd.NewWriter(&bomb, zstd.WithEncoderConcurrency(1))
+		h := history(t, dir)
+		if !strings.Contains(h.Damage, "rows.jsonl.zst line") || !strings.Contains(h.Damage, "more than the") {
+			t.Errorf("%s, %d bytes: %s", name, len(bomb), h.Damage)
+		}
+		if read := len(h.Snapshots) + len(h.Snapshots[0].Rows); int64(read*rowMemory) > unpacked(int64(len(bomb))) {
+			t.Errorf("%s: %d of them were read from %d bytes", name, read, len(bomb))
+		}
+	}
+}
+
+func TestEventsThatNeverEndAreRefused(t *testing.T) {
+	dir := golden(t)
+	bomb := bombOf(t, 100<<20, `{"seq":1,"at":1,"kind":"phase","reason":"`+strings.Repeat("x", maxLine/2)+"\"}\n", "")
+	if err := errors.Join(os.Remove(filepath.Join(dir, eventsFile)), os.WriteFile(filepath.Join(dir, eventsFile+packedSuffix), bomb, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	f, err := opened(t, dir).lines(eventsFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var read int64
+	for line, e := range f.all() {
+		read, err = read+int64(len(line)), e
+	}
+	if err == nil || !strings.Contains(err.Error(), "more than the") || read > unpacked(int64(len(bomb)))+maxLine {
+		t.Errorf("%d bytes unpacked of %d: %v", read, len(bomb), err)
+	}
+}
+
+func TestTheNumberOfEventsIsBounded(t *testing.T) {
+	dir := golden(t)
+	for bound, want := range map[string]string{"8": "more than the 8 events", "9": "", "": "", "many": "CUSTODY_MAX_EVENTS is"} {
+		t.Setenv(EventsVariable, bound)
+		if err := firstError(dir); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("bound %q: %v, want %q", bound, err, want)
+		}
+	}
+}
+
+// bombOf is head and then size bytes of chunk, compressed.
+func bombOf(t *testing.T, size int, chunk, head string) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	z, err := zstd.NewWriter(&b, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = io.WriteString(z, head)
+	for range size / len(chunk) {
+		_, more := io.WriteString(z, chunk)
+		err = errors.Join(err, more)
+	}
+	if err := errors.Join(err, z.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// Thousands of names in a manifest cost neither memory nor time.
+func TestAManifestWithoutEndIsRefused(t *testing.T) {
+	dir := golden(t)
+	files := strings.TrimSuffix(strings.Repeat(`{"name":"a"},`, 100_000), ",")
+	rewrite(t, dir, manifestFile, replaced(`"how": "completed"`, `"how": "completed", "seal": "`+strings.Repeat("a", 64)+`", "files": [`+files+`]`))
+	damage := folder(dir).checkFiles(opened(t, dir).manifest.End.Files)
+	if len(damage) != 1 || !strings.Contains(damage[0], "at most") {
+		t.Error(damage)
+	}
+	for _, list := range []string{"claims", "reached", "faults"} {
+		dir := golden(t)
+		rewrite(t, dir, manifestFile, replaced(`"`+list+`": [`, `"`+list+`": [`+strings.Repeat("{},", maxList+1)))
+		if _, err := Open(dir); err == nil || !strings.Contains(err.Error(), list+": ") || !strings.Contains(err.Error(), "limit") {
+			t.Errorf("%s: %v", list, err)
+		}
+	}
+	rewrite(t, dir, manifestFile, func(b []byte) []byte { return append(b, bytes.Repeat([]byte{' '}, maxManifest)...) })
+	if _, err := Open(dir); err == nil || !strings.Contains(err.Error(), "limit") {
+		t.Error(err)
+	}
+}
+
+func TestWhatCanNameAFile(t *testing.T) {
+	for name, good := range map[string]bool{
+		"ack-lost": true, "order-1": true, "a:b": true, "...": false, "": false, "..": false, "../x": false, "a/b": false, `a\b`: false,
+		".hidden": false, "a\x00b": false, "a\nb": false, strings.Repeat("a", 200): true, strings.Repeat("a", 201): false,
+	} {
+		if err := FileName(name); (err == nil) != good {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}
+
+// A run that was broken off is removed, and nothing that its owner put there.
+func TestOnlyWhatARunHasMadeIsDiscarded(t *testing.T) {
+	for _, planted := range []string{"notes.txt", "logs/notes.txt", "sub/", "logs/sub/", "events.jsonl/"} {
+		r := begin(t)
+		dir := r.Dir()
+		if err := opened(t, dir).Discard(); err == nil || !strings.Contains(err.Error(), "being recorded") {
+			t.Errorf("a run that goes on: %v", err)
+		}
+		if _, err := r.Log("broker"); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Close(End{How: EndCancelled}); err != nil {
+			t.Fatal(err)
+		}
+		at := filepath.Join(dir, planted)
+		if strings.HasSuffix(planted, "/") {
+			at = filepath.Join(at, "precious")
+		}
+		if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o755), os.WriteFile(at, nil, 0o644)); err != nil {
+			t.Fatal(err)
+		}
+		if err := opened(t, dir).Discard(); err == nil || !strings.Contains(err.Error(), strings.TrimSuffix(planted, "/")) {
+			t.Errorf("with %s in it: %v", planted, err)
+		}
+		if _, err := os.Stat(at); err != nil {
+			t.Error(err)
+		}
+		if err := os.RemoveAll(filepath.Join(dir, planted)); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(opened(t, dir).WriteVerdict(nil), os.WriteFile(filepath.Join(dir, ".rows.jsonl.zst-1.tmp"), nil, 0o644), opened(t, dir).Discard()); err != nil {
+			t.Error(err)
+		}
+		if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
+			t.Errorf("left behind: %v, %v", entries, err)
+		}
+	}
+}
+
+// Logs and identifiers are for who measured, until they hand them on.
+func TestEvidenceIsItsOwners(t *testing.T) {
+	going := begin(t)
+	if _, err := going.Log("broker"); err != nil {
+		t.Fatal(err)
+	}
+	private(t, going.Dir())
+	dir := sealed(t)
+	if err := opened(t, dir).WriteVerdict(nil); err != nil {
+		t.Fatal(err)
+	}
+	private(t, dir)
+}
+
+func private(t *testing.T, dir string) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(name string, e fs.DirEntry, err error) error {
 		if err != nil {
-			t.Fatal(err)
+			return err
 		}
-		if _, err := z.Write([]byte(`{"checkpoint":"end","source":"broker","trust":"exact","count":2000000000}` + "\n")); err != nil {
-			t.Fatal(err)
+		info, err := e.Info()
+		if err == nil && info.Mode().Perm()&0o077 != 0 && name != dir { // which the test has made
+			t.Errorf("%s has the mode %s", name, info.Mode())
 		}
-		chunk := []byte(strings.Repeat(line, max(1, 1<<20/len(line))))
-		for range size / len(chunk) {
-			if _, err := z.Write(chunk); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := z.Close(); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, rowsFile+packedSuffix), bomb.Bytes(), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		if err := firstError(dir); err == nil || !strings.Contains(err.Error(), "rows.jsonl.zst line") || !strings.Contains(err.Error(), "more than the") {
-			t.Errorf("%s, %d bytes: %v", name, bomb.Len(), err)
-		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -340,5 +483,31 @@ func TestSignatures(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(dir, "."+signatureFile)); !errors.Is(err, fs.ErrNotExist) {
 		t.Error("something was left behind")
+	}
+}
+
+// What a large run leaves is far from what is refused.
+func TestManyRowsAreRead(t *testing.T) {
+	rows := make([]StoredRow, 200_000)
+	for i := range rows {
+		id := strconv.Itoa(i)
+		rows[i] = StoredRow{State: RowPending, BusinessID: "order-" + id, PublishID: "p1-" + id + "-1", MessageID: id, Subscription: "orders", Digest: Digest([]byte(id), "", nil)}
+	}
+	r := begin(t)
+	if err := errors.Join(r.WriteSnapshot(Snapshot{Checkpoint: "end", Source: SourceBroker, Trust: Exact, Rows: rows}), r.Close(End{How: EndCompleted})); err != nil {
+		t.Fatal(err)
+	}
+	h := history(t, r.Dir())
+	if h.Damage != "" || len(h.Snapshots[0].Rows) != len(rows) {
+		t.Fatal(h.Damage)
+	}
+	info, err := os.Stat(filepath.Join(r.Dir(), rowsFile+packedSuffix))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ratio := int64(len(rows)) * (rowMemory + 150) / info.Size(); ratio > 128 {
+		t.Errorf("%d bytes of memory for each on disk", ratio)
+	} else {
+		t.Logf("%d bytes of memory for each on disk", ratio)
 	}
 }

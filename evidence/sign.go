@@ -10,7 +10,7 @@ import (
 )
 
 // signatureFile holds the ed25519 signature of manifest.json, 64 bytes. The
-// manifest seals every other file, so who signs it signs the run.
+// manifest seals every other file, so that signing it signs the run.
 const signatureFile = "manifest.sig"
 
 // ErrNotSigned: a run has no signature.
@@ -19,17 +19,16 @@ var ErrNotSigned = errors.New("evidence: the run is not signed")
 // Sign signs a run that is sealed and whole.
 func (r *Run) Sign(key ed25519.PrivateKey) error {
 	if !r.Sealed() {
-		return fmt.Errorf("evidence: %s is not sealed, so nothing of it can be signed", r.dir)
+		return fmt.Errorf("evidence: %s is not sealed, so it cannot be signed", r.dir)
 	}
 	if damage := r.Damage(); damage != "" {
-		return fmt.Errorf("evidence: %s is not signed, for it is damaged: %s", r.dir, damage)
+		return fmt.Errorf("evidence: %s cannot be signed: it is damaged: %s", r.dir, damage)
 	}
-	return replaceFile(string(r.dir), signatureFile, ed25519.Sign(key, r.raw))
+	return r.dir.replaceFile(signatureFile, ed25519.Sign(key, r.raw))
 }
 
-// CheckSignature says in which way the manifest was not signed by the owner of
-// this key; nil if it was. Whether the other files are those that the manifest
-// seals is what Damage says.
+// CheckSignature verifies that the manifest was signed with this key. Whether the
+// other files are those that the manifest seals is reported by Damage.
 func (r *Run) CheckSignature(key ed25519.PublicKey) error {
 	sig, err := r.dir.read(signatureFile, ed25519.SignatureSize)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -39,18 +38,18 @@ func (r *Run) CheckSignature(key ed25519.PublicKey) error {
 		return err
 	}
 	if len(sig) != ed25519.SignatureSize || !ed25519.Verify(key, r.raw, sig) {
-		return fmt.Errorf("evidence: %s is no signature of this key over %s", r.dir.path(signatureFile), manifestFile)
+		return fmt.Errorf("evidence: %s is not a signature of %s by this key", r.dir.path(signatureFile), manifestFile)
 	}
 	return nil
 }
 
-// Signed reports whether a signature lies in the folder; it may be anybody's.
+// Signed reports whether there is a signature, by whomever.
 func (r *Run) Signed() bool { return r.dir.exists(signatureFile) }
 
-// maxKey bounds the file of a key, in bytes.
+// maxKey bounds a key file, in bytes.
 const maxKey = 64 << 10
 
-// ReadPrivateKey reads an ed25519 key in PEM (PKCS#8). No error quotes the file.
+// ReadPrivateKey reads an ed25519 key in PEM (PKCS#8). Errors never quote it.
 func ReadPrivateKey(name string) (ed25519.PrivateKey, error) {
 	block, err := readPEM(name, "PRIVATE KEY")
 	if err != nil {
@@ -86,7 +85,7 @@ func readPEM(name, kind string) ([]byte, error) {
 	for {
 		var block *pem.Block
 		if block, text = pem.Decode(text); block == nil {
-			return nil, fmt.Errorf("%s holds no %s in PEM (a block that begins with -----BEGIN %s-----)", name, kind, kind)
+			return nil, fmt.Errorf("%s holds no %s in PEM (a block that starts with -----BEGIN %s-----)", name, kind, kind)
 		}
 		if block.Type == kind {
 			return block.Bytes, nil

@@ -4,8 +4,8 @@ import "runtime/debug"
 
 const module = "github.com/custodymq/custody"
 
-// Version is that of Custody in this binary, also where it is a library in the
-// tests of somebody else. A build of files that no release holds names its revision.
+// Version of Custody in this binary, even where it is a library in another
+// module's tests. A build between releases names its revision.
 func Version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -291,7 +291,7 @@ func (e *explorer) shrink(ctx context.Context, v *Violation, simulated bool) {
 // Keep writes the script to a file in dir and returns its path.
 func (v *Violation) Keep(dir string) (string, error) {
 	path := filepath.Join(dir, v.Scenario.Name+".scenario")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", fmt.Errorf("explore: create the script's directory: %w", err)
 	}
 	if err := os.WriteFile(path, []byte(v.Script), 0o644); err != nil {

@@ -2,9 +2,9 @@ package guarantees
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/guarantees/internal/ledger"
 )
 
 var ackIsFinal = Guarantee{
@@ -20,122 +20,112 @@ func (c *final) on() []evidence.Kind {
 	return []evidence.Kind{evidence.AckReturned, evidence.Delivered, evidence.FrameCarried}
 }
 
-func (c *final) observe(l *ledger, e *evidence.Event, m *message, r *receipt, out *ruling) {
+func (c *final) observe(v view, e *evidence.Event, m *message, r *receipt, out *ruling) {
 	switch {
 	case m == nil || r == nil:
 	case e.Kind == evidence.AckReturned:
-		if r.confirm.seq == e.Seq {
+		if r.Confirm.Seq == e.Seq {
 			out.instances++
 		}
 	case e.Kind == evidence.Delivered:
-		c.delivered(l, e, m, r, out)
-	case e.Frame == frameDeliver && e.Struck == "":
-		c.frame(l, e, m, r, out)
+		c.delivered(v, e, m, r, out)
+	case e.Frame == ledger.FrameDeliver && e.Struck == "":
+		c.frame(v, e, m, r, out)
 	}
 }
 
 // frame judges a deliver frame at a link.
-func (c *final) frame(l *ledger, e *evidence.Event, m *message, r *receipt, out *ruling) {
-	link := l.symbol(e.Link)
+func (c *final) frame(v view, e *evidence.Event, m *message, r *receipt, out *ruling) {
+	link := v.Symbol(e.Link)
 	switch {
-	case r.confirmFrame != 0 && r.confirmLink == link && r.confirmConn == e.Conn:
-		c.again(l, e, m, r, out, "frame-after-confirm", "was sent again behind the frame that confirmed its acknowledgement")
-	case r.confirm.seq != 0 && l.late(r) && !l.delayedByUs(link, r.confirm.at+l.limits.InFlightBound):
-		c.again(l, e, m, r, out, "after-bound", "was sent again, later than a frame can be under way")
+	case r.ConfirmFrame != 0 && r.ConfirmLink == link && r.ConfirmConn == e.Conn:
+		c.again(v, e, m, r, out, "frame-after-confirm", "was sent again behind the frame that confirmed its acknowledgement")
+	case r.Confirm.Seq != 0 && v.late(r) && !v.Delayed(link, r.Confirm.At+v.Limits.InFlightBound, v.Now.At):
+		c.again(v, e, m, r, out, "after-bound", "was sent again, later than a frame can be under way")
 	}
 }
 
 // delivered judges a delivery. Client buffers reorder, so one on a session that
 // was open when the confirm came proves nothing by itself.
-func (c *final) delivered(l *ledger, e *evidence.Event, m *message, r *receipt, out *ruling) {
-	if r.confirm.seq == 0 {
+func (c *final) delivered(v view, e *evidence.Event, m *message, r *receipt, out *ruling) {
+	if r.Confirm.Seq == 0 {
 		return
 	}
-	s := l.sessionOf(e)
+	s := v.SessionOf(e)
 	switch {
-	case r.confirm.before(s.openCalled):
-		c.again(l, e, m, r, out, "new-session", "was delivered again on a session opened after its acknowledgement was confirmed")
-	case !l.deliverFrames && l.late(r) && !l.delayedByUs(s.actor.name, r.confirm.at+l.limits.InFlightBound):
-		c.again(l, e, m, r, out, "after-bound", "was delivered again, later than a frame can be under way")
+	case r.Confirm.Before(s.OpenCalled):
+		c.again(v, e, m, r, out, "new-session", "was delivered again on a session opened after its acknowledgement was confirmed")
+	case !v.DeliverFrames && v.late(r) && !v.Delayed(s.Actor.Name, r.Confirm.At+v.Limits.InFlightBound, v.Now.At):
+		c.again(v, e, m, r, out, "after-bound", "was delivered again, later than a frame can be under way")
 	}
 }
 
-// late: now is past the time in which a frame sent before the confirm can arrive.
-func (l *ledger) late(r *receipt) bool {
-	return l.limits.InFlightBound > 0 && l.now.at > r.confirm.at+l.limits.InFlightBound
+// late reports whether a frame sent before the confirm must have arrived by now.
+func (v view) late(r *receipt) bool {
+	return v.Limits.InFlightBound > 0 && v.Now.At > r.Confirm.At+v.Limits.InFlightBound
 }
 
-// undone: the broker ended by itself after the acknowledgement was made, and
-// before what it does for it had to be done.
-func (l *ledger) undone(r *receipt) bool {
-	return !l.manifest.Profile.ConfirmIsDurable && l.failedAfter(r, l.falls)
+// undone reports whether the broker crashed by itself before it had to make the
+// acknowledgement durable.
+func (v view) undone(r *receipt) bool {
+	return !v.Profile.ConfirmIsDurable && v.CrashedAround(r)
 }
 
-// failedAfter reports whether a failure came between the call of an
-// acknowledgement and the bound for what the system does for it.
-func (l *ledger) failedAfter(r *receipt, failures []stamp) bool {
-	return slices.ContainsFunc(failures, func(f stamp) bool {
-		return f.seq > r.ackCalled.seq && (r.confirm.seq == 0 || f.at <= r.confirm.at+l.limits.DeleteBound)
-	})
-}
-
-func (c *final) again(l *ledger, e *evidence.Event, m *message, r *receipt, out *ruling, kind, what string) {
-	if l.undone(r) || m.struckBy("duplicate") {
+func (c *final) again(v view, e *evidence.Event, m *message, r *receipt, out *ruling, kind, what string) {
+	if v.undone(r) || m.StruckBy("duplicate") {
 		c.absorbed++
 		return
 	}
-	f := l.finding(m, r, kind, r.ackCalled.seq, r.confirm.seq, r.confirmFrame, e.Seq)
-	f.HandOver = ConsumerToBroker
-	f.Text = fmt.Sprintf("%s %s", l.label(m), what)
+	f := v.finding(m, r, kind, ConsumerToBroker, r.AckCalled.Seq, r.Confirm.Seq, r.ConfirmFrame, e.Seq)
+	f.Text = fmt.Sprintf("%s %s", v.Label(m), what)
 	f.Follows = []string{evidence.SingleEffect, evidence.NoDuplicateDelivery}
 	out.violate(byEvents, f)
 }
 
 // close judges the rows of what was acknowledged.
-func (c *final) close(l *ledger, m *message, out *ruling) {
-	bound := l.limits.DeleteBound
-	if bound <= 0 || len(m.rows) == 0 || len(m.receipts) == 0 {
+func (c *final) close(v view, m *message, out *ruling) {
+	bound := v.Limits.DeleteBound
+	if bound <= 0 || len(m.Rows) == 0 || len(m.Receipts) == 0 {
 		return
 	}
-	for _, s := range m.rows {
-		snapshot := &l.snapshots[s.snapshot]
-		legal := s.row.State != evidence.RowPending &&
-			(s.row.State != evidence.RowProcessed || l.manifest.Profile.KeepsRows)
-		if legal || !s.certain || snapshot.Trust != evidence.Exact {
+	for _, s := range m.Rows {
+		snapshot := s.Snapshot
+		legal := s.Row.State != evidence.RowPending &&
+			(s.Row.State != evidence.RowProcessed || v.Profile.KeepsRows)
+		if legal || !s.Certain || snapshot.Trust != evidence.Exact {
 			continue
 		}
-		// The row of a message that several subscribers share goes with the last.
+		// A row that several subscribers share is deleted with the last acknowledgement.
 		var last *receipt
-		for i := range m.receipts {
-			r := &m.receipts[i]
-			if s.row.Subscription != "" && l.name(r.sub) != s.row.Subscription || !r.must && r.deliveries == 0 {
+		for i := range m.Receipts {
+			r := &m.Receipts[i]
+			if s.Row.Subscription != "" && v.Name(r.Sub) != s.Row.Subscription || !r.Must && r.Deliveries == 0 {
 				continue
 			}
-			if r.confirm.seq == 0 {
+			if r.Confirm.Seq == 0 {
 				last = nil
 				break
 			}
-			if last == nil || r.confirm.at > last.confirm.at {
+			if last == nil || r.Confirm.At > last.Confirm.At {
 				last = r
 			}
 		}
-		if last == nil || snapshot.At <= last.confirm.at+bound || l.paused(last.confirm.at, snapshot.At) || l.undone(last) || m.struckBy("duplicate") {
+		if last == nil || snapshot.At <= last.Confirm.At+bound || v.Paused(last.Confirm.At, snapshot.At) || v.undone(last) || m.StruckBy("duplicate") {
 			continue
 		}
-		f := l.finding(m, last, "row-kept", last.confirm.seq, snapshot.Seq)
-		f.HandOver = BrokerToDelete
-		f.Text = fmt.Sprintf("%s was acknowledged, and %s is still there %v later", l.label(m), l.rowText(s), snapshot.At-last.confirm.at)
+		f := v.finding(m, last, "row-kept", BrokerToDelete, last.Confirm.Seq, snapshot.Seq)
+		f.Text = fmt.Sprintf("%s was acknowledged, and %s is still there %v later", v.Label(m), v.rowText(s), snapshot.At-last.Confirm.At)
 		f.Follows = []string{evidence.RowsMatchClients}
 		out.violate(byEvents, f)
 		return
 	}
 }
 
-func (c *final) conclude(l *ledger, out *ruling) {
-	if !l.manifest.Profile.AckConfirms {
+func (c *final) conclude(v view, out *ruling) {
+	if !v.Profile.AckConfirms {
 		out.notApplicable = "this system never confirms an acknowledgement"
 	}
-	out.layers = []Layer{{"consumption log", "absorbed", l.absorbed}}
+	out.layers = []Layer{{"consumption log", "absorbed", v.Absorbed}}
 	if c.absorbed > 0 {
 		out.held = fmt.Sprintf("%d came again after the broker had ended by itself, or because we had sent a copy", c.absorbed)
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/guarantees/internal/ledger"
 )
 
 var answerDelivered = Guarantee{
@@ -16,14 +17,14 @@ var answerDelivered = Guarantee{
 }
 
 type relayed struct {
-	waiting   map[ref]answerFrame   // answers that have passed, and whose callers have not returned
-	heard     map[connection]uint64 // the latest answer's frame of which the caller has returned
-	overtaken map[ref]bool          // left unknown though a later answer had been heard
+	waiting   map[ref]answerFrame   // answers that passed while their callers still waited
+	heard     map[connection]uint64 // the latest frame whose answer reached its caller
+	overtaken map[ref]bool          // left unknown though a later answer had arrived
 }
 
 // connection of a link.
 type connection struct {
-	link uint32
+	link symbol
 	conn int
 }
 
@@ -36,81 +37,73 @@ func (c *relayed) on() []evidence.Kind {
 	return []evidence.Kind{evidence.FrameCarried, evidence.PublishReturned}
 }
 
-func (c *relayed) observe(l *ledger, e *evidence.Event, m *message, _ *receipt, _ *ruling) {
+func (c *relayed) observe(v view, e *evidence.Event, m *message, _ *receipt, _ *ruling) {
 	switch {
 	case m == nil:
 	case e.Kind == evidence.FrameCarried:
-		if e.Frame == frameAccept && e.Struck == "" && !e.Negative && m.returned.seq == 0 && len(c.waiting) < maxTentative {
-			c.waiting[m.ref] = answerFrame{connection{l.symbol(e.Link), e.Conn}, e.Seq}
+		if e.Frame == ledger.FrameAccept && e.Struck == "" && !e.Negative && m.Returned.Seq == 0 && len(c.waiting) < maxTentative {
+			c.waiting[m.Ref] = answerFrame{connection{v.Symbol(e.Link), e.Conn}, e.Seq}
 		}
 	default:
-		frame, passed := c.waiting[m.ref]
+		frame, passed := c.waiting[m.Ref]
 		if !passed {
 			return
 		}
-		delete(c.waiting, m.ref)
+		delete(c.waiting, m.Ref)
 		if e.Acceptance == evidence.Unknown && c.heard[frame.connection] > frame.seq {
-			c.overtaken[m.ref] = true
+			c.overtaken[m.Ref] = true
 		} else if e.Acceptance == evidence.Accepted {
 			c.heard[frame.connection] = max(c.heard[frame.connection], frame.seq)
 		}
 	}
 }
 
-func (c *relayed) close(l *ledger, m *message, out *ruling) {
-	if m.frozen || m.called.seq == 0 || m.affirmed.seq == 0 && m.denied.seq == 0 || m.struckAt(frameAccept) || m.struckBy("corrupt", "duplicate") {
+func (c *relayed) close(v view, m *message, out *ruling) {
+	if m.Frozen || m.Called.Seq == 0 || m.Affirmed.Seq == 0 && m.Denied.Seq == 0 || m.StruckAt(ledger.FrameAccept) || m.StruckBy("corrupt", "duplicate") {
 		return
 	}
 	out.instances++
 	kind, what := "", ""
 	switch {
-	case m.affirmed.seq != 0 && m.denied.seq != 0: // both were said, of whatever the frames mean
+	case m.Affirmed.Seq != 0 && m.Denied.Seq != 0: // both answers passed, which proves neither
 		return
-	case m.returned.seq == 0:
-		if !c.passed(l, m, l.now) {
-			out.undecided(l.label(m) + " has no answer, and the run ended too soon after the frame of it")
+	case m.Returned.Seq == 0:
+		if !c.passed(v, m, v.Now) {
+			out.undecided(v.Label(m) + " has no answer, and the run ended too soon after the frame of it")
 			return
 		}
 		kind, what = "swallowed", "and the caller never had one"
-	case m.affirmed.seq == 0 && m.acceptance == evidence.Accepted && !m.alias:
+	case m.Affirmed.Seq == 0 && m.Acceptance == evidence.Accepted && !m.Alias:
 		kind, what = "unfounded", "that refuses, and the caller was told that it was accepted"
-	case m.affirmed.seq == 0:
+	case m.Affirmed.Seq == 0:
 		return
-	case m.acceptance == evidence.Unknown && !m.toldOK:
-		if !c.overtaken[m.ref] && !c.passed(l, m, m.returned) {
+	case m.Acceptance == evidence.Unknown && !m.ToldOK:
+		if !c.overtaken[m.Ref] && !c.passed(v, m, m.Returned) {
 			return
 		}
 		kind, what = "swallowed", "that takes responsibility, and the caller was left without"
-	case m.refused():
-		kind, what = "contradicted", fmt.Sprintf("that takes responsibility, and the caller was told that it was %s", m.acceptance)
+	case m.Refused():
+		kind, what = "contradicted", fmt.Sprintf("that takes responsibility, and the caller was told that it was %s", m.Acceptance)
 	default:
 		return
 	}
-	f := l.finding(m, nil, kind, m.affirmed.seq, m.denied.seq, m.returned.seq)
-	f.HandOver = BrokerToClient
-	f.Text = fmt.Sprintf("an answer to %s passed the link of its publisher %s", l.label(m), what)
-	if kind == "swallowed" && m.returned.seq == 0 {
+	f := v.finding(m, nil, kind, BrokerToClient, m.Affirmed.Seq, m.Denied.Seq, m.Returned.Seq)
+	f.Text = fmt.Sprintf("an answer to %s passed the link of its publisher %s", v.Label(m), what)
+	if kind == "swallowed" && m.Returned.Seq == 0 {
 		out.violate(byAbsence, f)
 		return
 	}
 	out.violate(byEvents, f)
 }
 
-// passed reports whether the frame had the time to arrive before its caller
-// gave up, and nothing of ours kept it.
-func (c *relayed) passed(l *ledger, m *message, until stamp) bool {
-	s := l.sessions[m.session]
-	at := max(m.affirmed.at, m.denied.at)
-	deadline := at + l.limits.InFlightBound
-	if until.at <= deadline || s != nil && s.ended.seq != 0 && s.ended.at <= deadline {
+// passed reports whether the frame had time to arrive before its caller gave up,
+// and no fault delayed it.
+func (c *relayed) passed(v view, m *message, until stamp) bool {
+	s := v.Session(m.Session)
+	at := max(m.Affirmed.At, m.Denied.At)
+	deadline := at + v.Limits.InFlightBound
+	if until.At <= deadline || s != nil && s.Ended.Seq != 0 && s.Ended.At <= deadline {
 		return false
 	}
-	for _, w := range l.held[m.actor] {
-		if w.from <= until.at && (w.to < 0 || w.to+l.limits.InFlightBound >= at) {
-			return false
-		}
-	}
-	return true
+	return !v.Delayed(m.Actor, at, until.At)
 }
-
-func (c *relayed) conclude(*ledger, *ruling) {}

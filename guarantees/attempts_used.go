@@ -8,16 +8,17 @@ import (
 
 var attemptsUsed = Guarantee{
 	Name: evidence.AttemptsUsed, Usual: "DLQ, no early dead letter",
-	Text: "A message is dead-lettered only when its attempts are used up, it was rejected or it expired, its dead letter keeps the count, a first delivery says so, and what is dead is not served.",
-	Rule: "The deliveries that its subscriber or its link saw are counted; where a fault, an order or the end of a session may have swallowed one, only the system's own count can prove that a dead letter was early. Served after it was seen dead is proven by a session opened after, or later than the in-flight bound; a redrive by command begins anew, and a message with several logical subscribers proves nothing.",
-	new:  func() checker { return &burial{redriven: make(map[ref]bool)} },
+	Text: "A message is dead-lettered only when its attempts are used up, it was rejected or it expired, its dead letter keeps the count, a delivery says truly whether it is the first, and what is dead is not served.",
+	Rule: "The deliveries that its subscriber or its link saw are counted; where a fault, an order or the end of a session may have swallowed one, only the system's own count can prove that a dead letter was early. Served after it was seen dead is proven by a session opened after, or later than the in-flight bound; a redrive by command begins anew, which its first delivery says, and a message with several logical subscribers proves nothing.",
+	new:  func() checker { return &burial{redriven: make(map[ref]bool), fresh: make(map[ref]stamp)} },
 }
 
 type burial struct {
 	redriven map[ref]bool
-	unnamed  bool // an order to redrive that names no message we know
+	fresh    map[ref]stamp // redriven then, and not delivered since
+	unnamed  bool          // a redrive that names no known message
 	served   []resurrection
-	strange  suspicions // first deliveries that are none, by their count
+	strange  suspicions // first deliveries with a later attempt number
 }
 
 type resurrection struct {
@@ -29,152 +30,160 @@ func (c *burial) on() []evidence.Kind {
 	return []evidence.Kind{evidence.Delivered, evidence.Commanded}
 }
 
-func (c *burial) observe(l *ledger, e *evidence.Event, m *message, r *receipt, out *ruling) {
+func (c *burial) observe(v view, e *evidence.Event, m *message, r *receipt, out *ruling) {
+	if m != nil && m.Struck == nil && v.Profile.MarksAgain && e.Attempt > 1 && e.Mark == evidence.MarkFirst {
+		f := v.finding(m, r, "mark-denies-count", BrokerToConsumer, e.Seq)
+		f.Text = fmt.Sprintf("a delivery of %s says that it is the first, and attempt %d", v.Label(m), e.Attempt)
+		out.violate(byEvents, f)
+	}
 	switch {
 	case e.Kind == evidence.Commanded:
 		if e.Command == evidence.CommandRedrive {
-			if m := l.resolve(e.PublishID, e.MessageID, e.BusinessID); m != nil {
-				for _, o := range l.group(m) {
-					c.redriven[o.ref] = true
+			if m := v.Resolve(e.PublishID, e.MessageID, e.BusinessID); m != nil {
+				for _, o := range v.Group(m) {
+					c.redriven[o.Ref] = true
+					if len(o.Receipts) == 1 && o.Sent <= o.Receipts[0].Deliveries { // none waits in its client
+						c.fresh[o.Ref] = v.Now
+					}
 				}
 			} else {
 				c.unnamed = true
 			}
 		}
 	case m == nil:
-	case r.deliveries == 1:
-		c.first(l, e, m, r, out)
-	case m.deadLettered.seq != 0:
-		c.again(l, e, m, m.deadLettered)
-	case m.lookups != nil && m.slot.nextOfBusiness == 0:
-		for i := range m.lookups {
-			if k := &m.lookups[i]; k.standing == evidence.Dead {
-				c.again(l, e, m, k.returned)
+	case r.Deliveries == 1:
+		c.first(v, e, m, r, m.Called, "first delivery", out)
+	case c.fresh[m.Ref].Seq != 0:
+		since := c.fresh[m.Ref]
+		delete(c.fresh, m.Ref)
+		c.first(v, e, m, r, since, "first delivery after its redrive", out)
+	case m.DeadLettered.Seq != 0:
+		c.again(v, e, m, m.DeadLettered)
+	case m.Lookups != nil && m.Sole():
+		for i := range m.Lookups {
+			if k := &m.Lookups[i]; k.Standing == evidence.Dead {
+				c.again(v, e, m, k.Returned)
 				break
 			}
 		}
 	}
 }
 
-// first judges what the first delivery that a subscriber sees says of itself.
-func (c *burial) first(l *ledger, e *evidence.Event, m *message, r *receipt, out *ruling) {
+// first judges the attempt number of the first delivery that a subscriber sees
+// since a time: that of the publish, or of a redrive.
+func (c *burial) first(v view, e *evidence.Event, m *message, r *receipt, since stamp, which string, out *ruling) {
 	if e.Attempt == 0 {
 		return
 	}
 	out.instances++
-	if e.Attempt == 1 || len(m.receipts) > 1 || m.called.seq == 0 || m.frozen || m.struck != nil {
+	if e.Attempt == 1 || len(m.Receipts) > 1 || since.Seq == 0 || m.Frozen || m.Struck != nil {
 		return
 	}
-	s := l.bySymbol[r.sub]
-	// Its broker may have learnt of the end of a session only after the call.
-	if since := m.called.at - l.limits.InFlightBound; s == nil || s.died.seq != 0 && s.died.at >= since || s.ended.seq != 0 && s.ended.at >= since ||
-		l.limits.RedeliveryPeriod > 0 && l.now.at >= m.called.at+l.limits.RedeliveryPeriod {
+	s := v.Subscriber(r.Sub)
+	// The broker may have noticed the end of a session only after the call.
+	if known := since.At - v.Limits.InFlightBound; s == nil || s.Died.Seq != 0 && s.Died.At >= known || s.Ended.Seq != 0 && s.Ended.At >= known ||
+		v.Limits.RedeliveryPeriod > 0 && v.Now.At >= since.At+v.Limits.RedeliveryPeriod {
 		return
 	}
-	f := l.finding(m, r, "attempt-of-nothing", e.Seq)
-	f.HandOver = BrokerToConsumer
-	f.Text = fmt.Sprintf("the first delivery of %s says that it is attempt %d", l.label(m), e.Attempt)
-	c.strange.add(m.called.at, l.now.at+l.limits.InFlightBound, f)
+	f := v.finding(m, r, "attempt-of-nothing", BrokerToConsumer, e.Seq)
+	f.Text = fmt.Sprintf("the %s of %s says that it is attempt %d", which, v.Label(m), e.Attempt)
+	c.strange.add(since.At+1, v.Now.At+v.Limits.InFlightBound, f)
 }
 
-// again notes a delivery of what was seen dead.
-func (c *burial) again(l *ledger, e *evidence.Event, m *message, dead stamp) {
-	s := l.sessionOf(e)
-	late := l.limits.InFlightBound > 0 && l.now.at > dead.at+l.limits.InFlightBound && !l.delayedByUs(s.actor.name, dead.at+l.limits.InFlightBound)
-	if len(m.receipts) == 1 && (dead.before(s.openCalled) || dead.before(l.now) && late) && len(c.served) < maxDoubts {
-		c.served = append(c.served, resurrection{m.ref, dead.seq, e.Seq})
+// again records a delivery of a message that was seen dead.
+func (c *burial) again(v view, e *evidence.Event, m *message, dead stamp) {
+	s := v.SessionOf(e)
+	late := v.Limits.InFlightBound > 0 && v.Now.At > dead.At+v.Limits.InFlightBound && !v.Delayed(s.Actor.Name, dead.At+v.Limits.InFlightBound, v.Now.At)
+	if len(m.Receipts) == 1 && (dead.Before(s.OpenCalled) || dead.Before(v.Now) && late) && len(c.served) < maxDoubts {
+		c.served = append(c.served, resurrection{m.Ref, dead.Seq, e.Seq})
 	}
 }
 
-func (c *burial) close(l *ledger, m *message, out *ruling) {
-	if m.frozen || m.called.seq == 0 || m.redriven > 0 || c.unnamed || c.redriven[m.ref] || len(m.receipts) > 1 {
+func (c *burial) close(v view, m *message, out *ruling) {
+	if m.Frozen || m.Called.Seq == 0 || m.Redriven > 0 || c.unnamed || c.redriven[m.Ref] || len(m.Receipts) > 1 {
 		return
 	}
 	var r *receipt
-	if len(m.receipts) == 1 {
-		r = &m.receipts[0]
+	if len(m.Receipts) == 1 {
+		r = &m.Receipts[0]
 	} else {
 		r = &receipt{}
 	}
-	row, at := c.deadRow(l, m)
-	if row == nil && m.deadLettered.seq == 0 {
+	row, snapshot := c.deadRow(m)
+	if row == nil && m.DeadLettered.Seq == 0 {
 		return
 	}
 	out.instances++
-	cause := m.deadCause
+	cause := m.DeadCause
 	if row != nil {
 		cause = row.Cause
 	}
-	c.early(l, m, r, row, cause, out)
-	if row == nil || m.struck != nil {
+	c.early(v, m, r, row, cause, out)
+	if row == nil || m.Struck != nil {
 		return
 	}
-	snapshot := &l.snapshots[at]
-	bound := snapshot.At + l.limits.InFlightBound
-	if r.last.at > bound && r.last.seq > snapshot.Seq && len(l.held) == 0 {
-		c.served = append(c.served, resurrection{m.ref, snapshot.Seq, r.last.seq})
+	bound := snapshot.At + v.Limits.InFlightBound
+	if r.Last.At > bound && r.Last.Seq > snapshot.Seq && !v.DelayedSince(0) {
+		c.served = append(c.served, resurrection{m.Ref, snapshot.Seq, r.Last.Seq})
 	}
-	if row.Attempts == 0 && r.attempt > 0 && (cause == evidence.CauseAttempts || cause == evidence.CauseStated) {
-		f := l.finding(m, r, "count-forgotten", r.last.seq, snapshot.Seq)
-		f.HandOver = BrokerToStore
-		f.Text = fmt.Sprintf("%s had %d attempts, and its dead letter has none", l.label(m), r.attempt)
+	if row.Attempts == 0 && r.Attempt > 0 && (cause == evidence.CauseAttempts || cause == evidence.CauseStated) {
+		f := v.finding(m, r, "count-forgotten", BrokerToStore, r.Last.Seq, snapshot.Seq)
+		f.Text = fmt.Sprintf("%s had %d attempts, and its dead letter has none", v.Label(m), r.Attempt)
 		out.violate(byEvents, f)
 	}
 }
 
 // deadRow is the first dead letter of a message that a snapshot shows.
-func (c *burial) deadRow(l *ledger, m *message) (*evidence.StoredRow, int) {
-	for _, s := range m.rows {
-		if s.certain && s.row.State == evidence.RowDead {
-			return s.row, s.snapshot
+func (c *burial) deadRow(m *message) (*evidence.StoredRow, *evidence.Snapshot) {
+	for _, s := range m.Rows {
+		if s.Certain && s.Row.State == evidence.RowDead {
+			return s.Row, s.Snapshot
 		}
 	}
-	return nil, -1
+	return nil, nil
 }
 
 // early judges whether a message became a dead letter too soon.
-func (c *burial) early(l *ledger, m *message, r *receipt, row *evidence.StoredRow, cause evidence.Cause, out *ruling) {
-	limit := l.limits.MaxAttempts
-	handed := max(r.deliveries, m.sent) // what a link saw may wait in its client still
+func (c *burial) early(v view, m *message, r *receipt, row *evidence.StoredRow, cause evidence.Cause, out *ruling) {
+	limit := v.Limits.MaxAttempts
+	handed := max(r.Deliveries, m.Sent) // what a link saw may still wait in its client
 	seen, whose := handed, "seen"
 	switch {
-	case limit <= 0 || cause != evidence.CauseAttempts && cause != evidence.CauseStated || m.ttl > 0:
+	case limit <= 0 || cause != evidence.CauseAttempts && cause != evidence.CauseStated || m.TTL > 0:
 		return
 	case seen >= limit:
 		return
 	case row != nil && row.Attempts > 0:
-		if seen, whose = row.Attempts, "counted"; seen >= limit && !c.undisturbed(l, m, r) {
+		if seen, whose = row.Attempts, "counted"; seen >= limit && !c.undisturbed(v, m, r) {
 			return
 		}
 		if seen >= limit {
 			seen, whose = handed, "seen"
 		}
-	case !c.undisturbed(l, m, r):
-		out.undecided(fmt.Sprintf("%s was dead-lettered, and not all of its attempts can have been seen", l.label(m)))
+	case !c.undisturbed(v, m, r):
+		out.undecided(fmt.Sprintf("%s was dead-lettered, and not all of its attempts can have been seen", v.Label(m)))
 		return
 	}
-	f := l.finding(m, r, "early", r.last.seq, m.deadLettered.seq)
-	f.HandOver = BrokerToStore
-	f.Text = fmt.Sprintf("%s was dead-lettered after %d attempts were %s, and the limit is %d", l.label(m), seen, whose, limit)
+	f := v.finding(m, r, "early", BrokerToStore, r.Last.Seq, m.DeadLettered.Seq)
+	f.Text = fmt.Sprintf("%s was dead-lettered after %d attempts were %s, and the limit is %d", v.Label(m), seen, whose, limit)
 	out.violate(byEvents, f)
 }
 
-// undisturbed: nothing in the run can have swallowed a delivery of a message.
-func (c *burial) undisturbed(l *ledger, m *message, r *receipt) bool {
-	s := l.bySymbol[r.sub]
-	return m.struck == nil && l.fired.seq == 0 && len(l.failures) == 0 && s != nil && s.died.seq == 0 && s.ended.seq == 0
+// undisturbed reports whether nothing in the run can have hidden a delivery.
+func (c *burial) undisturbed(v view, m *message, r *receipt) bool {
+	s := v.Subscriber(r.Sub)
+	return m.Struck == nil && v.Fired.Seq == 0 && !v.Failed() && s != nil && s.Died.Seq == 0 && s.Ended.Seq == 0
 }
 
-func (c *burial) conclude(l *ledger, out *ruling) {
-	c.strange.conclude(l, out)
+func (c *burial) conclude(v view, out *ruling) {
+	c.strange.conclude(v, out)
 	for _, s := range c.served {
-		m := l.message(s.ref)
-		if c.unnamed || c.redriven[s.ref] || m.redriven > 0 {
+		m := v.Message(s.ref)
+		if c.unnamed || c.redriven[s.ref] || m.Redriven > 0 {
 			continue
 		}
-		f := l.finding(m, nil, "served-when-dead", s.dead, s.seq)
-		f.HandOver = BrokerToConsumer
-		f.Text = fmt.Sprintf("%s was seen dead-lettered, and was served after that", l.label(m))
+		f := v.finding(m, nil, "served-when-dead", BrokerToConsumer, s.dead, s.seq)
+		f.Text = fmt.Sprintf("%s was seen dead-lettered, and was served after that", v.Label(m))
 		out.violate(byEvents, f)
 	}
 }

@@ -11,14 +11,14 @@ var availability = Guarantee{
 	Name: evidence.Availability, Usual: "availability",
 	Text: "A publish is accepted while a matching consumer is ready and nothing is broken.",
 	Rule: "Ready is subscribed before the call and until the answer; where a delivery is its own acknowledgement, with a place that is free for longer than the in-flight bound. An answer that nobody is there to receive, or a refusal without a reason, is a violation then; one that names a limit, the request itself, a permission or the other mode is not. Nothing is judged while a fault is at work, nor within the recovery bound after the latest fault, order or start of the broker's process; a rejection is none after any of these.",
-	new:  func() checker { return &readiness{places: make(map[uint32]*places)} },
+	new:  func() checker { return &readiness{places: make(map[symbol]*places)} },
 }
 
 type readiness struct {
 	refused suspicions
 	armed   bool // a fault was set up, which may have ended an idle session before it is seen to strike
 	offered int  // publishes that were not refused
-	places  map[uint32]*places
+	places  map[symbol]*places
 }
 
 // places of a logical subscriber whose deliveries acknowledge themselves: each is
@@ -33,7 +33,7 @@ func (c *readiness) on() []evidence.Kind {
 	return []evidence.Kind{evidence.PublishCalled, evidence.PublishReturned, evidence.SubscribeReturned, evidence.Delivered, evidence.FaultArmed}
 }
 
-func (c *readiness) placesOf(sub uint32) *places {
+func (c *readiness) placesOf(sub symbol) *places {
 	p := c.places[sub]
 	if p == nil {
 		p = &places{}
@@ -43,7 +43,7 @@ func (c *readiness) placesOf(sub uint32) *places {
 }
 
 // full: every place of a subscriber may have been taken since a time.
-func (c *readiness) full(sub uint32, since time.Duration) bool {
+func (c *readiness) full(sub symbol, since time.Duration) bool {
 	p := c.placesOf(sub)
 	for len(p.recent) > 0 && p.recent[0] < since {
 		p.recent, p.freed = p.recent[1:], p.freed+1
@@ -51,7 +51,7 @@ func (c *readiness) full(sub uint32, since time.Duration) bool {
 	return c.offered-p.freed >= max(p.window, 1)
 }
 
-func (c *readiness) observe(l *ledger, e *evidence.Event, m *message, r *receipt, out *ruling) {
+func (c *readiness) observe(v view, e *evidence.Event, m *message, r *receipt, out *ruling) {
 	switch e.Kind {
 	case evidence.FaultArmed:
 		c.armed = true
@@ -60,25 +60,25 @@ func (c *readiness) observe(l *ledger, e *evidence.Event, m *message, r *receipt
 		c.offered++
 		return
 	case evidence.SubscribeReturned:
-		if p := c.placesOf(l.subscriberOf(e).name); e.OK && (p.window == 0 || e.Window < p.window) {
+		if p := c.placesOf(v.SubscriberOf(e).Name); e.OK && (p.window == 0 || e.Window < p.window) {
 			p.window = e.Window
 		}
 		return
 	case evidence.Delivered:
-		if l.automatic && r != nil && r.deliveries == 1 {
-			p := c.placesOf(r.sub)
+		if v.Automatic && r != nil && r.Deliveries == 1 {
+			p := c.placesOf(r.Sub)
 			p.recent = append(p.recent, e.At)
-			c.full(r.sub, e.At-10*l.limits.InFlightBound) // forgets what no call is as old as
+			c.full(r.Sub, e.At-10*v.Limits.InFlightBound) // forgets what no call is as old as
 		}
 		return
 	}
 	if e.Acceptance == evidence.Declined || e.Acceptance == evidence.Rejected {
 		c.offered--
 	}
-	if m == nil || m.called.seq == 0 || e.Acceptance == evidence.Unknown || m.alias {
+	if m == nil || m.Called.Seq == 0 || e.Acceptance == evidence.Unknown || m.Alias {
 		return
 	}
-	s := l.readySince(m)
+	s := v.readySince(m)
 	if s == nil {
 		return
 	}
@@ -91,33 +91,33 @@ func (c *readiness) observe(l *ledger, e *evidence.Event, m *message, r *receipt
 	default:
 		return
 	}
-	if m.struck != nil || e.Acceptance == evidence.Rejected && c.armed || l.manifest.Profile.Limits.MaxPending > 0 && e.Cause == evidence.NoCause {
+	if m.Struck != nil || e.Acceptance == evidence.Rejected && c.armed || v.Limits.MaxPending > 0 && e.Cause == evidence.NoCause {
 		return
 	}
-	if l.automatic && e.Acceptance == evidence.Declined && c.full(s.name, m.called.at-l.limits.InFlightBound) {
+	if v.Automatic && e.Acceptance == evidence.Declined && c.full(s.Name, m.Called.At-v.Limits.InFlightBound) {
 		return
 	}
 	out.instances++
-	f := l.finding(m, nil, "false-decline", s.liveSince.seq, e.Seq)
-	since := m.called.at - l.limits.RecoveryBound
+	f := v.finding(m, nil, "false-decline", ClientToBroker, s.LiveSince.Seq, e.Seq)
+	since := m.Called.At - v.Limits.RecoveryBound
 	if e.Acceptance == evidence.Rejected {
-		// A session that broke long ago is noticed by the first publish on it.
+		// A broken session is noticed by the first publish on it, however late.
 		f.Kind, since = "false-rejection", 0
 	}
-	f.Subscription, f.HandOver = l.name(s.name), ClientToBroker
-	f.Text = fmt.Sprintf("%s was %s while %s was ready for it%s", l.label(m), e.Acceptance, l.name(s.name), quote(e))
-	c.refused.add(since, l.now.at+l.limits.InFlightBound, f)
+	f.Subscription = v.Name(s.Name)
+	f.Text = fmt.Sprintf("%s was %s while %s was ready for it%s", v.Label(m), e.Acceptance, v.Name(s.Name), quote(e))
+	c.refused.add(since, v.Now.At+v.Limits.InFlightBound, f)
 }
 
-// readySince gives a logical subscriber of a publish that has had a session
-// since before its call.
-func (l *ledger) readySince(m *message) *subscriber {
-	for _, s := range l.matchingOf(m.destination) {
-		if s.live > 0 && s.liveSince.before(m.called) {
+// readySince finds a logical subscriber that has been ready since before the
+// publish was called.
+func (v view) readySince(m *message) *subscriber {
+	for _, s := range v.Matching(m.Destination) {
+		if s.Live > 0 && s.LiveSince.Before(m.Called) {
 			return s
 		}
 	}
 	return nil
 }
 
-func (c *readiness) conclude(l *ledger, out *ruling) { c.refused.conclude(l, out) }
+func (c *readiness) conclude(v view, out *ruling) { c.refused.conclude(v, out) }

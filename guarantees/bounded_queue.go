@@ -15,15 +15,15 @@ var boundedQueue = Guarantee{
 
 type bounded struct{}
 
-func (bounded) conclude(l *ledger, out *ruling) {
-	limit := l.limits.MaxPending
+func (bounded) conclude(v view, out *ruling) {
+	limit := v.Limits.MaxPending
 	if limit <= 0 {
 		out.notApplicable = "the profile names no bound"
 		return
 	}
 	type queue struct{ partition, destination, subscription string }
-	for i := range l.snapshots {
-		s := &l.snapshots[i]
+	for i := range v.Snapshots {
+		s := &v.Snapshots[i]
 		if s.Source != evidence.SourceBroker {
 			continue
 		}

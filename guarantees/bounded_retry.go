@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/guarantees/internal/ledger"
 )
 
 var boundedRetry = Guarantee{
@@ -15,59 +16,57 @@ var boundedRetry = Guarantee{
 
 type retry struct{}
 
-func (c retry) close(l *ledger, m *message, out *ruling) {
-	limit := l.limits.MaxAttempts
-	if limit <= 0 || m.called.seq == 0 {
+func (c retry) close(v view, m *message, out *ruling) {
+	limit := v.Limits.MaxAttempts
+	if limit <= 0 || m.Called.Seq == 0 {
 		return
 	}
-	allowed := limit * (1 + m.redriven)
-	for i := range m.receipts {
-		r := &m.receipts[i]
-		if r.deliveries > allowed || m.redriven == 0 && r.attempt > limit {
+	allowed := limit * (1 + m.Redriven)
+	for i := range m.Receipts {
+		r := &m.Receipts[i]
+		if r.Deliveries > allowed || m.Redriven == 0 && r.Attempt > limit {
 			out.instances++
-			f := l.finding(m, r, "too-many", r.first.seq, r.last.seq)
-			f.HandOver = BrokerToConsumer
-			f.Text = fmt.Sprintf("%s was attempted %d times, and the limit is %d", l.label(m), max(r.deliveries, r.attempt), allowed)
+			f := v.finding(m, r, "too-many", BrokerToConsumer, r.First.Seq, r.Last.Seq)
+			f.Text = fmt.Sprintf("%s was attempted %d times, and the limit is %d", v.Label(m), max(r.Deliveries, r.Attempt), allowed)
 			out.violate(byEvents, f)
 			continue
 		}
-		if m.redriven > 0 {
-			out.instances++ // its attempts were used up once, and it was found dead-lettered
+		if m.Redriven > 0 {
+			out.instances++ // it had used up its attempts and was dead-lettered
 		}
-		if r.acked.seq != 0 || l.automatic {
+		if r.Acked.Seq != 0 || v.Automatic {
 			continue
 		}
-		dead := l.endRow(m, r.sub, evidence.RowDead)
-		if dead != nil || m.deadLettered.seq != 0 || r.deliveries == allowed && r.ackCalled.seq == 0 {
+		dead := v.EndRow(m, r.Sub, evidence.RowDead)
+		if dead != nil || m.DeadLettered.Seq != 0 || r.Deliveries == allowed && r.AckCalled.Seq == 0 {
 			out.instances++
-			c.buried(l, m, r, dead, out)
+			c.buried(v, m, r, dead, out)
 		}
 	}
 }
 
-// buried judges where a message is whose attempts are used up.
-func (c retry) buried(l *ledger, m *message, r *receipt, dead *evidence.StoredRow, out *ruling) {
-	pending := l.endRow(m, r.sub, evidence.RowPending)
+// buried judges where a message is that has used up its attempts.
+func (c retry) buried(v view, m *message, r *receipt, dead *evidence.StoredRow, out *ruling) {
+	pending := v.EndRow(m, r.Sub, evidence.RowPending)
 	violate := func(p proof, kind, text string) {
-		f := l.finding(m, r, kind, r.first.seq, r.last.seq, m.deadLettered.seq)
-		f.HandOver = BrokerToStore
-		f.Text = fmt.Sprintf("%s %s", l.label(m), text)
+		f := v.finding(m, r, kind, BrokerToStore, r.First.Seq, r.Last.Seq, m.DeadLettered.Seq)
+		f.Text = fmt.Sprintf("%s %s", v.Label(m), text)
 		out.violate(p, f)
 	}
 	switch {
-	case m.purged.seq != 0: // discarded by command
+	case m.Purged.Seq != 0: // discarded by command
 	case dead != nil && pending != nil:
 		violate(byEvents, "also-pending", "is in the dead-letter queue and still pending")
-	case dead != nil && dead.Cause == evidence.NoCause && m.deadCause == evidence.NoCause, dead == nil && m.deadLettered.seq != 0 && m.deadCause == evidence.NoCause:
+	case dead != nil && dead.Cause == evidence.NoCause && m.DeadCause == evidence.NoCause, dead == nil && m.DeadLettered.Seq != 0 && m.DeadCause == evidence.NoCause:
 		violate(byEvents, "no-reason", "was dead-lettered without its reason")
-	case dead != nil || m.deadLettered.seq != 0 && !l.exactEnd():
-	case !l.exactEnd():
-		out.undecided(l.label(m) + " used up its attempts, and no exact look shows where it is")
-	case r.nacked.seq < r.last.seq && l.now.at-r.last.at <= l.limits.RedeliveryPeriod:
-		out.undecided(l.label(m) + ": its last attempt had not ended when the run did")
-	case pending != nil && l.foreign(l.brokerEnd, pending):
-		out.undecided(l.label(m) + " used up its attempts, and the broker left its partition")
-	case pending == nil && m.ttl > 0 && (m.called.at+m.ttl <= l.now.at || l.clockSet): // it expired before it could be a dead letter
+	case dead != nil || m.DeadLettered.Seq != 0 && !v.ExactEnd():
+	case !v.ExactEnd():
+		out.undecided(v.Label(m) + " used up its attempts, and no exact look shows where it is")
+	case r.Nacked.Seq < r.Last.Seq && v.Now.At-r.Last.At <= v.Limits.RedeliveryPeriod:
+		out.undecided(v.Label(m) + ": its last attempt had not ended when the run did")
+	case pending != nil && ledger.Foreign(v.BrokerEnd, pending):
+		out.undecided(v.Label(m) + " used up its attempts, and the broker left its partition")
+	case pending == nil && m.TTL > 0 && (m.Called.At+m.TTL <= v.Now.At || v.ClockSet): // it expired before it could be dead-lettered
 	case pending != nil:
 		violate(byAbsence, "not-dead-lettered", "used up its attempts and stays pending, in no dead-letter queue")
 	default:
@@ -75,9 +74,9 @@ func (c retry) buried(l *ledger, m *message, r *receipt, dead *evidence.StoredRo
 	}
 }
 
-func (retry) conclude(l *ledger, out *ruling) {
-	if l.limits.MaxAttempts <= 0 {
+func (retry) conclude(v view, out *ruling) {
+	if v.Limits.MaxAttempts <= 0 {
 		out.notApplicable = "the profile has no limit of attempts"
 	}
-	out.layers = []Layer{{"broker", "redelivered", l.redelivered}}
+	out.layers = []Layer{{"broker", "redelivered", v.Redelivered}}
 }

@@ -6,14 +6,13 @@ import (
 	"github.com/custodymq/custody/evidence"
 )
 
-// ExitNone is the exit code of a run that takes no part: nothing it exercised
-// is claimed for the faults that fired, or it cannot run on this system.
+// ExitNone is the exit code of a run that does not count: it is NotClaimed or
+// NotApplicable.
 const ExitNone = -1
 
-// Combine gives the outcome of several verdicts. Those not applicable, not
-// claimed, not covered or known take no part; of the rest Violated if any is; else
-// Inconclusive if any is; else Held; nothing left is NotClaimed. Never a plain
-// maximum: one guarantee that could not be judged is not made good by ten that held.
+// Combine gives the outcome of several verdicts. Those that are not applicable,
+// not claimed, not covered or known do not count. Of the rest it is Violated if
+// any is, else Inconclusive if any is, else Held; NotClaimed if there are none.
 func Combine(verdicts []Verdict) Outcome {
 	var n [NotClaimed + 1]int
 	for _, v := range verdicts {
@@ -29,14 +28,14 @@ func Combine(verdicts []Verdict) Outcome {
 	return NotClaimed
 }
 
-// exits of each outcome of a run.
+// exits are the exit codes by outcome.
 var exits = [...]int{
 	Inconclusive: ExitInconclusive, Held: ExitHeld, Violated: ExitViolated,
 	NotApplicable: ExitNone, NotClaimed: ExitNone,
 }
 
-// ExitCode of one run. A failure of the harness or machine is no verdict, yet
-// what was proven to be broken before it stays broken.
+// ExitCode of one run. A failure of the harness or machine is no verdict, but
+// violations proven before it stand.
 func ExitCode(j Judgement) int {
 	if j.Error != "" && j.Outcome != Violated {
 		return ExitUnmeasured
@@ -44,10 +43,9 @@ func ExitCode(j Judgement) int {
 	return exits[j.Outcome]
 }
 
-// CombineExits gives the exit code of several runs: violated before could not
-// measure before inconclusive before held. With no claim judged at all,
-// inconclusive: zero requests are never counted as success. A code that is none
-// of these (a run that ended in some other way) could not measure.
+// CombineExits gives the exit code of several runs: violated, else unmeasured,
+// else inconclusive, else held. If no run counts it is inconclusive: nothing
+// judged is never success. Any other code counts as unmeasured.
 func CombineExits(codes []int) int {
 	ranked := []int{ExitHeld, ExitInconclusive, ExitUnmeasured, ExitViolated}
 	worst := -1
@@ -67,8 +65,8 @@ func CombineExits(codes []int) int {
 	return ranked[worst]
 }
 
-// coverage finds the claim on a guarantee that counts: one that covers the
-// classes that fired before one that does not.
+// coverage finds the claim on a guarantee, preferring one that covers the classes
+// that fired.
 func coverage(claims []evidence.Claim, guarantee string, fired []evidence.Class) (claimed, covered bool, owner evidence.Owner) {
 	for _, c := range claims {
 		if c.Guarantee != guarantee {

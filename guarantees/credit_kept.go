@@ -5,21 +5,22 @@ import (
 	"time"
 
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/guarantees/internal/ledger"
 )
 
 var creditKept = Guarantee{
 	Name: evidence.CreditKept, Usual: "prefetch, flow control",
 	Text: "A session never has more deliveries open than the credit that it asked for.",
 	Rule: "Counted by the frames on the session's link, or by deliveries where there are none. A delivery is closed by the call or frame that acknowledges or refuses it, and counts no longer when its hold or its time to live may have run out. Not applicable where acknowledgements are not counted for each message.",
-	new:  func() checker { return &crediting{seats: make(map[uint32]*credited)} },
+	new:  func() checker { return &crediting{seats: make(map[symbol]*credited)} },
 }
 
-type crediting struct{ seats map[uint32]*credited } // by consumer
+type crediting struct{ seats map[symbol]*credited } // by consumer
 
-// credited is a consumer with what it has open, oldest first.
+// credited is a consumer with its open deliveries, oldest first.
 type credited struct {
 	window, conn int
-	session      uint32
+	session      symbol
 	frames       bool // its link shows deliveries
 	open         []opened
 	told         bool
@@ -27,47 +28,47 @@ type credited struct {
 
 type opened struct {
 	ref   ref
-	until time.Duration // it cannot have run out before
+	until time.Duration // its hold cannot have run out earlier; -1 is as long as the session
 }
 
 func (c *crediting) on() []evidence.Kind {
 	return []evidence.Kind{evidence.SubscribeCalled, evidence.Delivered, evidence.AckCalled, evidence.NackCalled, evidence.FrameCarried}
 }
 
-func (c *crediting) observe(l *ledger, e *evidence.Event, m *message, _ *receipt, out *ruling) {
+func (c *crediting) observe(v view, e *evidence.Event, m *message, _ *receipt, out *ruling) {
 	if e.Kind == evidence.SubscribeCalled {
 		if e.Window <= 0 {
 			return
 		}
-		who := l.symbol(e.Actor)
+		who := v.Symbol(e.Actor)
 		s := c.seats[who]
 		if s == nil {
 			s = &credited{}
 			c.seats[who] = s
 		}
-		*s = credited{window: e.Window, session: l.symbol(e.Session), frames: s.frames, open: s.open[:0]}
+		*s = credited{window: e.Window, session: v.Symbol(e.Session), frames: s.frames, open: s.open[:0]}
 		return
 	}
 	if m == nil || len(c.seats) == 0 {
 		return
 	}
-	s := c.seats[l.symbol(e.Actor)]
-	if s == nil || e.Kind != evidence.FrameCarried && l.name(s.session) != e.Session {
+	s := c.seats[v.Symbol(e.Actor)]
+	if s == nil || e.Kind != evidence.FrameCarried && v.Name(s.session) != e.Session {
 		return
 	}
 	switch {
 	case e.Kind == evidence.Delivered:
 		if !s.frames {
-			c.opens(l, s, m, e, out)
+			c.opens(v, s, m, e, out)
 		}
 	case e.Kind != evidence.FrameCarried, e.Frame == frameAck, e.Frame == frameNack:
-		s.close(m.ref)
-	case e.Frame == frameDeliver && e.Struck == "":
+		s.close(m.Ref)
+	case e.Frame == ledger.FrameDeliver && e.Struck == "":
 		if e.Conn != s.conn {
 			s.conn, s.open = e.Conn, s.open[:0]
 		}
 		s.frames = true
-		c.opens(l, s, m, e, out)
+		c.opens(v, s, m, e, out)
 	}
 }
 
@@ -85,56 +86,55 @@ func (s *credited) close(m ref) {
 	}
 }
 
-func (c *crediting) opens(l *ledger, s *credited, m *message, e *evidence.Event, out *ruling) {
+func (c *crediting) opens(v view, s *credited, m *message, e *evidence.Event, out *ruling) {
 	out.instances++
-	s.close(m.ref) // handed over again: one place
+	s.close(m.Ref) // a redelivery takes no further credit
 	if len(s.open) >= s.window {
 		kept := s.open[:0]
 		for _, o := range s.open {
-			if o.until < 0 || l.now.at < o.until {
+			if o.until < 0 || v.Now.At < o.until {
 				kept = append(kept, o)
 			}
 		}
 		s.open = kept
 	}
-	s.open = append(s.open, opened{m.ref, c.certain(l, s, m)})
-	if len(s.open) <= s.window || s.told || l.automatic || l.clockSet || m.struckBy("duplicate") {
+	s.open = append(s.open, opened{m.Ref, c.certain(v, s, m)})
+	if len(s.open) <= s.window || s.told || v.Automatic || v.ClockSet || m.StruckBy("duplicate") {
 		if len(s.open) > s.window {
 			s.open = s.open[1:]
 		}
 		return
 	}
-	s.told = true // each session once
-	f := l.finding(m, nil, "over-credit", e.Seq)
-	f.HandOver = BrokerToConsumer
-	f.Text = fmt.Sprintf("session %s had %d deliveries open, and asked for no more than %d", l.name(s.session), len(s.open), s.window)
+	s.told = true // once per session
+	f := v.finding(m, nil, "over-credit", BrokerToConsumer, e.Seq)
+	f.Text = fmt.Sprintf("session %s had %d deliveries open, and asked for no more than %d", v.Name(s.session), len(s.open), s.window)
 	out.violate(byEvents, f)
 }
 
-// certain is until when a delivery is open for certain, if its consumer says
-// nothing; -1 is as long as the session.
-func (c *crediting) certain(l *ledger, s *credited, m *message) time.Duration {
-	switch l.manifest.Profile.Redelivers {
+// certain is until when a delivery certainly stays open without an answer of its
+// consumer; -1 is as long as the session.
+func (c *crediting) certain(v view, s *credited, m *message) time.Duration {
+	switch v.Profile.Redelivers {
 	case evidence.RedeliverTimeout, evidence.RedeliverClaim:
 	default:
 		return -1
 	}
-	from := l.now.at - l.limits.InFlightBound
-	if o := l.sessions[s.session]; o != nil {
-		from = max(from, o.openCalled.at)
+	from := v.Now.At - v.Limits.InFlightBound
+	if o := v.Session(s.session); o != nil {
+		from = max(from, o.OpenCalled.At)
 	}
-	if m.called.seq > 1 {
-		from = max(from, m.called.at)
+	if m.Called.Seq > 1 {
+		from = max(from, m.Called.At)
 	}
-	until := from + l.limits.RedeliveryPeriod
-	if m.ttl > 0 { // what expires gives its place back
-		until = max(0, min(until, m.called.at+m.ttl-l.limits.ExpiryTolerance))
+	until := from + v.Limits.RedeliveryPeriod
+	if m.TTL > 0 { // expiry returns the credit
+		until = max(0, min(until, m.Called.At+m.TTL-v.Limits.ExpiryTolerance))
 	}
 	return until
 }
 
-func (c *crediting) conclude(l *ledger, out *ruling) {
-	if l.automatic || l.manifest.Profile.AckCounting != "per-message" {
+func (c *crediting) conclude(v view, out *ruling) {
+	if v.Automatic || v.Profile.AckCounting != "per-message" {
 		out.notApplicable = "acknowledgements are not counted for each message"
 	}
 }

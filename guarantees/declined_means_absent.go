@@ -15,44 +15,40 @@ var declinedMeansAbsent = Guarantee{
 
 type refusal struct{}
 
-func (refusal) close(l *ledger, m *message, out *ruling) {
-	if m.frozen || !m.refused() {
+func (refusal) close(v view, m *message, out *ruling) {
+	if m.Frozen || !m.Refused() {
 		return
 	}
 	out.instances++
-	for i := range m.receipts {
-		if r := &m.receipts[i]; r.deliveries > 0 {
-			f := l.finding(m, r, "delivered", m.returned.seq, r.first.seq)
-			f.HandOver = BrokerToClient
-			f.Text = fmt.Sprintf("%s was %s, and was delivered to %s", l.label(m), m.acceptance, l.name(r.sub))
+	for i := range m.Receipts {
+		if r := &m.Receipts[i]; r.Deliveries > 0 {
+			f := v.finding(m, r, "delivered", BrokerToClient, m.Returned.Seq, r.First.Seq)
+			f.Text = fmt.Sprintf("%s was %s, and was delivered to %s", v.Label(m), m.Acceptance, v.Name(r.Sub))
 			out.violate(byEvents, f)
 			return
 		}
 	}
-	for _, s := range m.rows {
-		at := l.snapshots[s.snapshot]
+	for _, s := range m.Rows {
+		at := s.Snapshot
 		// A row read while the call was under way may have been rolled back.
-		if at.Seq < m.returned.seq || !s.certain && !allRefused(l, m) {
+		if at.Seq < m.Returned.Seq || !s.Certain && !allRefused(v, m) {
 			continue
 		}
-		f := l.finding(m, nil, "left-a-row", m.returned.seq, at.Seq)
-		f.HandOver = BrokerToStore
-		f.Text = fmt.Sprintf("%s was %s, and left %s", l.label(m), m.acceptance, l.rowText(s))
+		f := v.finding(m, nil, "left-a-row", BrokerToStore, m.Returned.Seq, at.Seq)
+		f.Text = fmt.Sprintf("%s was %s, and left %s", v.Label(m), m.Acceptance, v.rowText(s))
 		out.violate(byEvents, f)
 		return
 	}
-	if l.brokerEnd >= 0 && l.snapshots[l.brokerEnd].Trust == evidence.Lagging {
-		out.undecided(l.label(m) + ": the rows may lag behind")
+	if v.BrokerEnd != nil && v.BrokerEnd.Trust == evidence.Lagging {
+		out.undecided(v.Label(m) + ": the rows may lag behind")
 	}
 }
 
-func allRefused(l *ledger, m *message) bool {
-	for _, o := range l.group(m) {
-		if !o.refused() {
+func allRefused(v view, m *message) bool {
+	for _, o := range v.Group(m) {
+		if !o.Refused() {
 			return false
 		}
 	}
 	return true
 }
-
-func (refusal) conclude(*ledger, *ruling) {}

@@ -17,21 +17,22 @@ var exclusiveDelivery = Guarantee{
 	new:  func() checker { return &exclusive{doubts: make(map[holding]doubt)} },
 }
 
-// maxDoubts hand-overs wait for what is recorded late.
+// maxDoubts hand-overs are kept until events that are recorded late are known.
 const maxDoubts = 1 << 12
 
 type exclusive struct{ doubts map[holding]doubt }
 
 type holding struct {
 	ref ref
-	sub uint32
+	sub symbol
 }
 
-// doubt is a second hand-over, unless an end of the first hold is recorded yet.
+// doubt is a second hand-over, unless the end of the first hold is still to be
+// recorded.
 type doubt struct {
 	at, before stamp
 	holder     *session
-	name       uint32 // of the holder's session
+	name       symbol // of the holder's session
 	same       bool
 }
 
@@ -39,106 +40,91 @@ func (c *exclusive) on() []evidence.Kind {
 	return []evidence.Kind{evidence.Delivered, evidence.HandlerFailed, evidence.EffectFailed, evidence.AckCalled, evidence.NackCalled}
 }
 
-func (c *exclusive) observe(l *ledger, e *evidence.Event, m *message, r *receipt, out *ruling) {
+func (c *exclusive) observe(v view, e *evidence.Event, m *message, r *receipt, out *ruling) {
 	switch {
 	case m == nil || r == nil:
 	case e.Kind == evidence.Delivered:
-		c.delivered(l, e, m, r, out)
-	case len(c.doubts) > 0: // an end of the hold that was recorded late
-		k := holding{m.ref, r.sub}
-		if d, ok := c.doubts[k]; ok && e.At <= d.at.at && l.name(d.name) == e.Session {
+		c.delivered(v, e, m, r, out)
+	case len(c.doubts) > 0: // the hold ended before, recorded late
+		k := holding{m.Ref, r.Sub}
+		if d, ok := c.doubts[k]; ok && e.At <= d.at.At && v.Name(d.name) == e.Session {
 			delete(c.doubts, k)
 		}
 	}
 }
 
-func (c *exclusive) delivered(l *ledger, e *evidence.Event, m *message, r *receipt, out *ruling) {
+func (c *exclusive) delivered(v view, e *evidence.Event, m *message, r *receipt, out *ruling) {
 	out.instances++
-	if s := l.sessions[r.session]; s != nil && s.ended.before(l.now) {
-		f := l.finding(m, r, "after-session-end", s.ended.seq, e.Seq)
-		f.HandOver = BrokerToConsumer
-		f.Text = fmt.Sprintf("%s was delivered on session %s after it had ended", l.label(m), e.Session)
+	if s := v.Session(r.Session); s != nil && s.Ended.Before(v.Now) {
+		f := v.finding(m, r, "after-session-end", BrokerToConsumer, s.Ended.Seq, e.Seq)
+		f.Text = fmt.Sprintf("%s was delivered on session %s after it had ended", v.Label(m), e.Session)
 		out.violate(byEvents, f)
 		return
 	}
-	holder := l.sessions[r.holder]
-	if r.deliveries < 2 || !r.newest || holder == nil || holder.ended.seq != 0 || l.automatic || m.struckBy("duplicate") || m.redriven > 0 ||
-		r.ackCalled.seq != 0 || r.nacked.seq > r.before.seq || r.failed.seq > r.before.seq || r.rewound.seq > r.before.seq ||
-		m.deadLettered.seq > r.before.seq || l.stirred() || l.now.at > l.holdsUntil(m, holder, r) {
+	holder := v.Session(r.Holder)
+	if r.Deliveries < 2 || !r.Newest || holder == nil || holder.Ended.Seq != 0 || v.Automatic || m.StruckBy("duplicate") || m.Redriven > 0 ||
+		r.AckCalled.Seq != 0 || r.Nacked.Seq > r.Before.Seq || r.Failed.Seq > r.Before.Seq || r.Rewound.Seq > r.Before.Seq ||
+		m.DeadLettered.Seq > r.Before.Seq || v.stirred() || v.Now.At > v.holdsUntil(m, holder, r) {
 		return
 	}
 	if len(c.doubts) < maxDoubts {
-		c.doubts[holding{m.ref, r.sub}] = doubt{l.now, r.before, holder, r.holder, r.holder == r.session}
+		c.doubts[holding{m.Ref, r.Sub}] = doubt{v.Now, r.Before, holder, r.Holder, r.Holder == r.Session}
 	} else {
 		out.undecided("too many hand-overs to remember")
 	}
 }
 
-// stirred: a fault is at work that may end sessions without their client's
-// knowledge, or move the clock.
-func (l *ledger) stirred() bool {
-	if l.clockSet || len(l.active) == 0 {
-		return l.clockSet
-	}
-	for label := range l.active {
-		if l.class[label] != evidence.Link {
-			return true
-		}
-	}
-	for _, windows := range l.held {
-		if slices.ContainsFunc(windows, func(w window) bool { return w.to < 0 }) {
-			return true
-		}
-	}
-	return false
+// stirred reports whether a fault is at work that may end sessions unnoticed by
+// their clients, or change the clock.
+func (v view) stirred() bool {
+	return v.ClockSet || v.FaultActive(evidence.Link) || v.FaultActive() && v.DelayedSince(v.Now.At)
 }
 
 // holdsUntil is the earliest time at which the hold before the last delivery
-// can have run out.
-func (l *ledger) holdsUntil(m *message, s *session, r *receipt) time.Duration {
-	switch l.manifest.Profile.Redelivers {
+// can have expired.
+func (v view) holdsUntil(m *message, s *session, r *receipt) time.Duration {
+	switch v.Profile.Redelivers {
 	case evidence.RedeliverTimeout, evidence.RedeliverClaim:
 	default:
-		return l.now.at
+		return v.Now.At
 	}
-	if l.limits.RedeliveryPeriod <= 0 {
+	if v.Limits.RedeliveryPeriod <= 0 {
 		return 0
 	}
-	from := max(r.before.at-l.limits.InFlightBound, s.openCalled.at)
-	if r.deliveries == 2 { // the hold before was the first
-		from = max(from, m.called.at)
+	from := max(r.Before.At-v.Limits.InFlightBound, s.OpenCalled.At)
+	if r.Deliveries == 2 { // the hold before was the first
+		from = max(from, m.Called.At)
 	}
-	return from + l.limits.RedeliveryPeriod - 1
+	return from + v.Limits.RedeliveryPeriod - 1
 }
 
-func (c *exclusive) conclude(l *ledger, out *ruling) {
+func (c *exclusive) conclude(v view, out *ruling) {
 	switch {
-	case l.automatic:
+	case v.Automatic:
 		out.notApplicable = "a delivery is its own acknowledgement: nobody holds anything"
-	case l.manifest.Profile.Redelivers == evidence.RedeliverRebalance:
+	case v.Profile.Redelivers == evidence.RedeliverRebalance:
 		out.notApplicable = "a rebalance moves what a consumer holds to another"
 	}
 	if out.notApplicable != "" {
 		return
 	}
 	found := slices.Collect(maps.Keys(c.doubts))
-	slices.SortFunc(found, func(a, b holding) int { return cmp.Compare(c.doubts[a].at.seq, c.doubts[b].at.seq) })
+	slices.SortFunc(found, func(a, b holding) int { return cmp.Compare(c.doubts[a].at.Seq, c.doubts[b].at.Seq) })
 	for _, k := range found {
-		d, m := c.doubts[k], l.message(k.ref)
-		until := d.at.at + l.limits.InFlightBound
-		if l.struckBetween(d.before.at-l.limits.InFlightBound, d.at.at) {
+		d, m := c.doubts[k], v.Message(k.ref)
+		until := d.at.At + v.Limits.InFlightBound
+		if v.StruckBetween(d.before.At-v.Limits.InFlightBound, d.at.At) {
 			continue
 		}
-		if d.holder.ended.seq != 0 && d.holder.ended.at <= until || l.now.at < until {
-			out.undecided(fmt.Sprintf("%s was handed out twice, and its first holder ended too soon after to say that it still held it", l.label(m)))
+		if d.holder.Ended.Seq != 0 && d.holder.Ended.At <= until || v.Now.At < until {
+			out.undecided(fmt.Sprintf("%s was handed out twice, and its first holder ended too soon after to say that it still held it", v.Label(m)))
 			continue
 		}
-		r := m.find(k.sub)
-		f := l.finding(m, r, "two-holders", d.before.seq, d.at.seq)
-		f.HandOver = BrokerToConsumer
-		f.Text = fmt.Sprintf("%s was handed to another consumer while session %s held it", l.label(m), l.name(d.name))
+		r := m.Find(k.sub)
+		f := v.finding(m, r, "two-holders", BrokerToConsumer, d.before.Seq, d.at.Seq)
+		f.Text = fmt.Sprintf("%s was handed to another consumer while session %s held it", v.Label(m), v.Name(d.name))
 		if d.same {
-			f.Kind, f.Text = "again-while-held", fmt.Sprintf("%s was handed to session %s again while it held it", l.label(m), l.name(d.name))
+			f.Kind, f.Text = "again-while-held", fmt.Sprintf("%s was handed to session %s again while it held it", v.Label(m), v.Name(d.name))
 		}
 		out.violate(byAbsence, f)
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/guarantees/internal/ledger"
 )
 
 var expiryHonoured = Guarantee{
@@ -18,77 +19,75 @@ type expiry struct{}
 
 func (expiry) on() []evidence.Kind { return []evidence.Kind{evidence.FrameCarried, evidence.Delivered} }
 
-func (expiry) observe(l *ledger, e *evidence.Event, m *message, r *receipt, out *ruling) {
-	if m == nil || m.ttl <= 0 || !m.accepted() || m.struckBy("delay", "hold") {
+func (expiry) observe(v view, e *evidence.Event, m *message, r *receipt, out *ruling) {
+	if m == nil || m.TTL <= 0 || !m.Accepted() || m.StruckBy("delay", "hold") {
 		return
 	}
-	tolerance := l.limits.ExpiryTolerance
+	tolerance := v.Limits.ExpiryTolerance
 	if e.Kind == evidence.Delivered {
-		if l.deliverFrames {
-			return // the frame has told
+		if v.DeliverFrames {
+			return // judged by its frame
 		}
-		tolerance += l.limits.InFlightBound
-	} else if e.Frame != frameDeliver || e.Struck != "" || l.delayedByUs(l.symbol(e.Link), m.deadline()+tolerance) {
+		tolerance += v.Limits.InFlightBound
+	} else if e.Frame != ledger.FrameDeliver || e.Struck != "" || v.Delayed(v.Symbol(e.Link), m.Deadline()+tolerance, v.Now.At) {
 		return
 	}
-	elapsed := e.At - m.returned.at + l.clockRecently() - m.clock
-	if elapsed <= m.ttl+tolerance {
+	elapsed := e.At - m.Returned.At + v.ClockRecently() - m.Clock
+	if elapsed <= m.TTL+tolerance {
 		return
 	}
-	f := l.finding(m, r, "late", m.returned.seq, e.Seq)
-	f.HandOver = BrokerToConsumer
-	f.Text = fmt.Sprintf("%s was sent out %v after its acceptance, with a time to live of %v", l.label(m), elapsed, m.ttl)
+	f := v.finding(m, r, "late", BrokerToConsumer, m.Returned.Seq, e.Seq)
+	f.Text = fmt.Sprintf("%s was sent out %v after its acceptance, with a time to live of %v", v.Label(m), elapsed, m.TTL)
 	out.violate(byEvents, f)
 }
 
-func (c expiry) close(l *ledger, m *message, out *ruling) {
-	if m.ttl <= 0 || !m.accepted() {
+func (c expiry) close(v view, m *message, out *ruling) {
+	if m.TTL <= 0 || !m.Accepted() {
 		return
 	}
-	served := l.served(m)
-	if served.seq != 0 || l.now.at >= m.deadline() {
+	served := v.served(m)
+	if served.Seq != 0 || v.Now.At >= m.Deadline() {
 		out.instances++
 	}
-	earliest := m.called.at + m.ttl - l.limits.ExpiryTolerance
-	// Under a clock fault the broker may rightly think that it is later.
-	if l.clockSet {
+	earliest := m.Called.At + m.TTL - v.Limits.ExpiryTolerance
+	// Under a clock fault the broker may rightly assume a later time.
+	if v.ClockSet {
 		return
 	}
-	if s := m.expiredSaid; s.seq != 0 && s.at < earliest {
-		c.early(l, m, out, byEvents, s, "the system said that it expired")
+	if s := m.ExpiredSaid; s.Seq != 0 && s.At < earliest {
+		c.early(v, m, out, byEvents, s, "the system said that it expired")
 		return
 	}
-	for i := range l.snapshots {
-		s := &l.snapshots[i]
-		at := stamp{s.Seq, s.At}
+	for i := range v.Snapshots {
+		s := &v.Snapshots[i]
+		at := ledger.StampOfSnapshot(s)
 		switch {
-		case s.Source != evidence.SourceBroker || s.Trust != evidence.Exact || at.at >= earliest || !m.returned.before(at),
-			m.heldBy != evidence.HeldByStore && m.heldBy != evidence.HeldByReplicas,
-			served.seq != 0 && served.seq < at.seq, l.disposedOf(m), l.inSnapshot(m, i):
+		case s.Source != evidence.SourceBroker || s.Trust != evidence.Exact || at.At >= earliest || !m.Returned.Before(at),
+			m.HeldBy != evidence.HeldByStore && m.HeldBy != evidence.HeldByReplicas,
+			served.Seq != 0 && served.Seq < at.Seq, v.disposedOf(m), v.inSnapshot(m, s):
 			continue
 		}
-		c.early(l, m, out, byAbsence, at, fmt.Sprintf("its row was gone at %q", s.Checkpoint))
+		c.early(v, m, out, byAbsence, at, fmt.Sprintf("its row was gone at %q", s.Checkpoint))
 		return
 	}
 }
 
-func (expiry) early(l *ledger, m *message, out *ruling, p proof, at stamp, what string) {
-	f := l.finding(m, nil, "early", m.returned.seq, at.seq)
-	f.HandOver = StoreToConsumer
-	f.Text = fmt.Sprintf("%s, with a time to live of %v, was dropped early: %s after %v", l.label(m), m.ttl, what, at.at-m.called.at)
+func (expiry) early(v view, m *message, out *ruling, p proof, at stamp, what string) {
+	f := v.finding(m, nil, "early", StoreToConsumer, m.Returned.Seq, at.Seq)
+	f.Text = fmt.Sprintf("%s, with a time to live of %v, was dropped early: %s after %v", v.Label(m), m.TTL, what, at.At-m.Called.At)
 	f.Follows = []string{evidence.NoAcceptedLoss, evidence.RowsMatchClients}
 	out.violate(p, f)
 }
 
-// served is when the one stored message that a publish stands for was first seen
+// served is when the stored message of a publish, or of an alias, was first seen
 // on its way to a consumer.
-func (l *ledger) served(m *message) (first stamp) {
-	for _, o := range l.aliases(m) {
-		at, delivered := o.delivered()
-		if !delivered || o.carried.seq != 0 && o.carried.seq < at.seq {
-			at = o.carried
+func (v view) served(m *message) (first stamp) {
+	for _, o := range v.Aliases(m) {
+		at, delivered := o.Delivered()
+		if !delivered || o.Carried.Seq != 0 && o.Carried.Seq < at.Seq {
+			at = o.Carried
 		}
-		if at.seq != 0 && (first.seq == 0 || at.seq < first.seq) {
+		if at.Seq != 0 && (first.Seq == 0 || at.Seq < first.Seq) {
 			first = at
 		}
 	}
@@ -96,19 +95,17 @@ func (l *ledger) served(m *message) (first stamp) {
 }
 
 // disposedOf reports whether it was purged or dead-lettered.
-func (l *ledger) disposedOf(m *message) bool {
-	return slices.ContainsFunc(l.aliases(m), func(o *message) bool { return o.purged.seq != 0 || o.deadLettered.seq != 0 })
+func (v view) disposedOf(m *message) bool {
+	return slices.ContainsFunc(v.Aliases(m), func(o *message) bool { return o.Purged.Seq != 0 || o.DeadLettered.Seq != 0 })
 }
 
-func (l *ledger) inSnapshot(m *message, i int) bool {
-	for _, o := range l.aliases(m) {
-		for _, s := range o.rows {
-			if s.snapshot == i {
+func (v view) inSnapshot(m *message, snapshot *evidence.Snapshot) bool {
+	for _, o := range v.Aliases(m) {
+		for _, s := range o.Rows {
+			if s.Snapshot == snapshot {
 				return true
 			}
 		}
 	}
 	return false
 }
-
-func (expiry) conclude(*ledger, *ruling) {}

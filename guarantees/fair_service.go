@@ -4,26 +4,27 @@ import (
 	"fmt"
 
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/guarantees/internal/ledger"
 )
 
-// fairRun is how many messages in a row may pass a ready consumer by.
+// fairRun is how many deliveries in a row may pass over a ready consumer.
 const fairRun = 20
 
 var fairService = Guarantee{
 	Name: evidence.FairService, Usual: "fair dispatch, no starvation",
 	Text: "While the consumers of a competing set are served, one that is ready with nothing in hand is served too.",
 	Rule: fmt.Sprintf("A consumer with nothing in hand is passed over by at most %d deliveries in a row of messages that were published after it was there. Any fault, order or new session begins the count anew, and while a fault is at work nothing is counted. Not applicable where a rebalance decides who gets what.", fairRun),
-	new:  func() checker { return &fairness{sets: make(map[uint32][]*seat), actors: make(map[uint32]*seat)} },
+	new:  func() checker { return &fairness{sets: make(map[symbol][]*seat), actors: make(map[symbol]*seat)} },
 }
 
 type fairness struct {
-	sets   map[uint32][]*seat // by logical subscriber
-	actors map[uint32]*seat   // the latest session of each consumer
+	sets   map[symbol][]*seat // by logical subscriber
+	actors map[symbol]*seat   // the latest session of each consumer
 }
 
 // seat is one consumer of a competing set.
 type seat struct {
-	session uint32
+	session symbol
 	since   stamp
 	at      *session
 	inHand  int
@@ -36,31 +37,31 @@ func (c *fairness) on() []evidence.Kind {
 		evidence.FaultFired, evidence.FaultHealed, evidence.Commanded, evidence.ProcessExited, evidence.ProcessPaused, evidence.SessionEnded}
 }
 
-func (c *fairness) observe(l *ledger, e *evidence.Event, m *message, r *receipt, out *ruling) {
+func (c *fairness) observe(v view, e *evidence.Event, m *message, r *receipt, out *ruling) {
 	switch e.Kind {
 	case evidence.SubscribeReturned:
-		if s := l.sessionOf(e); e.OK && s.sub != nil {
-			here := &seat{session: l.symbol(e.Session), since: l.now, at: s}
-			c.sets[s.sub.name] = append(c.live(s.sub.name), here)
-			c.actors[s.actor.name] = here
+		if s := v.SessionOf(e); e.OK && s.Sub != nil {
+			here := &seat{session: v.Symbol(e.Session), since: v.Now, at: s}
+			c.sets[s.Sub.Name] = append(c.live(s.Sub.Name), here)
+			c.actors[s.Actor.Name] = here
 		}
 		c.anew()
 	case evidence.Delivered:
 		if m != nil {
-			c.served(l, e, m, r, out)
+			c.served(v, e, m, r, out)
 		}
 	case evidence.AckReturned, evidence.NackReturned:
-		if r == nil || len(c.sets[r.sub]) < 2 {
+		if r == nil || len(c.sets[r.Sub]) < 2 {
 			return
 		}
-		for _, here := range c.sets[r.sub] {
-			if here.inHand > 0 && l.name(here.session) == e.Session {
+		for _, here := range c.sets[r.Sub] {
+			if here.inHand > 0 && v.Name(here.session) == e.Session {
 				here.inHand--
 			}
 		}
 	case evidence.FrameCarried:
-		if m != nil && e.Frame == frameDeliver {
-			if here := c.actors[l.symbol(e.Link)]; here != nil {
+		if m != nil && e.Frame == ledger.FrameDeliver {
+			if here := c.actors[v.Symbol(e.Link)]; here != nil {
 				here.passed = 0
 			}
 		}
@@ -69,11 +70,11 @@ func (c *fairness) observe(l *ledger, e *evidence.Event, m *message, r *receipt,
 	}
 }
 
-// live are the seats of a set whose sessions last.
-func (c *fairness) live(sub uint32) []*seat {
+// live are the seats of a set whose sessions are live.
+func (c *fairness) live(sub symbol) []*seat {
 	kept := c.sets[sub][:0]
 	for _, s := range c.sets[sub] {
-		if s.at.live {
+		if s.at.Live {
 			kept = append(kept, s)
 		}
 	}
@@ -88,36 +89,35 @@ func (c *fairness) anew() {
 	}
 }
 
-func (c *fairness) served(l *ledger, e *evidence.Event, m *message, r *receipt, out *ruling) {
-	set := c.sets[r.sub]
+func (c *fairness) served(v view, e *evidence.Event, m *message, r *receipt, out *ruling) {
+	set := c.sets[r.Sub]
 	if len(set) < 2 {
 		return
 	}
 	out.instances++
 	for _, s := range set {
 		switch {
-		case s.session == r.session:
+		case s.session == r.Session:
 			s.passed = 0
-			if !l.automatic {
+			if !v.Automatic {
 				s.inHand++
 			}
-		case s.inHand > 0 || !s.at.live || len(l.active) > 0 || m.frozen || !s.since.before(m.called):
+		case s.inHand > 0 || !s.at.Live || v.FaultActive() || m.Frozen || !s.since.Before(m.Called):
 			s.passed = 0
 		default:
 			if s.passed++; s.passed <= fairRun || s.told {
 				continue
 			}
 			s.told = true
-			f := l.finding(m, r, "starved", s.since.seq, e.Seq)
-			f.HandOver = BrokerToConsumer
-			f.Text = fmt.Sprintf("session %s was ready with nothing in hand, and %d messages in a row went to others", l.name(s.session), s.passed)
+			f := v.finding(m, r, "starved", BrokerToConsumer, s.since.Seq, e.Seq)
+			f.Text = fmt.Sprintf("session %s was ready with nothing in hand, and %d messages in a row went to others", v.Name(s.session), s.passed)
 			out.violate(byAbsence, f)
 		}
 	}
 }
 
-func (c *fairness) conclude(l *ledger, out *ruling) {
-	if l.manifest.Profile.Redelivers == evidence.RedeliverRebalance {
+func (c *fairness) conclude(v view, out *ruling) {
+	if v.Profile.Redelivers == evidence.RedeliverRebalance {
 		out.notApplicable = "a rebalance decides which consumer gets what"
 	}
 }

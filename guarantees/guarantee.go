@@ -2,41 +2,61 @@ package guarantees
 
 import (
 	"fmt"
+	"slices"
+	"time"
 
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/guarantees/internal/ledger"
 )
 
 // Guarantee is one promise and how it is judged.
 type Guarantee struct {
 	Name  string // evidence.NoAcceptedLoss, …
 	Usual string // what the field calls it
-	Text  string // holds when, in one sentence
+	Text  string // the promise, in one sentence
 	Rule  string // how it is judged, and what proves a violation
 
 	new func() checker
 }
 
-// checker judges one guarantee over one history. It may also be an observer (of
-// events, in order) and a closer (of publishes, when all events are read).
-type checker interface {
-	// conclude is called once, last.
-	conclude(*ledger, *ruling)
+// view is all that a checker may ask of the run; here it gains what several
+// checkers need to say about it.
+type view struct{ *ledger.View }
+
+// What a checker sees of the ledger.
+type (
+	message    = ledger.Message
+	receipt    = ledger.Receipt
+	ref        = ledger.Ref
+	session    = ledger.Session
+	stamp      = ledger.Stamp
+	subscriber = ledger.Subscriber
+	symbol     = ledger.Symbol
+)
+
+// checker judges one guarantee over one history. It is an observer, of events in
+// order, a closer, of every publish once all events are read, or a concluder, once
+// at the end; or several of these.
+type checker any
+
+type concluder interface {
+	conclude(v view, out *ruling)
 }
 
-// observer sees an event after the ledger does. m and r are nil where the event
-// is about no publish or no logical subscriber; a frame comes once for each
-// message in it. Deliveries that our own faults forged are never shown.
+// observer sees an event after the ledger. m and r are nil if the event is about
+// no publish or no logical subscriber; a frame is shown once for each message in
+// it. Deliveries that the harness's own faults forged are never shown.
 type observer interface {
 	on() []evidence.Kind
-	observe(l *ledger, e *evidence.Event, m *message, r *receipt, out *ruling)
+	observe(v view, e *evidence.Event, m *message, r *receipt, out *ruling)
 }
 
-// closer sees every publish once, when rows are known too. It must not keep m.
+// closer sees every publish once, when the rows are known. It must not retain m.
 type closer interface {
-	close(l *ledger, m *message, out *ruling)
+	close(v view, m *message, out *ruling)
 }
 
-// Guarantees is the list, in the order of reports.
+// Guarantees lists all, in the order of reports.
 func Guarantees() []Guarantee {
 	return []Guarantee{
 		noAcceptedLoss,
@@ -75,8 +95,8 @@ func Guarantees() []Guarantee {
 	}
 }
 
-// proof says what a violation rests on. One that rests on absence needs a run
-// that came to its end; one shown by events stands in any.
+// proof is what a violation rests on. One by absence needs a run that completed;
+// one by events stands in any.
 type proof uint8
 
 const (
@@ -87,10 +107,10 @@ const (
 // maxFindings of one verdict are shown; the rest are counted.
 const maxFindings = 20
 
-// ruling gathers what one checker finds.
+// ruling collects the findings of one checker.
 type ruling struct {
 	guarantee     string
-	unfinished    bool // the run did not come to its end: absence proves nothing
+	unfinished    bool // the run did not complete: absence proves nothing
 	instances     int
 	broken        int
 	findings      []Finding
@@ -101,10 +121,10 @@ type ruling struct {
 	notApplicable string
 	layers        []Layer
 	measures      []Measure
-	held          string // why it is held, if more can be said than the count
+	held          string // what to add to the count if it is held
 }
 
-// violate notes a violation.
+// violate records a violation.
 func (o *ruling) violate(p proof, f Finding) {
 	if p == byAbsence && o.unfinished {
 		o.undecided("the run did not come to its end, and absence proves nothing before it")
@@ -117,7 +137,7 @@ func (o *ruling) violate(p proof, f Finding) {
 	}
 }
 
-// show notes what breaks no claim and is shown.
+// show records a finding that is reported and breaks no claim.
 func (o *ruling) show(f Finding) {
 	f.Guarantee, f.Unconfirmed = o.guarantee, true
 	o.unconfirmedN++
@@ -126,14 +146,14 @@ func (o *ruling) show(f Finding) {
 	}
 }
 
-// undecided notes an instance that could not be judged; the first why is shown.
+// undecided records an instance that could not be judged; the first reason is shown.
 func (o *ruling) undecided(why string) {
 	if o.open++; o.open == 1 {
 		o.openWhy = why
 	}
 }
 
-// verdict is what all of it comes to.
+// verdict sums up the findings.
 func (o *ruling) verdict() Verdict {
 	v := Verdict{Guarantee: o.guarantee, Instances: o.instances, Layers: o.layers, Measures: o.measures,
 		Findings: append(o.findings, o.unconfirmed...)}
@@ -162,30 +182,25 @@ func (o *ruling) verdict() Verdict {
 	return v
 }
 
-// finding of one publish at one logical subscriber (r may be nil).
-func (l *ledger) finding(m *message, r *receipt, kind string, seqs ...uint64) Finding {
-	f := Finding{Kind: kind, BusinessID: m.businessID, PublishID: l.publishID(m), MessageID: m.messageID}
-	if m.called.seq > 1 || !m.frozen {
-		seqs = append(seqs, m.called.seq)
+// finding starts a finding on a publish, at a logical subscriber unless r is nil.
+func (v view) finding(m *message, r *receipt, kind string, at HandOver, seqs ...uint64) Finding {
+	f := Finding{Kind: kind, HandOver: at, BusinessID: m.BusinessID, PublishID: v.PublishID(m), MessageID: m.MessageID}
+	if m.Called.Seq > 1 || !m.Frozen {
+		seqs = append(seqs, m.Called.Seq)
 	}
 	if r != nil {
-		f.Subscription = l.name(r.sub)
+		f.Subscription = v.Name(r.Sub)
 	}
 	f.Events = events(seqs...)
 	return f
 }
 
-// publishID of a record; one thawed for a moment only has none until asked.
-func (l *ledger) publishID(m *message) string {
-	if m.publishID == "" {
-		m.publishID = l.publishIDOf(m.slot)
-	}
-	return m.publishID
+// events sorts sequence numbers, without duplicates and zeros.
+func events(seqs ...uint64) []uint64 {
+	seqs = slices.DeleteFunc(seqs, func(s uint64) bool { return s == 0 })
+	slices.Sort(seqs)
+	return slices.Compact(seqs)
 }
 
-func (l *ledger) label(m *message) string {
-	if m.businessID != "" {
-		return fmt.Sprintf("%s (%s)", m.businessID, l.publishID(m))
-	}
-	return l.publishID(m)
-}
+// milliseconds is the value of a measure.
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

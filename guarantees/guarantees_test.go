@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/guarantees/internal/ledger"
 )
 
 const (
@@ -38,10 +39,10 @@ var cases = []history{
 			add(evidence.Event{Kind: evidence.Commanded, BusinessID: "o1", Command: evidence.CommandRedrive}).drained("settled").rows("end")
 	}, Violated, "lost-all"},
 	{evidence.NoAcceptedLoss, "withheld by us from a consumer that stays connected", func(t *tale) {
-		t.fault("lost", evidence.Link).sub("c1#1", "g").publish(o1).fire("lost", "drop", "c1", frameDeliver, o1).publish(o2).serve("c1#1", o2).drained("quiet")
+		t.fault("lost", evidence.Link).sub("c1#1", "g").publish(o1).fire("lost", "drop", "c1", ledger.FrameDeliver, o1).publish(o2).serve("c1#1", o2).drained("quiet")
 	}, Inconclusive, ""},
 	{evidence.NoAcceptedLoss, "withheld once, and sent again, and gone", func(t *tale) {
-		t.fault("lost", evidence.Link).sub("c1#1", "g").publish(o1).fire("lost", "drop", "c1", frameDeliver, o1).frame(frameDeliver, "c1", o1, "").publish(o2).serve("c1#1", o2).drained("quiet")
+		t.fault("lost", evidence.Link).sub("c1#1", "g").publish(o1).fire("lost", "drop", "c1", ledger.FrameDeliver, o1).frame(ledger.FrameDeliver, "c1", o1, "").publish(o2).serve("c1#1", o2).drained("quiet")
 	}, Violated, "lost-prefix"},
 	{evidence.NoAcceptedLoss, "one of two subscribers that last was left out when it came back", func(t *tale) {
 		t.prof.KeepsSubscribers = true
@@ -54,11 +55,11 @@ var cases = []history{
 		t.sub("c1#1", "g").call(o1).answer(o1, evidence.Declined, because("duplicate message")).deliver("c1#1", o1)
 	}, Violated, "delivered"},
 	{evidence.Order, "a publish that was dropped, and sent again in silence", func(t *tale) {
-		t.fault("lost", evidence.Link).sub("c1#1", "g").call(o1).fire("lost", "drop", "p1", framePublish, o1).call(o2).
+		t.fault("lost", evidence.Link).sub("c1#1", "g").call(o1).fire("lost", "drop", "p1", ledger.FramePublish, o1).call(o2).
 			answer(o1, evidence.Accepted).answer(o2, evidence.Accepted).deliver("c1#1", o2, attempt(1)).deliver("c1#1", o1, attempt(1))
 	}, Violated, "overtaken"},
 	{evidence.Order, "a delivery that we kept back", func(t *tale) {
-		t.fault("late", evidence.Link).sub("c1#1", "g").publish(o1, o2, o3).fire("late", "drop", "c1", frameDeliver, o1).deliver("c1#1", o2, attempt(1)).deliver("c1#1", o1, attempt(1)).deliver("c1#1", o3, attempt(1))
+		t.fault("late", evidence.Link).sub("c1#1", "g").publish(o1, o2, o3).fire("late", "drop", "c1", ledger.FrameDeliver, o1).deliver("c1#1", o2, attempt(1)).deliver("c1#1", o1, attempt(1)).deliver("c1#1", o3, attempt(1))
 	}, Held, ""},
 	{evidence.RecoveryBounded, "a consumer that works through a backlog is not free", func(t *tale) {
 		t.sub("c1#1", "g").publish(o1, o2, o3)
@@ -98,7 +99,7 @@ var cases = []history{
 	}, Violated, "accepted-though-failed"},
 	{evidence.PersistedBeforeAccepted, "accepted when a later write was done", func(t *tale) {
 		t.fault("down", evidence.Store).call(o1).fire("down", "unreachable", "", "insert", o1).
-			add(evidence.Event{Kind: evidence.StoreReturned, Actor: actorBroker, Frame: "insert", Items: item(o1), OK: true}).answer(o1, evidence.Accepted)
+			add(evidence.Event{Kind: evidence.StoreReturned, Actor: ledger.Broker, Frame: "insert", Items: item(o1), OK: true}).answer(o1, evidence.Accepted)
 	}, Held, ""},
 	{evidence.BoundedRetry, "used up, and expired before it was buried", func(t *tale) {
 		t.sub("c1#1", "g").call(o1, ttl(50*ms)).answer(o1, evidence.Accepted)
@@ -278,15 +279,15 @@ var cases = []history{
 		t.sub("c1#1", "a").sub("c2#1", "b").publish(o1).serve("c1#1", o1).serve("c2#1", o1)
 	}, Held, ""},
 	{evidence.NoDuplicateDelivery, "a forged copy is ours", func(t *tale) {
-		t.fault("dup", evidence.Link).sub("c1#1", "g").publish(o1).frame(frameDeliver, "c1", o1, "").
-			frame(frameDeliver, "c1", o1, "duplicate").fire("dup", "duplicate", "c1", frameDeliver, o1).deliver("c1#1", o1).deliver("c1#1", o1)
+		t.fault("dup", evidence.Link).sub("c1#1", "g").publish(o1).frame(ledger.FrameDeliver, "c1", o1, "").
+			frame(ledger.FrameDeliver, "c1", o1, "duplicate").fire("dup", "duplicate", "c1", ledger.FrameDeliver, o1).deliver("c1#1", o1).deliver("c1#1", o1)
 	}, Held, ""},
 	{evidence.NoDuplicateDelivery, "a forged publish is ours", func(t *tale) {
-		t.fault("dup", evidence.Link).sub("c1#1", "g").fire("dup", "duplicate", "p1", framePublish, o1).publish(o1).deliver("c1#1", o1).deliver("c1#1", o1)
+		t.fault("dup", evidence.Link).sub("c1#1", "g").fire("dup", "duplicate", "p1", ledger.FramePublish, o1).publish(o1).deliver("c1#1", o1).deliver("c1#1", o1)
 	}, Held, ""},
 	{evidence.NoDuplicateDelivery, "one more than we forged", func(t *tale) {
 		t.fault("dup", evidence.Link).sub("c1#1", "g").publish(o1).
-			frame(frameDeliver, "c1", o1, "duplicate").fire("dup", "duplicate", "c1", frameDeliver, o1).
+			frame(ledger.FrameDeliver, "c1", o1, "duplicate").fire("dup", "duplicate", "c1", ledger.FrameDeliver, o1).
 			deliver("c1#1", o1).deliver("c1#1", o1).deliver("c1#1", o1)
 	}, Violated, "handed-twice"},
 	{evidence.NoDuplicateDelivery, "handed twice", func(t *tale) {
@@ -309,10 +310,10 @@ var cases = []history{
 		t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1).effect("c1#1", o1).deliver("c1#1", o1, again).effect("c1#1", o1).business(row(evidence.RowEffect, o1), row(evidence.RowEffect, o1))
 	}, Violated, "second-effect"},
 	{evidence.SingleEffect, "a forged publish is ours", func(t *tale) {
-		t.fault("dup", evidence.Link).sub("c1#1", "g").fire("dup", "duplicate", "p1", framePublish, o1).publish(o1).business(row(evidence.RowEffect, o1), row(evidence.RowEffect, o1))
+		t.fault("dup", evidence.Link).sub("c1#1", "g").fire("dup", "duplicate", "p1", ledger.FramePublish, o1).publish(o1).business(row(evidence.RowEffect, o1), row(evidence.RowEffect, o1))
 	}, Held, ""},
 	{evidence.SingleEffect, "one effect more than we forged", func(t *tale) {
-		t.fault("dup", evidence.Link).sub("c1#1", "g").fire("dup", "duplicate", "p1", framePublish, o1).publish(o1).
+		t.fault("dup", evidence.Link).sub("c1#1", "g").fire("dup", "duplicate", "p1", ledger.FramePublish, o1).publish(o1).
 			business(row(evidence.RowEffect, o1), row(evidence.RowEffect, o1), row(evidence.RowEffect, o1))
 	}, Violated, "second-effect"},
 	{evidence.SingleEffect, "a retry makes a second effect of one business ID", func(t *tale) {
@@ -328,8 +329,8 @@ var cases = []history{
 	{evidence.NoPhantom, "what was sent came", func(t *tale) { t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1) }, Held, ""},
 	{evidence.NoPhantom, "recorded before its call by another process", func(t *tale) { t.sub("c1#1", "g").deliver("c1#1", o1).publish(o1) }, Held, ""},
 	{evidence.NoPhantom, "we corrupted it", func(t *tale) {
-		t.fault("rot", evidence.Link).sub("c1#1", "g").publish(o1, o2).fire("rot", "corrupt", "c1", frameDeliver, o1).
-			deliver("c1#1", o1, digest("other")).fire("rot", "corrupt", "c1", frameDeliver, o2).deliver("c1#1", "")
+		t.fault("rot", evidence.Link).sub("c1#1", "g").publish(o1, o2).fire("rot", "corrupt", "c1", ledger.FrameDeliver, o1).
+			deliver("c1#1", o1, digest("other")).fire("rot", "corrupt", "c1", ledger.FrameDeliver, o2).deliver("c1#1", "")
 	}, Held, ""},
 	{evidence.NoPhantom, "never published", func(t *tale) { t.sub("c1#1", "g").deliver("c1#1", "p9-1-1") }, Violated, "never-published"},
 	{evidence.NoPhantom, "altered", func(t *tale) { t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1, digest("other")) }, Violated, "altered"},
@@ -379,7 +380,7 @@ var cases = []history{
 		t.sub("c1#1", "g").call(o1).answer(o1, evidence.Unknown).publish(o2, retryOf1, o3).deliver("c1#1", o2).deliver("c1#1", retryOf1).deliver("c1#1", o3)
 	}, Held, ""},
 	{evidence.Order, "its first delivery was struck", func(t *tale) {
-		t.fault("f", evidence.Link).sub("c1#1", "g").publish(o1, o2, o3).fire("f", "drop", "c1", frameDeliver, o1).deliver("c1#1", o2).deliver("c1#1", o1).deliver("c1#1", o3)
+		t.fault("f", evidence.Link).sub("c1#1", "g").publish(o1, o2, o3).fire("f", "drop", "c1", ledger.FrameDeliver, o1).deliver("c1#1", o2).deliver("c1#1", o1).deliver("c1#1", o3)
 	}, Held, ""},
 	{evidence.Order, "two producers", func(t *tale) {
 		t.sub("c1#1", "g").publish(o1, "p2-5-1", o2).deliver("c1#1", "p2-5-1").deliver("c1#1", o1).deliver("c1#1", o2)
@@ -404,35 +405,35 @@ var cases = []history{
 	{evidence.Order, "no scope", func(t *tale) { t.prof.Limits.OrderScope = ""; t.publish(o1) }, NotApplicable, ""},
 
 	{evidence.ExpiryHonoured, "in time", func(t *tale) {
-		t.sub("c1#1", "g").call(o1, ttl(50*ms)).answer(o1, evidence.Accepted).frame(frameDeliver, "c1", o1, "").deliver("c1#1", o1)
+		t.sub("c1#1", "g").call(o1, ttl(50*ms)).answer(o1, evidence.Accepted).frame(ledger.FrameDeliver, "c1", o1, "").deliver("c1#1", o1)
 	}, Held, ""},
 	{evidence.ExpiryHonoured, "an Unknown publish is never late", func(t *tale) {
-		t.sub("c1#1", "g").call(o1, ttl(5*ms)).answer(o1, evidence.Unknown).after(500*ms).frame(frameDeliver, "c1", o1, "").deliver("c1#1", o1).
-			call(o2, ttl(time.Minute)).answer(o2, evidence.Accepted).frame(frameDeliver, "c1", o2, "")
+		t.sub("c1#1", "g").call(o1, ttl(5*ms)).answer(o1, evidence.Unknown).after(500*ms).frame(ledger.FrameDeliver, "c1", o1, "").deliver("c1#1", o1).
+			call(o2, ttl(time.Minute)).answer(o2, evidence.Accepted).frame(ledger.FrameDeliver, "c1", o2, "")
 	}, Held, ""},
 	{evidence.ExpiryHonoured, "we delayed it", func(t *tale) {
-		t.fault("f", evidence.Link).sub("c1#1", "g").call(o1, ttl(50*ms)).answer(o1, evidence.Accepted).fire("f", "hold", "c1", frameDeliver, o2).
-			after(200*ms).heal("f").frame(frameDeliver, "c1", o1, "").deliver("c1#1", o1)
+		t.fault("f", evidence.Link).sub("c1#1", "g").call(o1, ttl(50*ms)).answer(o1, evidence.Accepted).fire("f", "hold", "c1", ledger.FrameDeliver, o2).
+			after(200*ms).heal("f").frame(ledger.FrameDeliver, "c1", o1, "").deliver("c1#1", o1)
 	}, Held, ""},
 	{evidence.ExpiryHonoured, "the broker's clock went back", func(t *tale) {
 		t.sub("c1#1", "g").call(o1, ttl(50*ms)).answer(o1, evidence.Accepted).clock(-time.Hour).
-			after(200*ms).frame(frameDeliver, "c1", o1, "")
+			after(200*ms).frame(ledger.FrameDeliver, "c1", o1, "")
 	}, Held, ""},
 	{evidence.ExpiryHonoured, "late", func(t *tale) {
-		t.sub("c1#1", "g").call(o1, ttl(50*ms)).answer(o1, evidence.Accepted).after(100*ms).frame(frameDeliver, "c1", o1, "")
+		t.sub("c1#1", "g").call(o1, ttl(50*ms)).answer(o1, evidence.Accepted).after(100*ms).frame(ledger.FrameDeliver, "c1", o1, "")
 	}, Violated, "late"},
 	{evidence.ExpiryHonoured, "late, without a link", func(t *tale) {
 		t.sub("c1#1", "g").call(o1, ttl(50*ms)).answer(o1, evidence.Accepted).after(200*ms).deliver("c1#1", o1)
 	}, Violated, "late"},
 	{evidence.ExpiryHonoured, "late by the broker's own clock", func(t *tale) {
-		t.sub("c1#1", "g").call(o1, ttl(time.Minute)).answer(o1, evidence.Accepted).clock(time.Hour).after(2*time.Second).frame(frameDeliver, "c1", o1, "")
+		t.sub("c1#1", "g").call(o1, ttl(time.Minute)).answer(o1, evidence.Accepted).clock(time.Hour).after(2*time.Second).frame(ledger.FrameDeliver, "c1", o1, "")
 	}, Violated, "late"},
 	{evidence.ExpiryHonoured, "on its way when the clock was set", func(t *tale) {
-		t.sub("c1#1", "g").call(o1, ttl(time.Minute)).answer(o1, evidence.Accepted).clock(time.Hour).frame(frameDeliver, "c1", o1, "").rows("end")
+		t.sub("c1#1", "g").call(o1, ttl(time.Minute)).answer(o1, evidence.Accepted).clock(time.Hour).frame(ledger.FrameDeliver, "c1", o1, "").rows("end")
 	}, Held, ""},
 	{evidence.ExpiryHonoured, "on its way when the clock was set twice", func(t *tale) {
 		t.sub("c1#1", "g").clock(-time.Hour).after(time.Second).call(o1, ttl(time.Minute)).answer(o1, evidence.Accepted).
-			clock(0).clock(0).frame(frameDeliver, "c1", o1, "").rows("end")
+			clock(0).clock(0).frame(ledger.FrameDeliver, "c1", o1, "").rows("end")
 	}, Held, ""},
 	{evidence.ExpiryHonoured, "an alias of what was delivered has no row", func(t *tale) {
 		t.sub("c1#1", "g").call(o1, ttl(time.Minute)).answer(o1, evidence.Accepted).serve("c1#1", o1).
@@ -458,7 +459,7 @@ var cases = []history{
 		t.fault("kill", evidence.BrokerCrash).sub("c1#1", "g").publish(o1).serve("c1#1", o1).fire("kill", "kill", "", "").end("c1#1").sub("c1#2", "g").deliver("c1#2", o1, again)
 	}, Violated, "new-session"}, // whether that is promised over a crash is the claim's to say
 	{evidence.AckIsFinal, "all that was confirmed came again after an orderly restart", func(t *tale) {
-		t.sub("c1#1", "g").publish(o1, o2).serve("c1#1", o1, o2).add(evidence.Event{Kind: evidence.Commanded, Actor: actorBroker, Command: evidence.CommandRestart}).
+		t.sub("c1#1", "g").publish(o1, o2).serve("c1#1", o1, o2).add(evidence.Event{Kind: evidence.Commanded, Actor: ledger.Broker, Command: evidence.CommandRestart}).
 			broker(evidence.ProcessExited, "", &evidence.ExitInfo{Ordered: true}).end("c1#1").sub("c1#2", "g").serve("c1#2", o1, o2)
 	}, Violated, "new-session"},
 	{evidence.AckIsFinal, "the broker ended by itself between acknowledgement and delete", func(t *tale) {
@@ -481,8 +482,8 @@ var cases = []history{
 		t.sub("c1#1", "g").sub("c2#1", "g").publish(o1).serve("c1#1", o1).after(100*ms).deliver("c2#1", o1, again)
 	}, Violated, "after-bound"},
 	{evidence.AckIsFinal, "a frame behind the confirm's", func(t *tale) {
-		t.sub("c1#1", "g").publish(o1).frame(frameDeliver, "c1", o1, "").deliver("c1#1", o1).frame("ack", "c1", o1, "").frame(frameAckConfirm, "c1", o1, "").
-			on(evidence.AckCalled, "c1#1", o1).on(evidence.AckReturned, "c1#1", o1, ackOutcome(evidence.AckConfirmed)).frame(frameDeliver, "c1", o1, "")
+		t.sub("c1#1", "g").publish(o1).frame(ledger.FrameDeliver, "c1", o1, "").deliver("c1#1", o1).frame("ack", "c1", o1, "").frame(ledger.FrameAckConfirm, "c1", o1, "").
+			on(evidence.AckCalled, "c1#1", o1).on(evidence.AckReturned, "c1#1", o1, ackOutcome(evidence.AckConfirmed)).frame(ledger.FrameDeliver, "c1", o1, "")
 	}, Violated, "frame-after-confirm"},
 	{evidence.AckIsFinal, "its row is kept", func(t *tale) {
 		t.sub("c1#1", "g").publish(o1).serve("c1#1", o1).after(100*ms).rows("end", row(evidence.RowPending, o1))
@@ -490,36 +491,36 @@ var cases = []history{
 	{evidence.AckIsFinal, "its row is kept, and the bench stopped the broker", func(t *tale) {
 		t.sub("c1#1", "g").publish(o1).serve("c1#1", o1).after(100*ms).rows("end", row(evidence.RowPending, o1)).
 			add(evidence.Event{Kind: evidence.PhaseBegan, Phase: evidence.Ended}).
-			add(evidence.Event{Kind: evidence.ProcessExited, Actor: actorBroker, Exit: &evidence.ExitInfo{Ordered: true}})
+			add(evidence.Event{Kind: evidence.ProcessExited, Actor: ledger.Broker, Exit: &evidence.ExitInfo{Ordered: true}})
 	}, Violated, "row-kept"},
 	{evidence.AckIsFinal, "the answer to the late ACK was a refusal", func(t *tale) {
-		t.sub("c1#1", "g").publish(o1).frame(frameDeliver, "c1", o1, "").deliver("c1#1", o1).frame("ack", "c1", o1, "")
-		t.frame(frameAckConfirm, "c1", o1, "")
+		t.sub("c1#1", "g").publish(o1).frame(ledger.FrameDeliver, "c1", o1, "").deliver("c1#1", o1).frame("ack", "c1", o1, "")
+		t.frame(ledger.FrameAckConfirm, "c1", o1, "")
 		t.events[len(t.events)-1].Negative = true
-		t.on(evidence.AckCalled, "c1#1", o1).on(evidence.AckReturned, "c1#1", o1, ackOutcome(evidence.AckRefused)).frame(frameDeliver, "c1", o1, "").serve("c1#1", o1)
+		t.on(evidence.AckCalled, "c1#1", o1).on(evidence.AckReturned, "c1#1", o1, ackOutcome(evidence.AckRefused)).frame(ledger.FrameDeliver, "c1", o1, "").serve("c1#1", o1)
 	}, Held, ""},
 	{evidence.AckIsFinal, "nothing confirmed", func(t *tale) { t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1) }, Inconclusive, ""},
 	{evidence.AckIsFinal, "never confirmed here", func(t *tale) { t.prof.AckConfirms = false; t.publish(o1) }, NotApplicable, ""},
 
 	{evidence.PersistedBeforeAccepted, "answered after the hold", func(t *tale) {
-		t.fault("h", evidence.Store).fire("h", "hold", "", "commit", o1).call(o1).frame(framePublish, "p1", o1, "").heal("h").frame(frameAccept, "p1", o1, "").answer(o1, evidence.Accepted)
+		t.fault("h", evidence.Store).fire("h", "hold", "", "commit", o1).call(o1).frame(ledger.FramePublish, "p1", o1, "").heal("h").frame(ledger.FrameAccept, "p1", o1, "").answer(o1, evidence.Accepted)
 	}, Held, ""},
 	{evidence.PersistedBeforeAccepted, "accepted before the store could answer", func(t *tale) {
-		t.fault("h", evidence.Store).call(o1).frame(framePublish, "p1", o1, "").frame(frameAccept, "p1", o1, "").answer(o1, evidence.Accepted).fire("h", "hold", "", "insert", o1).heal("h")
+		t.fault("h", evidence.Store).call(o1).frame(ledger.FramePublish, "p1", o1, "").frame(ledger.FrameAccept, "p1", o1, "").answer(o1, evidence.Accepted).fire("h", "hold", "", "insert", o1).heal("h")
 	}, Violated, "accepted-before-persisted"},
 	{evidence.PersistedBeforeAccepted, "answered again during the hold as before it", func(t *tale) {
-		t.fault("h", evidence.Store).publish(o1).fire("h", "hold", "", "insert", o2).call(retryOf1).frame(framePublish, "p1", retryOf1, "").
-			frame(frameAccept, "p1", retryOf1, "").answer(retryOf1, evidence.Accepted).heal("h")
+		t.fault("h", evidence.Store).publish(o1).fire("h", "hold", "", "insert", o2).call(retryOf1).frame(ledger.FramePublish, "p1", retryOf1, "").
+			frame(ledger.FrameAccept, "p1", retryOf1, "").answer(retryOf1, evidence.Accepted).heal("h")
 	}, Held, ""},
 	{evidence.PersistedBeforeAccepted, "the broker that was held has ended", func(t *tale) {
 		t.fault("h", evidence.Store).fire("h", "hold", "", "insert", o1).broker(evidence.ProcessExited, "", &evidence.ExitInfo{Ordered: true}).
-			call(o2).frame(framePublish, "p1", o2, "").frame(frameAccept, "p1", o2, "").answer(o2, evidence.Accepted)
+			call(o2).frame(ledger.FramePublish, "p1", o2, "").frame(ledger.FrameAccept, "p1", o2, "").answer(o2, evidence.Accepted)
 	}, Held, ""},
 	{evidence.PersistedBeforeAccepted, "declined during the hold", func(t *tale) {
-		t.fault("h", evidence.Store).fire("h", "hold", "", "commit").call(o1).frame(framePublish, "p1", o1, "").frame(frameAccept, "p1", o1, "").answer(o1, evidence.Declined).heal("h")
+		t.fault("h", evidence.Store).fire("h", "hold", "", "commit").call(o1).frame(ledger.FramePublish, "p1", o1, "").frame(ledger.FrameAccept, "p1", o1, "").answer(o1, evidence.Declined).heal("h")
 	}, Held, ""},
 	{evidence.PersistedBeforeAccepted, "accepted during the hold, by its frame", func(t *tale) {
-		t.fault("h", evidence.Store).fire("h", "hold", "", "sync").call(o1).frame(framePublish, "p1", o1, "").frame(frameAccept, "p1", o1, "").heal("h").answer(o1, evidence.Accepted)
+		t.fault("h", evidence.Store).fire("h", "hold", "", "sync").call(o1).frame(ledger.FramePublish, "p1", o1, "").frame(ledger.FrameAccept, "p1", o1, "").heal("h").answer(o1, evidence.Accepted)
 	}, Violated, "accepted-before-persisted"},
 	{evidence.PersistedBeforeAccepted, "accepted during the hold, by its answer", func(t *tale) {
 		t.fault("h", evidence.Store).fire("h", "hold", "", "commit", o1).call(o1).answer(o1, evidence.Accepted).heal("h")
@@ -590,7 +591,7 @@ var cases = []history{
 		t.sub("c1#1", "g").after(time.Second).call(o1).serve("c1#1", o1).answer(o1, evidence.Accepted).drained("settled")
 	}, Held, ""},
 	{evidence.RecoveryBounded, "the time does not run under a fault", func(t *tale) {
-		t.fault("f", evidence.Link).sub("c1#1", "g").publish(o1).fire("f", "drop", "c1", frameDeliver, o1).after(time.Second).heal("f").serve("c1#1", o1).drained("settled")
+		t.fault("f", evidence.Link).sub("c1#1", "g").publish(o1).fire("f", "drop", "c1", ledger.FrameDeliver, o1).after(time.Second).heal("f").serve("c1#1", o1).drained("settled")
 	}, Held, ""},
 	{evidence.RecoveryBounded, "expired by a clock that was wrong", func(t *tale) {
 		t.sub("c1#1", "g").clock(-time.Hour).call(o1, ttl(50*ms)).answer(o1, evidence.Accepted).clock(0).
@@ -601,7 +602,7 @@ var cases = []history{
 	}, Held, ""},
 	{evidence.RecoveryBounded, "too slow", func(t *tale) { t.sub("c1#1", "g").publish(o1).after(time.Second).serve("c1#1", o1).drained("settled") }, Violated, "too-slow"},
 	{evidence.RecoveryBounded, "too slow after the heal", func(t *tale) {
-		t.fault("f", evidence.Link).sub("c1#1", "g").publish(o1).fire("f", "drop", "c1", frameDeliver, o1).heal("f").after(time.Second).serve("c1#1", o1).drained("settled")
+		t.fault("f", evidence.Link).sub("c1#1", "g").publish(o1).fire("f", "drop", "c1", ledger.FrameDeliver, o1).heal("f").after(time.Second).serve("c1#1", o1).drained("settled")
 	}, Violated, "too-slow"},
 	{evidence.RecoveryBounded, "never", func(t *tale) { t.sub("c1#1", "g").publish(o1).after(time.Second).drained("deadline") }, Violated, "never-settled"},
 	{evidence.RecoveryBounded, "the drain ended too soon", func(t *tale) { t.sub("c1#1", "g").publish(o1).drained("deadline") }, Inconclusive, ""},
@@ -610,7 +611,7 @@ var cases = []history{
 
 	{evidence.RowsMatchClients, "killed before the delete, and long after restarted under another partition", func(t *tale) {
 		t.fault("kill", evidence.BrokerCrash).boots("a").sub("c1#1", "g").publish(o1).serve("c1#1", o1).fire("kill", "kill", "", "").end("c1#1").
-			after(time.Second).add(evidence.Event{Kind: evidence.Commanded, Actor: actorBroker, Command: evidence.CommandRestart}).
+			after(time.Second).add(evidence.Event{Kind: evidence.Commanded, Actor: ledger.Broker, Command: evidence.CommandRestart}).
 			broker(evidence.ProcessExited, "", &evidence.ExitInfo{Ordered: true}).boots("b").drained("no-consumer").after(time.Second).rows("end", in("a", o1))
 	}, Held, ""},
 	{evidence.RowsMatchClients, "both say the same", func(t *tale) {
@@ -642,6 +643,14 @@ var cases = []history{
 	{evidence.RowsMatchClients, "acknowledged and pending", func(t *tale) {
 		t.sub("c1#1", "g").publish(o1).serve("c1#1", o1).after(100*ms).rows("end", row(evidence.RowPending, o1))
 	}, Violated, "acked-but-pending"},
+	{evidence.RowsMatchClients, "acknowledged and pending long after the store was repaired", func(t *tale) {
+		t.fault("f", evidence.Store).sub("c1#1", "g").publish(o1).deliver("c1#1", o1).on(evidence.AckCalled, "c1#1", o1).fire("f", "unreachable", "", "delete", o1).
+			on(evidence.AckReturned, "c1#1", o1, ackOutcome(evidence.AckConfirmed)).heal("f").after(time.Second).rows("end", row(evidence.RowPending, o1))
+	}, Violated, "acked-but-pending"},
+	{evidence.RowsMatchClients, "acknowledged and pending as the store has just been repaired", func(t *tale) {
+		t.fault("f", evidence.Store).sub("c1#1", "g").publish(o1).deliver("c1#1", o1).on(evidence.AckCalled, "c1#1", o1).fire("f", "unreachable", "", "delete", o1).
+			on(evidence.AckReturned, "c1#1", o1, ackOutcome(evidence.AckConfirmed)).after(100*ms).heal("f").after(100*ms).rows("end", row(evidence.RowPending, o1))
+	}, Held, ""},
 	{evidence.RowsMatchClients, "acknowledged and pending, for the broker died; it ended in order once more, long after", func(t *tale) {
 		killed, ordered := &evidence.ExitInfo{Code: -1, Signal: "killed", Ordered: true}, &evidence.ExitInfo{Ordered: true}
 		t.sub("c1#1", "g").publish(o1).serve("c1#1", o1).broker(evidence.ProcessExited, "", killed).after(100*ms).

@@ -7,25 +7,26 @@ import (
 	"strings"
 
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/guarantees/internal/ledger"
 )
 
 // JudgeVersion changes whenever the same evidence may be judged otherwise.
 const JudgeVersion = "2"
 
 // MaxMessages is how many publishes the table of a judgement shows.
-const MaxMessages = 1000
+const MaxMessages = ledger.MaxTimelines
 
 // maxAnomalies bounds the two lists of findings of a run.
 const maxAnomalies = 200
 
-// Judge reads a history once and says what it proves. It depends on nothing
+// Judge reads a history once and reports what it proves. It depends on nothing
 // else: the same evidence gives the same judgement anywhere.
 //
-// An error means that it cannot be judged at all (a newer format, no events, a
-// guarantee that this version does not know). Of a run that was cancelled or
-// failed nothing is Held, Judgement.Error says why, and what its events prove to
-// be broken stands. Evidence that is not whole (damaged, with a gap, without an
-// end) gives no verdict at all: a flipped bit must not accuse a system.
+// An error means that the history cannot be judged (a newer format, no events, a
+// guarantee that this version does not know). If the run was cancelled or failed,
+// Judgement.Error says why: nothing is Held then, but violations that its events
+// prove stand. Incomplete evidence (damaged, with a gap, without an end) gives no
+// verdict at all: a flipped bit must not accuse a system.
 func Judge(h *evidence.History) (Judgement, error) {
 	m := &h.Manifest
 	if m.Format > evidence.FormatVersion {
@@ -56,7 +57,8 @@ func Judge(h *evidence.History) (Judgement, error) {
 // judge is one judging of one run.
 type judge struct {
 	history    *evidence.History
-	ledger     *ledger
+	ledger     *ledger.Ledger
+	view       view
 	guarantees []Guarantee
 	checkers   []checker
 	rulings    []ruling
@@ -67,7 +69,7 @@ type judge struct {
 	unlisted   bool // a fault fired that the manifest does not list
 	cutShort   string
 	failure    string
-	damage     string // why the evidence is not whole; then it is the failure too
+	damage     string // why the evidence is incomplete; then it is the failure, too
 	lastSeq    uint64
 	read       uint64
 	seen       int // snapshots shown to the conditions
@@ -79,8 +81,9 @@ type watching struct {
 }
 
 func newJudge(h *evidence.History, all []Guarantee) *judge {
+	l := ledger.New(h)
 	j := &judge{
-		history: h, ledger: newLedger(h), guarantees: all,
+		history: h, ledger: l, view: view{&l.View}, guarantees: all,
 		checkers: make([]checker, len(all)), rulings: make([]ruling, len(all)),
 		conditions: evidence.NewConditions(h.Manifest.Reached),
 		byLabel:    make(map[string]int),
@@ -112,7 +115,7 @@ func (j *judge) judge(out *Judgement) {
 	if j.damage != "" {
 		j.failure = j.damage
 	}
-	if who := j.ledger.escaped; who != "" && j.failure == "" {
+	if who := j.view.Escaped; who != "" && j.failure == "" {
 		j.failure = fmt.Sprintf("%s was accepted, and no frame of it passed the link of its producer: it escaped observation", who)
 	}
 	for i := range j.rulings {
@@ -122,7 +125,7 @@ func (j *judge) judge(out *Judgement) {
 	j.conclude(out)
 }
 
-// ending says why a run did not come to its end; empty if it did.
+// ending says why a run did not complete; empty if it did.
 func (j *judge) ending() string {
 	end := j.history.Manifest.End
 	if end != nil && end.How != evidence.EndCompleted {
@@ -131,7 +134,7 @@ func (j *judge) ending() string {
 	return ""
 }
 
-// torn says why the evidence is not whole, as far as is known before its events
+// torn says why the evidence is incomplete, as far as is known before its events
 // are read.
 func (j *judge) torn() string {
 	switch h := j.history; {
@@ -151,7 +154,7 @@ func (j *judge) readEvents() error {
 	var observed []watching
 	tell := func(e *evidence.Event, m *message, r *receipt) {
 		for _, o := range observed {
-			o.observe(j.ledger, e, m, r, o.ruling)
+			o.observe(j.view, e, m, r, o.ruling)
 		}
 	}
 	watchConditions := j.conditions.Len() > 0
@@ -177,33 +180,33 @@ func (j *judge) readEvents() error {
 			j.fired(e)
 		case evidence.FaultMissed:
 			if i, ok := j.byLabel[e.Fault]; ok {
-				j.faults[i].Missed = wordsIn(e)
+				j.faults[i].Missed = ledger.Words(e)
 			}
 		case evidence.AwaitEnded:
 			if !e.OK && j.cutShort == "" {
 				j.cutShort = cutShort(e)
 			}
 		case evidence.ProcessExited:
-			// Somebody outside killed it: that says nothing about the system.
-			if e.Actor == actorBroker && e.Exit != nil && !e.Exit.Ordered && e.Exit.Signal == "killed" && j.failure == "" {
+			// Killed from outside, which says nothing about the system.
+			if e.Actor == ledger.Broker && e.Exit != nil && !e.Exit.Ordered && e.Exit.Signal == "killed" && j.failure == "" {
 				j.failure = fmt.Sprintf("the broker was killed by something outside the run (event %d)", e.Seq)
 			}
 		}
-		j.ledger.apply(e, tell)
+		j.ledger.Apply(e, tell)
 	}
 	j.showSnapshots(^uint64(0))
 	return nil
 }
 
-// showSnapshots lets the conditions see the snapshots up to an event, in order.
+// showSnapshots passes the snapshots up to an event to the conditions, in order.
 func (j *judge) showSnapshots(seq uint64) {
-	for ; j.seen < len(j.ledger.snapshots) && j.ledger.snapshots[j.seen].Seq <= seq; j.seen++ {
-		j.conditions.ObserveSnapshot(j.ledger.snapshots[j.seen])
+	for ; j.seen < len(j.view.Snapshots) && j.view.Snapshots[j.seen].Seq <= seq; j.seen++ {
+		j.conditions.ObserveSnapshot(j.view.Snapshots[j.seen])
 	}
 }
 
-// cutShort says where the deadline of an await has ended the script: whatever
-// it was to bring about after that was not brought about.
+// cutShort says where the deadline of an await ended the script, so that its
+// later steps did not run.
 func cutShort(e *evidence.Event) string {
 	where, left := "", ""
 	if e.Line > 0 {
@@ -234,7 +237,7 @@ func (j *judge) fired(e *evidence.Event) {
 }
 
 func (j *judge) close() {
-	j.ledger.readRows()
+	j.ledger.ReadRows()
 	type closing struct {
 		closer
 		*ruling
@@ -245,13 +248,15 @@ func (j *judge) close() {
 			closers = append(closers, closing{c, &j.rulings[i]})
 		}
 	}
-	j.ledger.each(func(m *message) {
+	j.view.Each(func(m *message) {
 		for _, c := range closers {
-			c.close(j.ledger, m, c.ruling)
+			c.close(j.view, m, c.ruling)
 		}
 	})
 	for i, c := range j.checkers {
-		c.conclude(j.ledger, &j.rulings[i])
+		if c, ok := c.(concluder); ok {
+			c.conclude(j.view, &j.rulings[i])
+		}
 	}
 }
 
@@ -278,11 +283,11 @@ func (j *judge) conclude(out *Judgement) {
 			classes = append(classes, f.Class)
 		}
 	}
-	if j.cutShort != "" { // the cause of what else is missing
+	if j.cutShort != "" { // the cause of whatever else is missing
 		out.Reached, out.CutShort, missing = false, j.cutShort, j.cutShort
 	}
-	if j.ledger.restarted && !slices.Contains(classes, evidence.BrokerRestart) {
-		classes = append(classes, evidence.BrokerRestart) // a step of the script, and no less a restart
+	if j.view.Restarted && !slices.Contains(classes, evidence.BrokerRestart) {
+		classes = append(classes, evidence.BrokerRestart) // by a step of the script, not by a fault
 	}
 	if j.unlisted {
 		classes = append(classes, "unlisted")
@@ -293,7 +298,7 @@ func (j *judge) conclude(out *Judgement) {
 		v.Claimed, v.Covered, v.Owner = coverage(m.Claims, v.Guarantee, classes)
 		expected := slices.Contains(m.Expect, v.Guarantee)
 		if j.damage != "" {
-			v.Outcome = Inconclusive // what was seen stays an anomaly
+			v.Outcome = Inconclusive // its findings remain anomalies
 		}
 		if !expected && v.Outcome != Violated {
 			continue
@@ -325,10 +330,10 @@ func (j *judge) conclude(out *Judgement) {
 	}
 	out.Why = j.why(out, missing)
 	out.Exit = ExitCode(*out)
-	out.Messages, out.MessagesLeftOut = j.ledger.table(out.Anomalies)
+	out.Messages, out.MessagesLeftOut = j.view.table(out.Anomalies)
 }
 
-// known says why a violation breaks nothing on the day of the run; empty if it does.
+// known says why a violation does not count on the day of the run; empty if it does.
 func known(m *evidence.Manifest, guarantee string) string {
 	day := m.StartedAt.UTC().Format(evidence.Day)
 	for _, k := range m.Known {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/guarantees/internal/ledger"
 )
 
 // twice is a violation of at-most-once that events alone prove.
@@ -52,7 +53,7 @@ func TestJudgeRuns(t *testing.T) {
 		{"not covered", twice().fault("f", evidence.Clock).fire("f", "clock", "", ""), func(t *tale) {
 			t.history.Manifest.Claims = []evidence.Claim{{Guarantee: dup, Under: []evidence.Class{evidence.Link}}}
 		}, NotClaimed, ExitNone, ""},
-		{"a restart by a step of the script is a restart", twice().add(evidence.Event{Kind: evidence.Commanded, Actor: actorBroker, Command: evidence.CommandRestart}), func(t *tale) {
+		{"a restart by a step of the script is a restart", twice().add(evidence.Event{Kind: evidence.Commanded, Actor: ledger.Broker, Command: evidence.CommandRestart}), func(t *tale) {
 			t.history.Manifest.Claims = []evidence.Claim{{Guarantee: dup, Under: []evidence.Class{evidence.Link}}}
 		}, NotClaimed, ExitNone, ""},
 		{"a fault without a class is always covered", twice().fault("f", "").fire("f", "fail", "", ""), func(t *tale) {
@@ -85,7 +86,7 @@ func TestJudgeRuns(t *testing.T) {
 		{"truncated", good(), func(t *tale) { t.history.Truncated = true }, Inconclusive, ExitUnmeasured, "in the middle"},
 		{"events missing", good(), func(t *tale) { t.history.Manifest.End.Events = 99 }, Inconclusive, ExitUnmeasured, "not whole"},
 		{"events out of order", good(), func(t *tale) { t.events[1], t.events[2] = t.events[2], t.events[1] }, Inconclusive, ExitUnmeasured, "not in order"},
-		{"a publish escaped its link", good().call(o2).frame(framePublish, "p1", o2, "").answer(o2, evidence.Accepted).publish(o3), nil, Inconclusive, ExitUnmeasured, "escaped"},
+		{"a publish escaped its link", good().call(o2).frame(ledger.FramePublish, "p1", o2, "").answer(o2, evidence.Accepted).publish(o3), nil, Inconclusive, ExitUnmeasured, "escaped"},
 		{"a link that shows no publish frames", good().frame("ack", "p1", o1, "").publish(o2), nil, Held, ExitHeld, ""},
 		{"not applicable", good(), func(t *tale) { t.history.Manifest.Inapplicable = "no storage inspection" }, NotApplicable, ExitNone, "no storage inspection"},
 	}
@@ -166,9 +167,9 @@ func TestLateAckBesideRedeliveryInAnyOrder(t *testing.T) {
 	for range 1000 {
 		s := newTale().sub("c1#1", "g").sub("c2#1", "g").publish(o1).deliver("c1#1", o1)
 		// Concurrent on two connections: each keeps its own order.
-		left := newTale().frame("ack", "c1", o1, "").on(evidence.AckCalled, "c1#1", o1).frame(frameAckConfirm, "c1", o1, "").
+		left := newTale().frame("ack", "c1", o1, "").on(evidence.AckCalled, "c1#1", o1).frame(ledger.FrameAckConfirm, "c1", o1, "").
 			on(evidence.AckReturned, "c1#1", o1, ackOutcome(evidence.AckConfirmed)).events
-		right := newTale().frame(frameDeliver, "c2", o1, "").deliver("c2#1", o1, again).on(evidence.AckCalled, "c2#1", o1).
+		right := newTale().frame(ledger.FrameDeliver, "c2", o1, "").deliver("c2#1", o1, again).on(evidence.AckCalled, "c2#1", o1).
 			on(evidence.AckReturned, "c2#1", o1, ackOutcome(evidence.AckRefused)).events
 		for len(left)+len(right) > 0 {
 			from := &left
@@ -208,7 +209,7 @@ func TestJudgeIsDeterministic(t *testing.T) {
 // What was settled long ago is never forgotten: every late violation is found
 // on a frozen publish as on a fresh one, and all others stay counted.
 func TestFrozenPublishesAreNotForgotten(t *testing.T) {
-	const n = MaxMessages + 4*coolDown
+	const n = MaxMessages + 4*ledger.CoolDown
 	victim := evidence.PublishID("p1", MaxMessages+7, 1)
 	for _, c := range []struct {
 		guarantee, kind string
@@ -270,20 +271,5 @@ func TestTableIsBoundedAndShowsFindingsFirst(t *testing.T) {
 	}
 	if m := j.Messages[len(j.Messages)-1]; m.PublishID != last || m.Deliveries != 2 || len(m.Custody) == 0 {
 		t.Errorf("the named one is missing: %+v", m)
-	}
-}
-
-func TestTopicMatches(t *testing.T) {
-	for _, c := range []struct {
-		filter, topic string
-		want          bool
-	}{
-		{"a/b", "a/b", true}, {"a/b", "a/c", false}, {"a/+", "a/b", true}, {"a/+", "a/b/c", false},
-		{"a/+/c", "a/b/c", true}, {"#", "a/b", true}, {"a/#", "a/b/c", true}, {"a/#", "a", true}, {"a/#", "b", false},
-		{"+", "a", true}, {"+", "a/b", false}, {"a/b/#", "a", false},
-	} {
-		if got := topicMatches(c.filter, c.topic); got != c.want {
-			t.Errorf("%q on %q: %v", c.filter, c.topic, got)
-		}
 	}
 }

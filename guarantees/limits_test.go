@@ -2,6 +2,7 @@ package guarantees
 
 import (
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/guarantees/internal/ledger"
 )
 
 func (t *tale) probed(name string, wanted, got evidence.ProbeOutcome, causes ...evidence.Cause) *tale {
@@ -32,7 +33,7 @@ func sameOrder(e *evidence.Event) { e.BusinessID = order1 }
 
 // handed makes links observe deliveries.
 func handed(t *tale) *tale {
-	return t.frame(frameDeliver, "c1", o1, "").deliver("c1#1", o1)
+	return t.frame(ledger.FrameDeliver, "c1", o1, "").deliver("c1#1", o1)
 }
 
 // limitCases are those of probes, of the pace of redelivery and of look-ups.
@@ -77,14 +78,14 @@ var limitCases = []history{
 	{evidence.StrangersRefused, "no probe", func(t *tale) { t.sub("c1#1", "g").publish(o1) }, Inconclusive, ""},
 
 	{evidence.PersistedBeforeAccepted, "answered when the write was done, before the end of the hold was recorded", func(t *tale) {
-		t.fault("held", evidence.Store).call(o1).fire("held", "hold", "", "insert", o1).frame(frameAccept, "p1", o1, "").answer(o1, evidence.Accepted).
-			add(evidence.Event{Kind: evidence.StoreReturned, Actor: actorBroker, Frame: "insert", Items: item(o1), OK: true})
+		t.fault("held", evidence.Store).call(o1).fire("held", "hold", "", "insert", o1).frame(ledger.FrameAccept, "p1", o1, "").answer(o1, evidence.Accepted).
+			add(evidence.Event{Kind: evidence.StoreReturned, Actor: ledger.Broker, Frame: "insert", Items: item(o1), OK: true})
 		t.events[len(t.events)-1].At -= 3 * ms
 		t.heal("held")
 	}, Held, ""},
 	{evidence.PersistedBeforeAccepted, "answered before the write was done", func(t *tale) {
-		t.fault("held", evidence.Store).call(o1).fire("held", "hold", "", "insert", o1).frame(frameAccept, "p1", o1, "").answer(o1, evidence.Accepted).
-			add(evidence.Event{Kind: evidence.StoreReturned, Actor: actorBroker, Frame: "insert", Items: item(o1), OK: true}).heal("held")
+		t.fault("held", evidence.Store).call(o1).fire("held", "hold", "", "insert", o1).frame(ledger.FrameAccept, "p1", o1, "").answer(o1, evidence.Accepted).
+			add(evidence.Event{Kind: evidence.StoreReturned, Actor: ledger.Broker, Frame: "insert", Items: item(o1), OK: true}).heal("held")
 	}, Violated, "accepted-before-persisted"},
 	{evidence.RedeliveryPaced, "after its time", func(t *tale) {
 		paced(t).givesBack("c1#1", o1, evidence.AckConfirmed).after(29*ms).deliver("c1#1", o1, again)
@@ -152,7 +153,7 @@ var limitCases = []history{
 			lookup(o1, evidence.Accepted, evidence.Settled)
 	}, Violated, "lookup-settled"},
 	{evidence.LookupsTrue, "of several the one that says most: the older waits", func(t *tale) {
-		t.sub("c1#1", "g").publish(o1).call(retryOf1, sameOrder).answer(retryOf1, evidence.Accepted, sameOrder, answeredWith("m9")).frame(frameDeliver, "c1", o2, "").
+		t.sub("c1#1", "g").publish(o1).call(retryOf1, sameOrder).answer(retryOf1, evidence.Accepted, sameOrder, answeredWith("m9")).frame(ledger.FrameDeliver, "c1", o2, "").
 			deliver("c1#1", retryOf1, called("m9"), sameOrder).on(evidence.AckCalled, "c1#1", retryOf1, called("m9")).on(evidence.AckReturned, "c1#1", retryOf1, called("m9"), ackOutcome(evidence.AckConfirmed)).
 			lookup(o1, evidence.Accepted, evidence.Settled)
 	}, Violated, "lookup-settled"},

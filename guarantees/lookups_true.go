@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/guarantees/internal/ledger"
 )
 
 var lookupsTrue = Guarantee{
@@ -15,10 +16,11 @@ var lookupsTrue = Guarantee{
 	new:  func() checker { return &lookups{} },
 }
 
-// lookups compares answers with what each message of a business ID can be.
+// lookups compares answers with the possible standings of each message of a
+// business ID.
 type lookups struct{}
 
-// standings are those that a message may have. The later says more.
+// standings is a set of those that a message may have, the most telling last.
 type standings uint8
 
 const (
@@ -34,28 +36,28 @@ const (
 var standingBits = map[evidence.Standing]standings{evidence.Absent: mayBeAbsent, evidence.Forgotten: mayBeForgotten,
 	evidence.Dead: mayBeDead, evidence.Settled: mayBeSettled, evidence.Stored: mayBeStored}
 
-func (c *lookups) close(l *ledger, m *message, out *ruling) {
-	for i := range m.lookups {
-		k := &m.lookups[i]
-		said := standingBits[k.standing]
-		if k.returned.seq == 0 || said == 0 {
+func (c *lookups) close(v view, m *message, out *ruling) {
+	for i := range m.Lookups {
+		k := &m.Lookups[i]
+		said := standingBits[k.Standing]
+		if k.Returned.Seq == 0 || said == 0 {
 			continue
 		}
 		about := []*message{m}
-		if !k.byPublish {
-			about = l.group(m)
+		if !k.ByPublish {
+			about = v.Group(m)
 		}
-		// One of them says at least this much, and none says more than that.
+		// The answer is at least the lowest bound, and possible for one of them.
 		least, may := standings(0), standings(0)
 		var proof *message
 		for _, o := range about {
-			can := c.standings(l, o, k)
+			can := c.standings(v, o, k)
 			may |= can
 			if low := can & -can; low > least {
 				least, proof = low, o
 			}
 		}
-		if may == 0 { // nothing was there to be stored
+		if may == 0 { // nothing can have been stored
 			may = mayBeAbsent | mayBeForgotten
 		}
 		out.instances++
@@ -65,9 +67,8 @@ func (c *lookups) close(l *ledger, m *message, out *ruling) {
 		if proof == nil {
 			proof = m
 		}
-		f := l.finding(proof, nil, "lookup-"+k.standing.String(), k.called.seq, k.returned.seq, proof.returned.seq)
-		f.HandOver = BrokerToClient
-		f.Text = fmt.Sprintf("the system answered that %s is %s, and the run proves that it was %s", l.label(proof), k.standing, may.atLeast(least))
+		f := v.finding(proof, nil, "lookup-"+k.Standing.String(), BrokerToClient, k.Called.Seq, k.Returned.Seq, proof.Returned.Seq)
+		f.Text = fmt.Sprintf("the system answered that %s is %s, and the run proves that it was %s", v.Label(proof), k.Standing, may.atLeast(least))
 		out.violate(byEvents, f)
 	}
 }
@@ -85,85 +86,71 @@ func (s standings) atLeast(least standings) string {
 
 var standingNames = [...]string{"never stored", "forgotten", "dead-lettered", "settled", "stored"}
 
-// standings of one message when it was asked for.
-func (c *lookups) standings(l *ledger, m *message, k *lookup) standings {
-	asked := func(s stamp) bool { return s.before(k.called) }
-	since := func(s stamp) bool { return s.seq != 0 && s.seq > k.returned.seq && s.at > k.returned.at }
+// standings of one message at the time of a look-up.
+func (c *lookups) standings(v view, m *message, k *ledger.Lookup) standings {
+	asked := func(s stamp) bool { return s.Before(k.Called) }
+	since := func(s stamp) bool { return s.Seq != 0 && s.Seq > k.Returned.Seq && s.At > k.Returned.At }
 	switch {
-	case m.called.seq == 0, since(m.called), repeats(l, m):
-		return 0 // not there yet, or another one's message
-	case l.automatic, l.clockSet, l.migrated(), m.frozen, len(m.receipts) > 1:
+	case m.Called.Seq == 0, since(m.Called), repeats(v, m):
+		return 0 // not published yet, or an alias
+	case v.Automatic, v.ClockSet, v.Moved(), m.Frozen, len(m.Receipts) > 1:
 		return mayBeAny
-	case m.refused() && asked(m.returned):
+	case m.Refused() && asked(m.Returned):
 		return 0
-	case !m.accepted() || !asked(m.returned):
+	case !m.Accepted() || !asked(m.Returned):
 		return mayBeAny
-	case asked(m.purged):
-		return mayBeForgotten | mayBeSettled // after a restart its marker says only that it is finished
-	case m.purged.seq != 0 && !since(m.purged), m.redriven > 0:
+	case asked(m.Purged):
+		return mayBeForgotten | mayBeSettled // after a restart only its end is known
+	case m.Purged.Seq != 0 && !since(m.Purged), m.Redriven > 0:
 		return mayBeAny
-	case c.seenDead(l, m, k):
+	case c.seenDead(v, m, k):
 		return mayBeDead
-	case m.deadLettered.seq != 0 && !since(m.deadLettered):
+	case m.DeadLettered.Seq != 0 && !since(m.DeadLettered):
 		return mayBeAny
 	}
 	r := &receipt{}
-	if len(m.receipts) == 1 {
-		r = &m.receipts[0]
+	if len(m.Receipts) == 1 {
+		r = &m.Receipts[0]
 	}
-	if m.ttl > 0 {
-		tolerance := l.limits.ExpiryTolerance
+	if m.TTL > 0 {
+		tolerance := v.Limits.ExpiryTolerance
 		switch {
-		case k.returned.at+tolerance < m.called.at+m.ttl: // it was alive
-		case asked(m.returned) && k.called.at > m.returned.at+m.ttl+tolerance:
+		case k.Returned.At+tolerance < m.Called.At+m.TTL: // it had not expired
+		case asked(m.Returned) && k.Called.At > m.Returned.At+m.TTL+tolerance:
 			return mayBeForgotten | mayBeSettled | mayBeDead
 		default:
 			return mayBeAny
 		}
 	}
 	switch {
-	case asked(r.confirm):
+	case asked(r.Confirm):
 		may := mayBeSettled
-		if remembers := l.limits.Remembers; remembers == 0 || k.returned.at-r.confirm.at >= remembers {
+		if remembers := v.Limits.Remembers; remembers == 0 || k.Returned.At-r.Confirm.At >= remembers {
 			may |= mayBeForgotten
 		}
-		failedSince := func(f stamp) bool { return f.seq > r.ackCalled.seq && f.seq < k.returned.seq }
-		if slices.ContainsFunc(l.failures, failedSince) { // the row may have outlived the confirmation
+		if v.FailedBetween(r.AckCalled, k.Returned) { // the row may have survived the confirmation
 			may |= mayBeStored | mayBeDead
 		}
 		return may
-	case r.ackCalled.seq != 0 && !since(r.ackCalled):
+	case r.AckCalled.Seq != 0 && !since(r.AckCalled):
 		return mayBeAny
-	case l.deliverFrames && (r.deliveries == 0 || since(r.first)) && m.struck == nil && (m.carried.seq == 0 || since(m.carried)):
+	case v.DeliverFrames && (r.Deliveries == 0 || since(r.First)) && m.Struck == nil && (m.Carried.Seq == 0 || since(m.Carried)):
 		return mayBeStored
 	}
 	return mayBeStored | mayBeDead
 }
 
-// repeats: it is an alias of another publish, whose message may be there.
-func repeats(l *ledger, m *message) bool {
-	return m.alias && slices.ContainsFunc(l.aliases(m), func(o *message) bool { return o != m && !o.alias && !o.refused() })
+// repeats reports whether it is an alias of another publish that may be stored.
+func repeats(v view, m *message) bool {
+	return m.Alias && slices.ContainsFunc(v.Aliases(m), func(o *message) bool { return o != m && !o.Alias && !o.Refused() })
 }
 
-// seenDead: a look at the rows before has shown it dead, and nobody has moved it since.
-func (c *lookups) seenDead(l *ledger, m *message, k *lookup) bool {
-	for _, s := range m.rows {
-		at := l.snapshots[s.snapshot]
-		if s.certain && s.row.State == evidence.RowDead && (stamp{at.Seq, at.At}).before(k.called) {
+// seenDead reports whether an earlier snapshot shows it dead-lettered.
+func (c *lookups) seenDead(v view, m *message, k *ledger.Lookup) bool {
+	for _, s := range m.Rows {
+		if s.Certain && s.Row.State == evidence.RowDead && ledger.StampOfSnapshot(s.Snapshot).Before(k.Called) {
 			return true
 		}
 	}
 	return false
 }
-
-// migrated reports whether the broker ran under more than one partition.
-func (l *ledger) migrated() bool {
-	for i := 1; i < len(l.partitions); i++ {
-		if l.partitions[i].names[0] != l.partitions[0].names[0] {
-			return true
-		}
-	}
-	return false
-}
-
-func (*lookups) conclude(*ledger, *ruling) {}

@@ -14,10 +14,10 @@ var noAcceptedLoss = Guarantee{
 	new:  func() checker { return &loss{kept: make(map[uint16]*sequence)} },
 }
 
-// loss finds accepted messages that nobody is responsible for any more.
+// loss finds accepted messages that nobody is responsible for.
 type loss struct {
 	lost      []lostOne
-	kept      map[uint16]*sequence // by producer: what of its accepted sequence is not lost
+	kept      map[uint16]*sequence // by producer: the range of its accepted publishes that are not lost
 	storeKept int
 	excuses   int
 }
@@ -31,77 +31,74 @@ type lostOne struct {
 	finding  Finding
 }
 
-func (c *loss) close(l *ledger, m *message, out *ruling) {
-	if !m.accepted() {
-		c.unconfirmed(l, m, out)
+func (c *loss) close(v view, m *message, out *ruling) {
+	if !m.Accepted() {
+		c.unconfirmed(v, m, out)
 		return
 	}
 	isLost := false
-	for _, r := range l.obliged(m) {
+	for _, r := range v.obliged(m) {
 		out.instances++
-		switch o := l.fateOf(m, r); o.fate {
+		switch o := v.fateOf(m, r); o.fate {
 		case kept:
 			c.storeKept++
 		case excused:
 			c.excuses++
-			if l.dropped(r) {
-				f := l.finding(m, r, "dropped-by-design", m.returned.seq, r.last.seq)
-				f.HandOver = BrokerToStore
-				f.Text = fmt.Sprintf("%s was %s", l.label(m), o.why)
+			if v.dropped(r) {
+				f := v.finding(m, r, "dropped-by-design", BrokerToStore, m.Returned.Seq, r.Last.Seq)
+				f.Text = fmt.Sprintf("%s was %s", v.Label(m), o.why)
 				out.show(f)
 			}
 		case waiting, unproven:
-			out.undecided(fmt.Sprintf("%s: %s", l.label(m), o.why))
+			out.undecided(fmt.Sprintf("%s: %s", v.Label(m), o.why))
 		case lost:
-			f := l.finding(m, r, "", m.returned.seq, r.last.seq, r.acked.seq, r.ackCalled.seq)
-			f.HandOver = o.handOver
-			f.Text = fmt.Sprintf("%s was lost at %s: %s", l.label(m), o.handOver, o.why)
+			f := v.finding(m, r, "", o.handOver, m.Returned.Seq, r.Last.Seq, r.Acked.Seq, r.AckCalled.Seq)
+			f.Text = fmt.Sprintf("%s was lost at %s: %s", v.Label(m), o.handOver, o.why)
 			f.Follows = []string{evidence.RecoveryBounded, evidence.RowsMatchClients}
-			if l.automatic && (o.handOver == ConsumerToBusiness || l.left(m, r)) { // its delivery ended the system's part
+			if v.Automatic && (o.handOver == ConsumerToBusiness || v.left(m, r)) { // the system's responsibility ended with the delivery
 				f.Kind = "lost-by-consumer"
 				out.show(f)
 				continue
 			}
 			isLost = true
-			c.lost = append(c.lost, lostOne{m.slot.producer, m.slot.count, f})
+			c.lost = append(c.lost, lostOne{m.Producer, m.Count, f})
 		}
 	}
-	if s := c.kept[m.slot.producer]; isLost {
+	if s := c.kept[m.Producer]; isLost {
 		return
 	} else if s == nil {
-		c.kept[m.slot.producer] = &sequence{m.slot.count, m.slot.count}
+		c.kept[m.Producer] = &sequence{m.Count, m.Count}
 	} else {
-		s.first, s.last = min(s.first, m.slot.count), max(s.last, m.slot.count)
+		s.first, s.last = min(s.first, m.Count), max(s.last, m.Count)
 	}
 }
 
-// left: a session of one who may have been sent it ended, as far as its system
-// can have known, after the publish was called.
-func (l *ledger) left(m *message, r *receipt) bool {
-	since := m.called.at - l.limits.InFlightBound
-	return r.deliveries == 0 && slices.ContainsFunc(l.matchingOf(m.destination), func(s *subscriber) bool {
-		return (r.sub == 0 || r.sub == s.name) && (s.ended.seq != 0 && s.ended.at >= since || s.died.seq != 0 && s.died.at >= since)
+// left reports whether a session that may have been sent it ended, as far as the
+// system can have known, after the publish was called.
+func (v view) left(m *message, r *receipt) bool {
+	since := m.Called.At - v.Limits.InFlightBound
+	return r.Deliveries == 0 && slices.ContainsFunc(v.Matching(m.Destination), func(s *subscriber) bool {
+		return (r.Sub == 0 || r.Sub == s.Name) && (s.Ended.Seq != 0 && s.Ended.At >= since || s.Died.Seq != 0 && s.Died.At >= since)
 	})
 }
 
-// unconfirmed shows the loss of a publish of which the application was told
-// "ok" though the system never took responsibility (fire and forget).
-func (c *loss) unconfirmed(l *ledger, m *message, out *ruling) {
-	if !m.unknown() || !m.toldOK || out.unfinished {
+// unconfirmed reports the loss of a fire-and-forget publish: the application was
+// told "ok", and the system never took responsibility.
+func (c *loss) unconfirmed(v view, m *message, out *ruling) {
+	if !m.Unknown() || !m.ToldOK || out.unfinished {
 		return
 	}
-	for i := range m.receipts {
-		r := &m.receipts[i]
-		if r.must && r.deliveries == 0 && !l.reached(m, r) && l.quiet() && l.ready(m, r.sub) {
-			f := l.finding(m, r, "unconfirmed-loss", m.returned.seq)
-			f.HandOver = ClientToBroker
-			f.Text = fmt.Sprintf("%s was sent without confirmation, the application was told ok, and it never arrived", l.label(m))
+	for i := range m.Receipts {
+		r := &m.Receipts[i]
+		if r.Must && r.Deliveries == 0 && !v.reached(m, r) && v.quiet() && v.Ready(m, r.Sub) {
+			f := v.finding(m, r, "unconfirmed-loss", ClientToBroker, m.Returned.Seq)
+			f.Text = fmt.Sprintf("%s was sent without confirmation, the application was told ok, and it never arrived", v.Label(m))
 			out.show(f)
 		}
 	}
 }
 
-func (c *loss) conclude(l *ledger, out *ruling) {
+func (c *loss) conclude(v view, out *ruling) {
 	slices.SortStableFunc(c.lost, func(a, b lostOne) int {
 		if a.producer != b.producer {
 			return int(a.producer) - int(b.producer)
@@ -123,10 +120,10 @@ func (c *loss) conclude(l *ledger, out *ruling) {
 		out.violate(byAbsence, x.finding)
 	}
 	out.layers = []Layer{
-		{"broker", "redelivered", l.redelivered},
+		{"broker", "redelivered", v.Redelivered},
 		{"store", "kept", c.storeKept},
-		{"consumption log", "absorbed", l.absorbed},
-		{"client", "retried", l.retried},
+		{"consumption log", "absorbed", v.Absorbed},
+		{"client", "retried", v.Retried},
 	}
 	if c.excuses > 0 {
 		out.held = fmt.Sprintf("%d excused with proof", c.excuses)

@@ -17,29 +17,25 @@ type duplicate struct{}
 
 func (duplicate) on() []evidence.Kind { return []evidence.Kind{evidence.Delivered} }
 
-func (duplicate) observe(l *ledger, e *evidence.Event, m *message, r *receipt, out *ruling) {
+func (duplicate) observe(v view, e *evidence.Event, m *message, r *receipt, out *ruling) {
 	if m == nil {
 		return
 	}
-	if r.deliveries == 1 {
+	if r.Deliveries == 1 {
 		out.instances++
-		for _, o := range l.aliases(m) {
-			// The system said that the two are one message.
-			if or := o.find(r.sub); o.ref != m.ref && or != nil && or.deliveries > 0 && m.struck == nil && o.struck == nil {
-				f := l.finding(m, r, "alias-handed-too", or.first.seq, e.Seq)
-				f.HandOver = BrokerToConsumer
-				f.Text = fmt.Sprintf("%s was handed to %s, and so was %s, which the system called the same message", l.label(m), l.name(r.sub), l.publishID(o))
+		for _, o := range v.Aliases(m) {
+			// The system declared the two to be one message.
+			if or := o.Find(r.Sub); o.Ref != m.Ref && or != nil && or.Deliveries > 0 && m.Struck == nil && o.Struck == nil {
+				f := v.finding(m, r, "alias-handed-too", BrokerToConsumer, or.First.Seq, e.Seq)
+				f.Text = fmt.Sprintf("%s was handed to %s, and so was %s, which the system called the same message", v.Label(m), v.Name(r.Sub), v.PublishID(o))
 				out.violate(byEvents, f)
 				return
 			}
 		}
 		return
 	}
-	f := l.finding(m, r, "handed-twice", r.first.seq, e.Seq)
-	f.HandOver = BrokerToConsumer
-	f.Text = fmt.Sprintf("%s was handed to %s %d times", l.label(m), l.name(r.sub), r.deliveries)
+	f := v.finding(m, r, "handed-twice", BrokerToConsumer, r.First.Seq, e.Seq)
+	f.Text = fmt.Sprintf("%s was handed to %s %d times", v.Label(m), v.Name(r.Sub), r.Deliveries)
 	f.Follows = []string{evidence.SingleEffect}
 	out.violate(byEvents, f)
 }
-
-func (duplicate) conclude(*ledger, *ruling) {}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/guarantees/internal/ledger"
 )
 
 var noPhantom = Guarantee{
@@ -14,11 +15,11 @@ var noPhantom = Guarantee{
 }
 
 type phantom struct {
-	corrupted int        // frames that we altered and whose deliveries are still expected without an envelope
+	corrupted int        // frames that a fault altered, whose deliveries may lack an envelope
 	early     []sighting // deliveries recorded before the call of their publish
 }
 
-// maxEarly deliveries wait for the call of their publish to be recorded.
+// maxEarly deliveries are kept until the call of their publish is recorded.
 const maxEarly = 1 << 16
 
 type sighting struct {
@@ -26,14 +27,14 @@ type sighting struct {
 	seq              uint64
 	digest, business uint64
 	businessID       string
-	sub              uint32
+	sub              symbol
 }
 
 func (c *phantom) on() []evidence.Kind {
 	return []evidence.Kind{evidence.Delivered, evidence.FaultFired}
 }
 
-func (c *phantom) observe(l *ledger, e *evidence.Event, m *message, r *receipt, out *ruling) {
+func (c *phantom) observe(v view, e *evidence.Event, m *message, r *receipt, out *ruling) {
 	if e.Kind == evidence.FaultFired {
 		if e.Struck == "corrupt" {
 			c.corrupted++
@@ -50,8 +51,8 @@ func (c *phantom) observe(l *ledger, e *evidence.Event, m *message, r *receipt, 
 			Text: fmt.Sprintf("a delivery to %s is not what anybody published%s", e.Actor, quote(e))})
 		return
 	}
-	s := sighting{m.ref, e.Seq, hash(e.Digest), hash(e.BusinessID), e.BusinessID, r.sub}
-	if m.called.seq == 0 {
+	s := sighting{m.Ref, e.Seq, ledger.Hash(e.Digest), ledger.Hash(e.BusinessID), e.BusinessID, r.Sub}
+	if m.Called.Seq == 0 {
 		if len(c.early) < maxEarly {
 			c.early = append(c.early, s)
 		} else {
@@ -59,43 +60,43 @@ func (c *phantom) observe(l *ledger, e *evidence.Event, m *message, r *receipt, 
 		}
 		return
 	}
-	c.compare(l, m, s, out)
+	c.compare(v, m, s, out)
 }
 
-func (c *phantom) compare(l *ledger, m *message, s sighting, out *ruling) {
+func (c *phantom) compare(v view, m *message, s sighting, out *ruling) {
 	kind, what := "", ""
 	switch {
-	case s.digest != 0 && m.slot.digest != 0 && s.digest != m.slot.digest:
+	case s.digest != 0 && m.DigestKey != 0 && s.digest != m.DigestKey:
 		kind, what = "altered", "its payload, key or headers are not what was sent"
-	case s.business != 0 && m.slot.business != 0 && s.business != m.slot.business:
+	case s.business != 0 && m.BusinessKey != 0 && s.business != m.BusinessKey:
 		kind, what = "mixed-up", "it came with business ID "+s.businessID
 	}
-	if kind == "" || m.struckBy("corrupt") {
+	if kind == "" || m.StruckBy("corrupt") {
 		return
 	}
-	f := l.finding(m, nil, kind, s.seq)
-	f.Subscription, f.HandOver = l.name(s.sub), BrokerToConsumer
-	f.Text = fmt.Sprintf("%s was delivered altered: %s", l.label(m), what)
+	f := v.finding(m, nil, kind, BrokerToConsumer, s.seq)
+	f.Subscription = v.Name(s.sub)
+	f.Text = fmt.Sprintf("%s was delivered altered: %s", v.Label(m), what)
 	out.violate(byEvents, f)
 }
 
-func (c *phantom) conclude(l *ledger, out *ruling) {
+func (c *phantom) conclude(v view, out *ruling) {
 	for _, s := range c.early {
-		m := l.message(s.ref)
-		if m.called.seq != 0 {
-			c.compare(l, m, s, out)
+		m := v.Message(s.ref)
+		if m.Called.Seq != 0 {
+			c.compare(v, m, s, out)
 			continue
 		}
-		f := l.finding(m, nil, "never-published", s.seq)
-		f.BusinessID, f.Subscription, f.HandOver = s.businessID, l.name(s.sub), BrokerToConsumer
-		f.Text = fmt.Sprintf("%s was delivered, and nobody published it", m.publishID)
+		f := v.finding(m, nil, "never-published", BrokerToConsumer, s.seq)
+		f.BusinessID, f.Subscription = s.businessID, v.Name(s.sub)
+		f.Text = fmt.Sprintf("%s was delivered, and nobody published it", v.PublishID(m))
 		out.violate(byEvents, f)
 	}
-	if l.businessEnd < 0 {
+	if v.BusinessEnd == nil {
 		return
 	}
-	for _, row := range l.snapshots[l.businessEnd].Rows {
-		if row.State == evidence.RowEffect && row.BusinessID != "" && l.ofBusiness(hash(row.BusinessID)) == 0 {
+	for _, row := range v.BusinessEnd.Rows {
+		if row.State == evidence.RowEffect && row.BusinessID != "" && v.OfBusiness(ledger.Hash(row.BusinessID)) == 0 {
 			out.violate(byAbsence, Finding{Kind: "effect-of-nothing", BusinessID: row.BusinessID, PublishID: row.PublishID,
 				Subscription: row.Subscription, HandOver: ConsumerToBusiness,
 				Text: fmt.Sprintf("%s has an effect, and nobody published it", row.BusinessID)})

@@ -5,6 +5,7 @@ import (
 	"maps"
 
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/guarantees/internal/ledger"
 )
 
 var order = Guarantee{
@@ -14,7 +15,7 @@ var order = Guarantee{
 	new:  func() checker { return &ordered{last: make(map[scope]latest)} },
 }
 
-// maxTentative pairs wait for the acceptance of both to be known.
+// maxTentative pairs are kept until the acceptance of both is known.
 const maxTentative = 1 << 16
 
 type ordered struct {
@@ -24,7 +25,7 @@ type ordered struct {
 
 // scope is what order is promised within.
 type scope struct {
-	sub, session, destination uint32
+	sub, session, destination symbol
 	key                       uint64
 }
 
@@ -32,47 +33,47 @@ type scope struct {
 type latest struct {
 	ref         ref
 	called, seq uint64
-	consumer    uint32
+	consumer    symbol
 }
 
 type pair struct {
 	earlier, later ref
 	seq, before    uint64
-	sub            uint32
+	sub            symbol
 }
 
 func (c *ordered) on() []evidence.Kind {
 	return []evidence.Kind{evidence.Delivered, evidence.Commanded}
 }
 
-func (c *ordered) observe(l *ledger, e *evidence.Event, m *message, r *receipt, out *ruling) {
-	if e.Command == evidence.CommandRewind { // it begins anew from there
-		maps.DeleteFunc(c.last, func(k scope, _ latest) bool { return l.name(k.sub) == e.Subscription })
+func (c *ordered) observe(v view, e *evidence.Event, m *message, r *receipt, out *ruling) {
+	if e.Command == evidence.CommandRewind { // the order restarts there
+		maps.DeleteFunc(c.last, func(k scope, _ latest) bool { return v.Name(k.sub) == e.Subscription })
 		return
 	}
-	if m == nil || r.deliveries != 1 || m.called.seq == 0 || m.frozen || r.firstStruck {
+	if m == nil || r.Deliveries != 1 || m.Called.Seq == 0 || m.Frozen || r.FirstStruck {
 		return
 	}
-	k := scope{r.sub, m.session, m.destination, 0}
-	switch l.limits.OrderScope {
+	k := scope{r.Sub, m.Session, m.Destination, 0}
+	switch v.Limits.OrderScope {
 	case "":
 		return
 	case "key", "partition":
-		k.key = m.key
+		k.key = m.Key
 	}
-	if s := l.bySymbol[r.sub]; s != nil && (s.live > 1 || l.lingers(s)) {
+	if s := v.Subscriber(r.Sub); s != nil && (s.Live > 1 || v.Lingers(s)) {
 		delete(c.last, k)
 		return
 	}
 	last, ok := c.last[k]
 	if ok {
 		out.instances++
-		if m.called.seq < last.called {
+		if m.Called.Seq < last.called {
 			again := e.Mark == evidence.MarkRedelivered || e.Attempt > 1
 			marked := e.Mark == evidence.MarkFirst || e.Attempt == 1
-			if !again && (last.consumer == r.session || marked) {
+			if !again && (last.consumer == r.Session || marked) {
 				if len(c.tentative) < maxTentative {
-					c.tentative = append(c.tentative, pair{m.ref, last.ref, e.Seq, last.seq, r.sub})
+					c.tentative = append(c.tentative, pair{m.Ref, last.ref, e.Seq, last.seq, r.Sub})
 				} else {
 					out.undecided("too many pairs out of order to remember")
 				}
@@ -80,40 +81,33 @@ func (c *ordered) observe(l *ledger, e *evidence.Event, m *message, r *receipt, 
 			return
 		}
 	}
-	c.last[k] = latest{ref: m.ref, called: m.called.seq, seq: e.Seq, consumer: r.session}
+	c.last[k] = latest{ref: m.Ref, called: m.Called.Seq, seq: e.Seq, consumer: r.Session}
 }
 
-// lingers reports whether the system may not have seen yet that a session has
-// ended, so that it competes with its successor. A broker that has ended since
-// has none of before.
-func (l *ledger) lingers(s *subscriber) bool {
-	return s.ended.seq > l.brokerEnded.seq && l.now.at-s.ended.at <= l.limits.InFlightBound
-}
-
-// eligible: accepted at its only try.
+// eligible reports whether a publish was accepted at its only try.
 func eligible(m *message) bool {
-	return m.accepted() && m.slot.nextOfBusiness == 0 && m.slot.try <= 1 && !m.struckAt(frameDeliver)
+	return m.Accepted() && m.Sole() && m.Try <= 1 && !m.StruckAt(ledger.FrameDeliver)
 }
 
-func (c *ordered) conclude(l *ledger, out *ruling) {
-	if l.limits.OrderScope == "" {
+func (c *ordered) conclude(v view, out *ruling) {
+	if v.Limits.OrderScope == "" {
 		out.notApplicable = "the profile names no scope of order"
 		return
 	}
-	l.misordered(c.tentative, "overtaken", "%s was published before %s and delivered after it", out)
+	v.misordered(c.tentative, "overtaken", "%s was published before %s and delivered after it", out)
 }
 
-// misordered judges pairs out of order, when the acceptance of both is known.
-// The text has room for the two, the earlier published first.
-func (l *ledger) misordered(pairs []pair, kind, text string, out *ruling) {
+// misordered judges pairs out of order, once the acceptance of both is known. The
+// text is a format for the two labels, the earlier publish first.
+func (v view) misordered(pairs []pair, kind, text string, out *ruling) {
 	for _, p := range pairs {
-		m, later := l.message(p.earlier), l.message(p.later)
+		m, later := v.Message(p.earlier), v.Message(p.later)
 		if !eligible(m) || !eligible(later) {
 			continue
 		}
-		f := l.finding(m, nil, kind, p.before, p.seq)
-		f.Subscription, f.HandOver = l.name(p.sub), BrokerToConsumer
-		f.Text = fmt.Sprintf(text, l.label(m), l.label(later))
+		f := v.finding(m, nil, kind, BrokerToConsumer, p.before, p.seq)
+		f.Subscription = v.Name(p.sub)
+		f.Text = fmt.Sprintf(text, v.Label(m), v.Label(later))
 		out.violate(byEvents, f)
 	}
 }

@@ -15,36 +15,35 @@ var partitionIsolation = Guarantee{
 }
 
 type isolation struct {
-	home map[ref]int // accepted, not yet through: which start of the broker accepted it, from 1
+	home map[ref]int // the start of the broker that accepted a publish, from 1
 }
 
 func (c *isolation) on() []evidence.Kind {
 	return []evidence.Kind{evidence.PublishReturned, evidence.Delivered}
 }
 
-func (c *isolation) observe(l *ledger, e *evidence.Event, m *message, r *receipt, out *ruling) {
-	now := len(l.partitions)
+func (c *isolation) observe(v view, e *evidence.Event, m *message, r *receipt, out *ruling) {
+	now := len(v.Partitions)
 	if m == nil || now == 0 {
 		return
 	}
 	if e.Kind == evidence.PublishReturned {
 		if e.Acceptance == evidence.Accepted {
-			c.home[m.ref] = now
+			c.home[m.Ref] = now
 		}
 		return
 	}
-	home, ok := c.home[m.ref]
-	if !ok || home == now || !l.partitions[now-1].before(l.sessionOf(e).openCalled) {
+	home, ok := c.home[m.Ref]
+	if !ok || home == now || !v.Partitions[now-1].Before(v.SessionOf(e).OpenCalled) {
 		return
 	}
 	out.instances++
-	was, is := l.partitions[home-1].names[0], l.partitions[now-1].names
+	was, is := v.Partitions[home-1].Names[0], v.Partitions[now-1].Names
 	if slices.Contains(is, was) {
 		return
 	}
-	f := l.finding(m, r, "delivered-across", m.returned.seq, l.partitions[now-1].seq, e.Seq)
-	f.HandOver = StoreToConsumer
-	f.Text = fmt.Sprintf("%s was accepted in partition %s, and delivered while the broker ran under %s", l.label(m), was, is[0])
+	f := v.finding(m, r, "delivered-across", StoreToConsumer, m.Returned.Seq, v.Partitions[now-1].Seq, e.Seq)
+	f.Text = fmt.Sprintf("%s was accepted in partition %s, and delivered while the broker ran under %s", v.Label(m), was, is[0])
 	out.violate(byEvents, f)
 }
 
@@ -55,30 +54,30 @@ func idOf(r *evidence.StoredRow) rowID {
 	return rowID{r.Partition, r.PublishID, r.MessageID, r.BusinessID, r.Subscription}
 }
 
-func (c *isolation) conclude(l *ledger, out *ruling) {
+func (c *isolation) conclude(v view, out *ruling) {
 	last := -1
-	for i := range l.snapshots {
-		s := &l.snapshots[i]
+	for i := range v.Snapshots {
+		s := &v.Snapshots[i]
 		if s.Source != evidence.SourceBroker || s.Trust != evidence.Exact {
 			continue
 		}
 		if last >= 0 {
-			c.compare(l, &l.snapshots[last], s, out)
+			c.compare(v, &v.Snapshots[last], s, out)
 		}
 		last = i
 	}
 }
 
-// compare looks whether rows of strangers stayed as they were between two snapshots.
-func (c *isolation) compare(l *ledger, from, to *evidence.Snapshot, out *ruling) {
+// compare checks that rows of other partitions are equal in two snapshots.
+func (c *isolation) compare(v view, from, to *evidence.Snapshot, out *ruling) {
 	own := []string{"", from.Partition, to.Partition}
-	for i, p := range l.partitions {
+	for i, p := range v.Partitions {
 		until := ^uint64(0)
-		if i+1 < len(l.partitions) {
-			until = l.partitions[i+1].seq
+		if i+1 < len(v.Partitions) {
+			until = v.Partitions[i+1].Seq
 		}
-		if p.seq < to.Seq && until > from.Seq {
-			own = append(own, p.names...)
+		if p.Seq < to.Seq && until > from.Seq {
+			own = append(own, p.Names...)
 		}
 	}
 	later := make(map[rowID]*evidence.StoredRow)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/guarantees/internal/ledger"
 )
 
 var persistedBeforeAccepted = Guarantee{
@@ -17,20 +18,20 @@ var persistedBeforeAccepted = Guarantee{
 	},
 }
 
-// persisting are the store's operations without which nothing is persisted: of
-// its contract, of its database, of the file below.
+// persisting are the operations without which nothing is persisted: of the store,
+// its database and the file below.
 var persisting = map[string]bool{"insert": true, "commit": true, "sync": true}
 
-// failingWrites are the strikes by which a write is not made at all.
+// failingWrites are the store faults that prevent a write altogether.
 var failingWrites = map[string]bool{"unreachable": true, "full": true}
 
-// ahead follows the holds and the failures of the store.
+// ahead tracks the holds and the failures of the store.
 type ahead struct {
 	held     map[string]map[ref]bool // by fault: the publishes that cannot be persisted yet
-	failed   map[ref]uint64          // publishes whose insert was made to fail, and the event; done since, they are not here
+	failed   map[ref]uint64          // publishes whose insert a fault made fail and none has made since, with the event
 	answered []answer
 	told     map[ref]bool
-	done     map[uint64]time.Duration // by hash of the message ID: when the store had first done its write
+	done     map[uint64]time.Duration // by hash of the message ID: when its write was first completed
 }
 
 // answer is an Accepted that may have come too early.
@@ -44,29 +45,28 @@ func (c *ahead) on() []evidence.Kind {
 	return []evidence.Kind{evidence.FaultFired, evidence.FaultHealed, evidence.FrameCarried, evidence.PublishReturned, evidence.StoreReturned, evidence.ProcessExited}
 }
 
-func (c *ahead) observe(l *ledger, e *evidence.Event, m *message, _ *receipt, out *ruling) {
+func (c *ahead) observe(v view, e *evidence.Event, m *message, _ *receipt, out *ruling) {
 	switch e.Kind {
 	case evidence.FaultFired:
-		if e.Struck == "hold" && persisting[e.Frame] && (e.Link == "" || l.class[e.Fault] == evidence.Store) {
+		if e.Struck == "hold" && persisting[e.Frame] && (e.Link == "" || v.ClassOf(e.Fault) == evidence.Store) {
 			if c.held[e.Fault] == nil {
 				c.held[e.Fault] = make(map[ref]bool)
 			}
 			for _, it := range e.Items {
-				if m := l.resolve(it.PublishID, it.MessageID, it.BusinessID); m != nil {
-					c.hold(e.Fault, m.ref, out)
-					// The store has not answered yet, so whoever was told
-					// Accepted by now was told too early. Of several tries
-					// another may have been stored before.
-					if m.accepted() && m.slot.nextOfBusiness == 0 {
-						c.answer(m, m.returned)
+				if m := v.Resolve(it.PublishID, it.MessageID, it.BusinessID); m != nil {
+					c.hold(e.Fault, m.Ref, out)
+					// The store has not answered yet, so an earlier Accepted
+					// came too early, unless another try was stored before.
+					if m.Accepted() && m.Sole() {
+						c.answer(m, m.Returned)
 					}
 				}
 			}
 		}
 		if failingWrites[e.Struck] && e.Frame == "insert" {
 			for _, it := range e.Items {
-				if m := l.resolve(it.PublishID, it.MessageID, it.BusinessID); m != nil && m.slot.nextOfBusiness == 0 && c.failed[m.ref] == 0 {
-					c.failed[m.ref] = e.Seq
+				if m := v.Resolve(it.PublishID, it.MessageID, it.BusinessID); m != nil && m.Sole() && c.failed[m.Ref] == 0 {
+					c.failed[m.Ref] = e.Seq
 					out.instances++
 				}
 			}
@@ -74,10 +74,10 @@ func (c *ahead) observe(l *ledger, e *evidence.Event, m *message, _ *receipt, ou
 	case evidence.StoreReturned:
 		if e.OK && persisting[e.Frame] {
 			for _, it := range e.Items {
-				if m := l.resolve(it.PublishID, it.MessageID, it.BusinessID); m != nil {
-					delete(c.failed, m.ref)
+				if m := v.Resolve(it.PublishID, it.MessageID, it.BusinessID); m != nil {
+					delete(c.failed, m.Ref)
 				}
-				if k := hash(it.MessageID); k != 0 && len(c.held)+len(c.answered) > 0 {
+				if k := ledger.Hash(it.MessageID); k != 0 && len(c.held)+len(c.answered) > 0 {
 					if at, known := c.done[k]; !known || e.At < at {
 						c.done[k] = e.At
 					}
@@ -87,25 +87,25 @@ func (c *ahead) observe(l *ledger, e *evidence.Event, m *message, _ *receipt, ou
 	case evidence.FaultHealed:
 		delete(c.held, e.Fault)
 	case evidence.ProcessExited:
-		if e.Actor == actorBroker {
-			clear(c.held) // a hold of its store ends with the broker that waits on it
+		if e.Actor == ledger.Broker {
+			clear(c.held) // a hold of its store ends with the broker
 		}
 	case evidence.PublishReturned:
 		if e.Acceptance == evidence.Accepted {
-			c.answer(m, stampOf(e))
+			c.answer(m, ledger.StampOf(e))
 		}
 	case evidence.FrameCarried:
 		if m == nil || e.Struck != "" {
 			return
 		}
 		switch e.Frame {
-		case framePublish:
+		case ledger.FramePublish:
 			for label := range c.held {
-				c.hold(label, m.ref, out)
+				c.hold(label, m.Ref, out)
 			}
-		case frameAccept:
+		case ledger.FrameAccept:
 			if !e.Negative {
-				c.answer(m, stampOf(e))
+				c.answer(m, ledger.StampOf(e))
 			}
 		}
 	}
@@ -118,49 +118,48 @@ func (c *ahead) hold(label string, r ref, out *ruling) {
 	}
 }
 
-// answer notes an answer during a hold; whether it said Accepted is known later.
+// answer records an answer during a hold; whether it is Accepted is known later.
 func (c *ahead) answer(m *message, at stamp) {
-	if m == nil || c.told[m.ref] {
+	if m == nil || c.told[m.Ref] {
 		return
 	}
-	failed := c.failed[m.ref]
+	failed := c.failed[m.Ref]
 	held := false
 	for _, refs := range c.held {
-		held = held || refs[m.ref]
+		held = held || refs[m.Ref]
 	}
 	if held || failed != 0 {
-		c.told[m.ref] = true
-		c.answered = append(c.answered, answer{m.ref, at, failed})
+		c.told[m.Ref] = true
+		c.answered = append(c.answered, answer{m.Ref, at, failed})
 	}
 }
 
-// repeats reports whether the answer is that of an earlier try, which nothing
-// shows to have been held.
-func (c *ahead) repeats(l *ledger, m *message, a answer) bool {
-	return slices.ContainsFunc(l.aliases(m), func(o *message) bool {
-		return o != m && o.accepted() && o.returned.seq < a.seq && !c.told[o.ref]
+// repeats reports whether the answer may be that of an earlier try that was not
+// held.
+func (c *ahead) repeats(v view, m *message, a answer) bool {
+	return slices.ContainsFunc(v.Aliases(m), func(o *message) bool {
+		return o != m && o.Accepted() && o.Returned.Seq < a.Seq && !c.told[o.Ref]
 	})
 }
 
-// persisted reports whether the store had done the write by the time of the
-// answer. A hold ends before its end is recorded, and what the broker's process
-// tells of its store may be recorded after what its links have carried.
+// persisted reports whether the write was completed by the time of the answer. A
+// hold ends before its end is recorded, and events of the broker's process may be
+// recorded after those of its links.
 func (c *ahead) persisted(m *message, a answer) bool {
-	at, done := c.done[m.slot.messageID]
-	return done && at <= a.at
+	at, done := c.done[m.MessageKey]
+	return done && at <= a.At
 }
 
-func (c *ahead) conclude(l *ledger, out *ruling) {
+func (c *ahead) conclude(v view, out *ruling) {
 	for _, a := range c.answered {
-		m := l.message(a.ref)
-		if !m.accepted() || c.repeats(l, m, a) || a.failed == 0 && c.persisted(m, a) {
+		m := v.Message(a.ref)
+		if !m.Accepted() || c.repeats(v, m, a) || a.failed == 0 && c.persisted(m, a) {
 			continue
 		}
-		f := l.finding(m, nil, "accepted-before-persisted", a.failed, a.seq, m.returned.seq)
-		f.HandOver = BrokerToStore
-		f.Text = fmt.Sprintf("%s was accepted while its write was held", l.label(m))
+		f := v.finding(m, nil, "accepted-before-persisted", BrokerToStore, a.failed, a.Seq, m.Returned.Seq)
+		f.Text = fmt.Sprintf("%s was accepted while its write was held", v.Label(m))
 		if a.failed != 0 {
-			f.Kind, f.Text = "accepted-though-failed", fmt.Sprintf("%s was accepted though its write had failed", l.label(m))
+			f.Kind, f.Text = "accepted-though-failed", fmt.Sprintf("%s was accepted though its write had failed", v.Label(m))
 		}
 		f.Follows = []string{evidence.NoAcceptedLoss}
 		out.violate(byEvents, f)

@@ -11,11 +11,11 @@ var progressMade = Guarantee{
 	Name: evidence.Progress, Usual: "liveness, no stall",
 	Text: "While there is work and a consumer with nothing in hand, something moves within the bound, also during a fault that the claim covers.",
 	Rule: "Measured for each logical subscriber from the latest of acceptance, a ready consumer, and the last thing that it was handed or did, until its next delivery, or to the end of the drain. Its own failures and new sessions begin the time anew; what a fault of ours struck, or kept back on a consumer's link, proves nothing, and neither does a run under several storage identities.",
-	new:  func() checker { return &movement{latest: make(map[uint32]*moved)} },
+	new:  func() checker { return &movement{latest: make(map[symbol]*moved)} },
 }
 
 type movement struct {
-	latest  map[uint32]*moved // by logical subscriber
+	latest  map[symbol]*moved // by logical subscriber
 	longest time.Duration
 }
 
@@ -28,70 +28,65 @@ func (c *movement) on() []evidence.Kind {
 	return []evidence.Kind{evidence.Delivered, evidence.AckReturned, evidence.NackReturned, evidence.HandlerFailed, evidence.EffectCommitted}
 }
 
-func (c *movement) observe(l *ledger, e *evidence.Event, m *message, r *receipt, out *ruling) {
-	if m == nil || r == nil || l.limits.ProgressBound <= 0 {
+func (c *movement) observe(v view, e *evidence.Event, m *message, r *receipt, out *ruling) {
+	if m == nil || r == nil || v.Limits.ProgressBound <= 0 {
 		return
 	}
-	now := c.latest[r.sub]
+	now := c.latest[r.Sub]
 	if now == nil {
 		now = &moved{}
-		c.latest[r.sub] = now
+		c.latest[r.Sub] = now
 	}
 	switch e.Kind {
 	case evidence.Delivered:
-		if now.inHand == 0 && r.deliveries == 1 && m.accepted() && m.struck == nil && !m.frozen {
+		if now.inHand == 0 && r.Deliveries == 1 && m.Accepted() && m.Struck == nil && !m.Frozen {
 			out.instances++
-			c.judge(l, m, r, now, l.now, byEvents, out)
+			c.judge(v, m, r, now, v.Now, byEvents, out)
 		}
-		if !l.automatic {
+		if !v.Automatic {
 			now.inHand++
 		}
 	case evidence.AckReturned, evidence.NackReturned:
 		now.inHand = max(0, now.inHand-1)
 	}
-	now.stamp = l.now
+	now.stamp = v.Now
 }
 
-// judge measures how long a subscriber stood still before a time, with a
+// judge measures how long a subscriber made no progress before a time, with a
 // message waiting for it.
-func (c *movement) judge(l *ledger, m *message, r *receipt, last *moved, until stamp, p proof, out *ruling) bool {
-	s := l.bySymbol[r.sub]
-	if s == nil || s.live == 0 || l.moved() { // what is stored under another identity waits for it
+func (c *movement) judge(v view, m *message, r *receipt, last *moved, until stamp, p proof, out *ruling) bool {
+	s := v.Subscriber(r.Sub)
+	if s == nil || s.Live == 0 || v.Moved() { // what is stored under another identity waits for that
 		return false
 	}
-	from := max(m.returned.at, s.liveSince.at, last.at, r.rewound.at)
-	for _, windows := range l.held { // by us, whoever's link it is
-		for _, w := range windows {
-			if w.to < 0 || w.to > from {
-				return false
-			}
-		}
+	from := max(m.Returned.At, s.LiveSince.At, last.At, r.Rewound.At)
+	if v.DelayedSince(from) { // whoever's link it is
+		return false
 	}
-	took := until.at - from
+	took := until.At - from
 	c.longest = max(c.longest, took)
-	if took <= l.limits.ProgressBound {
+	if took <= v.Limits.ProgressBound {
 		return false
 	}
-	f := l.finding(m, r, "stalled", m.returned.seq, last.seq, until.seq)
-	f.HandOver = BrokerToConsumer
-	f.Text = fmt.Sprintf("%s waited, %s was ready, and nothing moved for %v; the bound is %v", l.label(m), l.name(r.sub), took, l.limits.ProgressBound)
+	f := v.finding(m, r, "stalled", BrokerToConsumer, m.Returned.Seq, last.Seq, until.Seq)
+	f.Text = fmt.Sprintf("%s waited, %s was ready, and nothing moved for %v; the bound is %v", v.Label(m), v.Name(r.Sub), took, v.Limits.ProgressBound)
 	f.Follows = []string{evidence.RecoveryBounded}
 	out.violate(p, f)
 	return true
 }
 
-func (c *movement) close(l *ledger, m *message, out *ruling) {
-	if l.limits.ProgressBound <= 0 || m.frozen || !m.accepted() || m.struck != nil || l.drain.seq == 0 {
+func (c *movement) close(v view, m *message, out *ruling) {
+	if v.Limits.ProgressBound <= 0 || m.Frozen || !m.Accepted() || m.Struck != nil || v.Drain.Seq == 0 {
 		return
 	}
-	for _, r := range l.obliged(m) {
-		if r.deliveries > 0 || !l.ready(m, r.sub) || r.sub == 0 {
+	for _, r := range v.obliged(m) {
+		if r.Deliveries > 0 || !v.Ready(m, r.Sub) || r.Sub == 0 {
 			continue
 		}
-		if f := l.fateOf(m, r).fate; f != waiting && f != lost {
+		if f := v.fateOf(m, r).fate; f != waiting && f != lost {
 			continue
 		}
-		last := c.latest[r.sub]
+		last := c.latest[r.Sub]
 		if last == nil {
 			last = &moved{}
 		}
@@ -99,12 +94,12 @@ func (c *movement) close(l *ledger, m *message, out *ruling) {
 			continue
 		}
 		out.instances++
-		c.judge(l, m, r, last, l.drain, byAbsence, out)
+		c.judge(v, m, r, last, v.Drain, byAbsence, out)
 	}
 }
 
-func (c *movement) conclude(l *ledger, out *ruling) {
-	if l.limits.ProgressBound <= 0 {
+func (c *movement) conclude(v view, out *ruling) {
+	if v.Limits.ProgressBound <= 0 {
 		out.notApplicable = "the profile names no bound"
 		return
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/guarantees/internal/ledger"
 )
 
 func to(destination string) func(*evidence.Event) {
@@ -92,7 +93,7 @@ var promises = []history{
 	}, Held, ""},
 	{evidence.Routing, "what we corrupted is ours", func(t *tale) {
 		t.fault("bad", evidence.Link).listens("c1#1", "g", "orders", 1).publish(o1, o2).deliver("c1#1", o2, to("orders")).
-			fire("bad", "corrupt", "c1", frameDeliver, o1).deliver("c1#1", o1, to("order?"))
+			fire("bad", "corrupt", "c1", ledger.FrameDeliver, o1).deliver("c1#1", o1, to("order?"))
 	}, Held, ""},
 	{evidence.Routing, "to one who did not subscribe to it", func(t *tale) {
 		t.listens("c1#1", "g", "orders", 1).listens("c2#1", "h", "mails", 1).publish(o1).deliver("c2#1", o1)
@@ -236,11 +237,17 @@ var promises = []history{
 			rows("end", row(evidence.RowDead, o1, attempts(1), func(r *evidence.StoredRow) { r.Cause = evidence.CauseRejected }))
 	}, Held, ""},
 	{evidence.AttemptsUsed, "redriven, and served again", func(t *tale) {
-		poison(t, 3).rows("mid", row(evidence.RowDead, o1, poisoned, attempts(3)))
-		b, m := ids(o1)
-		t.add(evidence.Event{Kind: evidence.Commanded, Command: evidence.CommandRedrive, BusinessID: b, MessageID: m})
-		t.after(time.Second).serve("c1#1", o1).rows("end")
+		redriven(t).after(time.Second).serve("c1#1", o1).rows("end")
 	}, Inconclusive, ""},
+	{evidence.AttemptsUsed, "redriven, and its attempts begin anew", func(t *tale) {
+		redriven(t).deliver("c1#1", o1, attempt(1))
+	}, Held, ""},
+	{evidence.AttemptsUsed, "redriven, and its attempts go on", func(t *tale) {
+		redriven(t).deliver("c1#1", o1, attempt(2), again)
+	}, Violated, "attempt-of-nothing"},
+	{evidence.AttemptsUsed, "redriven, and its consumer has left since", func(t *tale) {
+		redriven(t).end("c1#1").sub("c1#2", "g").deliver("c1#2", o1, attempt(2), again)
+	}, Held, ""},
 	{evidence.AttemptsUsed, "attempts that a fault swallowed", func(t *tale) {
 		t.fault("cut", evidence.Link).sub("c1#1", "g").publish(o1).fire("cut", "cut-after", "c1", "ack").
 			deliver("c1#1", o1, attempt(3)).handler("c1#1", o1).rows("end", row(evidence.RowDead, o1, poisoned, attempts(3)))
@@ -254,12 +261,12 @@ var promises = []history{
 	{evidence.AttemptsUsed, "attempts that wait in its client as the run ends", func(t *tale) {
 		t.sub("c1#1", "g").publish(o1)
 		for range 3 {
-			t.frame(frameDeliver, "c1", o1, "")
+			t.frame(ledger.FrameDeliver, "c1", o1, "")
 		}
 		t.deliver("c1#1", o1, attempt(1)).rows("end", row(evidence.RowDead, o1, poisoned, attempts(3)))
 	}, Held, ""},
 	{evidence.AttemptsUsed, "dead too early, and its link saw no more either", func(t *tale) {
-		t.sub("c1#1", "g").publish(o1).frame(frameDeliver, "c1", o1, "").frame(frameDeliver, "c1", o1, "").
+		t.sub("c1#1", "g").publish(o1).frame(ledger.FrameDeliver, "c1", o1, "").frame(ledger.FrameDeliver, "c1", o1, "").
 			deliver("c1#1", o1, attempt(1)).rows("end", row(evidence.RowDead, o1, poisoned, attempts(3)))
 	}, Violated, "early"},
 	{evidence.AttemptsUsed, "dead too early", func(t *tale) {
@@ -279,6 +286,14 @@ var promises = []history{
 	{evidence.AttemptsUsed, "a first delivery that is the fourth", func(t *tale) {
 		t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1, attempt(4), again)
 	}, Violated, "attempt-of-nothing"},
+	{evidence.AttemptsUsed, "the second attempt is marked as the first", func(t *tale) {
+		t.prof.MarksAgain = true
+		t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1, attempt(1), marked(evidence.MarkFirst)).deliver("c1#1", o1, attempt(2), marked(evidence.MarkFirst))
+	}, Violated, "mark-denies-count"},
+	{evidence.AttemptsUsed, "the second attempt is marked as a redelivery", func(t *tale) {
+		t.prof.MarksAgain = true
+		t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1, attempt(1), marked(evidence.MarkFirst)).deliver("c1#1", o1, attempt(2), again)
+	}, Held, ""},
 	{evidence.AttemptsUsed, "served after its row was dead", func(t *tale) {
 		poison(t, 3).rows("mid", row(evidence.RowDead, o1, poisoned, attempts(3))).after(time.Second).deliver("c1#1", o1, again)
 	}, Violated, "served-when-dead"},
@@ -317,7 +332,7 @@ var promises = []history{
 		t.fault("disk", evidence.Store).sub("c1#1", "g").publish(o2).call(o1).answer(o1, evidence.Rejected).fire("disk", "fail", "", "insert")
 	}, Held, ""},
 	{evidence.Availability, "rejected on a session that a restart broke long ago", func(t *tale) {
-		t.sub("c1#1", "g").publish(o2).add(evidence.Event{Kind: evidence.Commanded, Actor: actorBroker, Command: evidence.CommandRestart})
+		t.sub("c1#1", "g").publish(o2).add(evidence.Event{Kind: evidence.Commanded, Actor: ledger.Broker, Command: evidence.CommandRestart})
 		t.after(time.Second).call(o1).answer(o1, evidence.Rejected)
 	}, Held, ""},
 	{evidence.Availability, "rejected on a link that is silent, as its next message shows", func(t *tale) {
@@ -342,7 +357,7 @@ var promises = []history{
 		t.publish(o2).call(o1).answer(o1, evidence.Unknown)
 	}), Held, ""},
 	{evidence.Answered, "late because of a fault", with(answersIn200, func(t *tale) {
-		t.fault("slow", evidence.Link).publish(o2).call(o1).fire("slow", "delay", "p1", framePublish).after(time.Second).answer(o1, evidence.Accepted)
+		t.fault("slow", evidence.Link).publish(o2).call(o1).fire("slow", "delay", "p1", ledger.FramePublish).after(time.Second).answer(o1, evidence.Accepted)
 	}), Held, ""},
 	{evidence.Answered, "late because of a fault healed just before", with(answersIn200, func(t *tale) {
 		t.fault("stop", evidence.BrokerPause).publish(o2).fire("stop", "pause", "", "").heal("stop").call(o1).after(250*ms).answer(o1, evidence.Accepted)
@@ -364,43 +379,43 @@ var promises = []history{
 	{evidence.Answered, "no bound", func(t *tale) { t.publish(o1) }, NotApplicable, ""},
 
 	{evidence.AnswerDelivered, "as the frame says", func(t *tale) {
-		t.call(o1).frame(frameAccept, "p1", o1, "").answer(o1, evidence.Accepted)
+		t.call(o1).frame(ledger.FrameAccept, "p1", o1, "").answer(o1, evidence.Accepted)
 	}, Held, ""},
 	{evidence.AnswerDelivered, "a refusal as the frame says", func(t *tale) {
-		t.call(o1).frame(frameAccept, "p1", o1, "")
+		t.call(o1).frame(ledger.FrameAccept, "p1", o1, "")
 		t.events[len(t.events)-1].Negative = true
 		t.answer(o1, evidence.Declined)
 	}, Held, ""},
 	{evidence.AnswerDelivered, "we dropped it", func(t *tale) {
-		t.fault("gone", evidence.Link).call(o1).frame(frameAccept, "p1", o1, "drop").fire("gone", "drop", "p1", frameAccept, o1).after(time.Second).answer(o1, evidence.Unknown).
-			call(o2).frame(frameAccept, "p1", o2, "").answer(o2, evidence.Accepted)
+		t.fault("gone", evidence.Link).call(o1).frame(ledger.FrameAccept, "p1", o1, "drop").fire("gone", "drop", "p1", ledger.FrameAccept, o1).after(time.Second).answer(o1, evidence.Unknown).
+			call(o2).frame(ledger.FrameAccept, "p1", o2, "").answer(o2, evidence.Accepted)
 	}, Held, ""},
 	{evidence.AnswerDelivered, "we kept the link waiting", func(t *tale) {
-		t.fault("slow", evidence.Link).call(o2).frame(frameAccept, "p1", o2, "").answer(o2, evidence.Accepted).fire("slow", "delay", "p1", frameAccept, o2).
-			call(o1).frame(frameAccept, "p1", o1, "").after(time.Second).answer(o1, evidence.Unknown)
+		t.fault("slow", evidence.Link).call(o2).frame(ledger.FrameAccept, "p1", o2, "").answer(o2, evidence.Accepted).fire("slow", "delay", "p1", ledger.FrameAccept, o2).
+			call(o1).frame(ledger.FrameAccept, "p1", o1, "").after(time.Second).answer(o1, evidence.Unknown)
 	}, Held, ""},
 	{evidence.AnswerDelivered, "it passed as the caller gave up", func(t *tale) {
-		t.call(o1).frame(frameAccept, "p1", o1, "").after(40*ms).answer(o1, evidence.Unknown)
+		t.call(o1).frame(ledger.FrameAccept, "p1", o1, "").after(40*ms).answer(o1, evidence.Unknown)
 	}, Held, ""},
 	{evidence.AnswerDelivered, "swallowed", func(t *tale) {
-		t.call(o1).frame(frameAccept, "p1", o1, "").after(time.Second).answer(o1, evidence.Unknown)
+		t.call(o1).frame(ledger.FrameAccept, "p1", o1, "").after(time.Second).answer(o1, evidence.Unknown)
 	}, Violated, "swallowed"},
 	{evidence.AnswerDelivered, "swallowed, as the answer behind it shows", func(t *tale) {
-		t.call(o1).call(o2).frame(framePublish, "p1", o1, "").frame(framePublish, "p1", o2, "").frame(frameAccept, "p1", o1, "").frame(frameAccept, "p1", o2, "").
+		t.call(o1).call(o2).frame(ledger.FramePublish, "p1", o1, "").frame(ledger.FramePublish, "p1", o2, "").frame(ledger.FrameAccept, "p1", o1, "").frame(ledger.FrameAccept, "p1", o2, "").
 			answer(o2, evidence.Accepted).answer(o1, evidence.Unknown)
 	}, Violated, "swallowed"},
 	{evidence.AnswerDelivered, "the answer behind it was not heard yet", func(t *tale) {
-		t.call(o1).call(o2).frame(framePublish, "p1", o1, "").frame(framePublish, "p1", o2, "").frame(frameAccept, "p1", o1, "").frame(frameAccept, "p1", o2, "").
+		t.call(o1).call(o2).frame(ledger.FramePublish, "p1", o1, "").frame(ledger.FramePublish, "p1", o2, "").frame(ledger.FrameAccept, "p1", o1, "").frame(ledger.FrameAccept, "p1", o2, "").
 			answer(o1, evidence.Unknown).answer(o2, evidence.Accepted)
 	}, Held, ""},
 	{evidence.AnswerDelivered, "swallowed for ever", func(t *tale) {
-		t.call(o1).frame(frameAccept, "p1", o1, "").after(time.Second).ends()
+		t.call(o1).frame(ledger.FrameAccept, "p1", o1, "").after(time.Second).ends()
 	}, Violated, "swallowed"},
 	{evidence.AnswerDelivered, "the client says the contrary", func(t *tale) {
-		t.call(o1).frame(frameAccept, "p1", o1, "").answer(o1, evidence.Declined)
+		t.call(o1).frame(ledger.FrameAccept, "p1", o1, "").answer(o1, evidence.Declined)
 	}, Violated, "contradicted"},
 	{evidence.AnswerDelivered, "the client says accepted of a refusal", func(t *tale) {
-		t.call(o1).frame(frameAccept, "p1", o1, "")
+		t.call(o1).frame(ledger.FrameAccept, "p1", o1, "")
 		t.events[len(t.events)-1].Negative = true
 		t.answer(o1, evidence.Accepted)
 	}, Violated, "unfounded"},
@@ -410,7 +425,7 @@ var promises = []history{
 		t.listens("c1#1", "g", "orders", 2).publish(o1, o2, o3).deliver("c1#1", o1).deliver("c1#1", o2).ack("c1#1", o1).deliver("c1#1", o3)
 	}, Held, ""},
 	{evidence.CreditKept, "an acknowledgement under way gives a place", func(t *tale) {
-		t.listens("c1#1", "g", "orders", 1).publish(o1, o2).frame(frameDeliver, "c1", o1, "").frame("ack", "c1", o1, "").frame(frameDeliver, "c1", o2, "")
+		t.listens("c1#1", "g", "orders", 1).publish(o1, o2).frame(ledger.FrameDeliver, "c1", o1, "").frame("ack", "c1", o1, "").frame(ledger.FrameDeliver, "c1", o2, "")
 	}, Held, ""},
 	{evidence.CreditKept, "what may have run out", func(t *tale) {
 		t.listens("c1#1", "g", "orders", 1).publish(o1).deliver("c1#1", o1).after(100*ms).publish(o2).deliver("c1#1", o2)
@@ -429,7 +444,7 @@ var promises = []history{
 		t.listens("c1#1", "g", "orders", 1).publish(o1, o2).deliver("c1#1", o1).end("c1#1").listens("c1#2", "g", "orders", 1).deliver("c1#2", o2)
 	}, Held, ""},
 	{evidence.CreditKept, "too many frames", func(t *tale) {
-		t.listens("c1#1", "g", "orders", 1).publish(o1, o2).frame(frameDeliver, "c1", o1, "").frame(frameDeliver, "c1", o2, "")
+		t.listens("c1#1", "g", "orders", 1).publish(o1, o2).frame(ledger.FrameDeliver, "c1", o1, "").frame(ledger.FrameDeliver, "c1", o2, "")
 	}, Violated, "over-credit"},
 	{evidence.CreditKept, "too many deliveries where no frames are seen", func(t *tale) {
 		t.listens("c1#1", "g", "orders", 2).publish(o1, o2, o3).deliver("c1#1", o1).deliver("c1#1", o2).deliver("c1#1", o3)
@@ -444,7 +459,7 @@ var promises = []history{
 		t.fault("cut", evidence.Link).sub("c1#1", "g").broken("c1#1").fire("cut", "cut-after", "c1", "ack")
 	}, Held, ""},
 	{evidence.SessionStability, "its link is still struck", func(t *tale) {
-		t.fault("slow", evidence.Link).fire("slow", "delay", "c1", frameDeliver).after(time.Second).sub("c1#1", "g").after(time.Second).broken("c1#1")
+		t.fault("slow", evidence.Link).fire("slow", "delay", "c1", ledger.FrameDeliver).after(time.Second).sub("c1#1", "g").after(time.Second).broken("c1#1")
 	}, Held, ""},
 	{evidence.SessionStability, "its link was made silent", func(t *tale) {
 		t.sub("c1#1", "g").add(evidence.Event{Kind: evidence.FaultArmed, Fault: "silent", Link: "c1"})
@@ -476,7 +491,7 @@ var promises = []history{
 		t.publish(backlog...).sub("c2#1", "g").serve("c1#1", backlog...)
 	}, Held, ""},
 	{evidence.FairService, "a frame was on its way to the other", func(t *tale) {
-		t.sub("c1#1", "g").sub("c2#1", "g").serves(1, 15, "c1#1").publish("p1-99-1").frame(frameDeliver, "c2", "p1-99-1", "").serves(20, 15, "c1#1")
+		t.sub("c1#1", "g").sub("c2#1", "g").serves(1, 15, "c1#1").publish("p1-99-1").frame(ledger.FrameDeliver, "c2", "p1-99-1", "").serves(20, 15, "c1#1")
 	}, Held, ""},
 	{evidence.FairService, "one gets everything", func(t *tale) {
 		t.sub("c1#1", "g").sub("c2#1", "g").serves(1, 21, "c1#1")
@@ -504,7 +519,7 @@ var promises = []history{
 		t.sub("c1#1", "g").publish(o1).serve("c1#1", o1).after(time.Second).publish(o2).serve("c1#1", o2)
 	}), Held, ""},
 	{evidence.Progress, "we held its link", with(movesIn200, func(t *tale) {
-		t.fault("slow", evidence.Link).sub("c1#1", "g").publish(o1, o2).serve("c1#1", o1).fire("slow", "hold", "c1", frameDeliver).after(time.Second).heal("slow").serve("c1#1", o2)
+		t.fault("slow", evidence.Link).sub("c1#1", "g").publish(o1, o2).serve("c1#1", o1).fire("slow", "hold", "c1", ledger.FrameDeliver).after(time.Second).heal("slow").serve("c1#1", o2)
 	}), Held, ""},
 	{evidence.Progress, "it was stored under another identity", with(movesIn200, func(t *tale) {
 		t.boots("a").sub("c1#1", "g").publish(o1).boots("b").after(time.Second).boots("a").serve("c1#1", o1)
@@ -573,3 +588,10 @@ var promises = []history{
 }
 
 func TestPromises(t *testing.T) { testHistories(t, promises) }
+
+// redriven is a message that has used up its attempts and was given new ones.
+func redriven(t *tale) *tale {
+	poison(t, 3).rows("mid", row(evidence.RowDead, o1, poisoned, attempts(3)))
+	b, m := ids(o1)
+	return t.add(evidence.Event{Kind: evidence.Commanded, Command: evidence.CommandRedrive, BusinessID: b, MessageID: m})
+}

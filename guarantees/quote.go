@@ -1,33 +1,30 @@
 package guarantees
 
-import "github.com/custodymq/custody/evidence"
+import (
+	"cmp"
 
-// What is written for people (a reason, an error's text) is quoted and never
-// read: a system words its errors as it likes, and no word of them decides
-// anything. This file alone may touch those fields; the linter sees to it.
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/guarantees/internal/ledger"
+)
 
-// quote gives an event's words, behind what they explain.
+// Free text (a reason, an error's text) is quoted and never interpreted: a system
+// may word its errors as it likes. Only this file and ledger/quote.go may use
+// those fields, which the linter enforces.
+
+// quote formats an event's text, to be appended to what it explains.
 func quote(e *evidence.Event) string {
-	if e.Reason == "" {
-		return ""
+	if words := ledger.Words(e); words != "" {
+		return ": " + words
 	}
-	return ": " + e.Reason
+	return ""
 }
 
 // quoteDead says why a message was dead-lettered: in the system's words, or by
 // its cause where it has none.
-func quoteDead(c evidence.Cause, words string) string {
-	if words == "" {
-		return c.String()
-	}
-	return words
-}
+func quoteDead(c evidence.Cause, words string) string { return cmp.Or(words, c.String()) }
 
-// wordsOf are what a row says for people.
+// wordsOf is the text of a row.
 func wordsOf(r *evidence.StoredRow) string { return r.Reason }
-
-// wordsIn are what an event says for people.
-func wordsIn(e *evidence.Event) string { return e.Reason }
 
 // quoteEnd says how a run ended that did not complete.
 func quoteEnd(end *evidence.End) string {

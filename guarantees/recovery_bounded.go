@@ -5,24 +5,25 @@ import (
 	"time"
 
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/guarantees/internal/ledger"
 )
 
 var recoveryBounded = Guarantee{
 	Name: evidence.RecoveryBounded, Usual: "RTO",
 	Text: "From the latest of heal, acceptance and a ready matching consumer, an accepted message is settled within the bound.",
 	Rule: "The bound is the profile's and longer than its redelivery period. While a fault is at work the time does not run; it starts anew when the handler itself failed, and with each earlier message that its subscriber is handed or settles: a consumer that works through a backlog is not free. Unsettled at the end of the drain, with the bound passed, is a violation. The longest time is reported.",
-	new:  func() checker { return &recovery{progress: make(map[uint32]*progress)} },
+	new:  func() checker { return &recovery{progress: make(map[symbol]*progress)} },
 }
 
 type recovery struct {
 	longest  time.Duration
 	settled  int
-	progress map[uint32]*progress // by logical subscriber
+	progress map[symbol]*progress // by logical subscriber
 }
 
-// progress is when a subscriber last had to do with a message that was published
-// before a given one: the times that no later one of an earlier message makes
-// needless, oldest first, so that their refs ascend.
+// progress answers when a subscriber last handled a message published before a
+// given one. It keeps only works without a later one of an earlier message,
+// oldest first, so that their refs ascend.
 type progress struct{ recent []work }
 
 type work struct {
@@ -30,11 +31,11 @@ type work struct {
 	at  time.Duration
 }
 
-// maxRecent times are kept of a subscriber. In the order of publishing
-// one is enough; beyond the bound a backlog is forgotten and excuses nothing.
+// maxRecent bounds the works that are kept of a subscriber. If it works in
+// the order of publishing, one suffices; what is dropped excuses nothing.
 const maxRecent = 1 << 12
 
-// before is when a message published before r was last at work; 0 if none was.
+// before is when a message published before r was last handled; 0 if none was.
 func (p *progress) before(r ref) time.Duration {
 	for i := len(p.recent) - 1; i >= 0; i-- {
 		if p.recent[i].ref < r {
@@ -59,66 +60,65 @@ func (c *recovery) on() []evidence.Kind {
 	return []evidence.Kind{evidence.AckReturned, evidence.Delivered}
 }
 
-func (c *recovery) observe(l *ledger, e *evidence.Event, m *message, r *receipt, out *ruling) {
-	if m == nil || l.limits.RecoveryBound <= 0 {
+func (c *recovery) observe(v view, e *evidence.Event, m *message, r *receipt, out *ruling) {
+	if m == nil || v.Limits.RecoveryBound <= 0 {
 		return
 	}
-	first := r.acked.seq == e.Seq
-	if l.automatic {
-		first = e.Kind == evidence.Delivered && r.deliveries == 1
+	first := r.Acked.Seq == e.Seq
+	if v.Automatic {
+		first = e.Kind == evidence.Delivered && r.Deliveries == 1
 	}
 	if !first && e.Kind != evidence.Delivered {
 		return
 	}
-	p := c.progress[r.sub]
+	p := c.progress[r.Sub]
 	if p == nil {
 		p = &progress{}
-		c.progress[r.sub] = p
+		c.progress[r.Sub] = p
 	}
-	took := e.At - max(l.recoveryStart(m, r), p.before(m.ref))
-	p.note(m.ref, e.At)
+	took := e.At - max(v.recoveryStart(m, r), p.before(m.Ref))
+	p.note(m.Ref, e.At)
 	if !first {
 		return
 	}
 	out.instances++
 	c.settled++
-	if len(l.active) > 0 {
+	if v.FaultActive() {
 		return
 	}
 	c.longest = max(c.longest, took)
-	if took > l.limits.RecoveryBound {
-		f := l.finding(m, r, "too-slow", m.returned.seq, l.healed.seq, e.Seq)
-		f.HandOver = BrokerToConsumer
-		f.Text = fmt.Sprintf("%s was settled %v after everything was ready for it; the bound is %v", l.label(m), took, l.limits.RecoveryBound)
+	if took > v.Limits.RecoveryBound {
+		f := v.finding(m, r, "too-slow", BrokerToConsumer, m.Returned.Seq, v.Healed.Seq, e.Seq)
+		f.Text = fmt.Sprintf("%s was settled %v after everything was ready for it; the bound is %v", v.Label(m), took, v.Limits.RecoveryBound)
 		out.violate(byEvents, f)
 	}
 }
 
-// recoveryStart is when the last thing that a message had to wait for was there.
-func (l *ledger) recoveryStart(m *message, r *receipt) time.Duration {
-	start := max(l.healed.at, m.called.at, m.returned.at, r.failed.at, r.rewound.at) // it may be settled before its publisher has the answer
-	if s := l.bySymbol[r.sub]; s != nil {
-		start = max(start, s.liveSince.at)
+// recoveryStart is when everything that a message had to wait for was in place.
+func (v view) recoveryStart(m *message, r *receipt) time.Duration {
+	start := max(v.Healed.At, m.Called.At, m.Returned.At, r.Failed.At, r.Rewound.At) // it may be settled before it is answered
+	if s := v.Subscriber(r.Sub); s != nil {
+		start = max(start, s.LiveSince.At)
 	}
 	return start
 }
 
-func (c *recovery) close(l *ledger, m *message, out *ruling) {
-	if l.limits.RecoveryBound <= 0 || m.frozen || !m.accepted() {
+func (c *recovery) close(v view, m *message, out *ruling) {
+	if v.Limits.RecoveryBound <= 0 || m.Frozen || !m.Accepted() {
 		return
 	}
-	if l.clockSet && m.ttl > 0 {
-		return // for the broker its time to live may be over
+	if v.ClockSet && m.TTL > 0 {
+		return // by the broker's clock it may have expired
 	}
-	for _, r := range l.obliged(m) {
-		if l.acknowledged(r) || !l.ready(m, r.sub) {
+	for _, r := range v.obliged(m) {
+		if v.Acknowledged(r) || !v.Ready(m, r.Sub) {
 			continue
 		}
-		switch l.fateOf(m, r).fate {
+		switch v.fateOf(m, r).fate {
 		case fulfilled:
-			// Its acknowledgement had no answer. That it was heard is what the
-			// rows say; where its row still waits, it was not.
-			if row := l.anyEndRow(m, r.sub, evidence.RowPending); row == nil || row.Expired || l.foreign(l.brokerEnd, row) {
+			// Its acknowledgement was not answered: it was processed if its row
+			// is gone.
+			if row := v.anyEndRow(m, r.Sub, evidence.RowPending); row == nil || row.Expired || ledger.Foreign(v.BrokerEnd, row) {
 				out.instances++
 				continue
 			}
@@ -126,31 +126,30 @@ func (c *recovery) close(l *ledger, m *message, out *ruling) {
 			continue
 		}
 		out.instances++
-		start := l.recoveryStart(m, r)
-		if p := c.progress[r.sub]; p != nil {
-			start = max(start, p.before(m.ref))
+		start := v.recoveryStart(m, r)
+		if p := c.progress[r.Sub]; p != nil {
+			start = max(start, p.before(m.Ref))
 		}
 		switch {
-		case l.drain.seq == 0:
-			out.undecided(l.label(m) + ": the run has no end of its drain")
-		case l.drain.at-start <= l.limits.RecoveryBound:
-			out.undecided(l.label(m) + ": the drain ended before the bound had passed")
+		case v.Drain.Seq == 0:
+			out.undecided(v.Label(m) + ": the run has no end of its drain")
+		case v.Drain.At-start <= v.Limits.RecoveryBound:
+			out.undecided(v.Label(m) + ": the drain ended before the bound had passed")
 		default:
-			f := l.finding(m, r, "never-settled", m.returned.seq, l.healed.seq, r.last.seq, l.drain.seq)
-			f.HandOver = BrokerToConsumer
-			f.Text = fmt.Sprintf("%s was not settled %v after everything was ready for it; the bound is %v", l.label(m), l.drain.at-start, l.limits.RecoveryBound)
+			f := v.finding(m, r, "never-settled", BrokerToConsumer, m.Returned.Seq, v.Healed.Seq, r.Last.Seq, v.Drain.Seq)
+			f.Text = fmt.Sprintf("%s was not settled %v after everything was ready for it; the bound is %v", v.Label(m), v.Drain.At-start, v.Limits.RecoveryBound)
 			out.violate(byAbsence, f)
 		}
 	}
 }
 
-func (c *recovery) conclude(l *ledger, out *ruling) {
-	if l.limits.RecoveryBound <= 0 {
+func (c *recovery) conclude(v view, out *ruling) {
+	if v.Limits.RecoveryBound <= 0 {
 		out.notApplicable = "the profile names no bound"
 		return
 	}
 	if c.settled > 0 {
 		out.measures = []Measure{{"longest recovery", milliseconds(c.longest), "ms"}}
 	}
-	out.layers = []Layer{{"broker", "redelivered", l.redelivered}}
+	out.layers = []Layer{{"broker", "redelivered", v.Redelivered}}
 }

@@ -16,55 +16,55 @@ type reordered struct {
 
 func (c *reordered) on() []evidence.Kind { return []evidence.Kind{evidence.Delivered} }
 
-func (c *reordered) observe(l *ledger, e *evidence.Event, m *message, r *receipt, out *ruling) {
-	if m == nil || m.called.seq == 0 || m.frozen || m.struck != nil || l.limits.OrderScope == "" || m.redriven > 0 {
+func (c *reordered) observe(v view, e *evidence.Event, m *message, r *receipt, out *ruling) {
+	if m == nil || m.Called.Seq == 0 || m.Frozen || m.Struck != nil || v.Limits.OrderScope == "" || m.Redriven > 0 {
 		return
 	}
-	if r.deliveries > 1 && (r.holder == r.session || r.failed.seq != 0 || r.nacked.seq != 0 || r.rewound.seq != 0) {
+	if r.Deliveries > 1 && (r.Holder == r.Session || r.Failed.Seq != 0 || r.Nacked.Seq != 0 || r.Rewound.Seq != 0) {
 		return
 	}
-	if r.deliveries > 1 {
-		here, before := l.sessions[r.session], l.sessions[r.holder]
-		if here == nil || before == nil || !before.ended.before(here.openCalled) {
-			return // it came back while this session was being served
+	if r.Deliveries > 1 {
+		here, before := v.Session(r.Session), v.Session(r.Holder)
+		if here == nil || before == nil || !before.Ended.Before(here.OpenCalled) {
+			return // it was returned while this session was being served
 		}
 	}
-	switch l.manifest.Profile.Redelivers {
+	switch v.Profile.Redelivers {
 	case evidence.RedeliverTimeout, evidence.RedeliverClaim:
-		if r.deliveries > 1 && l.now.at >= r.before.at+l.limits.RedeliveryPeriod {
-			return // its hold ran out, and that put it behind
+		if r.Deliveries > 1 && v.Now.At >= r.Before.At+v.Limits.RedeliveryPeriod {
+			return // its hold expired, which requeued it
 		}
 	}
-	k := scope{r.session, m.session, m.destination, 0}
-	if l.limits.OrderScope != "connection" {
-		k.key = m.key
+	k := scope{r.Session, m.Session, m.Destination, 0}
+	if v.Limits.OrderScope != "connection" {
+		k.key = m.Key
 	}
-	// One that competed while this session was open may have held what it never
-	// got to hand over.
-	here := l.sessions[r.session]
-	if s := l.bySymbol[r.sub]; s == nil || here == nil || s.live != 1 || s.ended.seq > here.openCalled.seq || l.lingers(s) && r.deliveries == 1 {
+	// A session that competed with this one may have held messages that it never
+	// handed over.
+	here := v.Session(r.Session)
+	if s := v.Subscriber(r.Sub); s == nil || here == nil || s.Live != 1 || s.Ended.Seq > here.OpenCalled.Seq || v.Lingers(s) && r.Deliveries == 1 {
 		delete(c.last, k)
 		return
 	}
 	last, ok := c.last[k]
 	if ok {
 		out.instances++
-		if m.called.seq < last.called {
+		if m.Called.Seq < last.called {
 			if len(c.tentative) < maxTentative {
-				c.tentative = append(c.tentative, pair{m.ref, last.ref, e.Seq, last.seq, r.sub})
+				c.tentative = append(c.tentative, pair{m.Ref, last.ref, e.Seq, last.seq, r.Sub})
 			} else {
 				out.undecided("too many pairs out of order to remember")
 			}
 			return
 		}
 	}
-	c.last[k] = latest{ref: m.ref, called: m.called.seq, seq: e.Seq}
+	c.last[k] = latest{ref: m.Ref, called: m.Called.Seq, seq: e.Seq}
 }
 
-func (c *reordered) conclude(l *ledger, out *ruling) {
-	if l.limits.OrderScope == "" {
+func (c *reordered) conclude(v view, out *ruling) {
+	if v.Limits.OrderScope == "" {
 		out.notApplicable = "the profile names no scope of order"
 		return
 	}
-	l.misordered(c.tentative, "out-of-order", "%s was published before %s, and came after it on one session", out)
+	v.misordered(c.tentative, "out-of-order", "%s was published before %s, and came after it on one session", out)
 }

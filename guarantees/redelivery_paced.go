@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/guarantees/internal/ledger"
 )
 
 var redeliveryPaced = Guarantee{
@@ -17,12 +18,12 @@ var redeliveryPaced = Guarantee{
 // pacing follows each NACK until the message comes again.
 type pacing struct {
 	open map[givenBack]*nack // bounded by what is unsettled: the next delivery ends it
-	soon time.Duration       // the shortest that was seen
+	soon time.Duration       // the shortest wait seen
 }
 
 type givenBack struct {
 	ref ref
-	sub uint32
+	sub symbol
 }
 
 type nack struct {
@@ -36,77 +37,76 @@ func (c *pacing) on() []evidence.Kind {
 	return []evidence.Kind{evidence.NackCalled, evidence.NackReturned, evidence.Delivered, evidence.SessionEnded, evidence.ProcessExited, evidence.DeadLettered}
 }
 
-func (c *pacing) observe(l *ledger, e *evidence.Event, m *message, r *receipt, out *ruling) {
+func (c *pacing) observe(v view, e *evidence.Event, m *message, r *receipt, out *ruling) {
 	switch e.Kind {
 	case evidence.ProcessExited:
-		if e.Actor == actorBroker {
-			clear(c.open) // what is stored is served at once by the next one
+		if e.Actor == ledger.Broker {
+			clear(c.open) // the next one serves at once what is stored
 		}
 		return
 	case evidence.SessionEnded:
 		for k, n := range c.open {
 			if n.session == e.Session && !n.confirmed {
-				delete(c.open, k) // the end of its session gives a message back at once
+				delete(c.open, k) // the end of its session returns a message at once
 			}
 		}
 		return
 	}
-	if m == nil || l.limits.NackDelay <= 0 {
+	if m == nil || v.Limits.NackDelay <= 0 {
 		return
 	}
-	if e.Kind == evidence.DeadLettered { // and may be sent back by command, at once
-		for i := range m.receipts {
-			delete(c.open, givenBack{m.ref, m.receipts[i].sub})
+	if e.Kind == evidence.DeadLettered { // and may be redriven at once
+		for i := range m.Receipts {
+			delete(c.open, givenBack{m.Ref, m.Receipts[i].Sub})
 		}
 		return
 	}
 	if r == nil {
 		return
 	}
-	k := givenBack{m.ref, r.sub}
+	k := givenBack{m.Ref, r.Sub}
 	n := c.open[k]
 	switch {
 	case e.Kind == evidence.NackCalled:
-		c.open[k] = &nack{called: stampOf(e), session: e.Session}
+		c.open[k] = &nack{called: ledger.StampOf(e), session: e.Session}
 		return
 	case n == nil:
 		return
 	case e.Kind == evidence.Delivered:
-		if n.again.seq == 0 {
-			n.again = stampOf(e)
+		if n.again.Seq == 0 {
+			n.again = ledger.StampOf(e)
 		}
 	case e.Ack == evidence.AckConfirmed:
 		n.confirmed = true
-	default: // refused: it was somebody else's; sent or unknown: nobody knows whether it was this that brought it back
+	default: // refused: another holds it; sent or unknown: the redelivery may have another cause
 		delete(c.open, k)
 		return
 	}
-	if n.confirmed && n.again.seq != 0 {
+	if n.confirmed && n.again.Seq != 0 {
 		delete(c.open, k)
-		c.judge(l, m, r, n, out)
+		c.judge(v, m, r, n, out)
 	}
 }
 
-func (c *pacing) judge(l *ledger, m *message, r *receipt, n *nack, out *ruling) {
-	if m.struckAt(frameDeliver) {
+func (c *pacing) judge(v view, m *message, r *receipt, n *nack, out *ruling) {
+	if m.StruckAt(ledger.FrameDeliver) {
 		return
 	}
 	out.instances++
-	waited := n.again.at - n.called.at
+	waited := n.again.At - n.called.At
 	if out.instances == 1 || waited < c.soon {
 		c.soon = waited
 	}
-	if waited >= l.limits.NackDelay {
+	if waited >= v.Limits.NackDelay {
 		return
 	}
-	f := l.finding(m, r, "too-soon", n.called.seq, n.again.seq)
-	f.HandOver = BrokerToConsumer
-	f.Text = fmt.Sprintf("%s came again %v after the call of its NACK, and the profile states at least %v", l.label(m), waited, l.limits.NackDelay)
+	f := v.finding(m, r, "too-soon", BrokerToConsumer, n.called.Seq, n.again.Seq)
+	f.Text = fmt.Sprintf("%s came again %v after the call of its NACK, and the profile states at least %v", v.Label(m), waited, v.Limits.NackDelay)
 	out.violate(byEvents, f)
 }
 
-func (c *pacing) conclude(l *ledger, out *ruling) {
-	if l.limits.NackDelay <= 0 {
+func (c *pacing) conclude(v view, out *ruling) {
+	if v.Limits.NackDelay <= 0 {
 		out.notApplicable = "the profile states no delay after a NACK"
 	}
 	if out.instances > 0 {

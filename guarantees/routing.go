@@ -13,22 +13,22 @@ var routing = Guarantee{
 	Text: "A message is delivered only on subscriptions that match its destination, under that destination, and stored under it.",
 	Rule: "The destination of the publish is compared with that of each delivery, with what the delivery's session subscribed to (\"+\" and \"#\" as in MQTT; a filter with other wildcards decides nothing), and with each stored row that is certainly its own. That each matching logical subscriber gets it is judged by no-accepted-loss. What our own faults corrupted is left out.",
 	new: func() checker {
-		return &router{filters: make(map[uint32][]string), matches: make(map[route]bool)}
+		return &router{filters: make(map[symbol][]string), matches: make(map[route]bool)}
 	},
 }
 
 type router struct {
-	filters map[uint32][]string // by session: what it subscribed to
+	filters map[symbol][]string // by session: what it subscribed to
 	matches map[route]bool
 	early   []routed // deliveries recorded before the call of their publish
 }
 
-type route struct{ session, destination uint32 }
+type route struct{ session, destination symbol }
 
 type routed struct {
 	ref          ref
 	seq          uint64
-	sub, session uint32
+	sub, session symbol
 	destination  string
 }
 
@@ -36,10 +36,10 @@ func (c *router) on() []evidence.Kind {
 	return []evidence.Kind{evidence.SubscribeCalled, evidence.Delivered}
 }
 
-func (c *router) observe(l *ledger, e *evidence.Event, m *message, r *receipt, out *ruling) {
+func (c *router) observe(v view, e *evidence.Event, m *message, r *receipt, out *ruling) {
 	switch {
 	case e.Kind == evidence.SubscribeCalled:
-		s := l.symbol(e.Session)
+		s := v.Symbol(e.Session)
 		if e.Destination != "" && !slices.Contains(c.filters[s], e.Destination) {
 			c.filters[s] = append(c.filters[s], strings.Clone(e.Destination))
 			clear(c.matches)
@@ -47,75 +47,74 @@ func (c *router) observe(l *ledger, e *evidence.Event, m *message, r *receipt, o
 		return
 	case m == nil:
 		return
-	case m.destination != 0:
-		c.compare(l, m, routed{m.ref, e.Seq, r.sub, r.session, e.Destination}, out)
-	case m.called.seq != 0: // its publisher named no destination
+	case m.Destination != 0:
+		c.compare(v, m, routed{m.Ref, e.Seq, r.Sub, r.Session, e.Destination}, out)
+	case m.Called.Seq != 0: // its publisher named no destination
 	case len(c.early) < maxEarly:
-		c.early = append(c.early, routed{m.ref, e.Seq, r.sub, r.session, strings.Clone(e.Destination)})
+		c.early = append(c.early, routed{m.Ref, e.Seq, r.Sub, r.Session, strings.Clone(e.Destination)})
 	default:
 		out.undecided("too many deliveries were recorded before their publish was called")
 	}
 }
 
-func (c *router) compare(l *ledger, m *message, d routed, out *ruling) {
+func (c *router) compare(v view, m *message, d routed, out *ruling) {
 	out.instances++
-	sent := l.name(m.destination)
+	sent := v.Name(m.Destination)
 	kind, what := "", ""
 	switch {
 	case d.destination != "" && d.destination != sent:
 		kind, what = "wrong-destination", fmt.Sprintf("as if it had been published to %s", d.destination)
-	case !c.matching(l, d.session, m.destination):
+	case !c.matching(v, d.session, m.Destination):
 		kind, what = "misrouted", fmt.Sprintf("on a session that subscribed to %s", strings.Join(c.filters[d.session], ", "))
 	default:
 		return
 	}
-	if m.struckBy("corrupt") {
+	if m.StruckBy("corrupt") {
 		return
 	}
-	f := l.finding(m, nil, kind, d.seq)
-	f.Subscription, f.HandOver = l.name(d.sub), BrokerToConsumer
-	f.Text = fmt.Sprintf("%s was published to %s, and was delivered %s", l.label(m), sent, what)
+	f := v.finding(m, nil, kind, BrokerToConsumer, d.seq)
+	f.Subscription = v.Name(d.sub)
+	f.Text = fmt.Sprintf("%s was published to %s, and was delivered %s", v.Label(m), sent, what)
 	out.violate(byEvents, f)
 }
 
 // matching reports whether a session may get what was published to a
-// destination; one whose subscription is not known may get anything.
-func (c *router) matching(l *ledger, session, destination uint32) bool {
+// destination; one with an unknown subscription may get anything.
+func (c *router) matching(v view, session, destination symbol) bool {
 	k := route{session, destination}
 	ok, known := c.matches[k]
 	if !known {
 		filters := c.filters[session]
 		ok = len(filters) == 0 || slices.ContainsFunc(filters, func(f string) bool {
-			return topicMatches(f, l.name(destination)) || strings.ContainsAny(f, "*>")
+			return evidence.Filter(f).Foreign() || evidence.Filter(f).Matches(v.Name(destination))
 		})
 		c.matches[k] = ok
 	}
 	return ok
 }
 
-func (c *router) close(l *ledger, m *message, out *ruling) {
-	if m.destination == 0 || m.struckBy("corrupt") {
+func (c *router) close(v view, m *message, out *ruling) {
+	if m.Destination == 0 || m.StruckBy("corrupt") {
 		return
 	}
-	for _, s := range m.rows {
-		if !s.certain || s.row.Destination == "" {
+	for _, s := range m.Rows {
+		if !s.Certain || s.Row.Destination == "" {
 			continue
 		}
 		out.instances++
-		if s.row.Destination != l.name(m.destination) {
-			f := l.finding(m, nil, "row-elsewhere", l.snapshots[s.snapshot].Seq)
-			f.HandOver = BrokerToStore
-			f.Text = fmt.Sprintf("%s was published to %s, and %s stands under %s", l.label(m), l.name(m.destination), l.rowText(s), s.row.Destination)
+		if s.Row.Destination != v.Name(m.Destination) {
+			f := v.finding(m, nil, "row-elsewhere", BrokerToStore, s.Snapshot.Seq)
+			f.Text = fmt.Sprintf("%s was published to %s, and %s stands under %s", v.Label(m), v.Name(m.Destination), v.rowText(s), s.Row.Destination)
 			out.violate(byEvents, f)
 			return
 		}
 	}
 }
 
-func (c *router) conclude(l *ledger, out *ruling) {
+func (c *router) conclude(v view, out *ruling) {
 	for _, d := range c.early {
-		if m := l.message(d.ref); m.destination != 0 {
-			c.compare(l, m, d, out)
+		if m := v.Message(d.ref); m.Destination != 0 {
+			c.compare(v, m, d, out)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/guarantees/internal/ledger"
 )
 
 var rowsMatchClients = Guarantee{
@@ -20,164 +21,164 @@ type reconciliation struct {
 	lingering       int
 }
 
-func (c *reconciliation) close(l *ledger, m *message, out *ruling) {
-	if l.brokerEnd < 0 {
+func (c *reconciliation) close(v view, m *message, out *ruling) {
+	if v.BrokerEnd == nil {
 		return
 	}
-	c.count(l, m)
-	if l.snapshots[l.brokerEnd].Trust == evidence.CountsOnly {
+	c.count(v, m)
+	if v.BrokerEnd.Trust == evidence.CountsOnly {
 		return
 	}
-	if len(m.rows) > 0 {
-		c.rows(l, m, out)
+	if len(m.Rows) > 0 {
+		c.rows(v, m, out)
 	}
-	if m.accepted() {
+	if m.Accepted() {
 		out.instances++
-		c.missing(l, m, out)
+		c.missing(v, m, out)
 	}
 }
 
-// count is for a system that shows no more than a number.
-func (c *reconciliation) count(l *ledger, m *message) {
-	settled := len(m.receipts) > 0
+// count is for a system that shows only the number of its rows.
+func (c *reconciliation) count(v view, m *message) {
+	settled := len(m.Receipts) > 0
 	must := 0
-	for i := range m.receipts {
-		settled = settled && l.acknowledged(&m.receipts[i])
-		if m.receipts[i].must {
+	for i := range m.Receipts {
+		settled = settled && v.Acknowledged(&m.Receipts[i])
+		if m.Receipts[i].Must {
 			must++
 		}
 	}
 	c.fanOut = c.fanOut || must > 1
-	c.expired = c.expired || m.ttl > 0
+	c.expired = c.expired || m.TTL > 0
 	switch {
-	case settled, m.alias, m.purged.seq != 0, m.deadLettered.seq != 0:
-	case m.accepted():
+	case settled, m.Alias, m.Purged.Seq != 0, m.DeadLettered.Seq != 0:
+	case m.Accepted():
 		c.open++
-	case m.unknown():
+	case m.Unknown():
 		c.inDoubt++
 	}
 }
 
-// place is where one message has one row: a message ID is known to its partition.
+// place is where one message has at most one row.
 type place struct{ partition, subscription string }
 
 func placeOf(r *evidence.StoredRow) place { return place{r.Partition, r.Subscription} }
 
 // rows judges the rows of one publish.
-func (c *reconciliation) rows(l *ledger, m *message, out *ruling) {
+func (c *reconciliation) rows(v view, m *message, out *ruling) {
 	pending := make(map[place]int)
-	for _, o := range l.aliases(m) {
-		if o.ref >= m.ref {
+	for _, o := range v.Aliases(m) {
+		if o.Ref >= m.Ref {
 			continue
 		}
-		for _, s := range o.rows { // one stored message answers for both
-			if s.snapshot == l.brokerEnd && s.certain && s.row.State == evidence.RowPending {
-				pending[placeOf(s.row)] = 1
+		for _, s := range o.Rows { // aliases share one stored message
+			if s.Snapshot == v.BrokerEnd && s.Certain && s.Row.State == evidence.RowPending {
+				pending[placeOf(s.Row)] = 1
 			}
 		}
 	}
-	for _, s := range m.rows {
-		if s.snapshot != l.brokerEnd {
+	for _, s := range m.Rows {
+		if s.Snapshot != v.BrokerEnd {
 			continue
 		}
-		row := s.row
+		row := s.Row
 		out.instances++
 		if row.Expired {
 			c.lingering++
 		}
 		switch {
-		case row.Digest != "" && m.slot.digest != 0 && hash(row.Digest) != m.slot.digest && s.certain && !m.struckBy("corrupt"):
-			c.differ(l, m, nil, out, "row-altered", fmt.Sprintf("%s is stored with another payload than was sent", l.label(m)))
+		case row.Digest != "" && m.DigestKey != 0 && ledger.Hash(row.Digest) != m.DigestKey && s.Certain && !m.StruckBy("corrupt"):
+			c.differ(v, m, nil, out, "row-altered", fmt.Sprintf("%s is stored with another payload than was sent", v.Label(m)))
 		case row.State == evidence.RowPending:
-			if !s.certain {
+			if !s.Certain {
 				break
 			}
-			if pending[placeOf(row)]++; pending[placeOf(row)] == 2 && !m.struckBy("duplicate") {
-				c.differ(l, m, nil, out, "double-row", fmt.Sprintf("%s has two pending rows", l.label(m)))
+			if pending[placeOf(row)]++; pending[placeOf(row)] == 2 && !m.StruckBy("duplicate") {
+				c.differ(v, m, nil, out, "double-row", fmt.Sprintf("%s has two pending rows", v.Label(m)))
 			}
-			c.acknowledged(l, m, row, out)
-		case row.State == evidence.RowProcessed && !row.Expired && !(l.clockSet && m.ttl > 0) && s.certain && !l.automatic && !asked(m):
-			c.differ(l, m, nil, out, "processed-unseen", fmt.Sprintf("%s is marked processed, and no client acknowledged it", l.label(m)))
+			c.acknowledged(v, m, row, out)
+		case row.State == evidence.RowProcessed && !row.Expired && !(v.ClockSet && m.TTL > 0) && s.Certain && !v.Automatic && !asked(m):
+			c.differ(v, m, nil, out, "processed-unseen", fmt.Sprintf("%s is marked processed, and no client acknowledged it", v.Label(m)))
 		}
 	}
 }
 
-// acknowledged judges a pending row of what every client acknowledged.
-func (c *reconciliation) acknowledged(l *ledger, m *message, row *evidence.StoredRow, out *ruling) {
-	at := l.snapshots[l.brokerEnd].At
+// acknowledged judges a pending row of a message that every client acknowledged.
+func (c *reconciliation) acknowledged(v view, m *message, row *evidence.StoredRow, out *ruling) {
+	at := v.BrokerEnd.At
 	var last *receipt
-	for i := range m.receipts {
-		r := &m.receipts[i]
-		if row.Subscription != "" && l.name(r.sub) != row.Subscription || !r.must && r.deliveries == 0 {
+	for i := range m.Receipts {
+		r := &m.Receipts[i]
+		if row.Subscription != "" && v.Name(r.Sub) != row.Subscription || !r.Must && r.Deliveries == 0 {
 			continue
 		}
-		if r.confirm.seq == 0 || at <= r.confirm.at+l.limits.DeleteBound || l.paused(r.confirm.at, at) || !l.manifest.Profile.ConfirmIsDurable && l.failedAfter(r, l.failures) {
+		if r.Confirm.Seq == 0 || at <= r.Confirm.At+v.Limits.DeleteBound || v.Paused(r.Confirm.At, at) || !v.Profile.ConfirmIsDurable && v.MayOwe(r, at) {
 			return
 		}
 		last = r
 	}
-	if last != nil && !m.struckBy("duplicate") && l.limits.DeleteBound > 0 {
-		c.differ(l, m, last, out, "acked-but-pending", fmt.Sprintf("%s was acknowledged and confirmed, and is still pending", l.label(m)))
+	if last != nil && !m.StruckBy("duplicate") && v.Limits.DeleteBound > 0 {
+		c.differ(v, m, last, out, "acked-but-pending", fmt.Sprintf("%s was acknowledged and confirmed, and is still pending", v.Label(m)))
 	}
 }
 
-// asked: some client called an acknowledgement of it, if only before it was put
-// back.
+// asked reports whether a client ever called an acknowledgement of it, even before
+// it was put back.
 func asked(m *message) bool {
-	for i := range m.receipts {
-		if m.receipts[i].ackCalled.seq != 0 || m.receipts[i].rewound.seq != 0 {
+	for i := range m.Receipts {
+		if m.Receipts[i].AckCalled.Seq != 0 || m.Receipts[i].Rewound.Seq != 0 {
 			return true
 		}
 	}
 	return false
 }
 
-// missing finds accepted messages that no client is through with and no row shows.
-// Under a clock fault a time to live may be over for the broker.
-func (c *reconciliation) missing(l *ledger, m *message, out *ruling) {
-	if m.frozen || m.heldBy != evidence.HeldByStore && m.heldBy != evidence.HeldByReplicas || asked(m) || l.clockSet && m.ttl > 0 {
+// missing finds accepted messages that no client has settled and no row shows. By
+// the broker's clock a message may have expired under a clock fault.
+func (c *reconciliation) missing(v view, m *message, out *ruling) {
+	if m.Frozen || m.HeldBy != evidence.HeldByStore && m.HeldBy != evidence.HeldByReplicas || asked(m) || v.ClockSet && m.TTL > 0 {
 		return
 	}
-	for _, r := range l.obliged(m) {
-		if l.fateOf(m, r).fate == lost && r.deliveries == 0 {
-			c.differ(l, m, r, out, "missing-row", fmt.Sprintf("%s was accepted as stored, nobody was served, and it has no row", l.label(m)))
+	for _, r := range v.obliged(m) {
+		if v.fateOf(m, r).fate == lost && r.Deliveries == 0 {
+			c.differ(v, m, r, out, "missing-row", fmt.Sprintf("%s was accepted as stored, nobody was served, and it has no row", v.Label(m)))
 			return
 		}
 	}
 }
 
-func (c *reconciliation) differ(l *ledger, m *message, r *receipt, out *ruling, kind, text string) {
-	s := &l.snapshots[l.brokerEnd]
+func (c *reconciliation) differ(v view, m *message, r *receipt, out *ruling, kind, text string) {
+	s := v.BrokerEnd
 	if s.Trust != evidence.Exact {
 		out.undecided(text + ", but the rows may lag behind")
 		return
 	}
-	f := l.finding(m, r, kind, m.returned.seq, s.Seq)
-	f.HandOver, f.Text = BrokerToStore, text
+	f := v.finding(m, r, kind, BrokerToStore, m.Returned.Seq, s.Seq)
+	f.Text = text
 	out.violate(byEvents, f)
 }
 
-func (c *reconciliation) conclude(l *ledger, out *ruling) {
-	if l.brokerEnd < 0 {
+func (c *reconciliation) conclude(v view, out *ruling) {
+	if v.BrokerEnd == nil {
 		return
 	}
-	s := &l.snapshots[l.brokerEnd]
+	s := v.BrokerEnd
 	if s.Trust == evidence.CountsOnly {
-		c.compareCounts(l, s, out)
+		c.compareCounts(v, s, out)
 		return
 	}
-	// What was there before the run, or belongs to others, is not ours to explain.
+	// Rows from before the run, or of other partitions, are not accounted for.
 	before := make(map[string]bool)
-	for i := range l.snapshots {
-		if l.snapshots[i].Checkpoint == "start" {
-			for _, row := range l.snapshots[i].Rows {
+	for i := range v.Snapshots {
+		if v.Snapshots[i].Checkpoint == "start" {
+			for _, row := range v.Snapshots[i].Rows {
 				before[row.MessageID+" "+row.BusinessID+" "+row.PublishID] = true
 			}
 		}
 	}
-	for _, x := range l.strayRows {
-		row := x.row
-		if x.snapshot != l.brokerEnd || l.foreign(x.snapshot, row) || row.State == evidence.RowRefused ||
+	for _, x := range v.Strays {
+		row := x.Row
+		if x.Snapshot != v.BrokerEnd || ledger.Foreign(x.Snapshot, row) || row.State == evidence.RowRefused ||
 			row.PublishID == "" && row.BusinessID == "" || before[row.MessageID+" "+row.BusinessID+" "+row.PublishID] {
 			continue
 		}
@@ -193,11 +194,11 @@ func (c *reconciliation) conclude(l *ledger, out *ruling) {
 	out.measures = []Measure{{"rows at the end", float64(s.Count), "rows"}, {"expired rows that linger", float64(c.lingering), "rows"}}
 }
 
-func (c *reconciliation) compareCounts(l *ledger, s *evidence.Snapshot, out *ruling) {
+func (c *reconciliation) compareCounts(v view, s *evidence.Snapshot, out *ruling) {
 	out.instances++
 	out.measures = []Measure{{"rows at the end", float64(s.Count), "rows"}}
 	switch {
-	case c.fanOut || c.expired || l.manifest.Profile.KeepsRows:
+	case c.fanOut || c.expired || v.Profile.KeepsRows:
 		out.undecided("a count cannot be compared where several subscribers, expiry or kept rows make it ambiguous")
 	case s.Count < c.open || s.Count > c.open+c.inDoubt:
 		f := Finding{Kind: "count-differs", HandOver: BrokerToStore, Events: events(s.Seq),

@@ -10,17 +10,17 @@ var sessionStability = Guarantee{
 	Name: evidence.SessionStability, Usual: "connection stability",
 	Text: "A consumer's session is ended by others only for a reason that the run gave.",
 	Rule: "A reason is a fault that was set up on its link, the end or the standstill of a process, a clock that was set, an order, from the session's opening to the in-flight bound after its end. A session that its owner closed proves nothing.",
-	new:  func() checker { return &stability{links: make(map[uint32]grievance)} },
+	new:  func() checker { return &stability{links: make(map[symbol]grievance)} },
 }
 
 type stability struct {
-	links  map[uint32]grievance // what struck each link
-	others stamp                // the latest reason that is good for all
+	links  map[symbol]grievance // what struck each link
+	others stamp                // the latest reason that applies to all
 	ended  []broken
 }
 
-// grievance is the latest stroke of a fault on one link; its after-effects last
-// until it is healed.
+// grievance is the latest strike of a fault on one link, with effects until it is
+// healed.
 type grievance struct {
 	stamp
 	label string
@@ -29,7 +29,7 @@ type grievance struct {
 
 type broken struct {
 	session *session
-	name    uint32
+	name    symbol
 	at      stamp
 	reason  bool
 }
@@ -39,7 +39,7 @@ func (c *stability) on() []evidence.Kind {
 		evidence.ProcessExited, evidence.ProcessPaused, evidence.ProcessContinued, evidence.ClockSet, evidence.Commanded}
 }
 
-func (c *stability) observe(l *ledger, e *evidence.Event, _ *message, _ *receipt, out *ruling) {
+func (c *stability) observe(v view, e *evidence.Event, _ *message, _ *receipt, out *ruling) {
 	switch e.Kind {
 	case evidence.SessionOpened:
 		out.instances++
@@ -47,57 +47,57 @@ func (c *stability) observe(l *ledger, e *evidence.Event, _ *message, _ *receipt
 		if e.Cause != evidence.CauseDisconnected || len(c.ended) == maxDoubts {
 			return
 		}
-		s := l.sessionOf(e)
-		g := c.links[s.actor.name]
-		c.ended = append(c.ended, broken{s, l.symbol(e.Session), l.now,
-			s.openCalled.seq == 0 || g.open || g.seq > s.openCalled.seq || c.others.seq > s.openCalled.seq})
-	case evidence.FaultArmed: // a silent link is seen to be struck only by the next message on it
+		s := v.SessionOf(e)
+		g := c.links[s.Actor.Name]
+		c.ended = append(c.ended, broken{s, v.Symbol(e.Session), v.Now,
+			s.OpenCalled.Seq == 0 || g.open || g.Seq > s.OpenCalled.Seq || c.others.Seq > s.OpenCalled.Seq})
+	case evidence.FaultArmed: // on an idle link it shows only with the next message
 		if e.Link != "" {
-			c.links[l.symbol(e.Link)] = grievance{l.now, e.Fault, true}
+			c.links[v.Symbol(e.Link)] = grievance{v.Now, e.Fault, true}
 		}
 	case evidence.FaultFired:
 		if e.Link == "" {
-			if l.class[e.Fault] != evidence.Store {
-				c.reason(l)
+			if v.ClassOf(e.Fault) != evidence.Store {
+				c.reason(v)
 			}
 			return
 		}
-		c.links[l.symbol(e.Link)] = grievance{l.now, e.Fault, true}
-		c.reasonFor(l, l.symbol(e.Link))
+		c.links[v.Symbol(e.Link)] = grievance{v.Now, e.Fault, true}
+		c.reasonFor(v, v.Symbol(e.Link))
 	case evidence.FaultHealed:
 		for link, g := range c.links {
 			if g.label == e.Fault {
-				c.links[link] = grievance{l.now, g.label, false}
+				c.links[link] = grievance{v.Now, g.label, false}
 			}
 		}
 	default:
-		c.reason(l)
+		c.reason(v)
 	}
 }
 
-// reason gives one to the sessions that have just ended, too: the end of a
-// process is seen by its peers before it is reaped.
-func (c *stability) reason(l *ledger) {
-	c.others = l.now
+// reason applies to sessions that have just ended, too: peers notice the end of a
+// process before it is reaped.
+func (c *stability) reason(v view) {
+	c.others = v.Now
 	for i := range c.ended {
-		c.ended[i].reason = c.ended[i].reason || l.now.at <= c.ended[i].at.at+l.limits.InFlightBound
+		c.ended[i].reason = c.ended[i].reason || v.Now.At <= c.ended[i].at.At+v.Limits.InFlightBound
 	}
 }
 
-func (c *stability) reasonFor(l *ledger, link uint32) {
+func (c *stability) reasonFor(v view, link symbol) {
 	for i := range c.ended {
 		b := &c.ended[i]
-		b.reason = b.reason || b.session.actor.name == link && l.now.at <= b.at.at+l.limits.InFlightBound
+		b.reason = b.reason || b.session.Actor.Name == link && v.Now.At <= b.at.At+v.Limits.InFlightBound
 	}
 }
 
-func (c *stability) conclude(l *ledger, out *ruling) {
+func (c *stability) conclude(v view, out *ruling) {
 	for _, b := range c.ended {
 		if b.reason {
 			continue
 		}
-		// Of a run whose harness failed nobody knows that it gave none.
-		out.violate(byAbsence, Finding{Kind: "ended-by-itself", Events: events(b.session.openCalled.seq, b.at.seq), HandOver: BrokerToConsumer,
-			Text: fmt.Sprintf("session %s was ended, and the run gave no reason for it", l.name(b.name))})
+		// In a run that failed, the reason may be unrecorded.
+		out.violate(byAbsence, Finding{Kind: "ended-by-itself", Events: events(b.session.OpenCalled.Seq, b.at.Seq), HandOver: BrokerToConsumer,
+			Text: fmt.Sprintf("session %s was ended, and the run gave no reason for it", v.Name(b.name))})
 	}
 }

@@ -17,21 +17,21 @@ type fencing struct{ late map[tardy]stamp } // when it was called
 
 type tardy struct {
 	holding
-	session uint32
+	session symbol
 }
 
 func (c *fencing) on() []evidence.Kind {
 	return []evidence.Kind{evidence.AckCalled, evidence.AckReturned}
 }
 
-func (c *fencing) observe(l *ledger, e *evidence.Event, m *message, r *receipt, out *ruling) {
+func (c *fencing) observe(v view, e *evidence.Event, m *message, r *receipt, out *ruling) {
 	if m == nil || r == nil || e.Session == "" {
 		return
 	}
-	mine := l.name(r.topSession) == e.Session
+	mine := v.Name(r.TopSession) == e.Session
 	if e.Kind == evidence.AckCalled {
-		if holder := l.sessions[r.topSession]; holder != nil && holder.ended.seq == 0 && !mine && r.deliveries > 1 && r.topAt.before(l.now) && !m.frozen && !m.struckBy("duplicate") && len(c.late) < maxDoubts {
-			c.late[tardy{holding{m.ref, r.sub}, l.symbol(e.Session)}] = l.now
+		if holder := v.Session(r.TopSession); holder != nil && holder.Ended.Seq == 0 && !mine && r.Deliveries > 1 && r.TopAt.Before(v.Now) && !m.Frozen && !m.StruckBy("duplicate") && len(c.late) < maxDoubts {
+			c.late[tardy{holding{m.Ref, r.Sub}, v.Symbol(e.Session)}] = v.Now
 		}
 		return
 	}
@@ -41,20 +41,19 @@ func (c *fencing) observe(l *ledger, e *evidence.Event, m *message, r *receipt, 
 	if len(c.late) == 0 {
 		return
 	}
-	k := tardy{holding{m.ref, r.sub}, l.symbol(e.Session)}
+	k := tardy{holding{m.Ref, r.Sub}, v.Symbol(e.Session)}
 	called, ok := c.late[k]
 	delete(c.late, k)
-	if !ok || mine || r.topAt.seq == 0 || e.Ack != evidence.AckConfirmed { // it may have been handed back to it
+	if !ok || mine || r.TopAt.Seq == 0 || e.Ack != evidence.AckConfirmed { // it may hold the message again
 		return
 	}
-	f := l.finding(m, r, "late-ack-confirmed", r.topAt.seq, called.seq, e.Seq)
-	f.HandOver = ConsumerToBroker
-	f.Text = fmt.Sprintf("%s had been handed to session %s, and the acknowledgement that %s then made was confirmed", l.label(m), l.name(r.topSession), e.Session)
+	f := v.finding(m, r, "late-ack-confirmed", ConsumerToBroker, r.TopAt.Seq, called.Seq, e.Seq)
+	f.Text = fmt.Sprintf("%s had been handed to session %s, and the acknowledgement that %s then made was confirmed", v.Label(m), v.Name(r.TopSession), e.Session)
 	out.violate(byEvents, f)
 }
 
-func (c *fencing) conclude(l *ledger, out *ruling) {
-	if !l.manifest.Profile.AckConfirms {
+func (c *fencing) conclude(v view, out *ruling) {
+	if !v.Profile.AckConfirms {
 		out.notApplicable = "this system never confirms an acknowledgement"
 	}
 }

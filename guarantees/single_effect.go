@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/guarantees/internal/ledger"
 )
 
 var singleEffect = Guarantee{
@@ -17,90 +18,88 @@ var singleEffect = Guarantee{
 
 type single struct{}
 
-// close finds effects of what the system refused.
-func (c *single) close(l *ledger, m *message, out *ruling) {
-	if m.frozen || !m.refused() {
+// close finds effects of refused publishes.
+func (c *single) close(v view, m *message, out *ruling) {
+	if m.Frozen || !m.Refused() {
 		return
 	}
-	group := l.group(m)
-	if group[0].ref != m.ref { // once for each business ID
+	group := v.Group(m)
+	if group[0].Ref != m.Ref { // once per business ID
 		return
 	}
 	for _, o := range group {
-		if !o.refused() {
+		if !o.Refused() {
 			return
 		}
 	}
-	for _, sub := range append([]uint32{0}, subscribersOf(l)...) {
-		if n := len(l.effects[effectKey{m.slot.business, sub}]); n > 0 {
-			f := l.finding(m, nil, "effect-of-refused", m.returned.seq)
-			f.Subscription = l.name(sub)
-			f.HandOver = ClientToBroker
-			f.Text = fmt.Sprintf("%s was refused at every publish, and has %d effect(s)", l.label(m), n)
+	for _, sub := range append([]symbol{0}, subscribersOf(v)...) {
+		if n := len(v.Effects[ledger.EffectKey{Business: m.BusinessKey, Sub: sub}]); n > 0 {
+			f := v.finding(m, nil, "effect-of-refused", ClientToBroker, m.Returned.Seq)
+			f.Subscription = v.Name(sub)
+			f.Text = fmt.Sprintf("%s was refused at every publish, and has %d effect(s)", v.Label(m), n)
 			f.Follows = []string{evidence.DeclinedMeansAbsent}
-			out.violate(byAbsence, f) // another publish of it may be missing
+			out.violate(byAbsence, f) // an accepted publish of it may be missing
 		}
 	}
 	out.instances++
 }
 
-func subscribersOf(l *ledger) []uint32 {
-	names := make([]uint32, len(l.subscribers))
-	for i, s := range l.subscribers {
-		names[i] = s.name
+func subscribersOf(v view) []symbol {
+	names := make([]symbol, len(v.Subscribers))
+	for i, s := range v.Subscribers {
+		names[i] = s.Name
 	}
 	return names
 }
 
-func (c *single) conclude(l *ledger, out *ruling) {
+func (c *single) conclude(v view, out *ruling) {
 	out.layers = []Layer{
-		{"broker", "redelivered", l.redelivered},
-		{"consumption log", "absorbed", l.absorbed},
-		{"client", "retried", l.retried},
+		{"broker", "redelivered", v.Redelivered},
+		{"consumption log", "absorbed", v.Absorbed},
+		{"client", "retried", v.Retried},
 	}
-	if l.businessEnd < 0 {
-		if l.hasEffects {
+	if v.BusinessEnd == nil {
+		if v.HasEffects {
 			out.undecided("effects were reported, and no business rows were read to judge them by")
 		}
 		return
 	}
-	snapshot := &l.snapshots[l.businessEnd]
-	if snapshot.Trust != evidence.Exact {
+	if v.BusinessEnd.Trust != evidence.Exact {
 		out.undecided("the business database was not read exactly")
 	}
 	type doubled struct {
-		key  effectKey
+		key  ledger.EffectKey
 		rows []*evidence.StoredRow
 	}
 	var twice []doubled
-	for k, rows := range l.effects {
+	for k, rows := range v.Effects {
 		out.instances++
-		if len(rows) > 1 && len(rows) > 1+l.copiesOf(k.business) {
+		if len(rows) > 1 && len(rows) > 1+v.copiesOf(k.Business) {
 			twice = append(twice, doubled{k, rows})
 		}
 	}
 	slices.SortFunc(twice, func(a, b doubled) int {
-		return cmp.Or(cmp.Compare(a.rows[0].BusinessID, b.rows[0].BusinessID), cmp.Compare(l.name(a.key.sub), l.name(b.key.sub)))
+		return cmp.Or(cmp.Compare(a.rows[0].BusinessID, b.rows[0].BusinessID), cmp.Compare(v.Name(a.key.Sub), v.Name(b.key.Sub)))
 	})
 	for _, d := range twice {
 		row := d.rows[len(d.rows)-1]
 		f := Finding{Kind: "second-effect", BusinessID: row.BusinessID, PublishID: row.PublishID, MessageID: row.MessageID,
-			Subscription: row.Subscription, HandOver: ConsumerToBusiness, Events: l.effectEvents(d.key)}
+			Subscription: row.Subscription, HandOver: ConsumerToBusiness, Events: v.effectEvents(d.key)}
 		f.Text = fmt.Sprintf("%s has %d effects for %s", row.BusinessID, len(d.rows), cmp.Or(row.Subscription, "its subscriber"))
 		out.violate(byEvents, f)
 	}
 }
 
-// copiesOf a business ID's publishes that our own faults have sent.
-func (l *ledger) copiesOf(business uint64) (copies int) {
-	r := l.ofBusiness(business)
+// copiesOf counts the copies of a business ID's publishes that faults sent.
+func (v view) copiesOf(business uint64) (copies int) {
+	r := v.OfBusiness(business)
 	if r == 0 {
 		return 0
 	}
-	for _, m := range l.group(l.message(r)) {
-		for _, s := range m.struck {
-			if s.how == "duplicate" && s.frame == framePublish {
-				copies += max(s.fired, s.carried)
+	for _, m := range v.Group(v.Message(r)) {
+		for _, s := range m.Struck {
+			if s.How == "duplicate" && s.Frame == ledger.FramePublish {
+				copies += s.Copies()
 			}
 		}
 	}
@@ -108,16 +107,16 @@ func (l *ledger) copiesOf(business uint64) (copies int) {
 }
 
 // effectEvents are the deliveries and commits behind the effects of a business ID.
-func (l *ledger) effectEvents(k effectKey) []uint64 {
-	r := l.ofBusiness(k.business)
+func (v view) effectEvents(k ledger.EffectKey) []uint64 {
+	r := v.OfBusiness(k.Business)
 	if r == 0 {
 		return nil
 	}
 	var seqs []uint64
-	for _, m := range l.group(l.message(r)) {
-		for i := range m.receipts {
-			if x := &m.receipts[i]; !m.frozen && (k.sub == 0 || x.sub == k.sub) {
-				seqs = append(seqs, x.first.seq, x.last.seq, x.committed.seq)
+	for _, m := range v.Group(v.Message(r)) {
+		for i := range m.Receipts {
+			if x := &m.Receipts[i]; !m.Frozen && (k.Sub == 0 || x.Sub == k.Sub) {
+				seqs = append(seqs, x.First.Seq, x.Last.Seq, x.Committed.Seq)
 			}
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/guarantees/internal/ledger"
 )
 
 var stableRedeliveryID = Guarantee{
@@ -17,25 +18,22 @@ type stable struct{}
 
 func (stable) on() []evidence.Kind { return []evidence.Kind{evidence.Delivered} }
 
-func (stable) observe(l *ledger, e *evidence.Event, m *message, r *receipt, out *ruling) {
-	if m == nil || r.deliveries < 2 {
+func (stable) observe(v view, e *evidence.Event, m *message, r *receipt, out *ruling) {
+	if m == nil || r.Deliveries < 2 {
 		return
 	}
 	out.instances++
-	if h := hash(e.MessageID); r.messageHash != h {
-		f := l.finding(m, r, "changed-id", r.first.seq, e.Seq)
-		f.MessageID, f.HandOver = e.MessageID, BrokerToConsumer
-		f.Text = fmt.Sprintf("%s came again as %q: its first delivery had another message ID", l.label(m), e.MessageID)
+	if h := ledger.Hash(e.MessageID); r.MessageHash != h {
+		f := v.finding(m, r, "changed-id", BrokerToConsumer, r.First.Seq, e.Seq)
+		f.MessageID = e.MessageID
+		f.Text = fmt.Sprintf("%s came again as %q: its first delivery had another message ID", v.Label(m), e.MessageID)
 		f.Follows = []string{evidence.SingleEffect}
 		out.violate(byEvents, f)
 		return
 	}
-	if l.manifest.Profile.MarksAgain && r.unmarked > 1+m.redriven && e.Mark != evidence.MarkRedelivered && e.Attempt <= 1 {
-		f := l.finding(m, r, "unmarked", r.first.seq, e.Seq)
-		f.HandOver = BrokerToConsumer
-		f.Text = fmt.Sprintf("%s came again without saying so", l.label(m))
+	if v.Profile.MarksAgain && r.Unmarked > 1+m.Redriven && e.Mark != evidence.MarkRedelivered && e.Attempt <= 1 {
+		f := v.finding(m, r, "unmarked", BrokerToConsumer, r.First.Seq, e.Seq)
+		f.Text = fmt.Sprintf("%s came again without saying so", v.Label(m))
 		out.violate(byEvents, f)
 	}
 }
-
-func (stable) conclude(*ledger, *ruling) {}

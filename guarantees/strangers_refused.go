@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/guarantees/internal/ledger"
 )
 
 var strangersRefused = Guarantee{
@@ -13,22 +14,22 @@ var strangersRefused = Guarantee{
 	new:  func() checker { return &probing{} },
 }
 
-// probing compares what probes wanted with what they got. Probes go past all
-// links: of our own faults, only those on the system itself can silence one.
+// probing compares the outcomes of probes with those wanted. Probes bypass the
+// links, so that only faults on the system itself can affect them.
 type probing struct {
-	stopped bool // we have ended the broker since the last probe, or the machine stood still
+	stopped bool // the harness stopped the broker since the last probe, or the machine stood still
 }
 
 func (c *probing) on() []evidence.Kind {
 	return []evidence.Kind{evidence.Probed, evidence.ProcessExited, evidence.ProcessPaused}
 }
 
-func (c *probing) observe(l *ledger, e *evidence.Event, _ *message, _ *receipt, out *ruling) {
+func (c *probing) observe(v view, e *evidence.Event, _ *message, _ *receipt, out *ruling) {
 	if e.Kind != evidence.Probed {
-		c.stopped = c.stopped || e.Kind == evidence.ProcessPaused || e.Actor == actorBroker && e.Exit != nil && e.Exit.Ordered
+		c.stopped = c.stopped || e.Kind == evidence.ProcessPaused || e.Actor == ledger.Broker && e.Exit != nil && e.Exit.Ordered
 		return
 	}
-	struck := c.stopped || len(l.active) > 0
+	struck := c.stopped || v.FaultActive()
 	c.stopped = false
 	out.instances++
 	switch {
@@ -57,5 +58,3 @@ func nameOrNone(c evidence.Cause) string {
 	}
 	return c.String()
 }
-
-func (*probing) conclude(*ledger, *ruling) {}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/guarantees/internal/ledger"
 )
 
 var survives = Guarantee{
@@ -19,13 +20,13 @@ func (survival) on() []evidence.Kind {
 	return []evidence.Kind{evidence.ProcessStarted, evidence.HealthChecked, evidence.ProcessExited}
 }
 
-func (survival) observe(_ *ledger, e *evidence.Event, _ *message, _ *receipt, out *ruling) {
+func (survival) observe(_ view, e *evidence.Event, _ *message, _ *receipt, out *ruling) {
 	switch {
 	case e.Kind == evidence.HealthChecked:
 		if e.OK {
-			out.instances++ // it was there to end
+			out.instances++ // it is running
 		}
-	case e.Actor != actorBroker:
+	case e.Actor != ledger.Broker:
 	case e.Kind == evidence.ProcessStarted:
 		out.instances++
 	case e.Kind == evidence.ProcessExited && e.Exit != nil && !e.Exit.Ordered && e.Exit.Signal != "killed":
@@ -38,5 +39,3 @@ func (survival) observe(_ *ledger, e *evidence.Event, _ *message, _ *receipt, ou
 			Follows: []string{evidence.NoAcceptedLoss, evidence.RecoveryBounded}})
 	}
 }
-
-func (survival) conclude(*ledger, *ruling) {}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/guarantees/internal/ledger"
 )
 
 // tale is a history told in a few lines. Each event comes a millisecond after
@@ -128,7 +129,10 @@ func cause(c evidence.Cause) func(*evidence.Event) {
 func command(c evidence.Command) func(*evidence.Event) {
 	return func(e *evidence.Event) { e.Command = c }
 }
-func again(e *evidence.Event)    { e.Mark = evidence.MarkRedelivered }
+func again(e *evidence.Event) { e.Mark = evidence.MarkRedelivered }
+func marked(m evidence.Mark) func(*evidence.Event) {
+	return func(e *evidence.Event) { e.Mark = m }
+}
 func inMemory(e *evidence.Event) { e.HeldBy = evidence.HeldByBrokerMemory }
 func ackOutcome(o evidence.AckOutcome) func(*evidence.Event) {
 	return func(e *evidence.Event) { e.Ack = o }
@@ -170,8 +174,8 @@ func item(publish string) []evidence.FrameItem {
 	return []evidence.FrameItem{{BusinessID: b, PublishID: publish, MessageID: m}}
 }
 
-var frameTo = map[string]evidence.Direction{framePublish: evidence.ToBroker, "ack": evidence.ToBroker,
-	frameAccept: evidence.ToClient, frameDeliver: evidence.ToClient, frameAckConfirm: evidence.ToClient}
+var frameTo = map[string]evidence.Direction{ledger.FramePublish: evidence.ToBroker, "ack": evidence.ToBroker,
+	ledger.FrameAccept: evidence.ToClient, ledger.FrameDeliver: evidence.ToClient, ledger.FrameAckConfirm: evidence.ToClient}
 
 func (t *tale) frame(kind, link, publish, struck string) *tale {
 	return t.add(evidence.Event{Kind: evidence.FrameCarried, Actor: link, Link: link, Conn: 1, Frame: kind, To: frameTo[kind], Items: item(publish), Struck: struck})
@@ -201,15 +205,15 @@ func (t *tale) heal(label string) *tale {
 }
 
 func (t *tale) broker(k evidence.Kind, reason string, exit *evidence.ExitInfo) *tale {
-	return t.add(evidence.Event{Kind: k, Actor: actorBroker, Reason: reason, Exit: exit})
+	return t.add(evidence.Event{Kind: k, Actor: ledger.Broker, Reason: reason, Exit: exit})
 }
 
 func (t *tale) boots(partitions ...string) *tale {
-	return t.add(evidence.Event{Kind: evidence.ProcessStarted, Actor: actorBroker, Partitions: partitions})
+	return t.add(evidence.Event{Kind: evidence.ProcessStarted, Actor: ledger.Broker, Partitions: partitions})
 }
 
 func (t *tale) clock(offset time.Duration) *tale {
-	return t.add(evidence.Event{Kind: evidence.ClockSet, Actor: actorBroker, Offset: offset})
+	return t.add(evidence.Event{Kind: evidence.ClockSet, Actor: ledger.Broker, Offset: offset})
 }
 
 func (t *tale) drained(reason string) *tale {
@@ -242,7 +246,7 @@ func (t *tale) rows(checkpoint string, rows ...evidence.StoredRow) *tale {
 }
 
 func (t *tale) business(rows ...evidence.StoredRow) *tale {
-	return t.snapshot(evidence.Snapshot{Checkpoint: checkpointEnd, Source: evidence.SourceBusiness, Trust: evidence.Exact, Count: len(rows), Rows: rows})
+	return t.snapshot(evidence.Snapshot{Checkpoint: "end", Source: evidence.SourceBusiness, Trust: evidence.Exact, Count: len(rows), Rows: rows})
 }
 
 func (t *tale) snapshot(s evidence.Snapshot) *tale {
@@ -254,7 +258,7 @@ func (t *tale) snapshot(s evidence.Snapshot) *tale {
 
 // rewind puts a logical subscriber back to a checkpoint.
 func (t *tale) rewind(subscription, checkpoint string) *tale {
-	return t.add(evidence.Event{Kind: evidence.Commanded, Actor: actorBroker, Subscription: subscription, Command: evidence.CommandRewind, Checkpoint: checkpoint})
+	return t.add(evidence.Event{Kind: evidence.Commanded, Actor: ledger.Broker, Subscription: subscription, Command: evidence.CommandRewind, Checkpoint: checkpoint})
 }
 
 func (t *tale) failed() *tale {

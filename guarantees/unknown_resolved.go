@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/guarantees/internal/ledger"
 )
 
 var unknownResolved = Guarantee{
@@ -15,40 +16,40 @@ var unknownResolved = Guarantee{
 
 type resolution struct{}
 
-func (c resolution) close(l *ledger, m *message, out *ruling) {
-	for i := range m.lookups {
-		c.contradiction(l, m, &m.lookups[i], out)
+func (c resolution) close(v view, m *message, out *ruling) {
+	for i := range m.Lookups {
+		c.contradiction(v, m, &m.Lookups[i], out)
 	}
-	if !m.unknown() {
+	if !m.Unknown() {
 		return
 	}
 	out.instances++
-	if l.stored(m) || c.settledByGroup(l, m) {
+	if v.stored(m) || c.settledByGroup(v, m) {
 		return
 	}
-	dead := l.connectionEnded(m)
-	if l.exactEnd() && dead.seq != 0 && dead.seq < l.snapshots[l.brokerEnd].Seq {
-		return // an exact look after its connection's end shows nothing: not stored
+	dead := v.connectionEnded(m)
+	if v.ExactEnd() && dead.Seq != 0 && dead.Seq < v.BrokerEnd.Seq {
+		return // an exact look after the end of its connection: not stored
 	}
-	out.undecided(l.label(m) + " is still in doubt")
+	out.undecided(v.Label(m) + " is still in doubt")
 }
 
-// settledByGroup looks at the other publishes of the business ID and at lookups.
-func (resolution) settledByGroup(l *ledger, m *message) bool {
-	if l.effectsOf(m, 0) > 0 {
+// settledByGroup consults the other publishes of the business ID, and lookups.
+func (resolution) settledByGroup(v view, m *message) bool {
+	if v.EffectsOf(m, 0) > 0 {
 		return true
 	}
-	dead := l.connectionEnded(m)
-	for _, o := range l.group(m) {
-		if o != m && l.stored(o) || l.anyEffect(o) {
+	dead := v.connectionEnded(m)
+	for _, o := range v.Group(m) {
+		if o != m && v.stored(o) || v.anyEffect(o) {
 			return true
 		}
-		for i := range o.lookups {
-			k := &o.lookups[i]
-			if k.byPublish && o != m {
+		for i := range o.Lookups {
+			k := &o.Lookups[i]
+			if k.ByPublish && o != m {
 				continue
 			}
-			if k.acceptance == evidence.Accepted || k.acceptance == evidence.Rejected && dead.before(k.called) {
+			if k.Acceptance == evidence.Accepted || k.Acceptance == evidence.Rejected && dead.Before(k.Called) {
 				return true
 			}
 		}
@@ -56,22 +57,21 @@ func (resolution) settledByGroup(l *ledger, m *message) bool {
 	return false
 }
 
-// contradiction finds an answer that proof belies.
-func (resolution) contradiction(l *ledger, m *message, k *lookup, out *ruling) {
-	if k.returned.seq == 0 || k.standing == evidence.Forgotten {
+// contradiction finds an answer that is proven wrong.
+func (resolution) contradiction(v view, m *message, k *ledger.Lookup, out *ruling) {
+	if k.Returned.Seq == 0 || k.Standing == evidence.Forgotten {
 		return
 	}
 	about := []*message{m}
-	if !k.byPublish {
-		about = l.group(m)
+	if !k.ByPublish {
+		about = v.Group(m)
 	}
-	switch k.acceptance {
+	switch k.Acceptance {
 	case evidence.Rejected:
 		for _, o := range about {
-			if by := l.storedWhenAsked(o, k); by.seq != 0 {
-				f := l.finding(o, nil, "lookup-denied", by.seq, k.called.seq, k.returned.seq)
-				f.HandOver = BrokerToClient
-				f.Text = fmt.Sprintf("%s is stored, and the system answered that it is not", l.label(o))
+			if by := v.storedWhenAsked(o, k); by.Seq != 0 {
+				f := v.finding(o, nil, "lookup-denied", BrokerToClient, by.Seq, k.Called.Seq, k.Returned.Seq)
+				f.Text = fmt.Sprintf("%s is stored, and the system answered that it is not", v.Label(o))
 				out.violate(byEvents, f)
 				return
 			}
@@ -79,82 +79,79 @@ func (resolution) contradiction(l *ledger, m *message, k *lookup, out *ruling) {
 	case evidence.Accepted:
 		p := byEvents
 		for _, o := range about {
-			// What has expired since was stored, and left nothing.
-			expired := o.ttl > 0 && (o.called.at+o.ttl <= l.now.at || l.clockSet)
-			if o.accepted() || l.stored(o) || l.anyEffect(o) || expired || o.purged.seq != 0 {
+			// It may have been stored, and have expired since.
+			expired := o.TTL > 0 && (o.Called.At+o.TTL <= v.Now.At || v.ClockSet)
+			if o.Accepted() || v.stored(o) || v.anyEffect(o) || expired || o.Purged.Seq != 0 {
 				return
 			}
-			if !o.refused() {
+			if !o.Refused() {
 				p = byAbsence
 			}
 		}
-		if p == byAbsence && !l.exactEnd() {
+		if p == byAbsence && !v.ExactEnd() {
 			return
 		}
-		f := l.finding(m, nil, "lookup-invented", k.called.seq, k.returned.seq)
-		f.HandOver = BrokerToClient
-		f.Text = fmt.Sprintf("the system answered that %s is stored, and it is nowhere", l.label(m))
+		f := v.finding(m, nil, "lookup-invented", BrokerToClient, k.Called.Seq, k.Returned.Seq)
+		f.Text = fmt.Sprintf("the system answered that %s is stored, and it is nowhere", v.Label(m))
 		out.violate(p, f)
 	}
 }
 
-// stored: something that carries this very publish shows that it was.
-func (l *ledger) stored(m *message) bool {
-	if _, delivered := m.delivered(); delivered || m.carried.seq != 0 {
+// stored reports whether a delivery, a frame or a row carries this very publish.
+func (v view) stored(m *message) bool {
+	if _, delivered := m.Delivered(); delivered || m.Carried.Seq != 0 {
 		return true
 	}
-	for _, s := range m.rows {
-		if s.certain {
+	for _, s := range m.Rows {
+		if s.Certain {
 			return true
 		}
 	}
 	return false
 }
 
-func (l *ledger) anyEffect(m *message) bool {
-	for i := range m.receipts {
-		if l.effectsOf(m, m.receipts[i].sub) > 0 {
+func (v view) anyEffect(m *message) bool {
+	for i := range m.Receipts {
+		if v.EffectsOf(m, m.Receipts[i].Sub) > 0 {
 			return true
 		}
 	}
-	return l.effectsOf(m, 0) > 0
+	return v.EffectsOf(m, 0) > 0
 }
 
-// storedWhenAsked gives the proof that a publish was stored when a lookup was
-// called: it was seen before, or it was seen at any time and its connection was
-// dead before, for so long that nothing of it was under way any more.
-func (l *ledger) storedWhenAsked(m *message, k *lookup) stamp {
-	if m.accepted() && m.returned.before(k.called) {
-		return m.returned
+// storedWhenAsked is the proof that a publish was stored when a lookup was called:
+// it was seen before, or it was seen at any time and its connection had ended so
+// long before that nothing of it was still in flight.
+func (v view) storedWhenAsked(m *message, k *ledger.Lookup) stamp {
+	if m.Accepted() && m.Returned.Before(k.Called) {
+		return m.Returned
 	}
-	first, delivered := m.delivered()
-	if delivered && first.before(k.called) {
+	first, delivered := m.Delivered()
+	if delivered && first.Before(k.Called) {
 		return first
 	}
-	dead := l.connectionEnded(m)
-	over := dead.seq != 0 && dead.before(k.called) && k.called.at-dead.at > l.limits.InFlightBound
+	dead := v.connectionEnded(m)
+	over := dead.Seq != 0 && dead.Before(k.Called) && k.Called.At-dead.At > v.Limits.InFlightBound
 	if delivered && over {
 		return first
 	}
-	for _, s := range m.rows {
-		at := stamp{l.snapshots[s.snapshot].Seq, l.snapshots[s.snapshot].At}
-		if s.certain && (over || at.before(k.called)) {
+	for _, s := range m.Rows {
+		at := ledger.StampOfSnapshot(s.Snapshot)
+		if s.Certain && (over || at.Before(k.Called)) {
 			return at
 		}
 	}
 	return stamp{}
 }
 
-// connectionEnded is when the session that published it ended.
-func (l *ledger) connectionEnded(m *message) stamp {
-	id := m.session
+// connectionEnded is when the session of its publisher ended.
+func (v view) connectionEnded(m *message) stamp {
+	id := m.Session
 	if id == 0 {
-		id = m.actor
+		id = m.Actor
 	}
-	if s := l.sessions[id]; s != nil {
-		return s.ended
+	if s := v.Session(id); s != nil {
+		return s.Ended
 	}
 	return stamp{}
 }
-
-func (resolution) conclude(*ledger, *ruling) {}

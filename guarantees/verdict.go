@@ -1,5 +1,5 @@
-// Package guarantees judges a history: which promise held, which broke, and at
-// which hand-over. Everything here is a pure function of saved evidence.
+// Package guarantees judges a history: which promises held, which were broken, and
+// at which hand-over. Everything here is a pure function of saved evidence.
 package guarantees
 
 import (
@@ -8,9 +8,8 @@ import (
 	"github.com/custodymq/custody/evidence"
 )
 
-// Judgement is all that judging says of one run; verdict.json is its encoding.
-// It is a pure function of the other files of a run: the same bytes on every
-// machine for the same judge version.
+// Judgement is the result of judging one run; verdict.json is its encoding. For
+// one judge version it is the same, byte for byte, on every machine.
 type Judgement struct {
 	Judge           string            `json:"judge"` // JudgeVersion
 	Run             string            `json:"run"`
@@ -22,7 +21,7 @@ type Judgement struct {
 	Why             string            `json:"why"`     // one sentence a person can read
 	Exit            int               `json:"exit"`
 	Reached         bool              `json:"reached"`
-	CutShort        string            `json:"cutShort,omitempty"` // where an await's deadline ended the script, and what of it was not run
+	CutShort        string            `json:"cutShort,omitempty"` // where an await's deadline ended the script
 	Conditions      []ConditionResult `json:"conditions,omitempty"`
 	Faults          []FaultResult     `json:"faults,omitempty"`
 	Verdicts        []Verdict         `json:"verdicts"`
@@ -30,8 +29,8 @@ type Judgement struct {
 	Broken          []Finding         `json:"broken,omitempty"`    // those that break a claim covering this run
 	Messages        []Message         `json:"messages,omitempty"`  // the table: acceptance, IDs, rows, custody (bounded, see MaxMessages)
 	MessagesLeftOut int               `json:"messagesLeftOut,omitempty"`
-	Error           string            `json:"error,omitempty"`   // the harness or machine failed: what, so that Exit is 3
-	Damaged         bool              `json:"damaged,omitempty"` // …it is the evidence: Error says which file, and there is no verdict
+	Error           string            `json:"error,omitempty"`   // why the run could not be measured; then Exit is 3
+	Damaged         bool              `json:"damaged,omitempty"` // the evidence is damaged, as Error says, and there is no verdict
 }
 
 // Verdict on one guarantee.
@@ -42,18 +41,19 @@ type Verdict struct {
 	Claimed         bool           `json:"claimed"` // some claim names it
 	Covered         bool           `json:"covered"` // …under every class that fired
 	Owner           evidence.Owner `json:"owner,omitempty"`
-	Known           string         `json:"known,omitempty"` // why a violation breaks nothing yet: see evidence.Known
-	Instances       int            `json:"instances"`       // how often it was put to the test
+	Known           string         `json:"known,omitempty"` // why a violation does not count yet: see evidence.Known
+	Instances       int            `json:"instances"`       // how often it was tested
 	Layers          []Layer        `json:"layers,omitempty"`
 	Findings        []Finding      `json:"findings,omitempty"` // bounded; FindingsLeftOut counts the rest
 	FindingsLeftOut int            `json:"findingsLeftOut,omitempty"`
 	Measures        []Measure      `json:"measures,omitempty"` // such as the longest recovery
 }
 
-// Counts says whether the verdict takes part in the outcome of its run.
+// Counts reports whether the verdict takes part in the outcome of its run.
 func (v Verdict) Counts() bool { return v.Claimed && v.Covered && v.Known == "" }
 
-// Layer is who carried a guarantee, with how often; 0 was not exercised.
+// Layer is a part of the system that upheld a guarantee, and how often; 0 means
+// that it was not exercised.
 type Layer struct {
 	Name  string `json:"name"` // "broker", "store", "consumption log", "client"
 	Did   string `json:"did"`  // "redelivered", "absorbed", "kept"
@@ -67,7 +67,7 @@ type Measure struct {
 	Unit  string  `json:"unit"`
 }
 
-// Finding is one violation, shown by the fewest events.
+// Finding is one violation, with the fewest events that show it.
 type Finding struct {
 	Guarantee    string   `json:"guarantee"`
 	Kind         string   `json:"kind"` // such as "lost-suffix", "second-effect"
@@ -79,10 +79,10 @@ type Finding struct {
 	HandOver     HandOver `json:"handOver,omitempty"` // the one that failed
 	Events       []uint64 `json:"events,omitempty"`
 	Unconfirmed  bool     `json:"unconfirmed,omitempty"` // shown, breaks no claim (the loss of a fire-and-forget publish)
-	Follows      []string `json:"follows,omitempty"`     // other guarantees that may lawfully break from the same cause
+	Follows      []string `json:"follows,omitempty"`     // other guarantees that the same cause may break
 }
 
-// HandOver is a step from one party responsible to the next.
+// HandOver is a transfer of responsibility from one party to the next.
 type HandOver string
 
 const (
@@ -109,7 +109,7 @@ type FaultResult struct {
 	Class  evidence.Class `json:"class"`
 	Line   string         `json:"line"`
 	Fired  int            `json:"fired"`            // how often
-	Missed string         `json:"missed,omitempty"` // why the latest order of it found nothing to strike
+	Missed string         `json:"missed,omitempty"` // why its latest attempt found nothing to strike
 	Events []uint64       `json:"events,omitempty"`
 }
 
@@ -144,8 +144,8 @@ const (
 	Held
 	Violated
 	NotApplicable
-	// NotClaimed is the outcome of a run only: nothing that it exercised is
-	// claimed for the faults that fired. Shown; no exit code of its own.
+	// NotClaimed is the outcome of a run in which nothing that it exercised is
+	// claimed for the faults that fired. It has no exit code of its own.
 	NotClaimed
 )
 

@@ -23,8 +23,8 @@ import (
 type Outcome string
 
 const (
-	// Killed: exit code 1, a claim was violated, also when what violated it is run
-	// again. Nothing else is proof.
+	// Killed: exit code 1, a claim was violated, also when what violated it is
+	// run again. Nothing else is proof.
 	Killed Outcome = "killed"
 	// Noticed: no claim was violated, but a stage was inconclusive, could not
 	// measure, crashed or hung. A person would look; no verdict says why.
@@ -44,13 +44,12 @@ type Stage struct {
 
 // Stages, cheapest and deadliest first. The profiles history and at-most-once
 // exercise other paths.
-//
-// Exploring at-most-once is left out: it violates a claim without any mutant.
 var (
 	exploring = []Stage{
 		{"explore", []string{"explore", "--runs", "2000", "--seed", "1", "--parallel", "1"}, time.Minute},
 		{"simulated checklist", []string{"run", "--simulated", "--parallel", "1"}, time.Minute},
 		{"explore with history", []string{"explore", "--system", "zeromq:at-least-once-history", "--runs", "1000", "--seed", "1", "--parallel", "1"}, time.Minute},
+		{"explore at most once", []string{"explore", "--system", "zeromq:at-most-once", "--runs", "500", "--seed", "1", "--parallel", "1"}, time.Minute},
 	}
 	prelude = []Stage{
 		{"first scenarios", []string{"run", "baseline", "ack-lost", "restart-replay", "poison-message", "late-consumer", "competing-consumers", "publisher-retries", "limits",
@@ -197,8 +196,8 @@ func (j *Judge) build(ctx context.Context, dir string, files map[string][]byte) 
 	return "", false, fmt.Errorf("go build: %w: %s", err, firstLine(said))
 }
 
-// stages runs stages until one kills. A noticed one is run once more: on a busy
-// machine a deadline may pass through no fault of the mutant.
+// stages runs stages until one kills. One that did not pass is run once more: on
+// a busy machine a deadline may pass through no fault of the mutant.
 func (j *Judge) stages(ctx context.Context, binary, dir string, stages []Stage) (outcome Outcome, stage, by string, err error) {
 	outcome = Survived
 	began := time.Now()
@@ -224,7 +223,7 @@ func (j *Judge) stages(ctx context.Context, binary, dir string, stages []Stage) 
 		case exit == 1 && broken != "":
 			return Killed, s.Name, broken, nil
 		case broken != "" && outcome == Survived:
-			outcome, stage, by = Noticed, s.Name, "broken once, and not again: "+broken
+			outcome, stage, by = Noticed, s.Name, "violated once, and not again: "+broken
 		case exit != 0 && outcome == Survived:
 			outcome, stage, by = Noticed, s.Name, ended(exit, said)
 		}
@@ -237,11 +236,11 @@ const (
 	hanging = -1 // exit code of a process that was killed on time-out
 )
 
-// confirming is the stage again, with the broken scenarios alone: what is broken
-// but once is no proof of the mutant.
+// confirming is the stage again with the violated scenarios alone: a single
+// violation is no proof of the mutant.
 func (s Stage) confirming(said []byte) Stage {
 	broken := scenarioBroken.FindAllSubmatch(said, maxConfirmed)
-	if len(broken) == 0 || s.Args[0] != "run" { // exploring says the same each time
+	if len(broken) == 0 || s.Args[0] != "run" { // exploring is deterministic
 		return s
 	}
 	args := []string{"run"}
@@ -255,7 +254,8 @@ func (s Stage) confirming(said []byte) Stage {
 	return s
 }
 
-// maxConfirmed scenarios are run again: one that stays broken is enough.
+// maxConfirmed bounds how many scenarios are run again: one that is violated
+// twice is enough.
 const maxConfirmed = 6
 
 // run runs one stage in a process group, which is killed before it returns.

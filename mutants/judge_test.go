@@ -97,7 +97,7 @@ esac
 		{"0 0", Survived, "", ""},
 		{"0 broken 2", Killed, "broken", "ack-lost"},
 		{"2 0 broken", Killed, "broken", "ack-lost"}, // an inconclusive stage hides no verdict
-		{"flaky 0", Noticed, "flaky", "broken once, and not again: ack-lost"},
+		{"flaky 0", Noticed, "flaky", "violated once, and not again: ack-lost"},
 		{"0 3 2", Noticed, "3", "exit code 3"},
 		{"once 0", Survived, "", ""},
 		{"panic 0", Noticed, "panic", "exit code 2: panic: index out of range"},

@@ -2,15 +2,12 @@ package process
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
-	"strings"
 	"sync"
-	"syscall"
 
-	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
 	"github.com/testcontainers/testcontainers-go"
 	"github.com/testcontainers/testcontainers-go/log"
@@ -87,50 +84,32 @@ func Engine(ctx context.Context) (string, error) {
 // a killed harness are found.
 const (
 	runLabel     = "org.custodymq.custody"
-	harnessLabel = "org.custodymq.harness" // "pid@hostname"
+	harnessLabel = "org.custodymq.harness" // a Mark
 )
 
 func labels() map[string]string {
-	host, _ := os.Hostname() // without a host name, processes are told apart by pid
-	return map[string]string{runLabel: "1", harnessLabel: strconv.Itoa(os.Getpid()) + "@" + host}
+	mark, err := json.Marshal(ownMark())
+	if err != nil {
+		mark = nil // of numbers and a string: it cannot fail
+	}
+	return map[string]string{runLabel: "1", harnessLabel: string(mark)}
 }
 
-// Leftovers lists the containers whose harness is gone.
-func Leftovers(ctx context.Context) ([]string, error) {
-	return leftovers(ctx, func(client.APIClient, container.Summary) error { return nil })
-}
-
-// RemoveLeftovers removes them, and returns those it removed.
-func RemoveLeftovers(ctx context.Context) ([]string, error) {
-	return leftovers(ctx, func(docker client.APIClient, s container.Summary) error { return remove(ctx, docker, s.ID) })
-}
-
-func leftovers(ctx context.Context, each func(client.APIClient, container.Summary) error) (names []string, err error) {
+// Containers are those on this machine's Docker engine.
+func Containers(ctx context.Context) ([]Leftover, error) {
 	engine, err := docker(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer engine.Close()
-	all, err := engine.Client().ContainerList(ctx, client.ContainerListOptions{All: true, Filters: make(client.Filters).Add("label", runLabel+"=1")})
+	list, err := engine.Client().ContainerList(ctx, client.ContainerListOptions{All: true, Filters: make(client.Filters).Add("label", runLabel+"=1")})
 	if err != nil {
-		return nil, fmt.Errorf("process: look for leftovers: %w", err)
+		return nil, fmt.Errorf("process: look for containers: %w", err)
 	}
-	for _, s := range all.Items {
-		if !orphan(s.Labels[harnessLabel]) {
-			continue
-		}
-		if err := each(engine.Client(), s); err != nil {
-			return names, err
-		}
-		names = append(names, fmt.Sprintf("%s (%s)", s.ID[:12], s.Image))
+	var all []Leftover
+	for _, s := range list.Items {
+		l := Leftover{Name: fmt.Sprintf("container %s (%s)", s.ID[:12], s.Image), Remove: func(ctx context.Context) error { return remove(ctx, engine.Client(), s.ID) }}
+		all = appendLeftover(all, l, []byte(s.Labels[harnessLabel]))
 	}
-	return names, nil
-}
-
-// orphan reports whether the harness was a process of this machine and is gone.
-func orphan(harness string) bool {
-	host, _ := os.Hostname()
-	id, at, _ := strings.Cut(harness, "@")
-	pid, err := strconv.Atoi(id)
-	return err == nil && at == host && errors.Is(syscall.Kill(pid, 0), syscall.ESRCH)
+	return all, nil
 }

@@ -24,7 +24,7 @@ import (
 )
 
 // containerProcess is a program in a container, which is removed once it exits. Unlike
-// a child process it survives a killed harness: see Leftovers.
+// a child process it survives a killed harness: see Containers.
 type containerProcess struct {
 	*lifecycle
 	docker client.APIClient

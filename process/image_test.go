@@ -44,11 +44,13 @@ func docker(t *testing.T, args ...string) string {
 // containersOf returns the containers that a process started.
 func containersOf(t *testing.T, pid int) []string {
 	t.Helper()
-	host, err := os.Hostname()
-	if err != nil {
-		t.Fatal(err)
+	var ids []string
+	for line := range strings.Lines(docker(t, "ps", "--all", "--filter", "label=org.custodymq.custody", "--format", `{{.ID}} {{.Label "org.custodymq.harness"}}`)) {
+		if id, mark, _ := strings.Cut(line, " "); strings.Contains(mark, fmt.Sprintf(`"pid":%d,`, pid)) {
+			ids = append(ids, id)
+		}
 	}
-	return strings.Fields(docker(t, "ps", "--all", "--quiet", "--filter", fmt.Sprintf("label=org.custodymq.harness=%d@%s", pid, host)))
+	return ids
 }
 
 func nothingLeft(t *testing.T) {
@@ -275,29 +277,31 @@ func TestLeftoversAreThoseOfADeadHarness(t *testing.T) {
 	if len(kept) != 1 {
 		t.Fatalf("containers of the harness: %q, want one", kept)
 	}
-	found := func(list []string, err error) bool {
+	found := func() *process.Leftover {
 		t.Helper()
+		list, err := process.Containers(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, name := range list {
-			if strings.HasPrefix(name, kept[0]) && strings.Contains(name, redisImage) {
-				return true
+		for _, l := range list {
+			if strings.Contains(l.Name, kept[0]) && strings.Contains(l.Name, redisImage) {
+				return &l
 			}
 		}
-		return false
+		return nil
 	}
-	if found(process.RemoveLeftovers(ctx)) {
-		t.Error("the container of a harness that lives was removed")
+	if found() != nil {
+		t.Error("the container of a harness that lives is called left behind")
 	}
 	if err := harness.Kill(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if !found(process.Leftovers(ctx)) {
-		t.Error("the container of a dead harness was not found")
+	left := found()
+	if left == nil || left.State != process.Dead {
+		t.Fatalf("the container of a dead harness: %+v", left)
 	}
-	if !found(process.RemoveLeftovers(ctx)) || found(process.Leftovers(ctx)) {
-		t.Error("it was not removed")
+	if err := left.Remove(ctx); err != nil || found() != nil {
+		t.Errorf("it was not removed: %v", err)
 	}
 	if left := containersOf(t, harness.PID()); len(left) != 0 {
 		t.Errorf("left behind: %q", left)

@@ -3,9 +3,6 @@ package process
 import (
 	"context"
 	"errors"
-	"fmt"
-	"os"
-	"path/filepath"
 	"sync"
 	"time"
 )
@@ -118,16 +115,3 @@ func (p *Pool) Close(ctx context.Context) error {
 	}
 	return errors.Join(errs...)
 }
-
-// Folder creates a private directory for a server that may outlive its run;
-// remove it once the server is closed. Its prefix is that of a run's directory,
-// so that one left behind by a killed harness is found.
-func Folder() (string, error) {
-	dir, err := os.MkdirTemp("", folderLabel)
-	if err != nil {
-		return "", fmt.Errorf("process: create a server's private directory: %w", err)
-	}
-	return filepath.Abs(dir)
-}
-
-const folderLabel = "custody-run-server-"

@@ -138,7 +138,9 @@ type process struct {
 // startProcess starts cmd; ended is called once, before Exited is closed.
 func startProcess(cmd *exec.Cmd, ended func(Exit)) (*process, error) {
 	cmd.WaitDelay = 2 * time.Second
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	// In a group of its own: the signals of a terminal are for this process, which
+	// ends its children in order; a server that such a signal ends has not failed.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}

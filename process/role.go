@@ -26,9 +26,9 @@ type Role struct {
 	Stop func(ctx context.Context) error
 }
 
-// ErrUnfit: the machine does not give a role what it needs (a free port, space,
-// files, memory, time). That a role did not start is then no fault of its own.
-var ErrUnfit = errors.New("the machine does not give what is needed")
+// ErrUnfit: the machine lacks what a role needs (a free port, disk space, files,
+// memory, time), so that a failed start is not the role's fault.
+var ErrUnfit = errors.New("the machine lacks what is needed")
 
 // Parent is the connection to the process that started this one.
 type Parent struct {

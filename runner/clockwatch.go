@@ -17,8 +17,8 @@ const (
 
 // watchClock fails the run when time cannot be trusted: the wall clock jumped,
 // so expiry is meaningless, or the harness stalled, so a late event may have
-// been on time. A shorter stall is recorded: the system may have stalled too,
-// and is not blamed for it.
+// been on time. A shorter stall is recorded: the system may have stalled as
+// well, and is not blamed for it.
 func (r *run) watchClock(ctx context.Context) {
 	tick := time.NewTicker(clockInterval)
 	defer tick.Stop()
@@ -35,7 +35,7 @@ func (r *run) watchClock(ctx context.Context) {
 			r.fail(fmt.Errorf("the harness stood still for %v: a late event may have been on time; give it more CPU, or a larger scale", still.Round(time.Millisecond)))
 			return
 		}
-		if now-last > r.noticeableStall() {
+		if now-last > r.minStall() {
 			r.rec.Record(evidence.Event{Kind: evidence.ProcessPaused, Actor: "harness"})
 			r.rec.Record(evidence.Event{Kind: evidence.ProcessContinued, Actor: "harness"})
 		}
@@ -71,10 +71,9 @@ func (r *run) maxStall() time.Duration {
 	return scaled(time.Second, r.o.Scale)
 }
 
-// noticeableStall is the shortest stall of the harness that is recorded: what
-// the machine takes from one process, it takes from a request several times, in
-// client, link, system and store.
-func (r *run) noticeableStall() time.Duration {
+// minStall is the shortest stall that is recorded. A machine that delays one
+// process by it delays a request several times: in client, link, system and store.
+func (r *run) minStall() time.Duration {
 	if bound := r.desc.Profile.Limits.AnswerBound; bound > 0 {
 		return bound / 4
 	}

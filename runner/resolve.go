@@ -7,7 +7,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"unicode"
 
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/faults"
@@ -54,9 +53,8 @@ type resolver struct {
 
 // resolve returns the script's faults. Its error is a *UsageError.
 func resolve(s script.Scenario) ([]evidence.FaultLabel, error) {
-	if !isDirName(s.Name) {
-		return nil, &UsageError{&script.Error{File: fmt.Sprintf("scenario %q", s.Name), Line: 1,
-			Text: fmt.Sprintf("the name becomes a directory's: it must have no slash and no leading dot, and at most %d bytes", maxNameLength)}}
+	if err := evidence.FileName(s.Name); err != nil {
+		return nil, &UsageError{&script.Error{File: fmt.Sprintf("scenario %q", s.Name), Line: 1, Text: fmt.Sprintf("the name becomes a directory's: %v", err)}}
 	}
 	r := &resolver{s: s, actors: map[string]string{faults.Broker: faults.Broker, faults.Store: faults.Store},
 		children: map[string]bool{}, labels: map[string]bool{}, checkpoints: map[string]int{}, above: map[string]bool{}}
@@ -136,6 +134,9 @@ func (r *resolver) step(i int, step script.Step) error {
 func (r *resolver) declare(i int, name, kind string) error {
 	if r.actors[name] != "" {
 		return r.wrong(script.PartStep, i, name, "the name %s is taken", name)
+	}
+	if err := evidence.FileName(name); err != nil { // an actor in a process of its own has a log
+		return r.wrong(script.PartStep, i, name, "%v", err)
 	}
 	r.actors[name] = kind
 	return nil
@@ -272,16 +273,6 @@ func needNames() []string {
 		names = append(names, string(n))
 	}
 	return names
-}
-
-// maxNameLength leaves room for suffixes.
-const maxNameLength = 200
-
-// isDirName keeps an untrusted script from choosing where files are created.
-func isDirName(name string) bool {
-	return name != "" && len(name) <= maxNameLength && name[0] != '.' && !strings.ContainsFunc(name, func(r rune) bool {
-		return r == '/' || r == '\\' || unicode.IsControl(r)
-	})
 }
 
 func verbs() []string {

@@ -335,15 +335,15 @@ func (r *run) prepare(ctx context.Context) (inapplicable string, err error) {
 	if r.sim != nil {
 		r.db = delayedMemory{business.NewMemory(), r.sim}
 	} else {
-		if r.work, err = os.MkdirTemp("", "custody-run-"); err != nil {
-			return "", fmt.Errorf("runner: create the run's private directory: %w", err)
+		if r.work, err = process.Folder(); err != nil {
+			return "", err
 		}
 		if r.db, err = business.Open(ctx, filepath.Join(r.work, "business.db")); err != nil {
 			r.db = nil // not a nil *Database: it would be a non-nil interface
 			return "", err
 		}
 		data = filepath.Join(r.work, "system")
-		if err := os.Mkdir(data, 0o755); err != nil {
+		if err := os.Mkdir(data, 0o700); err != nil {
 			return "", fmt.Errorf("runner: create the system's directory: %w", err)
 		}
 	}

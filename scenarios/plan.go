@@ -186,7 +186,7 @@ func (b *budget) spent() bool {
 }
 
 // resume judges a complete run of the same script in o.Dir, if there is one; an
-// incomplete one is removed, to be repeated.
+// incomplete one is discarded, to be repeated.
 func resume(o runner.Options) (j guarantees.Judgement, whole bool, err error) {
 	earlier, err := evidence.Open(o.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -203,7 +203,7 @@ func resume(o runner.Options) (j guarantees.Judgement, whole bool, err error) {
 		return j, false, fmt.Errorf("scenarios: %s holds a run of another script: use another directory", o.Dir)
 	}
 	if end := earlier.Manifest().End; end == nil || end.How != evidence.EndCompleted {
-		return j, false, os.RemoveAll(o.Dir)
+		return j, false, earlier.Discard()
 	}
 	j, err = Judge(o.Dir)
 	return j, err == nil, err

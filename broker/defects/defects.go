@@ -173,7 +173,7 @@ var all = []Defect{
 	},
 	{
 		Name: "ttl-wrong-unit", Text: "a time to live is read as a thousandth of what it says",
-		Breaks: expiryHonoured, Follows: []string{noAcceptedLoss, rowsMatchClients, recoveryBounded},
+		Breaks: expiryHonoured, Follows: []string{noAcceptedLoss, rowsMatchClients, recoveryBounded, progress, lookupsTrue},
 		SeenIn: "expiry: a message is consumed shortly before its deadline", Machine: shortenTTL,
 	},
 	{

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -19,6 +18,7 @@ import (
 	"github.com/custodymq/custody/broker"
 	"github.com/custodymq/custody/broker/store"
 	"github.com/custodymq/custody/broker/store/open"
+	"github.com/custodymq/custody/evidence"
 )
 
 type brokerFlags struct {
@@ -178,22 +178,14 @@ func (f brokerFlags) lists(own bool) (store.Connections, error) {
 const maxConnections = 1 << 20 // bytes of such a file
 
 func readConnections(file string) ([]store.Connection, error) {
-	f, err := os.Open(file)
+	text, err := evidence.ReadRegular(file, maxConnections)
 	if err != nil {
 		return nil, fmt.Errorf("read the connections: %w", err)
 	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxConnections+1))
-	if err == nil && len(text) > maxConnections {
-		err = fmt.Errorf("longer than %d bytes", maxConnections)
-	}
 	var entries []store.Connection
-	if err == nil {
-		dec := json.NewDecoder(bytes.NewReader(text))
-		dec.DisallowUnknownFields()
-		err = dec.Decode(&entries)
-	}
-	if err != nil {
+	dec := json.NewDecoder(bytes.NewReader(text))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&entries); err != nil {
 		return nil, fmt.Errorf("read the connections in %s (a list of objects with name, driver and dsn): %w", file, err)
 	}
 	return entries, nil

@@ -123,6 +123,9 @@ func detectDefects(cmd *cobra.Command, args []string, f defectFlags) error {
 	}
 	group.Wait()
 	if err := errors.Join(errs...); err != nil {
+		if f.out == "" && cmd.Context().Err() != nil {
+			err = errors.Join(err, os.RemoveAll(dir)) // interrupted: nobody was told of it
+		}
 		return unmeasured{err}
 	}
 	return showDetections(cmd, f, dir, detections)

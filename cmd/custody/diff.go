@@ -79,7 +79,7 @@ damaged or has no end.`,
 }
 
 // maxGrid bounds the file of a matrix or sweep, in bytes.
-const maxGrid = 256 << 20
+const maxGrid = 8 << 20
 
 // diffGrids compares two matrices or sweeps cell by cell.
 func diffGrids(cmd *cobra.Command, format string, files []string) error {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"math"
 	"os"
@@ -32,10 +31,6 @@ type check struct {
 
 const (
 	enoughSpace = 512 << 20 // bytes, for evidence and stores of a checklist
-	// leftoverAge is the age from which a run's private directory is orphaned:
-	// no run takes as long.
-	leftoverAge    = time.Hour
-	leftoverPrefix = "custody-run-"
 	// engineTime bounds a Docker engine's answer.
 	engineTime = 20 * time.Second
 )
@@ -50,8 +45,9 @@ reference broker is built in, and so are servers that are Go modules: for these
 no Docker, no installed server and no C compiler is needed.
 
 Runs that were killed leave a private folder in the temporary folder, and their
-containers go on. --clean removes the folders older than an hour, and the
-containers at once.
+containers go on. --clean removes those whose process is known to be gone. What
+may be of a run that lives, in a container with process IDs of its own, say, or
+from before the last boot of the machine, is named and left alone.
 
 Exit codes: 0 all that is needed is there · 3 something is missing.`,
 		Example: `  custody doctor
@@ -175,26 +171,7 @@ func examine(cmd *cobra.Command, clean bool) error {
 		}
 		fmt.Fprintf(w, "%-8s %-17s %s\n", state, c.name, found)
 	}
-	left, err := leftovers(os.TempDir(), time.Now().Add(-leftoverAge))
-	if err != nil {
-		return unmeasured{err}
-	}
-	switch {
-	case len(left) == 0:
-		fmt.Fprintf(w, "%-8s %-17s no folder\n", "ok", "left behind")
-	case !clean:
-		fmt.Fprintf(w, "%-8s %-17s %d folders of dead runs, such as %s; custody doctor --clean removes them\n", "note", "left behind", len(left), left[0])
-	}
-	for _, dir := range left {
-		if !clean {
-			break
-		}
-		if err := os.RemoveAll(dir); err != nil {
-			return unmeasured{fmt.Errorf("remove what a dead run has left: %w", err)}
-		}
-		fmt.Fprintf(w, "%-8s %-17s %s\n", "removed", "left behind", dir)
-	}
-	if err := examineContainers(cmd, clean); err != nil {
+	if err := examineLeftovers(cmd, clean); err != nil {
 		return unmeasured{err}
 	}
 	if missing > 0 {
@@ -203,22 +180,42 @@ func examine(cmd *cobra.Command, clean bool) error {
 	return nil
 }
 
-// examineContainers looks for containers left by dead runs, if there is Docker.
-func examineContainers(cmd *cobra.Command, clean bool) error {
+// examineLeftovers tells of what dead runs have left, and removes it. What may
+// be a living run's is told of and stays.
+func examineLeftovers(cmd *cobra.Command, clean bool) error {
+	left, err := process.Folders()
+	if err != nil {
+		return err
+	}
 	ctx, cancel := context.WithTimeout(cmd.Context(), engineTime)
 	defer cancel()
-	if _, err := process.Engine(ctx); err != nil {
-		return nil // reported by the check
+	if _, err := process.Engine(ctx); err == nil { // without one, the check has told it
+		containers, err := process.Containers(ctx)
+		if err != nil {
+			return err
+		}
+		left = append(left, containers...)
 	}
-	look, state, mend := process.Leftovers, "note", " of a dead run; custody doctor --clean removes it"
-	if clean {
-		look, state, mend = process.RemoveLeftovers, "removed", ""
+	tell := func(state, text string) {
+		fmt.Fprintf(cmd.OutOrStdout(), "%-8s %-17s %s\n", state, "left behind", text)
 	}
-	left, err := look(ctx)
-	for _, name := range left {
-		fmt.Fprintf(cmd.OutOrStdout(), "%-8s %-17s container %s%s\n", state, "left behind", name, mend)
+	if len(left) == 0 {
+		tell("ok", "nothing")
 	}
-	return err
+	for _, l := range left {
+		switch {
+		case l.State != process.Dead:
+			tell("note", l.Name+" is left alone, for its run may live: "+l.Why+"; remove it by hand if it does not")
+		case !clean:
+			tell("note", l.Name+" of a dead run; custody doctor --clean removes it")
+		default:
+			if err := l.Remove(ctx); err != nil {
+				return fmt.Errorf("remove what a dead run has left: %w", err)
+			}
+			tell("removed", l.Name)
+		}
+	}
+	return nil
 }
 
 func writable(dir, mend string) (string, error) {
@@ -234,43 +231,4 @@ func writable(dir, mend string) (string, error) {
 		return "", err
 	}
 	return path + " can be written", nil
-}
-
-// leftovers returns private directories of runs below temp without a change
-// since before.
-func leftovers(temp string, before time.Time) ([]string, error) {
-	candidates, err := filepath.Glob(filepath.Join(temp, leftoverPrefix+"*"))
-	if err != nil {
-		return nil, fmt.Errorf("look for what dead runs have left: %w", err)
-	}
-	var old []string
-	for _, dir := range candidates {
-		newest, err := newestIn(dir)
-		switch {
-		case errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission):
-			continue // removed meanwhile, or another user's
-		case err != nil:
-			return nil, fmt.Errorf("look for what dead runs have left: %w", err)
-		case newest.Before(before):
-			old = append(old, dir)
-		}
-	}
-	return old, nil
-}
-
-// newestIn is the latest change in a directory: writing to a store changes its
-// files, not the directory.
-func newestIn(dir string) (time.Time, error) {
-	var newest time.Time
-	err := filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		info, err := e.Info()
-		if err == nil && info.ModTime().After(newest) {
-			newest = info.ModTime()
-		}
-		return err
-	})
-	return newest, err
 }

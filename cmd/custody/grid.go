@@ -47,9 +47,9 @@ func pageOf(dir string) func(reports.Run) string {
 
 const runsPage = "report.html"
 
-// loadRuns loads the runs of outcomes and writes a page of them beside them.
-func loadRuns(dir string, outcomes []scenarios.Outcome) (reports.Report, error) {
-	report, err := loadOutcomes(io.Discard, outcomes) // reported by the progress
+// loadRuns reads what outcomes have left, and leaves a page of it beside them.
+func loadRuns(say io.Writer, dir string, outcomes []scenarios.Outcome) (reports.Report, error) {
+	report, err := loadOutcomes(say, outcomes)
 	if err != nil {
 		return report, err
 	}

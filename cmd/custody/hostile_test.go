@@ -1,14 +1,23 @@
 package main
 
 import (
+	"context"
+	"errors"
+	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/guarantees"
+	"github.com/custodymq/custody/scenarios"
+	"github.com/custodymq/custody/script"
 )
 
 // foreign returns sealed evidence with an altered manifest.
@@ -137,27 +146,173 @@ func TestAScenariosNameIsNoPath(t *testing.T) {
 			t.Errorf("%s: exit %d: %s", name, code, told)
 		}
 	}
+	actor := filepath.Join(here, "s.scenario")
+	for _, name := range []string{"../../x", "a/b", ".hidden"} { // an actor's, of whose process there is a log
+		text := "scenario s\nproducer p1 to orders\nconsumer " + name + " on orders, child\npublish order-1 by p1\nexpect survives\n"
+		if err := os.WriteFile(actor, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if code, _, told := execute(t, "run", actor, "--out", filepath.Join(here, "a", "b", "out")); code != guarantees.ExitUsage || !strings.Contains(told, "line 3") && !strings.Contains(told, ":3") {
+			t.Errorf("%s: exit %d: %s", name, code, told)
+		}
+	}
 	if entries, err := os.ReadDir(here); err != nil || len(entries) != 1 {
 		t.Errorf("left behind: %v, %v", entries, err)
 	}
 }
 
-// Arguments that are not regular files are refused at once.
-func TestNoFIFOIsWaitedFor(t *testing.T) {
+// Whatever is named by the caller and is no file is refused at once, with its name.
+func TestOnlyFilesAreRead(t *testing.T) {
 	dir := t.TempDir()
-	fifo := func(name string) string {
-		path := filepath.Join(dir, name)
-		if err := syscall.Mkfifo(path, 0o644); err != nil {
+	for kind, plant := range map[string]func(path string) error{
+		"a FIFO":   func(path string) error { return syscall.Mkfifo(path, 0o644) },
+		"a device": func(path string) error { return os.Symlink("/dev/zero", path) },
+		"a folder": func(path string) error { return os.Mkdir(path, 0o755) },
+		"a socket": func(path string) error {
+			l, err := net.Listen("unix", path)
+			if err == nil {
+				t.Cleanup(func() { l.Close() })
+			}
+			return err
+		},
+	} {
+		named := func(name string) string {
+			path := filepath.Join(dir, strings.ReplaceAll(kind, " ", "-")+"-"+name)
+			if err := plant(path); err != nil {
+				t.Fatal(err)
+			}
+			return path
+		}
+		script, profile, key, matrix := named("s.scenario"), named("p.yaml"), named("key.pem"), named("matrix.json")
+		authority := filepath.Join(t.TempDir(), "tls.yaml")
+		if err := os.WriteFile(authority, []byte("system: nats:memory\naddress: 127.0.0.1:1\ntls:\n  ca: "+key+"\n"), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		return path
+		for _, args := range [][]string{
+			{"run", script}, {"run", "business-success", "--profile", profile}, {"run", "business-success", "--system", profile},
+			{"run", "business-success", "--sign", key}, {"run", "business-success", "--system", authority, "--out", filepath.Join(t.TempDir(), "out")},
+			{"matrix", profile}, {"sweep", "--system", profile}, {"explore", "--system", profile},
+			{"replay", foreign(t, func(*evidence.Manifest) {}), "--profile", profile},
+			{"verify", foreign(t, func(*evidence.Manifest) {}), "--key", key}, {"diff", matrix, matrix}, {"broker", "--connections", script},
+		} {
+			code, _, told := execute(t, args...)
+			if code != guarantees.ExitUnmeasured && code != guarantees.ExitUsage || !strings.Contains(told, "custody: ") || !strings.Contains(told, kind) {
+				t.Errorf("custody %s, %s: exit %d: %s", strings.Join(args, " "), kind, code, told)
+			}
+		}
+		if kind == "a folder" {
+			continue // of runs, say
+		}
+		for _, command := range []string{"judge", "report", "verify", "replay"} {
+			if code, _, told := execute(t, command, script); code != guarantees.ExitUnmeasured || !strings.Contains(told, kind) {
+				t.Errorf("custody %s, %s: exit %d: %s", command, kind, code, told)
+			}
+		}
 	}
-	script, profile, key, matrix := fifo("s.scenario"), fifo("p.yaml"), fifo("key.pem"), fifo("matrix.json")
-	for _, args := range [][]string{
-		{"run", script}, {"run", "business-success", "--profile", profile}, {"run", "business-success", "--sign", key},
-		{"judge", script}, {"verify", dir, "--key", key}, {"diff", matrix, matrix}, {"replay", profile},
+}
+
+// What somebody reads, or nobody, is written to and not replaced.
+func TestAReportReplacesOnlyFiles(t *testing.T) {
+	dir := foreign(t, func(*evidence.Manifest) {})
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := syscall.Mkfifo(fifo, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, told := execute(t, "report", dir, "--out", fifo); code != guarantees.ExitUnmeasured || !strings.Contains(told, fifo) {
+		t.Errorf("nobody reads it: exit %d: %s", code, told)
+	}
+	null := filepath.Join(t.TempDir(), "null")
+	if err := os.Symlink(os.DevNull, null); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, told := execute(t, "report", dir, "--out", null); code != guarantees.ExitHeld {
+		t.Errorf("exit %d: %s", code, told)
+	}
+	for _, path := range []string{fifo, null} {
+		if info, err := os.Stat(path); err != nil || info.Mode().IsRegular() {
+			t.Errorf("%s was replaced: %v, %v", path, info.Mode(), err)
+		}
+	}
+}
+
+// Whoever has enough of reading evidence need not wait for its end.
+func TestASignalEndsReadingAtOnce(t *testing.T) {
+	dir := foreign(t, func(*evidence.Manifest) {})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for _, command := range []string{"judge", "report"} {
+		for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
+			r, w, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := unix.FcntlInt(w.Fd(), unix.F_SETPIPE_SZ, 4096); err != nil {
+				t.Fatal(err)
+			}
+			reader := exec.CommandContext(ctx, "custody", command, dir, "--format", "html")
+			reader.Stdout = w
+			if err := reader.Start(); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := r.Read(make([]byte, 1)); err != nil { // it writes, and waits for us to read the rest
+				t.Fatal(err)
+			}
+			if err := reader.Process.Signal(sig); err != nil {
+				t.Fatal(err)
+			}
+			_ = reader.Wait()
+			if status, ok := reader.ProcessState.Sys().(syscall.WaitStatus); !ok || status.Signal() != sig {
+				t.Errorf("%s after %s: %s", command, sig, reader.ProcessState)
+			}
+			if err := errors.Join(r.Close(), w.Close()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// A run that was broken off is made anew, and what its owner put there stays.
+func TestResumeRemovesOnlyWhatItMade(t *testing.T) {
+	scenario, err := scenarios.Find("business-success")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		scenario script.Scenario
+		below    string
+		args     []string
+	}{
+		{scenario, "business-success", []string{"run", "business-success"}},
+		{scenario, "zeromq-at-least-once/business-success", []string{"matrix", "zeromq:at-least-once", "--scenarios", "business-success"}},
+		{scenarios.SweepBase, "runs/" + scenarios.SweepBase.Name, []string{"sweep"}},
 	} {
-		if code, _, told := execute(t, args...); code != guarantees.ExitUnmeasured && code != guarantees.ExitUsage || !strings.Contains(told, "custody: ") {
+		out := t.TempDir()
+		dir := filepath.Join(out, filepath.FromSlash(c.below))
+		rec, err := evidence.Create(dir, evidence.Manifest{Run: "run", Scale: 1, Scenario: c.scenario.Name}, []byte(script.Print(c.scenario)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		notes := filepath.Join(dir, "notes.txt")
+		args := append(c.args, "--resume", "--out", out)
+		if code, _, told := execute(t, args...); code != guarantees.ExitUnmeasured || !strings.Contains(told, "a run is being recorded in it") {
+			t.Errorf("custody %s, while another goes on: exit %d: %s", strings.Join(args, " "), code, told)
+		}
+		if err := errors.Join(rec.Close(evidence.End{How: evidence.EndCancelled}), os.WriteFile(notes, []byte("mine"), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+		if code, _, told := execute(t, args...); code != guarantees.ExitUnmeasured || !strings.Contains(told, "it holds notes.txt") {
+			t.Errorf("custody %s: exit %d: %s", strings.Join(args, " "), code, told)
+		}
+		if b, err := os.ReadFile(notes); err != nil || string(b) != "mine" {
+			t.Errorf("custody %s: %q, %v", strings.Join(args, " "), b, err)
+		}
+		if c.args[0] == "sweep" {
+			continue // of hundreds of runs
+		}
+		if err := os.Remove(notes); err != nil {
+			t.Fatal(err)
+		}
+		if code, _, told := execute(t, args...); code != guarantees.ExitHeld {
 			t.Errorf("custody %s: exit %d: %s", strings.Join(args, " "), code, told)
 		}
 	}

@@ -49,8 +49,9 @@ func run(args []string) (code int) {
 			code = guarantees.ExitUnmeasured
 		}
 	}()
-	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer cancel()
+	ctx, stop := signal.NotifyContext(context.Background(), endSignals()...)
+	defer stop()
+	context.AfterFunc(ctx, stop) // who sends a second one does not want to wait
 	root := rootCommand()
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
@@ -67,6 +68,23 @@ func run(args []string) (code int) {
 	}
 	mistaken(os.Stderr, cmd, err)
 	return guarantees.ExitUsage
+}
+
+// endSignals end what is being done in order: servers are stopped and temporary
+// folders removed. A terminal that is closed sends SIGHUP, which nohup has ignored.
+func endSignals() []os.Signal {
+	list := []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT}
+	if !signal.Ignored(syscall.SIGHUP) {
+		list = append(list, syscall.SIGHUP)
+	}
+	return list
+}
+
+// readsOnly lets signals end a command at once: it has nothing to stop, and who
+// gave it evidence of gigabytes need not wait for it.
+func readsOnly(cmd *cobra.Command) *cobra.Command {
+	cmd.PreRun = func(*cobra.Command, []string) { signal.Reset(endSignals()...) }
+	return cmd
 }
 
 func rootCommand() *cobra.Command {
@@ -97,8 +115,8 @@ nothing claimed · 3 could not measure · 64 usage.`,
 		SilenceErrors:      true,
 		DisableSuggestions: true, // the error line has them
 	}
-	root.AddCommand(runCommand(), judgeCommand(), verifyCommand(), replayCommand(), reportCommand(), listCommand(), explainCommand(),
-		diffCommand(), defectsCommand(), matrixCommand(), sweepCommand(), exploreCommand(), doctorCommand(), brokerCommand(), dlqCommand(), versionCommand())
+	root.AddCommand(runCommand(), readsOnly(judgeCommand()), readsOnly(verifyCommand()), replayCommand(), readsOnly(reportCommand()), listCommand(), explainCommand(),
+		readsOnly(diffCommand()), defectsCommand(), matrixCommand(), sweepCommand(), exploreCommand(), doctorCommand(), brokerCommand(), dlqCommand(), versionCommand())
 	root.SetFlagErrorFunc(unknownFlag)
 	complete(root)
 	return root

@@ -129,53 +129,6 @@ func TestExamplesOfFaultsAreScript(t *testing.T) {
 	}
 }
 
-func TestLeftoversAreOldFoldersOfRuns(t *testing.T) {
-	temp := t.TempDir()
-	now := time.Now()
-	for name, age := range map[string]time.Duration{
-		"custody-run-dead": 2 * time.Hour, "custody-run-alive": 0, "custody-run-busy": 2 * time.Hour, "other": 2 * time.Hour,
-	} {
-		dir := filepath.Join(temp, name)
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if name == "custody-run-busy" { // its store is in use
-			if err := os.WriteFile(filepath.Join(dir, "rows.db"), nil, 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := os.Chtimes(dir, now.Add(-age), now.Add(-age)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	left, err := leftovers(temp, now.Add(-time.Hour))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(left) != 1 || filepath.Base(left[0]) != "custody-run-dead" {
-		t.Errorf("leftovers are %q, want the dead run's folder only", left)
-	}
-
-	t.Setenv("TMPDIR", temp)
-	root := rootCommand()
-	root.SetOut(io.Discard)
-	root.SetArgs([]string{"doctor", "--clean"})
-	if err := root.ExecuteContext(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	entries, err := os.ReadDir(temp)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var kept []string
-	for _, e := range entries {
-		kept = append(kept, e.Name())
-	}
-	if want := []string{"custody-run-alive", "custody-run-busy", "other"}; !slices.Equal(kept, want) {
-		t.Errorf("after --clean there are %q, want %q", kept, want)
-	}
-}
-
 func TestAFileIsWrittenWholeOrNotAtAll(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "report")
 	if err := os.WriteFile(name, []byte("old"), 0o644); err != nil {
@@ -323,4 +276,17 @@ func startBroker(t *testing.T, ctx context.Context, args ...string) (*exec.Cmd, 
 		t.Fatalf("the broker said %q", line)
 	}
 	return cmd, address
+}
+
+func TestLicencesAreBuiltIn(t *testing.T) {
+	code, out, told := execute(t, "version", "--licences", "--format", "json")
+	var parts []part
+	if err := json.Unmarshal([]byte(out), &parts); code != 0 || err != nil {
+		t.Fatalf("exit %d, %v: %s", code, err, told)
+	}
+	for _, want := range []part{{Module: "github.com/custodymq/custody", Licence: "Apache-2.0"}, {Module: "github.com/spf13/cobra", Licence: "Apache-2.0"}} {
+		if !slices.ContainsFunc(parts, func(p part) bool { return p.Module == want.Module && p.Licence == want.Licence }) {
+			t.Errorf("%s is not listed: %v", want.Module, parts)
+		}
+	}
 }

@@ -84,9 +84,14 @@ func makeMatrix(cmd *cobra.Command, args []string, f matrixFlags) error {
 			return err
 		}
 	}
+	for _, s := range chosen {
+		if err := evidence.FileName(folderName(s)); err != nil {
+			return fmt.Errorf("the profile %s: %w", specOf(s), err)
+		}
+	}
 	err = inOrder(f.out, f.resume, func() (string, error) {
 		for _, s := range chosen {
-			plan := scenarios.Plan{Scenarios: checklist, Dir: filepath.Join(f.out, fileName.Replace(specOf(s))), Repeat: f.repeat}
+			plan := scenarios.Plan{Scenarios: checklist, Dir: filepath.Join(f.out, folderName(s)), Repeat: f.repeat}
 			if taken, err := plan.Taken(); taken != "" || err != nil {
 				return taken, err
 			}
@@ -100,7 +105,7 @@ func makeMatrix(cmd *cobra.Command, args []string, f matrixFlags) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return unmeasured{fmt.Errorf("a folder for the matrix: %w", err)}
 	}
 	say := cmd.ErrOrStderr()
@@ -127,7 +132,7 @@ func makeMatrix(cmd *cobra.Command, args []string, f matrixFlags) error {
 			}
 		}
 		fmt.Fprintf(say, "%s (%d of %d)\n", spec, i+1, len(chosen))
-		report, made, err := measure(cmd, s, f, scenarios.Plan{Scenarios: checklist, Dir: filepath.Join(dir, fileName.Replace(spec)),
+		report, made, err := measure(cmd, s, f, scenarios.Plan{Scenarios: checklist, Dir: filepath.Join(dir, folderName(s)),
 			Repeat: f.repeat, Parallel: f.parallel, Resume: f.resume, Options: runner.Options{Seed: f.seed, Scale: f.scale, Servers: servers}})
 		if err != nil {
 			return err
@@ -168,12 +173,14 @@ func measure(cmd *cobra.Command, s systems.System, f matrixFlags, plan scenarios
 	if err != nil {
 		return reports.Report{}, nil, unmeasured{err}
 	}
-	report, err := loadRuns(plan.Dir, made)
+	report, err := loadRuns(cmd.ErrOrStderr(), plan.Dir, made)
 	return report, made, err
 }
 
-// fileName turns a profile's name into a directory name.
-var fileName = strings.NewReplacer(":", "-", "/", "-")
+// folderName is that of a profile's runs.
+func folderName(s systems.System) string {
+	return strings.NewReplacer(":", "-", "/", "-").Replace(specOf(s))
+}
 
 func specOf(s systems.System) string { return profileName(s.Describe()) }
 

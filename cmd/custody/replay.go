@@ -179,7 +179,7 @@ const maxReplays = 10_000
 func freshFolder(prefix string) (string, error) {
 	for n := 1; n <= maxReplays; n++ {
 		dir := fmt.Sprintf("%s%d", prefix, n)
-		err := os.Mkdir(dir, 0o755)
+		err := os.Mkdir(dir, 0o700)
 		if err == nil {
 			return dir, nil
 		}

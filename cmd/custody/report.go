@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -130,8 +131,17 @@ func runsBelow(dir string, depth int) ([]string, error) {
 	return dirs, nil
 }
 
-// writeWhole writes a file atomically, by renaming.
+// writeWhole writes a file beside its place and moves it there, so that nobody
+// ever reads half of it. What stands there and is no regular file, such as
+// /dev/stdout or a FIFO that somebody reads, is written to and not replaced.
 func writeWhole(name string, write func(io.Writer) error) (err error) {
+	if info, err := os.Stat(name); err == nil && !info.Mode().IsRegular() {
+		f, err := os.OpenFile(name, os.O_WRONLY|syscall.O_NONBLOCK, 0)
+		if err != nil {
+			return err
+		}
+		return errors.Join(write(f), f.Close())
+	}
 	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+"-")
 	if err != nil {
 		return err

@@ -146,7 +146,7 @@ func folderFor(out, prefix string) (string, error) {
 	if out != "" {
 		return out, nil
 	}
-	if err := os.MkdirAll(defaultRuns, 0o755); err != nil {
+	if err := os.MkdirAll(defaultRuns, 0o700); err != nil {
 		return "", unmeasured{fmt.Errorf("a folder for the evidence: %w", err)}
 	}
 	first := filepath.Join(defaultRuns, prefix+time.Now().Format("20060102-150405"))
@@ -155,7 +155,7 @@ func folderFor(out, prefix string) (string, error) {
 		if n > 1 {
 			dir = fmt.Sprintf("%s-%d", first, n)
 		}
-		switch err := os.Mkdir(dir, 0o755); {
+		switch err := os.Mkdir(dir, 0o700); {
 		case err == nil:
 			return dir, nil
 		case !errors.Is(err, fs.ErrExist):
@@ -290,7 +290,7 @@ func choose(args []string) ([]script.Scenario, error) {
 }
 
 // maxScriptFile bounds a script file, in bytes.
-const maxScriptFile = 16 << 20
+const maxScriptFile = 1 << 20
 
 func readScript(file string) (script.Scenario, error) {
 	text, err := evidence.ReadRegular(file, maxScriptFile)

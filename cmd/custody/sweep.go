@@ -83,7 +83,7 @@ func sweep(cmd *cobra.Command, f sweepFlags) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return unmeasured{fmt.Errorf("a folder for the sweep: %w", err)}
 	}
 	say := cmd.ErrOrStderr()
@@ -112,7 +112,7 @@ func sweep(cmd *cobra.Command, f sweepFlags) error {
 	if err != nil {
 		return unmeasured{err}
 	}
-	report, err := loadRuns(plan.Dir, outcomes)
+	report, err := loadRuns(say, plan.Dir, outcomes)
 	if err != nil {
 		return err
 	}

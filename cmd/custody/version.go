@@ -1,11 +1,14 @@
 package main
 
 import (
+	"cmp"
+	_ "embed" // licences.txt
 	"encoding/json"
 	"fmt"
 	"io"
 	"runtime"
 	"runtime/debug"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -29,16 +32,30 @@ type versions struct {
 
 func versionCommand() *cobra.Command {
 	var format string
+	var listLicences bool
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print the versions of the command, the judge, the evidence and the protocol",
 		Long: `Tell the versions that decide what a verdict means: the same evidence judged by
 the same judge version gives the same bytes on every machine. Evidence of an
-older format is read, of a newer one refused.`,
+older format is read, of a newer one refused.
+
+--licences lists the modules in this program, with version and licence (SPDX).`,
 		Example: `  custody version
-  custody version --format json`,
+  custody version --format json
+  custody version --licences`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if listLicences {
+				list := builtIn()
+				return printAs(cmd.OutOrStdout(), format, list, func(w io.Writer) {
+					t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+					for _, p := range list {
+						fmt.Fprintf(t, "%s\t%s\t%s\n", p.Module, p.Version, p.Licence)
+					}
+					t.Flush()
+				})
+			}
 			v := thisVersion()
 			return printAs(cmd.OutOrStdout(), format, v, func(w io.Writer) {
 				t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
@@ -58,8 +75,40 @@ older format is read, of a newer one refused.`,
 			})
 		},
 	}
+	cmd.Flags().BoolVar(&listLicences, "licences", false, "list the modules that are built in, and their licences")
 	textOrJSON(cmd, &format)
 	return cmd
+}
+
+// licences has a line for each module: its path, and its licences as SPDX names
+// them. A test in docs/ makes it of the modules themselves.
+//
+//go:embed licences.txt
+var licences string
+
+// part of this program.
+type part struct {
+	Module  string `json:"module"`
+	Version string `json:"version"`
+	Licence string `json:"licence"`
+}
+
+// builtIn lists what the toolchain says is in this program.
+func builtIn() []part {
+	known := map[string]string{}
+	for line := range strings.Lines(licences) {
+		module, licence, _ := strings.Cut(strings.TrimSpace(line), " ")
+		known[module] = licence
+	}
+	list := []part{{"Go", runtime.Version(), "BSD-3-Clause"}}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return list
+	}
+	for _, m := range append([]*debug.Module{&info.Main}, info.Deps...) {
+		list = append(list, part{m.Path, m.Version, cmp.Or(known[m.Path], "unknown")})
+	}
+	return list
 }
 
 func thisVersion() versions {

@@ -53,8 +53,8 @@ type roleState struct {
 	armed     *storeFaults
 }
 
-// ofTheMachine are the errors of a start that accuse no broker.
-var ofTheMachine = []error{
+// machineErrors are the errors of a start that do not accuse the broker.
+var machineErrors = []error{
 	context.DeadlineExceeded, context.Canceled, store.ErrFull,
 	syscall.EADDRINUSE, syscall.EADDRNOTAVAIL, syscall.EACCES, syscall.EPERM, syscall.EROFS, syscall.EIO,
 	syscall.ENOSPC, syscall.EDQUOT, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE,
@@ -68,7 +68,7 @@ func Role() process.Role {
 	return process.Role{
 		Start: func(ctx context.Context, config json.RawMessage, p *process.Parent) error {
 			err := r.start(ctx, config, p)
-			if slices.ContainsFunc(ofTheMachine, func(e error) bool { return errors.Is(err, e) }) {
+			if slices.ContainsFunc(machineErrors, func(e error) bool { return errors.Is(err, e) }) {
 				err = fmt.Errorf("%w: %w", process.ErrUnfit, err)
 			}
 			return err

@@ -1,0 +1,83 @@
+package ledger
+
+import "github.com/custodymq/custody/evidence"
+
+// checkpointEnd is the snapshot that is taken after the watch.
+const checkpointEnd = "end"
+
+// ReadRows attributes the stored rows to publishes. It is called when all
+// events are read.
+func (l *Ledger) ReadRows() {
+	l.Effects = make(map[EffectKey][]*evidence.StoredRow)
+	for i := range l.Snapshots {
+		s := &l.Snapshots[i]
+		if s.Source == evidence.SourceBusiness {
+			l.BusinessEnd = s // the newest decides
+			continue
+		}
+		if s.Checkpoint == checkpointEnd {
+			l.BrokerEnd = s
+		}
+		for k := range s.Rows {
+			l.placeRow(s, &s.Rows[k])
+		}
+	}
+	if l.BusinessEnd == nil {
+		return
+	}
+	for i := range l.BusinessEnd.Rows {
+		if r := &l.BusinessEnd.Rows[i]; r.State == evidence.RowEffect {
+			k := EffectKey{Hash(r.BusinessID), l.Symbol(r.Subscription)}
+			l.Effects[k] = append(l.Effects[k], r)
+		}
+	}
+}
+
+func (l *Ledger) placeRow(snapshot *evidence.Snapshot, row *evidence.StoredRow) {
+	var m *Message
+	if row.PublishID == "" || l.LookUp(row.PublishID) != 0 {
+		m = l.Resolve(row.PublishID, row.MessageID, row.BusinessID)
+	}
+	if m == nil {
+		l.Strays = append(l.Strays, Stray{snapshot, row})
+		return
+	}
+	// Publishes that chose one message ID share it: then it names none of them.
+	named := row.PublishID != "" || row.MessageID != "" && m.MessageKey == Hash(row.MessageID) && len(l.Aliases(m)) == 1
+	if named || m.Sole() {
+		m.Rows = append(m.Rows, Row{snapshot, row, true})
+		return
+	}
+	for _, o := range l.Group(m) {
+		o.Rows = append(o.Rows, Row{snapshot, row, false})
+	}
+}
+
+// EffectsOf counts the business rows of a message's business ID for one logical
+// subscriber; a row that names none counts for each.
+func (v *View) EffectsOf(m *Message, sub Symbol) int {
+	n := len(v.Effects[EffectKey{m.BusinessKey, sub}])
+	if sub != 0 {
+		n += len(v.Effects[EffectKey{m.BusinessKey, 0}])
+	}
+	return n
+}
+
+// EndRow is a row of a message in the broker's last snapshot in this state.
+func (v *View) EndRow(m *Message, sub Symbol, state evidence.RowState) *evidence.StoredRow {
+	for _, s := range m.Rows {
+		if s.Snapshot == v.BrokerEnd && s.Row.State == state &&
+			(s.Row.Subscription == "" || sub == 0 || v.symbols[s.Row.Subscription] == sub) {
+			return s.Row
+		}
+	}
+	return nil
+}
+
+// ExactEnd reports whether the broker's last snapshot shows every row.
+func (v *View) ExactEnd() bool { return v.BrokerEnd != nil && v.BrokerEnd.Trust == evidence.Exact }
+
+// Foreign reports whether a row belongs to another partition than its snapshot.
+func Foreign(s *evidence.Snapshot, row *evidence.StoredRow) bool {
+	return row.Partition != "" && row.Partition != s.Partition
+}
