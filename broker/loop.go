@@ -188,7 +188,7 @@ const (
 	contentionLasts = time.Second
 	// An operation that takes longer than this on average takes it for the sync,
 	// of which fewer are better for everybody.
-	syncBound = 250 * time.Microsecond
+	syncBound = 500 * time.Microsecond
 )
 
 // unpark lets those go on who need not wait any more.
@@ -204,7 +204,7 @@ func (l *loop) unpark() {
 
 func (l *loop) end(t *Turn) {
 	if n := len(t.batch); n >= sharedBatch/2 {
-		l.operation += (t.took/time.Duration(n) - l.operation) / 4
+		l.operation += (t.took/time.Duration(n) - l.operation) / 16
 	}
 	if err := l.engine.End(t, l.s.now()); err != nil {
 		l.s.shutDown(err)
