@@ -16,7 +16,7 @@ var wildcards = script.Scenario{
 		script.Producer{Name: "p4", Destination: "orders/eu/paris"},
 		script.Consumer{Name: "c1", Destination: "orders/+", Idempotent: true, Window: 50},
 		script.Consumer{Name: "c2", Destination: "stock/#", Idempotent: true, Window: 30},
-		script.Consumer{Name: "c3", Destination: "orders/eu/paris", Idempotent: true},
+		script.Consumer{Name: "c3", Destination: "orders/eu/paris", Idempotent: true, Window: 10},
 		script.Publish{BusinessID: "eu-", From: 1, To: 20, By: "p1", Size: 20, Window: 10, Background: true},
 		script.Publish{BusinessID: "us-", From: 1, To: 20, By: "p2", Size: 20, Window: 10, Background: true},
 		script.Publish{BusinessID: "item-", From: 1, To: 20, By: "p3", Size: 20, Window: 10, Background: true},

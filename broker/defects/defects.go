@@ -311,7 +311,6 @@ var all = []Defect{
 	},
 	{
 		Name: "session-dropped", Text: "a session is ended after thirty deliveries",
-		// What it was sent last and never read comes again, after later messages.
 		Breaks: sessionStability, Follows: []string{answered, availability, recoveryBounded, redeliveryOrder},
 		SeenIn: "a load of more than a few messages", Machine: dropSessions,
 	},

@@ -51,7 +51,7 @@ func run(args []string) (code int) {
 	}()
 	ctx, stop := signal.NotifyContext(context.Background(), endSignals()...)
 	defer stop()
-	context.AfterFunc(ctx, stop) // who sends a second one does not want to wait
+	context.AfterFunc(ctx, tasks.Guarded(stop)) // who sends a second one does not want to wait
 	root := rootCommand()
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)

@@ -18,7 +18,7 @@ func TestNamed(t *testing.T) {
 		{spec: "redis:pubsubs", err: `system redis has no profile "pubsubs"`},
 		{spec: "redis@", err: "has no image"},
 		{spec: "zeromq@a", err: "system zeromq cannot run from an image"},
-		{spec: "mqtt-mochi@a", err: "mochi-mqtt is a part of this binary"},
+		{spec: "mqtt-mochi@a", err: "mochi-mqtt is built into this binary"},
 	} {
 		s, err := registry.Find(c.spec, 1)
 		if c.err != "" {

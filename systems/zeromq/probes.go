@@ -844,14 +844,14 @@ var impossible = []probe{
 		if err := a.subscribed(modeLeast, 1); err != nil {
 			return systems.Probed{}, err
 		}
-		a.write(message(head(kindPublish, series, text(tagTopic, place), number(tagMode, modeLeast), text(tagBusiness, "probe-a"), text(tagMessage, "probe-id")), nil))
+		a.write(message(head(kindPublish, series, text(tagTopic, place), number(tagMode, modeLeast), text(tagMessage, "probe-id")), nil))
 		if _, err := a.until(kindDeliver); err != nil {
 			return systems.Probed{}, err
 		}
 		if err := a.acknowledged("probe-id"); err != nil {
 			return systems.Probed{}, err
 		}
-		return a.asks(message(publishes(text(tagTopic, place), number(tagMode, modeLeast), text(tagBusiness, "probe-b"), text(tagMessage, "probe-id")), nil), expected{kind: kindPublishReply, request: asked, answer: answerDeclined}), nil
+		return a.asks(message(publishes(text(tagTopic, place), number(tagMode, modeLeast), text(tagBusiness, "probe-refused"), text(tagMessage, "probe-id")), nil), expected{kind: kindPublishReply, request: asked, answer: answerDeclined}), nil
 	}).because(evidence.CauseInvalid),
 	answered("ack-of-nothing", "An Ack of a message that does not exist.", evidence.ProbeRefused, kindAck, answerRefused, text(tagMessage, nowhere)),
 	answered("nack-of-nothing", "A Nack of a message that does not exist.", evidence.ProbeRefused, kindNack, answerRefused, text(tagMessage, nowhere)),
