@@ -52,10 +52,9 @@ func (s *Store) Load(ctx context.Context, settled int, fn func(store.Row) error)
 type loading struct {
 	*reader
 	fn       func(store.Row) error
-	last     uint64          // order of the row read last
-	live     int64           // pending and dead rows so far
+	given    []uint64        // orders of the sound rows so far
 	reported map[uint64]bool // damaged, by order
-	doubtful bool            // a settled row is damaged, or its index
+	doubtful bool            // something is damaged that has no name yet
 }
 
 func (l *loading) run(ctx context.Context, settled int) error {
@@ -65,7 +64,13 @@ func (l *loading) run(ctx context.Context, settled int) error {
 		}
 	}
 	b := l.prepare(loadSQL).int(l.partition).int(0)
-	err := l.each(ctx, b, l.give)
+	err := l.each(ctx, b, func(row store.Row) error {
+		if n := len(l.given); n > 0 && row.Order <= l.given[n-1] { // a page is in the place of another
+			l.doubtful = true
+			return nil
+		}
+		return l.give(row)
+	})
 	_ = b.close() // says again what each has said
 	if err != nil && !l.skip(err) {
 		return err
@@ -74,7 +79,7 @@ func (l *loading) run(ctx context.Context, settled int) error {
 	if err != nil {
 		return l.store.wrap(err)
 	}
-	if l.doubtful || l.live+int64(len(l.reported)) != counted {
+	if l.doubtful || int64(len(l.given)+len(l.reported)) != counted {
 		if err := l.audit(ctx); err != nil {
 			return err
 		}
@@ -90,11 +95,10 @@ func (l *loading) skip(err error) bool {
 
 // give passes on a row that is pending, dead, refused or damaged.
 func (l *loading) give(row store.Row) error {
-	l.last = row.Order
 	if row.State == store.Damaged {
 		l.reported[row.Order] = true
 	} else {
-		l.live++
+		l.given = append(l.given, row.Order)
 	}
 	return l.fn(row)
 }
@@ -161,19 +165,20 @@ func (l *loading) audit(ctx context.Context) error {
 	slices.SortFunc(index, func(a, b entry) int { return cmp.Compare(a.order, b.order) })
 	one := l.prepare(withoutContent + `WHERE ord=?1`)
 	defer one.close()
-	walked := l.last
+	slices.Sort(l.given)
+	walked := slices.Clone(l.given)
 	for _, e := range index {
-		if l.reported[e.order] {
+		if _, given := slices.BinarySearch(walked, e.order); given || l.reported[e.order] {
 			continue
 		}
-		if err := l.auditOne(ctx, one.again(), e.order, e.messageID, e.order <= walked); err != nil {
+		if err := l.auditOne(ctx, one.again(), e.order, e.messageID); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (l *loading) auditOne(ctx context.Context, one *binding, order uint64, messageID string, walked bool) error {
+func (l *loading) auditOne(ctx context.Context, one *binding, order uint64, messageID string) error {
 	missing := store.Row{Order: order, State: store.Damaged, MessageID: messageID, Partition: l.store.options.Partition}
 	found := false
 	err := l.each(ctx, one.int(int64(order)), func(row store.Row) error {
@@ -183,7 +188,7 @@ func (l *loading) auditOne(ctx context.Context, one *binding, order uint64, mess
 			row = damaged(row, row.Partition)
 			row.MessageID = messageID
 			return l.give(row)
-		case walked || row.State == store.Processed || row.State == store.SettledMarker:
+		case row.State == store.Processed || row.State == store.SettledMarker:
 			return nil
 		}
 		return l.give(row)
@@ -209,10 +214,11 @@ func (l *loading) tell(counted int64) error {
 			return err
 		}
 	}
-	switch missing := counted - l.live; {
+	live := int64(len(l.given))
+	switch missing := counted - live; {
 	case missing > int64(len(l.reported)):
 		row.Reason = fmt.Sprintf("%d rows are missing: the partition counts %d, and has %d that are sound and %d that are damaged",
-			missing-int64(len(l.reported)), counted, l.live, len(l.reported))
+			missing-int64(len(l.reported)), counted, live, len(l.reported))
 	case missing < 0:
 		row.Reason = fmt.Sprintf("%d rows are more than the partition counts (%d): rows that were settled may be back", -missing, counted)
 	default:

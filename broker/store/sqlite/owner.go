@@ -117,7 +117,7 @@ func (o *owner) record(batch int64) {
 // abandon takes the file away again if it was made for a store that did not open.
 func (o *owner) abandon() {
 	if o.made {
-		os.Remove(o.file.Name())
+		_ = os.Remove(o.file.Name()) // an empty lock left behind does no harm
 	}
 	o.file.Close()
 }
