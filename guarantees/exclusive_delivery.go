@@ -13,7 +13,7 @@ import (
 var exclusiveDelivery = Guarantee{
 	Name: evidence.ExclusiveDelivery, Usual: "competing consumers, visibility timeout",
 	Text: "A message that was handed to one consumer of a competing set is handed to nobody again while that consumer holds it, and nothing is delivered on a session that has ended.",
-	Rule: "A hold ends with an acknowledgement or a refusal (from its call on), the session, the redelivery period where the profile redelivers by timeout or claim, an order, or any fault in between. It cannot have run out before the period has passed since the publish was called (of a redelivery: since the in-flight bound before it was seen). Both holders must be alive for the in-flight bound after. Not applicable where a delivery is its own acknowledgement, or where a rebalance moves what is held.",
+	Rule: "A hold ends with an acknowledgement or a refusal (from its call on), the session, the redelivery period where the profile redelivers by timeout or claim, an order, or any fault in between. It cannot have run out before the period has passed since the publish was called (of a redelivery that no fault kept back: since the in-flight bound before it was seen). Both holders must be alive for the in-flight bound after. Not applicable where a delivery is its own acknowledgement, or where a rebalance moves what is held.",
 	new:  func() checker { return &exclusive{doubts: make(map[holding]doubt)} },
 }
 
@@ -91,7 +91,11 @@ func (v view) holdsUntil(m *message, s *session, r *receipt) time.Duration {
 	if v.Limits.RedeliveryPeriod <= 0 {
 		return 0
 	}
-	from := max(r.Before.At-v.Limits.InFlightBound, s.OpenCalled.At)
+	from := r.Before.At - v.Limits.InFlightBound
+	if v.Delayed(s.Actor.Name, from, r.Before.At) { // by us: it may have been sent long before
+		from = 0
+	}
+	from = max(from, s.OpenCalled.At)
 	if r.Deliveries == 2 { // the hold before was the first
 		from = max(from, m.Called.At)
 	}

@@ -167,6 +167,10 @@ var promises = []history{
 	{evidence.ExclusiveDelivery, "its hold may have run out", func(t *tale) {
 		t.sub("c1#1", "g").sub("c2#1", "g").publish(o1).deliver("c1#1", o1).after(97*ms).deliver("c2#1", o1, again).after(time.Second).ends()
 	}, Held, ""},
+	{evidence.ExclusiveDelivery, "its hold may have run out while its consumer stood still", func(t *tale) {
+		t.fault("p", evidence.ClientCrash).sub("c1#1", "g").sub("c2#1", "g").publish(o1).frame(ledger.FrameDeliver, "c1", o1, "").fire("p", "hold-after", "c1", "deliver", o1).
+			after(t.prof.Limits.RedeliveryPeriod).heal("p").deliver("c1#1", o1).deliver("c2#1", o1, again, attempt(2)).after(time.Second)
+	}, Held, ""},
 	{evidence.ExclusiveDelivery, "its session ended", func(t *tale) {
 		t.sub("c1#1", "g").sub("c2#1", "g").publish(o1).deliver("c1#1", o1).end("c1#1").deliver("c2#1", o1, again).after(time.Second).ends()
 	}, Held, ""},
