@@ -27,14 +27,15 @@ type Engine struct {
 	log        *slog.Logger
 	effects    []core.Effect
 
-	queue  []write // on their way to the store, the first next
-	owed   map[core.Session]int
-	purge  time.Time // what expired by then is to be deleted; zero: nothing
-	turn   Turn
-	busy   bool   // a turn is under way
-	asked  uint64 // writes, ever
-	stored uint64 // of these
-	fatal  error  // the store takes nothing any more
+	lanes   []*lane // with writes for the next turn, in turn
+	byOwner map[core.Session]*lane
+	waiting int       // writes in lanes
+	limit   int       // writes of a turn
+	purge   time.Time // what expired by then is to be deleted; zero: nothing
+	turn    Turn
+	busy    bool   // a turn is under way
+	asked   uint64 // writes, ever: each has its number
+	fatal   error  // the store takes nothing any more
 
 	fetches     []core.Effect
 	fetching    bool
@@ -43,10 +44,18 @@ type Engine struct {
 	inspectors  map[core.Session]int
 }
 
+// lane is the writes that the inputs of one session have asked for. Lanes share
+// each turn equally, so that nobody waits for what others have queued. Writes of
+// different sessions depend on each other only through answers that follow a turn.
+type lane struct {
+	owner  core.Session // 0: of no session's input
+	writes []write
+}
+
 // write is an operation on its way to the store.
 type write struct {
+	number    uint64
 	ticket    uint64
-	owner     core.Session
 	operation store.Operation
 }
 
@@ -68,8 +77,8 @@ const (
 // their results.
 type Turn struct {
 	tickets []uint64
-	owners  []core.Session
 	batch   []store.Operation
+	oldest  uint64 // number of a write in it
 	purge   time.Time
 
 	failed []error // of each operation; nil if all succeeded
@@ -87,7 +96,7 @@ func (t *Turn) reset() {
 		batch = nil
 	}
 	clear(batch) // the payloads
-	*t = Turn{tickets: t.tickets[:0], owners: t.owners[:0], batch: batch[:0]}
+	*t = Turn{tickets: t.tickets[:0], batch: batch[:0]}
 }
 
 // fail gives the operations from one to another this outcome.
@@ -117,7 +126,7 @@ func NewEngine(cfg Config, idPrefix string) (*Engine, error) {
 func newEngine(cfg *Config, idPrefix string) *Engine {
 	e := &Engine{
 		store: cfg.Store, settledIDs: cfg.Limits.SettledIDs, machine: core.New(cfg.core(idPrefix)), log: cfg.Log,
-		owed: map[core.Session]int{}, inspectors: map[core.Session]int{},
+		limit: maxBatch, byOwner: map[core.Session]*lane{}, inspectors: map[core.Session]int{},
 	}
 	if e.store != nil && cfg.Seams.Store != nil {
 		e.store = cfg.Seams.Store(e.store)
@@ -186,9 +195,7 @@ func (e *Engine) Execute(out Outlet) {
 		case core.Send:
 			out.Send(f.Session, &f.Message)
 		case core.Persist:
-			e.queue = append(e.queue, write{f.Ticket, f.Session, f.Operation})
-			e.owed[f.Session]++
-			e.asked++
+			e.persist(f)
 		case core.Arm:
 			out.Arm(f.Elapsed)
 		case core.CloseSession:
@@ -206,42 +213,73 @@ func (e *Engine) Execute(out Outlet) {
 	e.effects = e.effects[:0]
 }
 
-// Owed is how many writes a session's inputs have asked for that are not made yet.
-func (e *Engine) Owed(s core.Session) int { return e.owed[s] }
+func (e *Engine) persist(f *core.Effect) {
+	l := e.byOwner[f.Session]
+	if l == nil {
+		l = &lane{owner: f.Session}
+		e.byOwner[f.Session] = l
+		e.lanes = append(e.lanes, l)
+	}
+	e.asked++
+	e.waiting++
+	l.writes = append(l.writes, write{e.asked, f.Ticket, f.Operation})
+}
 
-// Owing is how many sessions are owed a write.
-func (e *Engine) Owing() int { return len(e.owed) }
+// Owners is how many sessions have writes that wait for the next turn.
+func (e *Engine) Owners() int {
+	if e.byOwner[0] != nil {
+		return len(e.lanes) - 1
+	}
+	return len(e.lanes)
+}
+
+// Limit bounds the operations of the turns to come.
+func (e *Engine) Limit(operations int) { e.limit = max(1, min(operations, maxBatch)) }
 
 // Begin gives the store's next turn, to be done by Work and answered by End; nil
 // while one is under way, or if there is nothing to do.
 func (e *Engine) Begin() *Turn {
-	if e.busy || e.fatal != nil || len(e.queue) == 0 && e.purge.IsZero() {
+	if e.busy || e.fatal != nil || e.waiting == 0 && e.purge.IsZero() {
 		return nil
 	}
 	t := &e.turn
-	for bytes := 0; len(t.batch) < min(len(e.queue), maxBatch); {
-		w := &e.queue[len(t.batch)]
-		bytes += len(w.operation.Row.Payload)
-		if bytes > maxBatchBytes && len(t.batch) > 0 {
-			break
+	for bytes := 0; e.waiting > 0 && len(t.batch) < e.limit && bytes < maxBatchBytes; {
+		l := e.lanes[0]
+		n, share := 0, max(1, (e.limit-len(t.batch))/len(e.lanes))
+		for ; n < min(share, len(l.writes)) && bytes < maxBatchBytes; n++ {
+			w := &l.writes[n]
+			if len(t.batch) == 0 || w.number < t.oldest {
+				t.oldest = w.number
+			}
+			bytes += len(w.operation.Row.Payload)
+			t.tickets = append(t.tickets, w.ticket)
+			t.batch = append(t.batch, w.operation)
 		}
-		t.tickets = append(t.tickets, w.ticket)
-		t.owners = append(t.owners, w.owner)
-		t.batch = append(t.batch, w.operation)
+		e.waiting -= n
+		clear(l.writes[:n])
+		l.writes = l.writes[n:]
+		e.lanes = append(e.lanes[1:], l)
+		if len(l.writes) == 0 {
+			e.lanes = e.lanes[:len(e.lanes)-1]
+			delete(e.byOwner, l.owner)
+		}
 	}
-	e.take(len(t.batch))
 	t.purge, e.purge = e.purge, time.Time{}
 	e.busy = true
 	return t
 }
 
-// take removes writes from the front of the queue. The slice moves on through its
-// array; append begins a new one when it is used up.
-func (e *Engine) take(n int) {
-	clear(e.queue[:n])
-	if e.queue = e.queue[n:]; len(e.queue) == 0 && cap(e.queue) > 4*maxBatch {
-		e.queue = nil
+// madeBefore says whether all writes up to a number are made.
+func (e *Engine) madeBefore(number uint64) bool {
+	if e.busy && len(e.turn.batch) > 0 && e.turn.oldest <= number {
+		return false
 	}
+	for _, l := range e.lanes {
+		if l.writes[0].number <= number {
+			return false
+		}
+	}
+	return true
 }
 
 // Stats of the machine; zero if it keeps none, as one seen through a seam may not.
@@ -259,11 +297,7 @@ func (e *Engine) Busy() bool { return e.busy }
 // end: the store takes nothing any more.
 func (e *Engine) End(t *Turn, now core.Instant) error {
 	e.busy = false
-	e.stored += uint64(len(t.tickets))
 	for i, ticket := range t.tickets {
-		if e.owed[t.owners[i]]--; e.owed[t.owners[i]] <= 0 {
-			delete(e.owed, t.owners[i])
-		}
 		in := core.Input{Kind: core.Stored, Ticket: ticket}
 		if t.failed != nil {
 			in.Err = t.failed[i]

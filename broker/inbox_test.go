@@ -39,7 +39,7 @@ func TestSessionsAreServedInTurn(t *testing.T) {
 	for name, c := range map[string]struct {
 		inputs int
 		cost   uint64
-		before int // inputs of the flood before the one of the other
+		before int // inputs of the flood before the one of the other, at most
 	}{
 		"many inputs":  {200, 0, quantum},
 		"many effects": {20, 1000, 1},
@@ -66,8 +66,8 @@ func TestSessionsAreServedInTurn(t *testing.T) {
 			}
 			for l.take() {
 			}
-			if at := slices.Index(o.sessions, 2); at != c.before {
-				t.Errorf("the other was served after %d inputs of the flood, want %d", at, c.before)
+			if at := slices.Index(o.sessions, 2); at < 1 || at > c.before {
+				t.Errorf("the other was served after %d inputs of the flood, want at most %d", at, c.before)
 			}
 			if len(o.sessions) != c.inputs+1 {
 				t.Errorf("%d of %d inputs were served", len(o.sessions), c.inputs+1)

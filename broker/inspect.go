@@ -18,7 +18,7 @@ import (
 type inspection struct {
 	session core.Session
 	command wire.Message
-	after   uint64 // writes must be made before
+	after   uint64 // the number of the last write that must be made before
 
 	reply wire.Message
 	row   store.Row

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"time"
@@ -14,11 +15,13 @@ import (
 )
 
 // Sessions are served in turn (deficit round robin): each may cost a quantum in
-// its turn, an input and each effect of it counting one. What an input costs
-// beyond that, its session waits for.
+// its turn. An input counts one, and so does each effect of it, or the time that
+// it took if that is more. What an input costs beyond the quantum, its session
+// waits for.
 const (
 	quantum   = 64
 	roundCost = 512 // between two looks at the store and the clock
+	costTime  = 4 * time.Microsecond
 )
 
 // loop drives the engine in real time, and carries out its effects.
@@ -31,7 +34,7 @@ type loop struct {
 	timer   *time.Timer
 
 	contended time.Duration // when several sessions wanted something of the store
-	operation time.Duration // what one takes in a turn, an average that forgets
+	operation time.Duration // what one takes in a turn that is not small, on average
 
 	ctx      context.Context // of the store's work
 	turns    chan *Turn
@@ -67,11 +70,11 @@ func (l *loop) run() {
 	}()
 	l.tick()
 	for {
-		l.execute()
-		l.commit()
-		l.read()
-		if l.take() {
-			select { // without waiting: there may be more to take
+		took := l.take()
+		l.carryOut()
+		if !took {
+			select {
+			case <-l.s.inbox.wake:
 			case t := <-l.results:
 				l.end(t)
 			case r := <-l.readings:
@@ -81,12 +84,10 @@ func (l *loop) run() {
 			case <-l.s.stopping:
 				l.drain()
 				return
-			default:
 			}
 			continue
 		}
-		select {
-		case <-l.s.inbox.wake:
+		select { // without waiting: there may be more to take
 		case t := <-l.results:
 			l.end(t)
 		case r := <-l.readings:
@@ -96,8 +97,17 @@ func (l *loop) run() {
 		case <-l.s.stopping:
 			l.drain()
 			return
+		default:
+			runtime.Gosched() // readers and writers have no processor of their own
 		}
 	}
+}
+
+// carryOut sends what is to be sent, and has the store begin what it may.
+func (l *loop) carryOut() {
+	l.execute()
+	l.commit()
+	l.read()
 }
 
 func (l *loop) tick() {
@@ -139,46 +149,46 @@ func (l *loop) serve(p *peer) (cost int) {
 		if in.Kind == core.Opened {
 			l.peers[p.id] = p
 		}
-		n := 1 + l.engine.Step(in, now)
+		begin := time.Now()
+		n := max(1+l.engine.Step(in, now), int(time.Since(begin)/costTime))
 		p.deficit -= n
 		cost += n
-		if in.Kind == core.Received && in.Message.Kind == wire.Admin || n > quantum {
+		switch {
+		case in.Kind == core.Received && in.Message.Kind == wire.Admin:
 			l.engine.Execute(l) // so that mustWait knows
-		}
-		if in.Kind == core.Closed {
+		case in.Kind == core.Closed:
 			l.engine.Execute(l)
 			delete(l.peers, p.id)
 		}
 	}
-	l.engine.Execute(l)
 	l.s.inbox.back(p)
 	return max(cost, 1)
 }
 
-// mustWait: a session has one inspection under way, and a share of the store's
-// next turn. What else it says waits in its inbox and in its socket.
-func (l *loop) mustWait(p *peer) bool {
-	return l.engine.Inspections(p.id) > 0 || l.engine.Owed(p.id) >= l.share()
-}
+// mustWait: a session has one inspection under way. What else it says waits in its
+// inbox and in its socket.
+func (l *loop) mustWait(p *peer) bool { return l.engine.Inspections(p.id) > 0 }
 
-// share of one session in the store's next turn. While several want something of
-// the store, a turn is kept short, for each of them waits for the one under way
-// and for its own.
-func (l *loop) share() int {
-	owing := l.engine.Owing()
+// batch is how many operations the store's next turn may have. While several
+// sessions want something of the store, turns are shorter: each waits for the one
+// under way and for its own.
+func (l *loop) batch() int {
 	now := time.Since(l.s.begin)
-	if owing > 1 {
+	if l.engine.Owners() > 1 {
 		l.contended = now
 	}
-	if l.contended == 0 || now-l.contended > contentionLasts {
+	if l.contended == 0 || now-l.contended > contentionLasts || l.operation > syncBound {
 		return maxBatch
 	}
-	return max(min(int(turnWanted/max(l.operation, time.Microsecond)), maxBatch)/max(owing, 1), 8)
+	return sharedBatch
 }
 
 const (
-	turnWanted      = 4 * time.Millisecond // of a turn for which others wait
-	contentionLasts = 100 * time.Millisecond
+	sharedBatch     = 64
+	contentionLasts = time.Second
+	// An operation that takes longer than this on average takes it for the sync,
+	// of which fewer are better for everybody.
+	syncBound = 500 * time.Microsecond
 )
 
 // unpark lets those go on who need not wait any more.
@@ -193,12 +203,13 @@ func (l *loop) unpark() {
 }
 
 func (l *loop) end(t *Turn) {
-	if n := len(t.batch); n >= 8 {
-		l.operation += (t.took/time.Duration(n) - l.operation) / 8
+	if n := len(t.batch); n >= sharedBatch/2 {
+		l.operation += (t.took/time.Duration(n) - l.operation) / 16
 	}
 	if err := l.engine.End(t, l.s.now()); err != nil {
 		l.s.shutDown(err)
 	}
+	l.carryOut() // before more is taken: answers wait
 	l.unpark()
 }
 
@@ -278,6 +289,7 @@ func (l *loop) shed() {
 
 // commit sends what has gathered on its way, if the store is free.
 func (l *loop) commit() {
+	l.engine.Limit(l.batch())
 	if t := l.engine.Begin(); t != nil {
 		l.turns <- t
 	}

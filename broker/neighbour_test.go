@@ -27,7 +27,8 @@ import (
 // process of their own, on the same machine.
 //
 // Use -benchtime 500x: each attack is prepared once, and stops when the healthy
-// client has made its cycles. A cycle that takes longer than cycleLimit ends it.
+// client has made its cycles. One that is not answered within cycleLimit is the
+// last: its time is what p99 shows, and unanswered is 1.
 func BenchmarkNeighbour(b *testing.B) {
 	for _, attack := range attacks {
 		b.Run(attack.name, func(b *testing.B) {
@@ -44,6 +45,7 @@ func BenchmarkNeighbour(b *testing.B) {
 				b.ReportMetric(float64(is.Microseconds())/1000, name+"-ms")
 				b.ReportMetric(float64(is)/float64(was), name+"-ratio")
 			}
+			b.ReportMetric(float64(h.unanswered), "unanswered")
 			b.ReportMetric(0, "ns/op")
 		})
 	}
@@ -112,7 +114,7 @@ func BenchmarkAttacker(b *testing.B) {
 	}
 }
 
-const cycleLimit = 30 * time.Second
+const cycleLimit = 10 * time.Second
 
 type healthy struct {
 	b        *testing.B
@@ -120,15 +122,19 @@ type healthy struct {
 	sub      *client.Subscription
 	took     []time.Duration
 	n        int
+
+	unanswered int
 }
 
 func (h *healthy) measure(more func() bool) []time.Duration {
 	for h.took = nil; more(); {
+		if h.unanswered > 0 {
+			continue // one is enough to know
+		}
 		begin := time.Now()
 		if err := h.cycle(); err != nil {
-			h.b.Errorf("cycle %d: %v", len(h.took), err)
-			h.took = append(h.took, cycleLimit)
-			break
+			h.b.Logf("cycle %d: %v", len(h.took), err)
+			h.unanswered++
 		}
 		h.took = append(h.took, time.Since(begin))
 	}

@@ -39,7 +39,7 @@ func (e *Engine) Read() *Reading {
 		e.fetching = true
 		return r
 	}
-	if len(e.inspections) > 0 && e.inspecting < inspectionsAtOnce && e.stored >= e.inspections[0].after {
+	if len(e.inspections) > 0 && e.inspecting < inspectionsAtOnce && e.madeBefore(e.inspections[0].after) {
 		r := &Reading{inspect: e.inspections[0]}
 		e.inspections[0] = nil
 		e.inspections = e.inspections[1:]

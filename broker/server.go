@@ -280,6 +280,7 @@ func (s *Server) serve(nc net.Conn, place *admission.Place) {
 		log = log.With("user", entered.user.Name)
 	}
 	conn.SetBudget(s.outgoing)
+	conn.Share()
 	p := s.inbox.enter(id, conn)
 	s.all.Go(func() {
 		if err := conn.Run(); !errors.Is(err, transport.ErrClosed) {

@@ -62,7 +62,7 @@ func (s *Server) State(ctx context.Context) (State, error) {
 		gathered int
 	}
 	answered := make(chan answer, 1)
-	if !s.inbox.ask(func(e *Engine) { answered <- answer{e.Stats(), len(e.queue)} }) {
+	if !s.inbox.ask(func(e *Engine) { answered <- answer{e.Stats(), e.waiting} }) {
 		return st, errors.New("broker: too many ask for the state at once")
 	}
 	select {

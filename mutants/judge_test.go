@@ -47,10 +47,10 @@ func TestMachinery(t *testing.T) {
 		outcome             Outcome
 		stage               string
 	}{
-		{"seen by exploring", "broker/core/deliver.go", "\theap.Push(&m.topic.queue, m)\n", "\tif false { heap.Push(&m.topic.queue, m) }\n", Killed, "explore"},
+		{"seen by exploring", "broker/core/deliver.go", "\tm.topic.queue.push(m)\n", "\tif false { m.topic.queue.push(m) }\n", Killed, "explore"},
 		{"seen by the checklist", "business/database.go", "\tif log {\n", "\tif log && false {\n", Killed, "one scenario"},
-		{"the same in other words", "broker/core/deliver.go", "s.held+size <= c.cfg.Limits.InFlightBytes", "!(s.held+size > c.cfg.Limits.InFlightBytes)", Survived, ""},
-		{"no Go", "broker/core/deliver.go", "s.held+size <= c.cfg.Limits.InFlightBytes", `s.held+size <= ""`, Stillborn, ""},
+		{"the same in other words", "broker/core/deliver.go", "s.inFlight+size <= c.cfg.Limits.InFlightBytes", "!(s.inFlight+size > c.cfg.Limits.InFlightBytes)", Survived, ""},
+		{"no Go", "broker/core/deliver.go", "s.inFlight+size <= c.cfg.Limits.InFlightBytes", `s.inFlight+size <= ""`, Stillborn, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r, err := judge.Mutant(t.Context(), edit(t, root, c.file, c.was, c.is))

@@ -78,17 +78,15 @@ func (c *Core) giveBack(sub *subscription, m *message) {
 // dispatch serves what this step made possible: after everything else, so that
 // no answer waits for a delivery.
 func (c *Core) dispatch() {
+	rest := max(c.budget-stepBudget/4, 0)
+	c.budget -= rest // a new filter is not kept waiting by load, nor load by it
+	c.lookOn()
+	c.budget += rest
 	for c.budget > 0 {
 		switch {
 		case c.leaving.len() > 0:
 			if c.giveUp(c.leaving.first()) {
 				c.leaving.pop()
-			}
-		case c.joining.len() > 0:
-			if of := c.joining.first(); of.joined {
-				c.joining.pop()
-			} else {
-				c.look(of)
 			}
 		case c.touched.len() > 0:
 			t := c.touched.pop()
@@ -98,8 +96,23 @@ func (c *Core) dispatch() {
 			sub := c.hungry.pop()
 			sub.hungry = false
 			c.fill(sub)
+		case c.joining.len() > 0:
+			c.lookOn()
 		default:
 			return
+		}
+	}
+}
+
+// lookOn has new filters look through the topics, as far as the budget allows.
+func (c *Core) lookOn() {
+	for c.joining.len() > 0 && c.budget > 0 {
+		of := c.joining.first()
+		if !of.joined {
+			c.look(of)
+		}
+		if of.joined {
+			c.joining.pop()
 		}
 	}
 }

@@ -78,6 +78,9 @@ func (c *Core) copy(t *topic, m *wire.Message) (sent int) {
 	var served map[string]bool
 	for i := range t.copies {
 		a := t.copies[(t.turn+i)%len(t.copies)]
+		if a.credit == 0 {
+			continue // nobody is ready: they are not looked at one by one
+		}
 		for _, sub := range a.single {
 			sent += c.sendCopy(sub, m)
 		}
@@ -114,7 +117,7 @@ func (c *Core) sendCopy(sub *subscription, m *wire.Message) int {
 	if sub == nil || sub.credit == 0 {
 		return 0
 	}
-	sub.credit--
+	c.addCredit(sub, -1)
 	c.stats.Delivered++
 	c.send(sub.session.id, wire.Message{
 		Kind: wire.Deliver, Request: sub.request, Topic: m.Topic, BusinessID: m.BusinessID, MessageID: c.messageID(m),

@@ -46,6 +46,7 @@ type audience struct {
 	groups  []*group
 	byName  map[string]*group
 	members int
+	credit  int // of all of them
 }
 
 // group is subscriptions of one filter that share what they get.
@@ -272,8 +273,12 @@ func (c *Core) credit(s *session, m *wire.Message) {
 
 func (c *Core) addCredit(sub *subscription, n int) {
 	sub.credit += n
-	if sub.of != nil && sub.closed == "" {
+	switch {
+	case sub.closed != "":
+	case sub.of != nil:
 		sub.of.credit += n
+	default:
+		sub.among.credit += n
 	}
 	if n > 0 {
 		c.feed(sub)

@@ -158,7 +158,7 @@ func (c *Conn) Certificate() *x509.Certificate {
 func (c *Conn) Waiting() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return len(c.queue)
+	return c.waiting
 }
 
 // budget ends a connection that says too much before it is admitted. It counts

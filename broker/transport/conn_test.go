@@ -55,7 +55,10 @@ func run(t *testing.T, c *Conn) {
 func TestMessagesOfAllSizesArrive(t *testing.T) {
 	client, server := pair(t, Options{Handshake: generous.Handshake, Silence: generous.Silence, Write: generous.Write, Heartbeat: generous.Heartbeat, Queue: 64 << 20})
 	run(t, client)
-	for i, size := range []int{0, 1, 255, 256, 65535, 1 << 20, wire.MaxPayload} {
+	for i, size := range []int{0, 1, 255, 256, 65535, 1 << 20, wire.MaxPayload, 1, 65535, 256} {
+		if i == 5 {
+			client.Share()
+		}
 		sent := wire.Message{Kind: wire.Publish, Request: uint64(i), Topic: "t", Payload: bytes.Repeat([]byte{byte(i)}, size)}
 		if _, err := client.Send(&sent); err != nil {
 			t.Fatal(err)

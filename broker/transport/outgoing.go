@@ -20,7 +20,9 @@ type Outgoing struct {
 	done chan struct{} // the writer has ended
 
 	mu      sync.Mutex
+	full    [][]byte // before queue: a large payload is not copied where it may be shared
 	queue   []byte
+	waiting int // bytes of both
 	scratch []byte
 	queued  int64 // bytes ever appended
 	begun   int64 // of these, handed to the socket; after a failed write, taken by it
@@ -30,6 +32,7 @@ type Outgoing struct {
 	closing   bool          // write what is queued, then close
 	err       error
 
+	share   bool    // payloads are not changed after Send
 	budget  *Budget // nil: not counted
 	pending int64   // bytes queued or being written
 }
@@ -70,8 +73,15 @@ func (q *Outgoing) Send(m *wire.Message) (start int64, err error) {
 	start = q.queued
 	before := len(q.queue)
 	q.queue = appendFrame(q.queue, flagMore, head)
-	q.queue = appendFrame(q.queue, 0, m.Payload)
-	q.count(len(q.queue) - before)
+	if q.share && len(m.Payload) >= sharedPayload {
+		q.queue = appendHeader(q.queue, 0, len(m.Payload))
+		q.count(len(q.queue) - before + len(m.Payload))
+		q.full = append(q.full, q.queue, m.Payload)
+		q.queue = nil
+	} else {
+		q.queue = appendFrame(q.queue, 0, m.Payload)
+		q.count(len(q.queue) - before)
+	}
 	q.idle = false
 	return start, nil
 }
@@ -90,6 +100,7 @@ func (q *Outgoing) sendCommand(body []byte) error {
 
 // count notes bytes that were appended.
 func (q *Outgoing) count(n int) {
+	q.waiting += n
 	q.queued += int64(n)
 	q.owe(int64(n))
 }
@@ -123,20 +134,34 @@ func (q *Outgoing) ready() error {
 		return q.err
 	case q.closing:
 		return ErrClosed
-	case len(q.queue) >= q.opts.Queue:
+	case q.waiting >= q.opts.Queue:
 		return ErrFull
 	}
 	return nil
 }
 
 func appendFrame(dst []byte, flags byte, body []byte) []byte {
-	if len(body) > 255 {
+	return append(appendHeader(dst, flags, len(body)), body...)
+}
+
+func appendHeader(dst []byte, flags byte, size int) []byte {
+	if size > 255 {
 		dst = append(dst, flags|flagLong)
-		dst = binary.BigEndian.AppendUint64(dst, uint64(len(body)))
-	} else {
-		dst = append(dst, flags, byte(len(body)))
+		return binary.BigEndian.AppendUint64(dst, uint64(size))
 	}
-	return append(dst, body...)
+	return append(dst, flags, byte(size))
+}
+
+// sharedPayload is from where on copying a payload costs more than a write of its
+// own.
+const sharedPayload = 16 << 10
+
+// Share says that no payload is changed after Send: a large one that goes to many
+// is held once.
+func (q *Outgoing) Share() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.share = true
 }
 
 // Flush has what was sent written soon.
@@ -188,7 +213,7 @@ func (q *Outgoing) Run() error {
 func (q *Outgoing) discard() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.queue = nil
+	q.full, q.queue, q.waiting = nil, nil, 0
 	q.owe(-q.pending)
 }
 
@@ -219,10 +244,10 @@ func (q *Outgoing) write(spare []byte) ([]byte, error) {
 		defer q.mu.Unlock()
 		return nil, q.err
 	}
-	out := q.queue
-	q.queue = spare
+	out, all, size := q.queue, net.Buffers(append(q.full, q.queue)), int64(q.waiting)
+	q.full, q.queue, q.waiting = nil, spare, 0
 	from := q.begun
-	q.begun += int64(len(out))
+	q.begun += size
 	closing := q.closing
 	q.mu.Unlock()
 	select {
@@ -230,20 +255,20 @@ func (q *Outgoing) write(spare []byte) ([]byte, error) {
 	default:
 	}
 
-	if len(out) > 0 {
+	if size > 0 {
 		err := q.nc.SetWriteDeadline(time.Now().Add(q.opts.Write))
-		n := 0
+		n := int64(0)
 		if err == nil {
-			n, err = q.nc.Write(out)
+			n, err = all.WriteTo(q.nc)
 		}
 		if err != nil {
 			q.mu.Lock()
-			q.begun = from + int64(n)
+			q.begun = from + n
 			q.mu.Unlock()
 			return nil, q.fail(err)
 		}
 		q.mu.Lock()
-		q.owe(-int64(len(out)))
+		q.owe(-size)
 		q.mu.Unlock()
 	}
 	if closing {
