@@ -3,18 +3,26 @@ package docs_test
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
+	"github.com/custodymq/custody/broker/access"
 	"github.com/custodymq/custody/systems/registry"
 )
 
-// TestProfilesOpen opens each profile of an external server.
+// TestProfilesOpen opens each profile of an external server, and each file of users.
 func TestProfilesOpen(t *testing.T) {
 	t.Setenv("REDIS_PASSWORD", "any")
 	opened := 0
 	for _, page := range documents(t) {
 		for _, b := range blocks(read(t, page)) {
 			if b.language != "yaml" {
+				continue
+			}
+			if strings.HasPrefix(b.text, "users:") {
+				if _, err := access.Parse(page, []byte(b.text)); err != nil {
+					t.Errorf("block at line %d: %v", b.line, err)
+				}
 				continue
 			}
 			path := filepath.Join(t.TempDir(), "staging.yaml")

@@ -99,8 +99,9 @@ func readUsers(file string) (*access.Users, error) {
 
 func userCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "user add",
-		Short: "Give a user of the reference broker a token and permissions",
+		Use:     "user add",
+		Short:   "Give a user of the reference broker a token and permissions",
+		Example: "  custody broker user add shop --users users.yaml --publish orders/+",
 		RunE: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return fmt.Errorf("broker user has no command %q; there is add", args[0])
