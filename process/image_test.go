@@ -213,7 +213,7 @@ func TestContainerThatIsNotReady(t *testing.T) {
 		{"never answers", process.ProgramOptions{Image: redisImage, Path: "sleep", Args: []string{"100"}}, "nobody answers"},
 		{"no such program", process.ProgramOptions{Image: redisImage, Path: "no-such-program"}, "no-such-program"},
 		{"no such folder", process.ProgramOptions{Image: redisImage, Path: "true", Dir: "/no/such/folder"}, "/no/such/folder"},
-		{"no such image of ours", process.ProgramOptions{Image: "custody/none:trixie", Path: "true"}, "no image custody/none:trixie on this machine; get it by: make images"},
+		{"no such image of ours", process.ProgramOptions{Image: "custody/none:trixie", Path: "true"}, "no image custody/none:trixie on this machine; get it with: make images"},
 		{"no such image", process.ProgramOptions{Image: "none:1", Path: "true"}, "docker pull none:1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
