@@ -267,6 +267,10 @@ func (p Profile) Describe() systems.Description {
 			systems.NeedPlanting:    "MQTT payloads have no protocol version that the server would refuse",
 		},
 	}
+	if _, ours := p.server.(mochi); ours && !p.clean {
+		d.Known = []evidence.Known{{Guarantee: evidence.NoAcceptedLoss, Until: "2027-05-31",
+			Reason: "mochi-mqtt loses what it accepts while a session moves to a new connection (docs/findings.md)"}}
+	}
 	if p.at.Address == "" { // otherwise reported by the server
 		maps.Copy(d.Versions, p.server.versions())
 	}
