@@ -82,7 +82,7 @@ func TestStandstillIsRecorded(t *testing.T) {
 	}
 	rt := &jumping{Real: tasks.NewReal(now), by: 3 * time.Hour} // which ends it
 	rt.reads.Store(-100)
-	if err := runIn(t.Context(), Options{System: idle{}, Scenario: s, Dir: dir}, rt, nil); err == nil {
+	if err := runIn(t.Context(), Options{System: idle{}, Scenario: s, Dir: dir, Scale: 1}, rt, nil); err == nil {
 		t.Fatal("the run did not end as its clock jumped")
 	}
 	kept, err := evidence.Open(dir)
