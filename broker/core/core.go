@@ -159,10 +159,10 @@ type Core struct {
 	subscriptions int
 	filters       filters
 	topics        map[string]*topic
-	idle          idleTopics
-	stocked       []*topic            // hold pending messages that nobody could take
-	messages      map[string]*message // by message ID, until they are finished
-	business      map[string]family   // of these, by business ID
+	idle          chain[topic, *topic] // without messages, the one that was used last at the end
+	stocked       []*topic             // hold pending messages that nobody could take
+	messages      map[string]*message  // by message ID, until they are finished
+	business      map[string]family    // of these, by business ID
 	finished      finished
 	horizon       int64 // whatever was published after it (wall, ns) is remembered
 	unsettled     int

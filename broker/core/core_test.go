@@ -847,8 +847,8 @@ func TestTopics(t *testing.T) {
 		}
 	}
 	for filter, want := range map[string]bool{"": false, "#": true, "a/#": true, "#/a": false, "a#": false, "a+/b": false, "+/+": true, "/": true} {
-		if got := validFilter(filter); got != want {
-			t.Errorf("validFilter(%q) = %v", filter, got)
+		if got := ValidFilter(filter); got != want {
+			t.Errorf("ValidFilter(%q) = %v", filter, got)
 		}
 	}
 }

@@ -81,8 +81,8 @@ func (f *filters) match(name string, fn func(*filterNode)) {
 	visit(&f.root, name, true)
 }
 
-// validFilter: + stands alone in its level; # stands alone in the last level.
-func validFilter(filter string) bool {
+// ValidFilter reports whether a topic filter may be subscribed to: + stands alone in its level; # stands alone in the last level.
+func ValidFilter(filter string) bool {
 	if filter == "" || strings.ContainsRune(filter, 0) {
 		return false
 	}

@@ -24,7 +24,7 @@ func TestTheTrieFindsWhatMatches(t *testing.T) {
 				levels = append(levels, "#")
 			}
 			filter := strings.Join(levels, "/")
-			if !validFilter(filter) {
+			if !ValidFilter(filter) {
 				continue
 			}
 			n := f.find(filter)

@@ -12,15 +12,15 @@ import (
 // dead letter is discarded. A million of them are held at once: fields are few
 // and small, and content may be in the store only.
 type message struct {
-	id           string
-	businessID   string
-	lastConsumer string
-	reason       string   // why dead or expired; the last error text before
-	content      *content // nil: only in the store
-	topic        *topic   // nil once finished
-	sub          *subscription
-	prev, next   *message  // in the pipeline, or the deliveries under way, of sub
-	repeaters    *[]caller // published the same message ID while it was on its way to the store
+	id             string
+	businessID     string
+	lastConsumer   string
+	reason         string   // why dead or expired; the last error text before
+	content        *content // nil: only in the store
+	topic          *topic   // nil once finished
+	sub            *subscription
+	links[message]           // in the pipeline, or the deliveries under way, of sub
+	repeaters      *[]caller // published the same message ID while it was on its way to the store
 
 	rank      uint64 // order of arrival here
 	inserted  int64  // wall clock, ns

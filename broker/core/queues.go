@@ -111,30 +111,43 @@ func (q *fifo[T]) pop() T {
 	return x
 }
 
-// chain is a list of messages through their own links. A message stands in one
+// links are an element's own place in a chain, to be embedded in it.
+type links[T any] struct{ prev, next *T }
+
+func (l *links[T]) own() *links[T] { return l }
+
+type linked[T any] interface {
+	*T
+	own() *links[T]
+}
+
+// chain is a list of elements through their own links. An element stands in one
 // chain at a time.
-type chain struct{ head, tail *message }
+type chain[T any, P linked[T]] struct{ head, tail P }
 
-func (l *chain) push(m *message) {
-	m.prev, m.next = l.tail, nil
-	if l.tail != nil {
-		l.tail.next = m
+func (c *chain[T, P]) push(x P) {
+	*x.own() = links[T]{prev: c.tail}
+	if c.tail != nil {
+		c.tail.own().next = x
 	} else {
-		l.head = m
+		c.head = x
 	}
-	l.tail = m
+	c.tail = x
 }
 
-func (l *chain) remove(m *message) {
-	if m.prev != nil {
-		m.prev.next = m.next
+func (c *chain[T, P]) remove(x P) {
+	l := x.own()
+	if l.prev != nil {
+		P(l.prev).own().next = l.next
 	} else {
-		l.head = m.next
+		c.head = l.next
 	}
-	if m.next != nil {
-		m.next.prev = m.prev
+	if l.next != nil {
+		P(l.next).own().prev = l.prev
 	} else {
-		l.tail = m.prev
+		c.tail = l.prev
 	}
-	m.prev, m.next = nil, nil
+	*l = links[T]{}
 }
+
+type messages = chain[message, *message]

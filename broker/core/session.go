@@ -30,8 +30,8 @@ type subscription struct {
 
 	of       *competitors // at-least-once
 	among    *audience    // at-most-once
-	pipeline chain        // assigned, in the order in which they will be delivered
-	inFlight chain        // delivered and unanswered, in the order of delivery
+	pipeline messages     // assigned, in the order in which they will be delivered
+	inFlight messages     // delivered and unanswered, in the order of delivery
 
 	ready   bool // stands in of.ready
 	hungry  bool // stands in Core.hungry
@@ -130,7 +130,7 @@ func (c *Core) cannotSubscribe(s *session, m *wire.Message) string {
 	switch {
 	case m.Request == 0:
 		return "a subscription needs a request number: its deliveries carry it"
-	case !validFilter(m.Topic):
+	case !ValidFilter(m.Topic):
 		return fmt.Sprintf("topic filter %q: + must fill a level, # must fill the last one", m.Topic)
 	case m.Mode != wire.AtMostOnce && m.Mode != wire.AtLeastOnce:
 		return "mode is missing: at-most-once or at-least-once"

@@ -16,8 +16,7 @@ type topic struct {
 	stocked    int            // place in Core.stocked, counted from 1
 	charged    int64          // to the memory budget
 
-	older, newer *topic // idle topics, the one that was used last at the end
-	idle         bool
+	links[topic] // of Core.idle, while unsettled is 0
 }
 
 // match is a filter's view of one topic: with messages that none of its
@@ -39,7 +38,7 @@ const (
 // more of these than subscriptions, and who fills the others cannot take it.
 func (c *Core) topic(name string) *topic {
 	if t := c.topics[name]; t != nil {
-		if t.idle {
+		if t.unsettled == 0 {
 			c.idle.remove(t)
 			c.idle.push(t)
 		}
@@ -91,7 +90,7 @@ func (c *Core) forgetIdleTopic() bool {
 
 // occupy and vacate count the messages that keep a topic from being forgotten.
 func (c *Core) occupy(t *topic) {
-	if t.idle {
+	if t.unsettled == 0 {
 		c.idle.remove(t)
 	}
 	t.unsettled++
@@ -103,33 +102,6 @@ func (c *Core) vacate(t *topic) {
 	if t.unsettled--; t.unsettled == 0 {
 		c.idle.push(t)
 	}
-}
-
-// idleTopics is a list through the topics' own links.
-type idleTopics struct{ head, tail *topic }
-
-func (l *idleTopics) push(t *topic) {
-	t.idle, t.older, t.newer = true, l.tail, nil
-	if l.tail != nil {
-		l.tail.newer = t
-	} else {
-		l.head = t
-	}
-	l.tail = t
-}
-
-func (l *idleTopics) remove(t *topic) {
-	if t.older != nil {
-		t.older.newer = t.newer
-	} else {
-		l.head = t.newer
-	}
-	if t.newer != nil {
-		t.newer.older = t.older
-	} else {
-		l.tail = t.older
-	}
-	t.idle, t.older, t.newer = false, nil, nil
 }
 
 // listen finds who listens to a topic, if filters have come or gone since.
