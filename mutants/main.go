@@ -30,11 +30,11 @@ import (
 var packages = []string{"broker/client", "broker/core", "broker/store/sqlite", "broker/wire", "business"}
 
 type options struct {
-	tool, equivalent, out, only string
-	n, workers                  int
-	seed                        uint64
-	min                         float64
-	list, resume                bool
+	tool, equivalent, out, only, stages string
+	n, workers                          int
+	seed                                uint64
+	min                                 float64
+	list, resume                        bool
 }
 
 func main() {
@@ -43,6 +43,7 @@ func main() {
 	flag.StringVar(&o.equivalent, "equivalent", "mutants/equivalent.yaml", "the equivalent mutants")
 	flag.StringVar(&o.out, "out", "report/mutants", "folder for results.jsonl, summary.md, survived.diff and noticed.diff")
 	flag.StringVar(&o.only, "only", "", "only mutants whose file and function, as printed by -list, contain this text")
+	flag.StringVar(&o.stages, "stages", "", "only the stages whose name contains this text: quick, and what survives them may be killed by the others")
 	flag.IntVar(&o.n, "n", 0, "sample size; 0 judges all mutants")
 	flag.Uint64Var(&o.seed, "seed", 1, "of the sample")
 	flag.IntVar(&o.workers, "workers", 2*runtime.NumCPU(), "mutants at once; most of a run is spent waiting")
@@ -99,7 +100,9 @@ func measure(ctx context.Context, o options, stdout, stderr io.Writer) (exit int
 		return 0, err
 	}
 	defer func() { _ = os.RemoveAll(work) }()
-	judge := &Judge{Root: root, Work: work, Stages: stagesFor}
+	judge := &Judge{Root: root, Work: work, Stages: func(pkg string) []Stage {
+		return slices.DeleteFunc(stagesFor(pkg), func(s Stage) bool { return !strings.Contains(s.Name, o.stages) })
+	}}
 	command, err := judge.Control(ctx, packages)
 	if err != nil {
 		return 0, err
