@@ -31,10 +31,10 @@ type server struct {
 }
 
 // kinds of servers that can be started here.
-var kinds = map[string]func(t *testing.T, dir string, port int) *server{"postgres": postgresServer, "mariadb": mariadbServer}
+var kinds = map[string]func(t testing.TB, dir string, port int) *server{"postgres": postgresServer, "mariadb": mariadbServer}
 
 // needed fails where every component has to be there, and skips otherwise.
-func needed(t *testing.T, what string) {
+func needed(t testing.TB, what string) {
 	t.Helper()
 	if os.Getenv("CUSTODY_REQUIRE") != "" {
 		t.Fatalf("%s is missing", what)
@@ -49,7 +49,7 @@ var servers struct {
 }
 
 // running gives the server of that kind, started once for all tests.
-func running(t *testing.T, kind string) *server {
+func running(t testing.TB, kind string) *server {
 	t.Helper()
 	servers.Lock()
 	defer servers.Unlock()
@@ -81,7 +81,7 @@ func stopServers() {
 	}
 }
 
-func freePort(t *testing.T) int {
+func freePort(t testing.TB) int {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -90,7 +90,7 @@ func freePort(t *testing.T) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-func program(t *testing.T, name string, places ...string) string {
+func program(t testing.TB, name string, places ...string) string {
 	t.Helper()
 	if path, err := exec.LookPath(name); err == nil {
 		return path
@@ -104,7 +104,7 @@ func program(t *testing.T, name string, places ...string) string {
 	return ""
 }
 
-func postgresServer(t *testing.T, dir string, port int) *server {
+func postgresServer(t testing.TB, dir string, port int) *server {
 	const places = "/usr/lib/postgresql/*/bin"
 	initdb, postgres := program(t, "initdb", places), program(t, "postgres", places)
 	s := &server{dialect: Postgres, args: []string{postgres, "-D", dir, "-k", "", "-c", "listen_addresses=127.0.0.1", "-p", strconv.Itoa(port), "-c", "max_connections=200"}}
@@ -130,7 +130,7 @@ func postgresServer(t *testing.T, dir string, port int) *server {
 	return s
 }
 
-func mariadbServer(t *testing.T, dir string, port int) *server {
+func mariadbServer(t testing.TB, dir string, port int) *server {
 	install, daemon := program(t, "mariadb-install-db"), program(t, "mariadbd", "/usr/sbin")
 	s := &server{dialect: MySQL}
 	s.args = []string{daemon, "--no-defaults", "--datadir=" + dir, "--port=" + strconv.Itoa(port), "--bind-address=127.0.0.1",
@@ -148,7 +148,7 @@ func mariadbServer(t *testing.T, dir string, port int) *server {
 	return s
 }
 
-func (s *server) once(t *testing.T, name string, args ...string) {
+func (s *server) once(t testing.TB, name string, args ...string) {
 	t.Helper()
 	cmd := exec.Command(name, args...)
 	cmd.Dir = servers.dir
@@ -159,7 +159,7 @@ func (s *server) once(t *testing.T, name string, args ...string) {
 }
 
 // start starts it and waits until it answers.
-func (s *server) start(t *testing.T) {
+func (s *server) start(t testing.TB) {
 	t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -190,8 +190,12 @@ func (s *server) start(t *testing.T) {
 func (s *server) kill() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.cmd == nil {
+		return
+	}
 	_ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGKILL)
 	_ = s.cmd.Wait() // it was killed
+	s.cmd = nil
 }
 
 var databases struct {
@@ -200,7 +204,7 @@ var databases struct {
 }
 
 // database gives the DSN of a fresh one, with the tables.
-func (s *server) database(t *testing.T) string {
+func (s *server) database(t testing.TB) string {
 	t.Helper()
 	dsn := s.empty(t)
 	if from, err := Migrate(t.Context(), s.dialect, dsn); err != nil || from != 0 {
@@ -209,7 +213,7 @@ func (s *server) database(t *testing.T) string {
 	return dsn
 }
 
-func (s *server) empty(t *testing.T) string {
+func (s *server) empty(t testing.TB) string {
 	t.Helper()
 	databases.Lock()
 	databases.made++
@@ -221,7 +225,7 @@ func (s *server) empty(t *testing.T) string {
 }
 
 // exec does what another program may do to the database.
-func (s *server) exec(t *testing.T, dsn, statement string, args ...any) {
+func (s *server) exec(t testing.TB, dsn, statement string, args ...any) {
 	t.Helper()
 	s.with(t, dsn, func(db *sql.DB) error {
 		_, err := db.ExecContext(context.WithoutCancel(t.Context()), s.dialect.bind(statement), args...)
@@ -229,7 +233,7 @@ func (s *server) exec(t *testing.T, dsn, statement string, args ...any) {
 	})
 }
 
-func (s *server) with(t *testing.T, dsn string, do func(*sql.DB) error) {
+func (s *server) with(t testing.TB, dsn string, do func(*sql.DB) error) {
 	t.Helper()
 	db, err := s.dialect.open(dsn)
 	if err != nil {

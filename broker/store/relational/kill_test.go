@@ -1,0 +1,233 @@
+package relational
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/custodymq/custody/broker/store"
+	"github.com/custodymq/custody/broker/wire"
+)
+
+var orders = store.Partition{Connection: "orders", Identity: "node-a"}
+
+func insertion(id string) store.Operation {
+	return store.Operation{Kind: store.Insert, Row: store.Row{
+		MessageID: id, BusinessID: "order", Topic: "orders", Version: wire.Version, Payload: []byte("payload of " + id), InsertedAt: time.Unix(1, 0),
+	}}
+}
+
+// A server that is killed at random moments under load has what it confirmed, all
+// or nothing of what it did not, and the store can tell which.
+func TestNothingAcceptedIsLostByKills(t *testing.T) {
+	kills := 3
+	if os.Getenv("CUSTODY_TORTURE") != "" {
+		kills = 100
+	}
+	for kind := range kinds {
+		t.Run(kind, func(t *testing.T) {
+			server := running(t, kind)
+			s := mustOpen(t, server.dialect, Options{DSN: server.database(t), Partition: orders})
+			stored, doubts := map[string]bool{}, 0
+			for n := range kills {
+				timer := time.AfterFunc(time.Duration(rand.IntN(150))*time.Millisecond, server.kill)
+				var err error
+				var batch []store.Operation
+				for i := 0; err == nil; i++ {
+					batch = batch[:0]
+					for k := range 1 + rand.IntN(8) {
+						batch = append(batch, insertion(fmt.Sprintf("%d-%d-%d", n, i, k)))
+					}
+					if err = s.Apply(t.Context(), batch); err == nil {
+						for _, op := range batch {
+							stored[op.Row.MessageID] = true
+						}
+					}
+				}
+				timer.Stop()
+				server.kill() // it may have been asked to by the timer alone
+				server.start(t)
+				var failure *store.Failure
+				if !errors.As(err, &failure) {
+					t.Fatalf("kill %d: %v", n, err)
+				}
+				absent := failure.NotWritten
+				if !absent {
+					doubts++
+					if absent, err = certain(t, s); err != nil {
+						t.Fatalf("kill %d: %v", n, err)
+					}
+				}
+				for _, op := range batch {
+					if !absent {
+						stored[op.Row.MessageID] = true
+					}
+				}
+				found := map[string]bool{}
+				if err := s.Load(t.Context(), 0, func(r store.Row) error { found[r.MessageID] = r.State == store.Pending; return nil }); err != nil {
+					t.Fatalf("kill %d: %v", n, err)
+				}
+				for id := range stored {
+					if !found[id] {
+						t.Errorf("kill %d: %s was confirmed, and is lost", n, id)
+					}
+				}
+				if len(found) != len(stored) {
+					t.Errorf("kill %d: %d rows, and %d were confirmed", n, len(found), len(stored))
+				}
+			}
+			t.Logf("%d kills, %d confirmed, %d in doubt for a time", kills, len(stored), doubts)
+		})
+	}
+}
+
+// certain asks until the server answers: the session of the connection that was
+// lost may keep the partition's lock for a moment.
+func certain(t *testing.T, s *Store) (absent bool, err error) {
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	for {
+		absent, err = s.Reestablish(ctx)
+		if err == nil || ctx.Err() != nil || errors.Is(err, store.ErrFenced) {
+			return absent, err
+		}
+		time.Sleep(10 * time.Millisecond) // between two looks
+	}
+}
+
+// lossy is a link to a server that can swallow a COMMIT, or what comes back.
+type lossy struct {
+	net.Listener
+	to      string
+	swallow atomic.Pointer[string] // "commit", "reply"
+	done    sync.WaitGroup
+}
+
+func lossyLink(t *testing.T, to string) *lossy {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := &lossy{Listener: l, to: to}
+	x.done.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			server, err := net.Dial("tcp", to)
+			if err != nil {
+				c.Close()
+				return
+			}
+			silent := &atomic.Bool{}
+			x.done.Go(func() { x.pass(server, c, silent, true) })
+			x.done.Go(func() { x.pass(c, server, silent, false) })
+		}
+	})
+	t.Cleanup(func() { l.Close(); x.done.Wait() })
+	return x
+}
+
+func (x *lossy) pass(to, from net.Conn, silent *atomic.Bool, asking bool) {
+	defer to.Close()
+	defer from.Close()
+	chunk := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(chunk)
+		if how := x.swallow.Load(); asking && how != nil && bytes.Contains(chunk[:n], []byte("COMMIT")) {
+			x.swallow.Store(nil)
+			silent.Store(true)
+			if *how == "commit" {
+				return
+			}
+		}
+		if !asking && silent.Load() {
+			continueReading(from)
+			return
+		}
+		if _, werr := to.Write(chunk[:n]); err != nil || werr != nil {
+			return
+		}
+	}
+}
+
+// continueReading lets the server say what nobody hears.
+func continueReading(from io.Reader) { _, _ = io.Copy(io.Discard, from) }
+
+func TestCommitInDoubt(t *testing.T) {
+	for kind := range kinds {
+		for how, wantAbsent := range map[string]bool{"commit": true, "reply": false} {
+			t.Run(kind+" "+how, func(t *testing.T) {
+				server := running(t, kind)
+				direct := server.database(t)
+				_, after, _ := strings.Cut(direct, "127.0.0.1:")
+				port := after[:strings.IndexAny(after, ")/")]
+				link := lossyLink(t, "127.0.0.1:"+port)
+				dsn := strings.Replace(direct, "127.0.0.1:"+port, link.Addr().String(), 1)
+				s := mustOpen(t, server.dialect, Options{DSN: dsn, Partition: orders})
+				if err := s.Apply(t.Context(), []store.Operation{insertion("before")}); err != nil {
+					t.Fatal(err)
+				}
+				link.swallow.Store(&how)
+				short, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+				defer cancel()
+				err := s.Apply(short, []store.Operation{insertion("doubtful")})
+				var failure *store.Failure
+				if !errors.As(err, &failure) || failure.NotWritten {
+					t.Fatalf("a COMMIT without an answer: %v", err)
+				}
+				absent, err := certain(t, s)
+				if err != nil || absent != wantAbsent {
+					t.Fatalf("absent %v, %v; want %v", absent, err, wantAbsent)
+				}
+				if err := s.Apply(t.Context(), []store.Operation{insertion("after")}); err != nil {
+					t.Fatal(err)
+				}
+				var ids []string
+				if err := s.Rows(t.Context(), store.Selection{}, func(r store.Row) error { ids = append(ids, r.MessageID); return nil }); err != nil {
+					t.Fatal(err)
+				}
+				want := "before doubtful after"
+				if wantAbsent {
+					want = "before after"
+				}
+				if got := strings.Join(ids, " "); got != want {
+					t.Errorf("rows %s; want %s", got, want)
+				}
+			})
+		}
+	}
+}
+
+// Another broker that writes the partition fences this one.
+func TestFence(t *testing.T) {
+	for kind := range kinds {
+		t.Run(kind, func(t *testing.T) {
+			server := running(t, kind)
+			dsn := server.database(t)
+			s := mustOpen(t, server.dialect, Options{DSN: dsn, Partition: orders})
+			if err := s.Apply(t.Context(), []store.Operation{insertion("a")}); err != nil {
+				t.Fatal(err)
+			}
+			server.exec(t, dsn, "UPDATE custody_partition SET batch = batch + 1")
+			for range 2 {
+				err := s.Apply(t.Context(), []store.Operation{insertion("b")})
+				var failure *store.Failure
+				if !errors.As(err, &failure) || !failure.NotWritten || !errors.Is(err, store.ErrFenced) {
+					t.Fatalf("got %v", err)
+				}
+			}
+		})
+	}
+}
