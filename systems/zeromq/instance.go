@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -25,8 +24,8 @@ import (
 type instance struct {
 	clients
 	*process.Server
-	adopt func(io.Reader, string)
-	path  string // of the database
+	adopt    func(io.Reader, string)
+	database database
 
 	mu       sync.Mutex
 	config   brokerConfig
@@ -62,19 +61,25 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	if err != nil {
 		return nil, fmt.Errorf("zeromq: the broker's log: %w", err)
 	}
+	rows, err := p.open(ctx, env)
+	if err != nil {
+		return nil, errors.Join(err, log.Close(), port.Close())
+	}
 	token := rand.Text()
 	in := &instance{clients: clients{profile: p, token: token, address: port.Address}, adopt: env.Adopt,
-		path: filepath.Join(env.Dir, "broker.db"), identity: "identity-1", fired: map[string]func(systems.StoreFired){}}
+		database: rows, identity: "identity-1", fired: map[string]func(systems.StoreFired){}}
 	in.config = brokerConfig{Name: "custody", Listen: port.Address, Token: token, Hostname: "host-1", History: p.history, Scale: p.scale, Defect: env.Defect, Base: env.Base}
 	in.Server = process.NewServer(actor, env.Sink, log, in.start, port)
 	if err := in.Restart(ctx); err != nil {
-		return nil, errors.Join(err, log.Close())
+		return nil, errors.Join(err, log.Close(), rows.release(ctx))
 	}
 	return in, nil
 }
 
 // Stop ends the broker's process, whatever state it is in.
-func (in *instance) Stop(ctx context.Context) error { return in.Close(ctx) }
+func (in *instance) Stop(ctx context.Context) error {
+	return errors.Join(in.Close(ctx), in.database.release(ctx))
+}
 
 func (in *instance) Address() string          { return in.address }
 func (in *instance) Protocol() links.Protocol { return zmtp.Protocol{} }
@@ -83,8 +88,9 @@ func (in *instance) Protocol() links.Protocol { return zmtp.Protocol{} }
 func (in *instance) start(ctx context.Context, log io.Writer, exited func(process.Exit)) (process.Process, []string, error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
+	driver, dsn := in.database.connection()
 	in.config.Connections = store.Connections{First: store.ConnectionList{Title: "run", Entries: []store.Connection{
-		{Name: in.config.Name, Driver: "sqlite", DSN: in.path}}}}
+		{Name: in.config.Name, Driver: driver, DSN: dsn}}}}
 	var env []string
 	if in.identity != "" {
 		env = []string{store.IdentityVariable + "=" + in.identity}

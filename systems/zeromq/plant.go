@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/custodymq/custody/broker/store"
-	"github.com/custodymq/custody/broker/store/sqlite"
 	"github.com/custodymq/custody/broker/wire"
 	"github.com/custodymq/custody/evidence"
 )
@@ -22,7 +21,7 @@ func (in *instance) PlantOld(ctx context.Context, businessID, destination string
 	in.mu.Unlock()
 	now := time.Now()
 	payload := evidence.Envelope{PublishID: evidence.PublishID("old", 1, 1), BusinessID: businessID}.Encode()
-	err := sqlite.Plant(ctx, in.path, store.Partition{Connection: name, Identity: identity}, store.Row{
+	err := in.database.plant(ctx, store.Partition{Connection: name, Identity: identity}, store.Row{
 		MessageID: "old-" + businessID, BusinessID: businessID, Topic: destination, Version: wire.OldestVersion - 1,
 		InsertedAt: now, ExpiresAt: now.Add(time.Hour), Payload: payload,
 	})

@@ -26,7 +26,8 @@ const Name = "zeromq"
 type Profile struct {
 	name, summary string
 	mode          systems.Mode
-	history       bool // settled rows are kept
+	history       bool        // settled rows are kept
+	server        *serverKind // that keeps the rows; nil: SQLite
 	claims        []evidence.Claim
 	scale         float64
 }
@@ -38,6 +39,8 @@ func Profiles(scale float64) []systems.System {
 			mode: systems.AtLeastOnce, claims: atLeastOnce, scale: scale},
 		Profile{name: "at-least-once-history", summary: "as at-least-once, but settled rows are kept, marked processed",
 			mode: systems.AtLeastOnce, history: true, claims: atLeastOnce, scale: scale},
+		Profile{name: "postgres", summary: "as at-least-once, with the rows in PostgreSQL", mode: systems.AtLeastOnce, claims: atLeastOnce, scale: scale, server: postgres},
+		Profile{name: "mariadb", summary: "as at-least-once, with the rows in MariaDB", mode: systems.AtLeastOnce, claims: atLeastOnce, scale: scale, server: mariadb},
 		Profile{name: "at-most-once", summary: "routed once to who is visible now; never stored, never sent again",
 			mode: systems.AtMostOnce, claims: atMostOnce, scale: scale},
 	}
@@ -167,7 +170,10 @@ func (p Profile) Describe() systems.Description {
 		systems.NeedRewind: "what is settled is served to nobody again, even where the broker keeps it as history",
 		systems.NeedFanOut: "in at-least-once all matching subscriptions compete for each message, whatever their group",
 	}
-	d.StoreFaults = storeVerbs()
+	d.StoreFaults = storeVerbs(p.server == nil)
+	if p.server != nil {
+		d.Profile.Settings[0].Value, d.Profile.Settings[1] = p.server.name, evidence.Setting{Name: "flush", Value: "every commit"}
+	}
 	if p.mode == systems.AtMostOnce {
 		d.Profile.Redelivers, d.Profile.AckCounting = evidence.RedeliverNever, "automatic"
 		d.Profile.Limits.MaxAttempts = 1

@@ -123,7 +123,10 @@ func (r *roleState) start(ctx context.Context, config json.RawMessage, p *proces
 	r.files = faulty.New(vfsName)
 	r.files.Arm(r.armed)
 	identity := store.Identity(os.LookupEnv, func() (string, error) { return c.Hostname, nil })
-	options := open.Options{VFS: vfsName, KeepHistory: c.History, Reserve: 1 << 20}
+	options := open.Options{KeepHistory: c.History}
+	if c.Connections.First.Entries[0].Driver == "sqlite" {
+		options.VFS, options.Reserve = vfsName, 1<<20
+	}
 	opened, err := open.Open(ctx, c.Connections, c.Name, identity, options)
 	if err != nil {
 		return err

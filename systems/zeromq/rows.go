@@ -2,12 +2,9 @@ package zeromq
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"fmt"
 	"time"
-
-	_ "github.com/ncruces/go-sqlite3/driver" // registers "sqlite3"
 
 	"github.com/custodymq/custody/broker/store"
 	"github.com/custodymq/custody/evidence"
@@ -20,16 +17,14 @@ func (in *instance) Rows(ctx context.Context) (evidence.Snapshot, error) {
 	s := evidence.Snapshot{Source: evidence.SourceBroker, Trust: evidence.Exact, Partition: in.partition()}
 	now := time.Now().Add(in.config.Clock)
 	in.mu.Unlock()
-	db, err := in.database("ro")
+	db, statement, err := in.database.reader()
 	if err != nil {
 		return s, err
 	}
 	defer db.Close()
-	rows, err := db.QueryContext(ctx, `SELECT p.connection, p.identity, r.state, r.version, r.message_id, r.business_id, r.topic, r.competitor,
-		r.key, coalesce(r.headers, ''), coalesce(r.expires_at, 0), r.attempts, r.reason, coalesce(r.payload, x'')
-		FROM custody_row r JOIN custody_partition p ON p.id = r.partition ORDER BY r.ord`)
+	rows, err := db.QueryContext(ctx, statement)
 	if err != nil {
-		return s, fmt.Errorf("zeromq: read the rows of %s: %w", in.path, err)
+		return s, fmt.Errorf("zeromq: read the stored rows: %w", err)
 	}
 	defer rows.Close()
 	for rows.Next() {
@@ -43,7 +38,7 @@ func (in *instance) Rows(ctx context.Context) (evidence.Snapshot, error) {
 		)
 		if err := rows.Scan(&p.Connection, &p.Identity, &state, &r.Version, &r.MessageID, &r.BusinessID, &r.Destination, &r.Subscription,
 			&key, &headers, &expires, &r.Attempts, &r.Reason, &payload); err != nil {
-			return s, fmt.Errorf("zeromq: read a row of %s: %w", in.path, err)
+			return s, fmt.Errorf("zeromq: read a stored row: %w", err)
 		}
 		if r.State = RowStates[state]; r.State == evidence.RowInvalid {
 			continue // the marker of a settled message, whose row is deleted
@@ -80,12 +75,4 @@ func headersOf(text string) map[string]string {
 		return map[string]string{"": text} // corrupted: makes the digest differ
 	}
 	return h
-}
-
-func (in *instance) database(mode string) (*sql.DB, error) {
-	db, err := sql.Open("sqlite3", "file:"+in.path+"?mode="+mode+"&_pragma=busy_timeout(5000)")
-	if err != nil {
-		return nil, fmt.Errorf("zeromq: open %s: %w", in.path, err)
-	}
-	return db, nil
 }

@@ -107,16 +107,19 @@ func released(f *faulty.Fault) (faulty.Hook, func()) { return f, f.Release }
 
 // storeVerbs lists the verbs of striking with the operations to which each
 // applies, of the store's contract and of its files.
-func storeVerbs() map[string][]string {
-	all := append([]string{"apply", "load", "rows", "expire", "reestablish"}, fileOperations...)
+func storeVerbs(files bool) map[string][]string {
+	all := []string{"apply", "load", "rows", "expire", "reestablish"}
+	if files {
+		all = append(all, fileOperations...)
+	}
 	for kind := store.Insert; kind <= store.Discard; kind++ {
 		all = append(all, kind.String())
 	}
-	return map[string][]string{
-		"unreachable": all, "lose-reply": all, "slow": all, "block": all,
-		"full":        {"write", store.Insert.String()},
-		"fsync-error": {"sync"},
+	verbs := map[string][]string{"unreachable": all, "lose-reply": all, "slow": all, "block": all, "full": {store.Insert.String()}}
+	if files {
+		verbs["full"], verbs["fsync-error"] = append(verbs["full"], "write"), []string{"sync"}
 	}
+	return verbs
 }
 
 // OfFiles reports whether an operation is on files, below the database.

@@ -4,6 +4,7 @@ package open
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/custodymq/custody/broker/store"
 	"github.com/custodymq/custody/broker/store/memory"
+	"github.com/custodymq/custody/broker/store/relational"
 	"github.com/custodymq/custody/broker/store/sqlite"
 )
 
@@ -27,8 +29,11 @@ type Options struct {
 type driver func(ctx context.Context, dsn string, p store.Partition, o Options) (store.Store, error)
 
 var drivers = map[string]driver{
-	"memory": openMemory,
-	"sqlite": openSQLite,
+	"memory":    openMemory,
+	"sqlite":    openSQLite,
+	"postgres":  openServer(relational.Postgres),
+	"mysql":     openServer(relational.MySQL),
+	"sqlserver": openServer(relational.SQLServer),
 }
 
 // Open opens the store of the broker with exactly this name. Everything that
@@ -86,6 +91,22 @@ func openSQLite(ctx context.Context, dsn string, p store.Partition, o Options) (
 		return nil, err // not opened: a nil *sqlite.Store is no nil store.Store
 	}
 	return opened, nil
+}
+
+func openServer(d relational.Dialect) driver {
+	return func(ctx context.Context, dsn string, p store.Partition, o Options) (store.Store, error) {
+		switch {
+		case o.VFS != "":
+			return nil, fmt.Errorf("has no files to put on VFS %q", o.VFS)
+		case o.FlushInterval != 0 || o.BusyTimeout != 0 || o.Reserve != 0:
+			return nil, errors.New("takes no flush interval, busy timeout or reserve: they are the server's own")
+		}
+		opened, err := relational.Open(ctx, d, relational.Options{DSN: dsn, Partition: p, Sync: o.Sync, KeepHistory: o.KeepHistory})
+		if err != nil {
+			return nil, err // a nil *relational.Store is no nil store.Store
+		}
+		return opened, nil
+	}
 }
 
 // redact keeps the scheme of a DSN: what follows may hold a password.

@@ -49,6 +49,9 @@ func Dialects() map[string]Dialect {
 	return map[string]Dialect{"postgres": Postgres, "mysql": MySQL, "sqlserver": SQLServer}
 }
 
+// Connect opens a database for other purposes than a Store's.
+func (d Dialect) Connect(dsn string) (*sql.DB, error) { return d.open(dsn) }
+
 // column of a table of parameters: all of one type and one length.
 type column struct {
 	name   string

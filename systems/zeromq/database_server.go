@@ -1,0 +1,265 @@
+package zeromq
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/custodymq/custody/broker/store"
+	"github.com/custodymq/custody/broker/store/relational"
+	"github.com/custodymq/custody/process"
+	"github.com/custodymq/custody/systems"
+)
+
+// serverKind is a kind of database server, as Debian installs it.
+type serverKind struct {
+	name     string
+	driver   string // of a connection
+	dialect  relational.Dialect
+	program  string // the server
+	places   string // where it is, if not in PATH
+	packaged string // the package that brings it
+	user     string // as whom it has to run where this process is root; empty: as root
+	admin    string // database that is there from the start
+
+	// create makes the data folder. It is run in the server's folder, with the
+	// password of the administrator in the file password.
+	create func(bin string, dir string) []string
+	args   func(dir, port string) []string
+	dsn    func(address, password, database string) string
+}
+
+// serverName is the actor of the server's events, and the name of its log.
+const serverName = "store"
+
+var postgres = &serverKind{
+	name: "postgres", driver: "postgres", dialect: relational.Postgres,
+	program: "postgres", places: "/usr/lib/postgresql/*/bin", packaged: "postgresql", user: "postgres", admin: "postgres",
+	create: func(bin, dir string) []string {
+		return []string{filepath.Join(bin, "initdb"), "-D", filepath.Join(dir, "data"), "-U", "custody", "-A", "scram-sha-256", "--pwfile", filepath.Join(dir, "password"), "--no-sync", "-E", "UTF8"}
+	},
+	args: func(dir, port string) []string {
+		return []string{"-D", filepath.Join(dir, "data"), "-k", "", "-c", "listen_addresses=127.0.0.1", "-p", port, "-c", "timezone=UTC"}
+	},
+	dsn: func(address, password, database string) string {
+		return "postgres://custody:" + password + "@" + address + "/" + database + "?sslmode=disable"
+	},
+}
+
+var mariadb = &serverKind{
+	name: "mariadb", driver: "mysql", dialect: relational.MySQL,
+	program: "mariadbd", places: "/usr/sbin", packaged: "mariadb-server", admin: "mysql",
+	create: func(_, dir string) []string {
+		return []string{"mariadb-install-db", "--no-defaults", "--datadir=" + filepath.Join(dir, "data"), "--auth-root-authentication-method=normal", "--skip-test-db"}
+	},
+	args: func(dir, port string) []string {
+		args := []string{"--no-defaults", "--datadir=" + filepath.Join(dir, "data"), "--port=" + port, "--bind-address=127.0.0.1",
+			"--socket=" + filepath.Join(dir, "socket"), "--init-file=" + filepath.Join(dir, "users.sql"), "--innodb-flush-log-at-trx-commit=1"}
+		if os.Getuid() == 0 {
+			args = append(args, "--user=root")
+		}
+		return args
+	},
+	dsn: func(address, password, database string) string {
+		return "custody:" + password + "@tcp(" + address + ")/" + database
+	},
+}
+
+// bin is the folder of the server's program.
+func (k *serverKind) bin() (string, error) {
+	if path, err := exec.LookPath(k.program); err == nil {
+		return filepath.Dir(path), nil
+	}
+	found, err := filepath.Glob(filepath.Join(k.places, k.program))
+	if err != nil || len(found) == 0 {
+		return "", fmt.Errorf("zeromq: %s is missing: apt-get install %s, or make brokers", k.program, k.packaged)
+	}
+	return filepath.Dir(slices.Max(found)), nil
+}
+
+// as gives a command for the server's user, and that user's numbers; -1 is this
+// process's own.
+func (k *serverKind) as(command []string) ([]string, int, int, error) {
+	if os.Getuid() != 0 || k.user == "" {
+		return command, -1, -1, nil
+	}
+	who, err := user.Lookup(k.user)
+	if err != nil {
+		return nil, 0, 0, fmt.Errorf("zeromq: %s does not run as root, and there is no user %s: %w", k.program, k.user, err)
+	}
+	uid, err := strconv.Atoi(who.Uid)
+	gid, other := strconv.Atoi(who.Gid)
+	if err := errors.Join(err, other); err != nil {
+		return nil, 0, 0, fmt.Errorf("zeromq: user %s: %w", k.user, err)
+	}
+	// It dies with this process, as every child does: a change of the user clears that.
+	return append([]string{"setpriv", "--reuid", who.Uid, "--regid", who.Gid, "--clear-groups", "--pdeathsig", "KILL", "--"}, command...), uid, gid, nil
+}
+
+// databaseServer is a server of this run's or of an earlier one. Each run has a
+// database of its own in it.
+type databaseServer struct {
+	*process.Server
+	kind     *serverKind
+	address  string
+	password string
+	folder   string // private; another user's server may pass through it
+	dir      string // the server's, in it
+}
+
+var _ process.Kept = (*databaseServer)(nil)
+
+func (k *serverKind) start(ctx context.Context, env systems.Env, log io.WriteCloser) (s *databaseServer, err error) {
+	bin, err := k.bin()
+	if err != nil {
+		return nil, err
+	}
+	port, err := process.FreePort()
+	if err != nil {
+		return nil, err
+	}
+	s = &databaseServer{kind: k, address: port.Address, password: rand.Text()}
+	if s.folder, err = process.Folder(); err != nil {
+		return nil, errors.Join(err, port.Close())
+	}
+	s.dir = filepath.Join(s.folder, "server")
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, port.Close(), os.RemoveAll(s.folder))
+		}
+	}()
+	if err := s.create(ctx, bin); err != nil {
+		return nil, err
+	}
+	command, _, _, err := k.as(append([]string{filepath.Join(bin, k.program)}, k.args(s.dir, port.Number())...))
+	if err != nil {
+		return nil, err
+	}
+	s.Server = process.NewServer(serverName, env.Sink, log, func(ctx context.Context, log io.Writer, exited func(process.Exit)) (process.Process, []string, error) {
+		p, err := process.StartProgram(ctx, process.ProgramOptions{Path: command[0], Args: command[1:], Dir: s.dir, Log: log, Exited: exited, Ready: s.ping})
+		if err != nil {
+			return nil, nil, fmt.Errorf("zeromq: start %s on %s: %w", k.program, s.address, err)
+		}
+		return p, nil, nil
+	}, port)
+	return s, s.Restart(ctx)
+}
+
+// create makes the data folder.
+func (s *databaseServer) create(ctx context.Context, bin string) error {
+	command, uid, gid, err := s.kind.as(s.kind.create(bin, s.dir))
+	if err != nil {
+		return err
+	}
+	users := fmt.Sprintf("CREATE OR REPLACE USER custody@'127.0.0.1' IDENTIFIED BY '%[1]s';\nCREATE OR REPLACE USER custody@localhost IDENTIFIED BY '%[1]s';\n"+
+		"GRANT ALL ON *.* TO custody@'127.0.0.1';\nGRANT ALL ON *.* TO custody@localhost;\nALTER USER root@localhost IDENTIFIED BY '%[1]s';\n", s.password)
+	err = errors.Join(os.Chmod(s.folder, 0o711), os.Mkdir(s.dir, 0o700))
+	for name, text := range map[string]string{"password": s.password, "users.sql": users} {
+		path := filepath.Join(s.dir, name)
+		err = errors.Join(err, os.WriteFile(path, []byte(text), 0o600), os.Chown(path, uid, gid))
+	}
+	if err := errors.Join(err, os.Chown(s.dir, uid, gid)); err != nil {
+		return fmt.Errorf("zeromq: folder of the database server: %w", err)
+	}
+	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
+	cmd.Dir = s.dir
+	if said, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("zeromq: %s: %w: %s", filepath.Base(s.kind.create("", "")[0]), err, said[max(0, len(said)-1000):])
+	}
+	return nil
+}
+
+// with connects as the administrator.
+func (s *databaseServer) with(database string, do func(*sql.DB) error) error {
+	db, err := s.kind.dialect.Connect(s.kind.dsn(s.address, s.password, database))
+	if err != nil {
+		return err
+	}
+	return errors.Join(do(db), db.Close())
+}
+
+func (s *databaseServer) ping(ctx context.Context) error {
+	return s.with(s.kind.admin, func(db *sql.DB) error { return db.PingContext(ctx) })
+}
+
+// Close ends the server and removes its folder: nothing in it is needed any more.
+func (s *databaseServer) Close(ctx context.Context) error {
+	var err error
+	if s.Running() {
+		err = s.Kill(ctx)
+	}
+	return errors.Join(err, s.Server.Close(ctx), os.RemoveAll(s.folder))
+}
+
+// served is a run's database in a server.
+type served struct {
+	*databaseServer
+	pool *process.Pool
+	name string
+}
+
+// open makes a database in a server that was used before, or in a new one.
+func (k *serverKind) open(ctx context.Context, env systems.Env) (_ database, err error) {
+	log, err := env.ServerLog(Name, serverName)
+	if err != nil {
+		return nil, err
+	}
+	s, kept := process.Take[*databaseServer](ctx, env.Servers, k.name)
+	if kept {
+		s.Attach(env.Sink, log)
+	} else if s, err = k.start(ctx, env, log); err != nil {
+		return nil, errors.Join(err, log.Close())
+	}
+	d := &served{s, env.Servers, strings.ReplaceAll("custody_"+systems.RunName(), "-", "_")}
+	err = s.with(k.admin, func(db *sql.DB) error {
+		_, err := db.ExecContext(ctx, "CREATE DATABASE "+d.name)
+		return err
+	})
+	if err == nil {
+		_, err = relational.Migrate(ctx, k.dialect, d.dsn())
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("zeromq: the database of the run: %w", err), s.Close(ctx))
+	}
+	return d, nil
+}
+
+func (d *served) dsn() string { return d.kind.dsn(d.address, d.password, d.name) }
+
+func (d *served) connection() (driver, dsn string) { return d.kind.driver, d.dsn() }
+
+func (d *served) reader() (*sql.DB, string, error) {
+	db, err := d.kind.dialect.Connect(d.dsn())
+	return db, `SELECT p.connection_name, p.storage_identity, r.state, r.version, r.message_id, r.business_id, r.topic, r.competitor,
+		r.routing_key, r.headers, coalesce(r.expires_at, 0), r.attempts, r.reason, r.payload
+		FROM custody_row r JOIN custody_partition p ON p.id = r.part ORDER BY r.part, r.ord`, err
+}
+
+func (d *served) plant(ctx context.Context, p store.Partition, row store.Row) error {
+	return relational.Plant(ctx, d.kind.dialect, d.dsn(), p, row)
+}
+
+// release gives the server back, or ends it if it was struck.
+func (d *served) release(ctx context.Context) error {
+	if !d.Untouched() {
+		return d.Close(ctx)
+	}
+	err := d.with(d.kind.admin, func(db *sql.DB) error {
+		_, err := db.ExecContext(ctx, "DROP DATABASE "+d.name)
+		return err
+	})
+	if err != nil {
+		return errors.Join(fmt.Errorf("zeromq: remove the run's database: %w", err), d.Close(ctx))
+	}
+	return errors.Join(d.Detach(), d.pool.Put(ctx, d.kind.name, d.databaseServer))
+}
