@@ -60,11 +60,12 @@ var mariadb = &serverKind{
 	name: "mariadb", driver: "mysql", dialect: relational.MySQL,
 	program: "mariadbd", places: "/usr/sbin", packaged: "mariadb-server", admin: "mysql",
 	create: func(_, dir string) []string {
-		return []string{"mariadb-install-db", "--no-defaults", "--datadir=" + filepath.Join(dir, "data"), "--auth-root-authentication-method=normal", "--skip-test-db"}
+		return []string{"mariadb-install-db", "--no-defaults", "--datadir=" + filepath.Join(dir, "data"), "--tmpdir=" + dir, "--auth-root-authentication-method=normal", "--skip-test-db"}
 	},
 	args: func(dir, port string) []string {
 		args := []string{"--no-defaults", "--datadir=" + filepath.Join(dir, "data"), "--port=" + port, "--bind-address=127.0.0.1",
-			"--socket=" + filepath.Join(dir, "socket"), "--init-file=" + filepath.Join(dir, "users.sql"), "--innodb-flush-log-at-trx-commit=1"}
+			// A server removes what it finds in its temporary folder, other servers' tables too.
+			"--tmpdir=" + dir, "--socket=" + filepath.Join(dir, "socket"), "--init-file=" + filepath.Join(dir, "users.sql"), "--innodb-flush-log-at-trx-commit=1"}
 		if os.Getuid() == 0 {
 			args = append(args, "--user=root")
 		}
@@ -119,7 +120,7 @@ type databaseServer struct {
 
 var _ process.Kept = (*databaseServer)(nil)
 
-func (k *serverKind) start(ctx context.Context, env systems.Env, log io.WriteCloser) (s *databaseServer, err error) {
+func (k *serverKind) start(ctx context.Context, env systems.Env, log io.WriteCloser) (_ *databaseServer, err error) {
 	bin, err := k.bin()
 	if err != nil {
 		return nil, err
@@ -128,7 +129,7 @@ func (k *serverKind) start(ctx context.Context, env systems.Env, log io.WriteClo
 	if err != nil {
 		return nil, err
 	}
-	s = &databaseServer{kind: k, address: port.Address, password: rand.Text()}
+	s := &databaseServer{kind: k, address: port.Address, password: rand.Text()}
 	if s.folder, err = process.Folder(); err != nil {
 		return nil, errors.Join(err, port.Close())
 	}

@@ -3,25 +3,38 @@ package relational
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/custodymq/custody/broker/store"
 )
 
-// Plant writes a pending row of any payload version into a partition that nobody
-// owns, as another build of the broker would have left it. For tests and tools.
+// Plant writes a pending row of any payload version into a partition that is
+// there already, as another build of the broker would have left it. It takes no
+// ownership: the partition's broker may be running, and sees the row at its next
+// start. For tests and tools.
 func Plant(ctx context.Context, d Dialect, dsn string, p store.Partition, row store.Row) (err error) {
-	s, err := Open(ctx, d, Options{DSN: dsn, Partition: p})
+	db, err := d.open(dsn)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, s.Close()) }()
-	w, err := s.own(ctx)
-	if err != nil {
-		return err
+	s := &Store{dialect: d, options: Options{Partition: p}, db: db}
+	w := &writer{store: s}
+	defer func() {
+		w.drop()
+		err = errors.Join(err, db.Close())
+	}()
+	if w.conn, err = db.Conn(ctx); err != nil {
+		return s.wrap(fmt.Errorf("connect: %w", err))
 	}
-	defer func() { s.writer <- w }()
-	return w.transact(ctx, func(t *transaction) error {
-		t.mark.order++
-		return t.insert([]*store.Row{&row}, []int64{t.mark.order})
-	})
+	if err := w.conn.QueryRowContext(ctx, d.bind("SELECT id FROM custody_partition"+ofPartition), []byte(p.Connection), []byte(p.Identity)).Scan(&w.partition); err != nil {
+		return s.wrap(fmt.Errorf("find the partition: %w", err))
+	}
+	t := &transaction{w: w, ctx: ctx}
+	if err := t.run(func() error { return t.insertSome([]*store.Row{&row}, []int64{planted}) }); err != nil {
+		return s.wrap(err)
+	}
+	return nil
 }
+
+// planted is the place of a planted row, behind all that a broker gives.
+const planted = 1 << 60

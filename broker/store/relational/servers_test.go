@@ -144,7 +144,7 @@ func mariadbServer(t testing.TB, dir string, port int) *server {
 		}
 		return fmt.Sprintf("custody@tcp(127.0.0.1:%d)/%s", port, database)
 	}
-	s.once(t, install, "--no-defaults", "--datadir="+dir, "--auth-root-authentication-method=normal", "--skip-test-db")
+	s.once(t, install, "--no-defaults", "--datadir="+dir, "--tmpdir="+servers.dir, "--auth-root-authentication-method=normal", "--skip-test-db")
 	return s
 }
 
