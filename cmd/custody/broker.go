@@ -53,7 +53,11 @@ Its rows stand in the partition of its name and its storage identity
 (` + store.IdentityVariable + `, otherwise the host's name). A connections
 file says where the rows of which broker are, and is a JSON list:
 
-  [{"name": "custody", "driver": "sqlite", "dsn": "/var/lib/custody/rows.db"}]
+  [{"name": "custody", "driver": "sqlite", "dsn": "/var/lib/custody/rows.db"},
+   {"name": "orders", "driver": "postgres", "dsn": "postgres://custody@db/custody"}]
+
+The drivers are ` + strings.Join(open.Drivers(), ", ") + `. For a database
+server, custody broker migrate makes the tables first.
 
 The name must be matched exactly. Two such lists may be given; the first wins.
 --store with --data is a list of one, and stands before the file's.
@@ -69,7 +73,7 @@ of them is wrong, all that was read before stays.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return serve(cmd, f) },
 	}
-	cmd.AddCommand(brokerCheckCommand())
+	cmd.AddCommand(brokerCheckCommand(), brokerMigrateCommand())
 	flags := cmd.Flags()
 	flags.StringVar(&f.config.Listen, "listen", defaultAddress, "address; port 0 takes a free one")
 	flags.BoolVar(&f.config.AllowRemote, "allow-remote", false, "listen on another address than loopback; needs --token-env, --users or --tls-client-ca")

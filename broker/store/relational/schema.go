@@ -20,6 +20,9 @@ func Schema(d Dialect) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
+// Version of the tables that this build makes and needs.
+func (d Dialect) Version() int { return len(d.schema) }
+
 // note records a version, in a table that the first one makes.
 func (d Dialect) note(version int) []string {
 	insert := fmt.Sprintf("INSERT INTO custody_schema (version) VALUES (%d)", version)
@@ -60,7 +63,7 @@ func Migrate(ctx context.Context, d Dialect, dsn string) (from int, err error) {
 	if from, err = d.version(ctx, conn); err != nil {
 		return 0, err
 	}
-	for version := from + 1; version <= len(d.schema); version++ {
+	for version := from + 1; version <= d.Version(); version++ {
 		if err := d.upgrade(ctx, conn, version); err != nil {
 			return from, fmt.Errorf("schema version %d: %w", version, err)
 		}
@@ -105,10 +108,10 @@ func (d Dialect) known(ctx context.Context, conn *sql.Conn) error {
 		return err
 	case version == 0:
 		return errors.New("the database has no tables of Custody's: make them with custody broker migrate")
-	case version < len(d.schema):
-		return fmt.Errorf("the tables are of version %d, and this build needs %d: custody broker migrate", version, len(d.schema))
-	case version > len(d.schema):
-		return fmt.Errorf("the tables are of version %d, and this build knows up to %d: use a newer one", version, len(d.schema))
+	case version < d.Version():
+		return fmt.Errorf("the tables are of version %d, and this build needs %d: custody broker migrate", version, d.Version())
+	case version > d.Version():
+		return fmt.Errorf("the tables are of version %d, and this build knows up to %d: use a newer one", version, d.Version())
 	}
 	return nil
 }
