@@ -1,21 +1,17 @@
 package relational
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
-	"net"
 	"os"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/custodymq/custody/broker/store"
+	"github.com/custodymq/custody/broker/store/storetest"
 	"github.com/custodymq/custody/broker/wire"
 )
 
@@ -105,81 +101,22 @@ func certain(t *testing.T, s *Store) (absent bool, err error) {
 	}
 }
 
-// lossy is a link to a server that can swallow a COMMIT, or what comes back.
-type lossy struct {
-	net.Listener
-	to      string
-	swallow atomic.Pointer[string] // "commit", "reply"
-	done    sync.WaitGroup
-}
-
-func lossyLink(t *testing.T, to string) *lossy {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	x := &lossy{Listener: l, to: to}
-	x.done.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			server, err := net.Dial("tcp", to)
-			if err != nil {
-				c.Close()
-				return
-			}
-			silent := &atomic.Bool{}
-			x.done.Go(func() { x.pass(server, c, silent, true) })
-			x.done.Go(func() { x.pass(c, server, silent, false) })
-		}
-	})
-	t.Cleanup(func() { l.Close(); x.done.Wait() })
-	return x
-}
-
-func (x *lossy) pass(to, from net.Conn, silent *atomic.Bool, asking bool) {
-	defer to.Close()
-	defer from.Close()
-	chunk := make([]byte, 64<<10)
-	for {
-		n, err := from.Read(chunk)
-		if how := x.swallow.Load(); asking && how != nil && bytes.Contains(chunk[:n], []byte("COMMIT")) {
-			x.swallow.Store(nil)
-			silent.Store(true)
-			if *how == "commit" {
-				return
-			}
-		}
-		if !asking && silent.Load() {
-			continueReading(from)
-			return
-		}
-		if _, werr := to.Write(chunk[:n]); err != nil || werr != nil {
-			return
-		}
-	}
-}
-
-// continueReading lets the server say what nobody hears.
-func continueReading(from io.Reader) { _, _ = io.Copy(io.Discard, from) }
-
 func TestCommitInDoubt(t *testing.T) {
 	for kind := range kinds {
-		for how, wantAbsent := range map[string]bool{"commit": true, "reply": false} {
+		for how, swallow := range map[string]func(*storetest.Link, string){"commit": (*storetest.Link).SwallowCommand, "reply": (*storetest.Link).SwallowReply} {
+			wantAbsent := how == "commit"
 			t.Run(kind+" "+how, func(t *testing.T) {
 				server := running(t, kind)
 				direct := server.database(t)
 				_, after, _ := strings.Cut(direct, "127.0.0.1:")
 				port := after[:strings.IndexAny(after, ")/")]
-				link := lossyLink(t, "127.0.0.1:"+port)
-				dsn := strings.Replace(direct, "127.0.0.1:"+port, link.Addr().String(), 1)
+				link := storetest.NewLink(t, "127.0.0.1:"+port)
+				dsn := strings.Replace(direct, "127.0.0.1:"+port, link.Address(), 1)
 				s := mustOpen(t, server.dialect, Options{DSN: dsn, Partition: orders})
 				if err := s.Apply(t.Context(), []store.Operation{insertion("before")}); err != nil {
 					t.Fatal(err)
 				}
-				link.swallow.Store(&how)
+				swallow(link, "COMMIT")
 				short, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 				defer cancel()
 				err := s.Apply(short, []store.Operation{insertion("doubtful")})

@@ -1,0 +1,280 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/custodymq/custody/broker/store"
+)
+
+func (s *Store) Load(ctx context.Context, settled int, fn func(store.Row) error) error {
+	return s.reading(ctx, func(x *session) error {
+		orders, err := s.newest(ctx, x, settled)
+		if err != nil {
+			return err
+		}
+		err = x.named(ctx, s.keys, "orders", false, orders, func(v raw) error {
+			r := v.decode(s.options.Partition)
+			if r.State == store.Processed || r.State == store.SettledMarker {
+				r = store.Row{
+					Order: r.Order, State: store.SettledMarker, MessageID: r.MessageID, BusinessID: r.BusinessID,
+					Version: r.Version, InsertedAt: r.InsertedAt, KeepUntil: r.KeepUntil, Partition: r.Partition,
+				}
+			}
+			return fn(r)
+		})
+		if err != nil {
+			return err
+		}
+		return x.after(ctx, s.keys, 0, 0, false, []store.State{store.Pending, store.Dead}, func(v raw) error {
+			return fn(store.Refuse(v.decode(s.options.Partition)))
+		})
+	})
+}
+
+// newest are the orders of the settled rows that are kept the longest, at most
+// limit, shortest first.
+func (s *Store) newest(ctx context.Context, x *session, limit int) (orders []string, err error) {
+	now := "(" + moment(s.options.Now().Add(1))
+	var members []string
+	for _, key := range []string{s.keys[keepKey], s.keys[historyKey]} {
+		for n := 0; n < limit; {
+			var page []string
+			err := x.do(ctx, func() (err error) {
+				page, err = x.ZRevRangeByLex(ctx, key, &redis.ZRangeBy{Min: "[" + now[1:], Max: "+", Offset: int64(n), Count: int64(min(pageRows, limit-n))}).Result()
+				return err
+			})
+			if err != nil {
+				return nil, err
+			}
+			members = append(members, page...)
+			if n += len(page); len(page) < pageRows {
+				break
+			}
+		}
+	}
+	slices.Sort(members)
+	return ordersOf(members[max(0, len(members)-max(0, limit)):]), nil
+}
+
+// ordersOf cuts the time off.
+func ordersOf(members []string) []string {
+	orders := make([]string, len(members))
+	for i, m := range members {
+		orders[i] = m[min(len(m), momentLength):]
+	}
+	return orders
+}
+
+func (s *Store) Count(ctx context.Context, settled int) (n int, err error) {
+	err = s.reading(ctx, func(x *session) error {
+		now := "[" + moment(s.options.Now().Add(1))
+		pipe := x.Pipeline()
+		live := []*redis.IntCmd{pipe.ZCard(ctx, s.keys[pendingKey]), pipe.ZCard(ctx, s.keys[deadKey])}
+		finished := []*redis.IntCmd{pipe.ZLexCount(ctx, s.keys[keepKey], now, "+"), pipe.ZLexCount(ctx, s.keys[historyKey], now, "+")}
+		if err := x.do(ctx, func() error { _, err := pipe.Exec(ctx); return err }); err != nil {
+			return err
+		}
+		n = int(live[0].Val()+live[1].Val()) + min(settled, int(finished[0].Val()+finished[1].Val()))
+		return nil
+	})
+	return n, err
+}
+
+func (s *Store) Content(ctx context.Context, messageIDs []string, fn func(store.Row) error) error {
+	return s.reading(ctx, func(x *session) error {
+		return x.named(ctx, s.keys, "ids", true, messageIDs, func(v raw) error {
+			r := store.Refuse(v.decode(s.options.Partition))
+			if r.State == store.Processed || r.State == store.SettledMarker {
+				return nil
+			}
+			return fn(r)
+		})
+	})
+}
+
+func (s *Store) Rows(ctx context.Context, selection store.Selection, fn func(store.Row) error) error {
+	states := allStates
+	if selection.State == store.Pending || selection.State == store.Processed || selection.State == store.SettledMarker || selection.State == store.Dead {
+		states = []store.State{selection.State}
+	}
+	taken := 0
+	take := func(v raw) error {
+		r := store.Refuse(v.decode(s.options.Partition))
+		if !selection.Takes(r) {
+			return nil
+		}
+		if err := fn(r); err != nil {
+			return err
+		}
+		if taken++; taken == selection.Limit {
+			return errEnough
+		}
+		return nil
+	}
+	err := s.reading(ctx, func(x *session) error {
+		if selection.MessageID != "" {
+			return x.named(ctx, s.keys, "ids", selection.Content, []string{selection.MessageID}, take)
+		}
+		return x.after(ctx, s.keys, selection.After, selection.Limit, selection.Content, states, take)
+	})
+	if errors.Is(err, errEnough) {
+		return nil
+	}
+	return err
+}
+
+var (
+	allStates = []store.State{store.Pending, store.Processed, store.SettledMarker, store.Dead}
+	errEnough = errors.New("redisstore: as many rows as were asked for")
+)
+
+// reading gives do a connection of its own, beside the writer's.
+func (s *Store) reading(ctx context.Context, do func(*session) error) error {
+	select {
+	case <-s.closing:
+		return s.wrap(store.ErrClosed)
+	default:
+	}
+	var x *session
+	select {
+	case x = <-s.readers:
+	case <-ctx.Done():
+		return s.wrap(ctx.Err())
+	case <-s.closing:
+		return s.wrap(store.ErrClosed)
+	}
+	defer func() { s.readers <- x }()
+	if x != nil && x.do(ctx, func() error { return x.Ping(ctx).Err() }) != nil { // it was lost, idle as it was
+		x.drop()
+		x = nil
+	}
+	if x == nil {
+		var err error
+		if x, err = s.connect(ctx); err != nil {
+			x = nil
+			return s.wrap(err)
+		}
+	}
+	err := do(x)
+	if err != nil { // it may have stopped between a question and its answer
+		x.drop()
+		x = nil
+	}
+	return err
+}
+
+// after gives the rows in these states behind an order, page by page. Each page is
+// of one moment.
+func (x *session) after(ctx context.Context, keys []string, order uint64, limit int, content bool, states []store.State, fn func(raw) error) error {
+	last := orderText(int64(min(order, planted+1<<50)))
+	for {
+		size := pageRows
+		if limit > 0 {
+			size = min(size, limit)
+		}
+		args := []string{last, strconv.Itoa(size)}
+		for _, state := range states {
+			args = append(args, strconv.Itoa(int(state)))
+		}
+		before := last
+		_, err := x.page(ctx, keys, "after", content, args, func(v raw) error {
+			last = v.order
+			return fn(v)
+		})
+		if err != nil || last == before {
+			return err
+		}
+	}
+}
+
+// named gives the rows with these orders or message IDs, page by page.
+func (x *session) named(ctx context.Context, keys []string, how string, content bool, names []string, fn func(raw) error) error {
+	for len(names) > 0 {
+		done, err := x.page(ctx, keys, how, content, names[:min(len(names), pageRows)], fn)
+		if err != nil {
+			return err
+		}
+		names = names[done:]
+	}
+	return nil
+}
+
+// page runs the reading script, and gives how many of the named rows it dealt with.
+func (x *session) page(ctx context.Context, keys []string, how string, content bool, names []string, fn func(raw) error) (done int, err error) {
+	with := ""
+	if content {
+		with = "content"
+	}
+	args := []any{how, with, pageSize}
+	for _, name := range names {
+		args = append(args, name)
+	}
+	reply, err := x.script(ctx, readScript, keys, args...)
+	if err != nil {
+		return 0, err
+	}
+	n, _ := reply[0].(int64)
+	for row := range slices.Chunk(reply[1:], 4) {
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
+		if err := fn(raw{text(row[0]), text(row[1]), text(row[2]), text(row[3]), content}); err != nil {
+			return 0, err
+		}
+	}
+	return int(n), nil
+}
+
+// All gives every row of every partition that the server's database has, whole, and
+// as it is: no payload version is refused. For evidence, past the broker.
+func All(ctx context.Context, dsn string, fn func(store.Row) error) error {
+	server, _, err := parse(dsn)
+	if err != nil {
+		return err
+	}
+	s := &Store{server: *server}
+	x, err := s.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer x.drop()
+	var found []string
+	for cursor := uint64(0); ; {
+		var page []string
+		err := x.do(ctx, func() (err error) {
+			page, cursor, err = x.Scan(ctx, cursor, "custody:{*}:"+keyNames[partitionKey], pageRows).Result()
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		found = append(found, page...)
+		if cursor == 0 {
+			break
+		}
+	}
+	slices.Sort(found) // SCAN may give a key twice
+	for _, key := range slices.Compact(found) {
+		var names []any
+		err := x.do(ctx, func() (err error) { names, err = x.HMGet(ctx, key, "connection", "identity").Result(); return err })
+		if err != nil {
+			return err
+		}
+		p := store.Partition{Connection: text(names[0]), Identity: text(names[1])}
+		keys := keysOf(p)
+		if keys[partitionKey] != key {
+			return errors.New("redisstore: key " + strings.ToValidUTF8(key, "?") + " is not of the partition that it names")
+		}
+		err = x.after(ctx, keys, 0, 0, true, allStates, func(v raw) error { return fn(v.decode(p)) })
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

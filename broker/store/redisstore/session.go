@@ -1,0 +1,185 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/custodymq/custody/broker/store"
+)
+
+// session is one connection, which is never made anew: what hangs on it, as the
+// server's number for it, would be another's.
+type session struct {
+	*redis.Client
+	mu     sync.Mutex
+	conn   net.Conn
+	used   bool // its one connection was asked for
+	closed bool
+}
+
+// errSpent: the connection is gone, and nothing was sent.
+var errSpent = errors.New("the connection was lost")
+
+// connect gives a session to a server that was asked for its name at least.
+func (s *Store) connect(ctx context.Context) (*session, error) {
+	o, x := s.server, &session{}
+	dial := redis.NewDialer(&o)
+	o.Dialer = func(ctx context.Context, network, address string) (net.Conn, error) {
+		x.mu.Lock()
+		spent := x.used || x.closed
+		x.used = true
+		x.mu.Unlock()
+		if spent {
+			return nil, errSpent
+		}
+		conn, err := dial(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		if x.closed {
+			return nil, errors.Join(errSpent, conn.Close())
+		}
+		x.conn = conn
+		return conn, nil
+	}
+	x.Client = redis.NewClient(&o)
+	if err := x.do(ctx, func() error { return x.Ping(ctx).Err() }); err != nil {
+		x.drop()
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	return x, nil
+}
+
+// do ends ask with its context: the client itself would wait on.
+func (x *session) do(ctx context.Context, ask func() error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, x.sever)
+	err := ask()
+	if !stop() && err != nil {
+		return fmt.Errorf("%w: %w", ctx.Err(), err)
+	}
+	return err
+}
+
+func (x *session) sever() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.closed = true
+	if x.conn != nil {
+		_ = x.conn.Close() // whoever reads it is told
+	}
+}
+
+func (x *session) drop() {
+	x.sever()
+	_ = x.Close() // it is closed already
+}
+
+// script runs one of the scripts, which gives a list.
+func (x *session) script(ctx context.Context, script *redis.Script, keys []string, args ...any) (reply []any, err error) {
+	err = x.do(ctx, func() error {
+		reply, err = script.Run(ctx, x.Client, keys, args...).Slice()
+		return err
+	})
+	return reply, err
+}
+
+// answered: the server itself has said no.
+func answered(err error) bool {
+	var said redis.Error
+	return errors.As(err, &said)
+}
+
+// refusals are answers that come before a script has written anything. Redis looks
+// for their reasons at its start and at its first write.
+var refusals = []string{
+	"OOM ", "MISCONF ", "READONLY ", "LOADING ", "NOSCRIPT ", "MASTERDOWN ", "CLUSTERDOWN ", "MOVED ", "ASK ", "TRYAGAIN ",
+	"NOAUTH ", "WRONGPASS ", "NOPERM ", "BUSY ", "NOREPLICAS ", "ERR max number of clients reached",
+}
+
+func refused(err error) bool {
+	return answered(err) && hasPrefix(err, refusals)
+}
+
+// full: there is no memory, or no disk, for more.
+func full(err error) bool { return answered(err) && hasPrefix(err, []string{"OOM ", "MISCONF "}) }
+
+// hasPrefix looks at an answer, which may come out of a script with words before it.
+func hasPrefix(err error, prefixes []string) bool {
+	var said redis.Error
+	errors.As(err, &said)
+	text := strings.TrimPrefix(said.Error(), "ERR ")
+	for _, prefix := range prefixes {
+		if strings.HasPrefix(text, strings.TrimPrefix(prefix, "ERR ")) {
+			return true
+		}
+	}
+	return false
+}
+
+// vouched is what the user says of a server that does not say it.
+type vouched struct{ appendfsync string }
+
+// prepare refuses a server that does not keep to the flush policy, and gives the
+// name of its run.
+func (x *session) prepare(ctx context.Context, flush store.Flush, v vouched) (run string, err error) {
+	info := map[string]string{}
+	for _, section := range []string{"server", "replication", "persistence", "memory"} {
+		var text string
+		err := x.do(ctx, func() (err error) { text, err = x.Info(ctx, section).Result(); return err })
+		if err != nil {
+			return "", fmt.Errorf("INFO %s: %w", section, err)
+		}
+		for line := range strings.Lines(text) {
+			if name, value, found := strings.Cut(strings.TrimSpace(line), ":"); found {
+				info[name] = value
+			}
+		}
+	}
+	policy := info["maxmemory_policy"]
+	switch {
+	case info["role"] != "master":
+		return "", fmt.Errorf("the server is a %s of %s:%s, and takes no writes: connect to its master", info["role"], info["master_host"], info["master_port"])
+	case info["aof_enabled"] != "1":
+		return "", errors.New("the server runs with appendonly no, and loses what it has confirmed when it ends: set appendonly yes")
+	case policy != "noeviction":
+		return "", fmt.Errorf("the server runs with maxmemory-policy %s, and gives up rows for want of memory: set maxmemory-policy noeviction", policy)
+	}
+	return info["run_id"], x.syncs(ctx, flush, v)
+}
+
+// syncs refuses a server that syncs its log too late. A rewrite of the log must
+// not suspend that either: no-appendfsync-on-rewrite yes does so even under always.
+func (x *session) syncs(ctx context.Context, flush store.Flush, v vouched) error {
+	var config map[string]string
+	err := x.do(ctx, func() (err error) { config, err = x.ConfigGet(ctx, "*append*").Result(); return err })
+	fsync, paused := config["appendfsync"], config["no-appendfsync-on-rewrite"]
+	if err != nil || fsync == "" {
+		if err != nil && !answered(err) {
+			return fmt.Errorf("CONFIG GET: %w", err)
+		}
+		if fsync = v.appendfsync; fsync == "" {
+			return errors.New("the server does not show its appendfsync: if it is set so, and no-appendfsync-on-rewrite is no, add appendfsync=always to the DSN (or everysec, for the flush policy periodic)")
+		}
+		paused = "no"
+	}
+	switch {
+	case fsync == "always" && (paused == "no" || flush == store.FlushPeriodic):
+		return nil
+	case fsync == "everysec" && flush == store.FlushPeriodic:
+		return nil
+	case fsync == "always":
+		return errors.New("the server runs with no-appendfsync-on-rewrite yes, and does not sync while it rewrites its log: set it to no, or ask for the flush policy periodic")
+	}
+	return fmt.Errorf("the server runs with appendfsync %s, and loses what it has confirmed when power fails: set appendfsync always, or everysec and the flush policy periodic", fsync)
+}
