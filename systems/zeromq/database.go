@@ -3,8 +3,10 @@ package zeromq
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"fmt"
 	"path/filepath"
+	"time"
 
 	_ "github.com/ncruces/go-sqlite3/driver" // registers "sqlite3"
 
@@ -18,12 +20,18 @@ import (
 type database interface {
 	// connection is what the broker opens: the driver's name and the DSN.
 	connection() (driver, dsn string)
-	// reader gives it for reading, and the statement for all rows: see rowsOf.
-	reader() (db *sql.DB, rows string, err error)
+	// rows gives every row of every partition, whole, and as it is.
+	rows(ctx context.Context, fn func(store.Row) error) error
 	// plant writes a row of any payload version while the broker is down.
 	plant(ctx context.Context, p store.Partition, row store.Row) error
 	// release ends what it has for this run.
 	release(ctx context.Context) error
+}
+
+// databaseKind makes databases on a kind of server.
+type databaseKind interface {
+	title() string
+	open(ctx context.Context, env systems.Env) (database, error)
 }
 
 // open gives the profile's kind of database.
@@ -39,14 +47,15 @@ type file string
 
 func (f file) connection() (driver, dsn string) { return "sqlite", string(f) }
 
-func (f file) reader() (*sql.DB, string, error) {
+func (f file) rows(ctx context.Context, fn func(store.Row) error) error {
 	db, err := sql.Open("sqlite3", "file:"+string(f)+"?mode=ro&_pragma=busy_timeout(5000)")
 	if err != nil {
-		return nil, "", fmt.Errorf("zeromq: open %s: %w", string(f), err)
+		return fmt.Errorf("open %s: %w", string(f), err)
 	}
-	return db, `SELECT p.connection, p.identity, r.state, r.version, r.message_id, r.business_id, r.topic, r.competitor,
+	defer db.Close()
+	return rowsOf(ctx, db, `SELECT p.connection, p.identity, r.state, r.version, r.message_id, r.business_id, r.topic, r.competitor,
 		r.key, coalesce(r.headers, ''), coalesce(r.expires_at, 0), r.attempts, r.reason, coalesce(r.payload, x'')
-		FROM custody_row r JOIN custody_partition p ON p.id = r.partition ORDER BY r.ord`, nil
+		FROM custody_row r JOIN custody_partition p ON p.id = r.partition ORDER BY r.ord`, fn)
 }
 
 func (f file) plant(ctx context.Context, p store.Partition, row store.Row) error {
@@ -54,3 +63,42 @@ func (f file) plant(ctx context.Context, p store.Partition, row store.Row) error
 }
 
 func (file) release(context.Context) error { return nil }
+
+// rowsOf scans what a statement selects.
+func rowsOf(ctx context.Context, db *sql.DB, statement string, fn func(store.Row) error) error {
+	rows, err := db.QueryContext(ctx, statement)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var (
+			r       store.Row
+			headers string
+			expires int64
+		)
+		if err := rows.Scan(&r.Partition.Connection, &r.Partition.Identity, &r.State, &r.Version, &r.MessageID, &r.BusinessID, &r.Topic, &r.Group,
+			&r.Key, &headers, &expires, &r.Attempts, &r.Reason, &r.Payload); err != nil {
+			return err
+		}
+		r.Headers = headersOf(headers)
+		if expires != 0 {
+			r.ExpiresAt = time.Unix(0, expires)
+		}
+		if err := fn(r); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+func headersOf(text string) map[string]string {
+	if text == "" {
+		return nil
+	}
+	var h map[string]string
+	if json.Unmarshal([]byte(text), &h) != nil {
+		return map[string]string{"": text} // corrupted: makes the digest differ
+	}
+	return h
+}

@@ -76,6 +76,8 @@ var mariadb = &serverKind{
 	},
 }
 
+func (k *serverKind) title() string { return k.name }
+
 // bin is the folder of the server's program.
 func (k *serverKind) bin() (string, error) {
 	if path, err := exec.LookPath(k.program); err == nil {
@@ -239,11 +241,12 @@ func (d *served) dsn() string { return d.kind.dsn(d.address, d.password, d.name)
 
 func (d *served) connection() (driver, dsn string) { return d.kind.driver, d.dsn() }
 
-func (d *served) reader() (*sql.DB, string, error) {
-	db, err := d.kind.dialect.Connect(d.dsn())
-	return db, `SELECT p.connection_name, p.storage_identity, r.state, r.version, r.message_id, r.business_id, r.topic, r.competitor,
-		r.routing_key, r.headers, coalesce(r.expires_at, 0), r.attempts, r.reason, r.payload
-		FROM custody_row r JOIN custody_partition p ON p.id = r.part ORDER BY r.part, r.ord`, err
+func (d *served) rows(ctx context.Context, fn func(store.Row) error) error {
+	return d.with(d.name, func(db *sql.DB) error {
+		return rowsOf(ctx, db, `SELECT p.connection_name, p.storage_identity, r.state, r.version, r.message_id, r.business_id, r.topic, r.competitor,
+			r.routing_key, r.headers, coalesce(r.expires_at, 0), r.attempts, r.reason, r.payload
+			FROM custody_row r JOIN custody_partition p ON p.id = r.part ORDER BY r.part, r.ord`, fn)
+	})
 }
 
 func (d *served) plant(ctx context.Context, p store.Partition, row store.Row) error {

@@ -26,8 +26,8 @@ const Name = "zeromq"
 type Profile struct {
 	name, summary string
 	mode          systems.Mode
-	history       bool        // settled rows are kept
-	server        *serverKind // that keeps the rows; nil: SQLite
+	history       bool         // settled rows are kept
+	server        databaseKind // that keeps the rows; nil: SQLite
 	claims        []evidence.Claim
 	scale         float64
 }
@@ -41,6 +41,7 @@ func Profiles(scale float64) []systems.System {
 			mode: systems.AtLeastOnce, history: true, claims: atLeastOnce, scale: scale},
 		Profile{name: "postgres", summary: "as at-least-once, with the rows in PostgreSQL", mode: systems.AtLeastOnce, claims: atLeastOnce, scale: scale, server: postgres},
 		Profile{name: "mariadb", summary: "as at-least-once, with the rows in MariaDB", mode: systems.AtLeastOnce, claims: atLeastOnce, scale: scale, server: mariadb},
+		Profile{name: "redis", summary: "as at-least-once, with the rows in Redis, appendfsync always", mode: systems.AtLeastOnce, claims: atLeastOnce, scale: scale, server: redis{}},
 		Profile{name: "at-most-once", summary: "routed once to who is visible now; never stored, never sent again",
 			mode: systems.AtMostOnce, claims: atMostOnce, scale: scale},
 	}
@@ -172,7 +173,7 @@ func (p Profile) Describe() systems.Description {
 	}
 	d.StoreFaults = storeVerbs(p.server == nil)
 	if p.server != nil {
-		d.Profile.Settings[0].Value, d.Profile.Settings[1] = p.server.name, evidence.Setting{Name: "flush", Value: "every commit"}
+		d.Profile.Settings[0].Value, d.Profile.Settings[1] = p.server.title(), evidence.Setting{Name: "flush", Value: "every commit"}
 	}
 	if p.mode == systems.AtMostOnce {
 		d.Profile.Redelivers, d.Profile.AckCounting = evidence.RedeliverNever, "automatic"

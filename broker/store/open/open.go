@@ -12,6 +12,7 @@ import (
 
 	"github.com/custodymq/custody/broker/store"
 	"github.com/custodymq/custody/broker/store/memory"
+	"github.com/custodymq/custody/broker/store/redisstore"
 	"github.com/custodymq/custody/broker/store/relational"
 	"github.com/custodymq/custody/broker/store/sqlite"
 )
@@ -34,6 +35,7 @@ var drivers = map[string]driver{
 	"postgres":  openServer(relational.Postgres),
 	"mysql":     openServer(relational.MySQL),
 	"sqlserver": openServer(relational.SQLServer),
+	"redis":     openRedis,
 }
 
 // Open opens the store of the broker with exactly this name. Everything that
@@ -95,11 +97,8 @@ func openSQLite(ctx context.Context, dsn string, p store.Partition, o Options) (
 
 func openServer(d relational.Dialect) driver {
 	return func(ctx context.Context, dsn string, p store.Partition, o Options) (store.Store, error) {
-		switch {
-		case o.VFS != "":
-			return nil, fmt.Errorf("has no files to put on VFS %q", o.VFS)
-		case o.FlushInterval != 0 || o.BusyTimeout != 0 || o.Reserve != 0:
-			return nil, errors.New("takes no flush interval, busy timeout or reserve: they are the server's own")
+		if err := checkServer(o); err != nil {
+			return nil, err
 		}
 		opened, err := relational.Open(ctx, d, relational.Options{DSN: dsn, Partition: p, Sync: o.Sync, KeepHistory: o.KeepHistory})
 		if err != nil {
@@ -107,6 +106,28 @@ func openServer(d relational.Dialect) driver {
 		}
 		return opened, nil
 	}
+}
+
+func openRedis(ctx context.Context, dsn string, p store.Partition, o Options) (store.Store, error) {
+	if err := checkServer(o); err != nil {
+		return nil, err
+	}
+	opened, err := redisstore.Open(ctx, redisstore.Options{DSN: dsn, Partition: p, Sync: o.Sync, KeepHistory: o.KeepHistory})
+	if err != nil {
+		return nil, err // a nil *redisstore.Store is no nil store.Store
+	}
+	return opened, nil
+}
+
+// checkServer refuses what a store in a server of its own cannot obey.
+func checkServer(o Options) error {
+	switch {
+	case o.VFS != "":
+		return fmt.Errorf("has no files to put on VFS %q", o.VFS)
+	case o.FlushInterval != 0 || o.BusyTimeout != 0 || o.Reserve != 0:
+		return errors.New("takes no flush interval, busy timeout or reserve: they are the server's own")
+	}
+	return nil
 }
 
 // redact keeps the scheme of a DSN: what follows may hold a password.

@@ -19,15 +19,17 @@ func TestOpen(t *testing.T) {
 		{Name: "unknown", Driver: "sqlite3", DSN: path},
 		{Name: "misfit", Driver: "sqlite", DSN: "postgres://user:secret@host/db"},
 		{Name: "uri", Driver: "sqlite", DSN: "file:store.db?mode=ro"},
+		{Name: "elsewhere", Driver: "redis", DSN: "rediss://user:secret@ho st/db"},
 		{Name: "placed", Driver: "memory", DSN: path},
 		{Name: "blank", Driver: "sqlite"},
 	}}}
 	for _, test := range []struct{ name, err string }{
 		{name: "file"},
 		{name: "fleeting"},
-		{"unknown", `unknown driver "sqlite3"; known are memory, sqlite`},
+		{"unknown", `unknown driver "sqlite3"; known are memory, mysql, postgres, redis, sqlite, sqlserver`},
 		{"misfit", "another driver's"},
 		{"uri", "path of a file"},
+		{"elsewhere", "no URL of Redis"},
 		{"placed", "takes no DSN"},
 		{"blank", "no path"},
 		{"File", "nearly right"},

@@ -118,7 +118,7 @@ func parse(dsn string) (*redis.Options, vouched, error) {
 	}
 	o.Protocol, o.MaxRetries, o.DialerRetries = 2, -1, 1
 	o.PoolSize, o.MinIdleConns, o.MaxIdleConns, o.PipelinePoolSize = 1, 0, 0, -1
-	o.ReadTimeout, o.WriteTimeout, o.ConnMaxIdleTime, o.ConnMaxLifetime = -1, -1, -1, 0 // the contexts end what takes too long
+	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.ConnMaxIdleTime, o.ConnMaxLifetime = 5*time.Second, -1, -1, -1, 0 // the contexts end what takes too long
 	o.ClientName, o.DisableIdentity = "custody", true
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	return o, v, nil

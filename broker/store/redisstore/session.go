@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"net"
 	"strings"
-	"sync"
+	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
 
@@ -17,40 +17,27 @@ import (
 // server's number for it, would be another's.
 type session struct {
 	*redis.Client
-	mu     sync.Mutex
-	conn   net.Conn
-	used   bool // its one connection was asked for
-	closed bool
+	conn net.Conn
 }
 
 // errSpent: the connection is gone, and nothing was sent.
 var errSpent = errors.New("the connection was lost")
 
-// connect gives a session to a server that was asked for its name at least.
+// connect gives a session that the server has answered.
 func (s *Store) connect(ctx context.Context) (*session, error) {
-	o, x := s.server, &session{}
-	dial := redis.NewDialer(&o)
-	o.Dialer = func(ctx context.Context, network, address string) (net.Conn, error) {
-		x.mu.Lock()
-		spent := x.used || x.closed
-		x.used = true
-		x.mu.Unlock()
-		if spent {
+	o := s.server
+	conn, err := redis.NewDialer(&o)(ctx, o.Network, o.Addr)
+	if err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	var given atomic.Bool
+	o.Dialer = func(context.Context, string, string) (net.Conn, error) {
+		if given.Swap(true) {
 			return nil, errSpent
 		}
-		conn, err := dial(ctx, network, address)
-		if err != nil {
-			return nil, err
-		}
-		x.mu.Lock()
-		defer x.mu.Unlock()
-		if x.closed {
-			return nil, errors.Join(errSpent, conn.Close())
-		}
-		x.conn = conn
 		return conn, nil
 	}
-	x.Client = redis.NewClient(&o)
+	x := &session{redis.NewClient(&o), conn}
 	if err := x.do(ctx, func() error { return x.Ping(ctx).Err() }); err != nil {
 		x.drop()
 		return nil, fmt.Errorf("connect: %w", err)
@@ -71,14 +58,8 @@ func (x *session) do(ctx context.Context, ask func() error) error {
 	return err
 }
 
-func (x *session) sever() {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.closed = true
-	if x.conn != nil {
-		_ = x.conn.Close() // whoever reads it is told
-	}
-}
+// sever ends what is under way: whoever waits for an answer is told.
+func (x *session) sever() { _ = x.conn.Close() }
 
 func (x *session) drop() {
 	x.sever()

@@ -1,0 +1,138 @@
+package zeromq
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	client "github.com/redis/go-redis/v9"
+
+	"github.com/custodymq/custody/broker/store"
+	"github.com/custodymq/custody/broker/store/redisstore"
+	"github.com/custodymq/custody/process"
+	"github.com/custodymq/custody/systems"
+)
+
+// redis is the kind of database that a redis-server has, as Debian installs it.
+type redis struct{}
+
+func (redis) title() string { return "redis" }
+
+// redisServer is a server of this run's or of an earlier one, which it has for
+// itself.
+type redisServer struct {
+	*process.Server
+	dsn string
+	dir string
+}
+
+var _ process.Kept = (*redisServer)(nil)
+
+// redisText is the server's whole configuration.
+const redisText = `bind 127.0.0.1
+port %s
+dir %q
+requirepass %s
+databases 1
+save ""
+appendonly yes
+appendfsync always
+`
+
+func (redis) start(ctx context.Context, env systems.Env, log io.WriteCloser) (_ *redisServer, err error) {
+	port, err := process.FreePort()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := process.Folder()
+	if err != nil {
+		return nil, errors.Join(err, port.Close())
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, port.Close(), os.RemoveAll(dir))
+		}
+	}()
+	password := rand.Text()
+	file := filepath.Join(dir, "redis.conf")
+	if err := os.WriteFile(file, fmt.Appendf(nil, redisText, port.Number(), dir, password), 0o600); err != nil {
+		return nil, fmt.Errorf("zeromq: configuration of redis-server: %w", err)
+	}
+	s := &redisServer{dsn: "redis://:" + password + "@" + port.Address + "/0", dir: dir}
+	s.Server = process.NewServer(serverName, env.Sink, log, func(ctx context.Context, log io.Writer, exited func(process.Exit)) (process.Process, []string, error) {
+		p, err := process.StartProgram(ctx, process.ProgramOptions{Path: "redis-server", Args: []string{file}, Dir: dir, Log: log, Exited: exited, Ready: s.ping})
+		if err != nil {
+			return nil, nil, fmt.Errorf("zeromq: start redis-server on %s: %w", port.Address, err)
+		}
+		return p, nil, nil
+	}, port)
+	return s, s.Restart(ctx)
+}
+
+func (s *redisServer) with(do func(*client.Client) error) error {
+	o, err := client.ParseURL(s.dsn)
+	if err != nil {
+		return err
+	}
+	c := client.NewClient(o)
+	return errors.Join(do(c), c.Close())
+}
+
+func (s *redisServer) ping(ctx context.Context) error {
+	return s.with(func(c *client.Client) error { return c.Ping(ctx).Err() })
+}
+
+// Close ends the server and removes its folder: nothing in it is needed any more.
+func (s *redisServer) Close(ctx context.Context) error {
+	var err error
+	if s.Running() {
+		err = s.Kill(ctx)
+	}
+	return errors.Join(err, s.Server.Close(ctx), os.RemoveAll(s.dir))
+}
+
+// redisDatabase is the whole of a server's, empty at the start of the run.
+type redisDatabase struct {
+	*redisServer
+	pool *process.Pool
+}
+
+// open takes a server that was used before, or a new one.
+func (k redis) open(ctx context.Context, env systems.Env) (database, error) {
+	log, err := env.ServerLog(Name, serverName)
+	if err != nil {
+		return nil, err
+	}
+	s, kept := process.Take[*redisServer](ctx, env.Servers, k.title())
+	if kept {
+		s.Attach(env.Sink, log)
+	} else if s, err = k.start(ctx, env, log); err != nil {
+		return nil, errors.Join(err, log.Close())
+	}
+	return &redisDatabase{s, env.Servers}, nil
+}
+
+func (d *redisDatabase) connection() (driver, dsn string) { return "redis", d.dsn }
+
+func (d *redisDatabase) rows(ctx context.Context, fn func(store.Row) error) error {
+	return redisstore.All(ctx, d.dsn, fn)
+}
+
+func (d *redisDatabase) plant(ctx context.Context, p store.Partition, row store.Row) error {
+	return redisstore.Plant(ctx, d.dsn, p, row)
+}
+
+// release gives the server back empty, or ends it if it was struck.
+func (d *redisDatabase) release(ctx context.Context) error {
+	if !d.Untouched() {
+		return d.Close(ctx)
+	}
+	if err := d.with(func(c *client.Client) error { return c.FlushAll(ctx).Err() }); err != nil {
+		return errors.Join(fmt.Errorf("zeromq: empty the run's database: %w", err), d.Close(ctx))
+	}
+	return errors.Join(d.Detach(), d.pool.Put(ctx, redis{}.title(), d.redisServer))
+}
