@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -125,6 +126,37 @@ func TestWriteInDoubt(t *testing.T) {
 	}
 }
 
+// A call that writes nothing leaves what is in doubt of the one before.
+func TestDoubtOfAnEarlierCall(t *testing.T) {
+	server := running(t, "redis-server")
+	direct := server.database(t)
+	address := fmt.Sprintf("127.0.0.1:%d", server.port)
+	link := storetest.NewLink(t, address)
+	s := mustOpen(t, Options{DSN: strings.Replace(direct, address, link.Address(), 1), Partition: orders})
+	ops := []store.Operation{insertion("before")}
+	if err := s.Apply(t.Context(), ops); err != nil {
+		t.Fatal(err)
+	}
+	link.SwallowReply("evalsha")
+	short, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	if err := s.Apply(short, []store.Operation{insertion("doubtful")}); err == nil {
+		t.Fatal("an answer came")
+	}
+	if err := s.Apply(t.Context(), []store.Operation{{}}); err == nil {
+		t.Fatal("a malformed batch")
+	}
+	if absent, err := s.Reestablish(t.Context()); err != nil || !absent {
+		t.Errorf("the malformed batch: absent %v, %v", absent, err)
+	}
+	if err := s.Apply(t.Context(), []store.Operation{insertion("after")}); err != nil {
+		t.Fatal(err)
+	}
+	if got := ids(t, s); got != "before doubtful after" {
+		t.Errorf("rows %s", got)
+	}
+}
+
 func ids(t *testing.T, s *Store) string {
 	t.Helper()
 	var list []string
@@ -141,7 +173,7 @@ func TestLateScript(t *testing.T) {
 	s := mustOpen(t, Options{DSN: server.database(t), Partition: orders})
 	w := <-s.writer
 	late := &writer{store: s, token: w.token, claimed: true, mark: w.mark, fences: w.fences}
-	w.doubt = &doubt{mark{batch: w.mark.batch + 1, order: 1}}
+	w.doubt = &doubt{after: mark{batch: w.mark.batch + 1, order: 1}}
 	s.writer <- w
 	if absent, err := s.Reestablish(t.Context()); err != nil || !absent {
 		t.Fatalf("absent %v, %v", absent, err)
@@ -343,5 +375,42 @@ func TestPages(t *testing.T) {
 	}
 	if count, err := s.Count(t.Context(), n-1); err != nil || count != n-1 {
 		t.Errorf("count %d, %v", count, err)
+	}
+}
+
+// The memory of a recovery does not grow with the rows, nor with their bytes.
+func TestLoadInBoundedMemory(t *testing.T) {
+	const n, each, bound = 100_000, 2000, 16 << 20
+	server := running(t, "redis-server")
+	s := mustOpen(t, Options{DSN: server.database(t), Partition: orders})
+	payload := make([]byte, 500)
+	for first := 0; first < n; first += each {
+		batch := make([]store.Operation, each)
+		for i := range batch {
+			batch[i] = insertion(fmt.Sprint(first + i))
+			batch[i].Row.Payload = payload
+		}
+		if err := s.Apply(t.Context(), batch); err != nil {
+			t.Fatal(err)
+		}
+	}
+	heap := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before, most, rows := heap(), uint64(0), 0
+	err := s.Load(t.Context(), 0, func(store.Row) error {
+		if rows++; rows%(n/20) == 0 {
+			most = max(most, heap())
+		}
+		return nil
+	})
+	if err != nil || rows != n {
+		t.Fatalf("%d rows, %v", rows, err)
+	}
+	if most > before+bound {
+		t.Errorf("%d bytes more than before", most-before)
 	}
 }

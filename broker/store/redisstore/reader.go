@@ -40,22 +40,25 @@ func (s *Store) Load(ctx context.Context, settled int, fn func(store.Row) error)
 // newest are the orders of the settled rows that are kept the longest, at most
 // limit, shortest first.
 func (s *Store) newest(ctx context.Context, x *session, limit int) (orders []string, err error) {
-	now := "(" + moment(s.options.Now().Add(1))
+	now := "[" + moment(s.options.Now().Add(1))
 	var members []string
 	for _, key := range []string{s.keys[keepKey], s.keys[historyKey]} {
+		top := "+"
 		for n := 0; n < limit; {
 			var page []string
 			err := x.do(ctx, func() (err error) {
-				page, err = x.ZRevRangeByLex(ctx, key, &redis.ZRangeBy{Min: "[" + now[1:], Max: "+", Offset: int64(n), Count: int64(min(pageRows, limit-n))}).Result()
+				page, err = x.ZRangeArgs(ctx, redis.ZRangeArgs{Key: key, Start: top, Stop: now, ByLex: true, Rev: true, Count: int64(min(pageRows, limit-n))}).Result()
 				return err
 			})
 			if err != nil {
 				return nil, err
 			}
-			members = append(members, page...)
-			if n += len(page); len(page) < pageRows {
+			if len(page) == 0 {
 				break
 			}
+			members = append(members, page...)
+			n += len(page)
+			top = "(" + page[len(page)-1]
 		}
 	}
 	slices.Sort(members)

@@ -1,4 +1,4 @@
-// Package redisstore keeps rows in Redis or Valkey, 6.2 or newer.
+// Package redisstore keeps rows in Redis 7.0 or newer, or in Valkey.
 //
 // A batch is one script. Redis runs it alone, and writes what it did to its log
 // (the AOF) as one MULTI, of which it loads all or nothing. With appendfsync
@@ -170,7 +170,7 @@ func (s *Store) own(ctx context.Context) (*writer, error) {
 func (s *Store) Apply(ctx context.Context, batch []store.Operation) error {
 	if err := store.Check(batch); err != nil {
 		if w, busy := s.own(ctx); busy == nil {
-			w.absent, w.doubt = true, nil
+			w.none()
 			s.writer <- w
 		}
 		return err

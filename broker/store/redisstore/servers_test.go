@@ -111,6 +111,8 @@ func (s *server) start(t testing.TB) {
 	defer c.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
+	looks := time.NewTicker(5 * time.Millisecond)
+	defer looks.Stop()
 	for {
 		err := c.Ping(ctx).Err()
 		if err == nil || strings.HasPrefix(err.Error(), "NOAUTH") {
@@ -119,7 +121,7 @@ func (s *server) start(t testing.TB) {
 		if ctx.Err() != nil {
 			t.Fatalf("%s does not answer:\n%s", s.path, &s.log)
 		}
-		time.Sleep(5 * time.Millisecond) // between two looks
+		<-looks.C
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 
@@ -81,31 +83,21 @@ func answered(err error) bool {
 	return errors.As(err, &said)
 }
 
-// refusals are answers that come before a script has written anything. Redis looks
-// for their reasons at its start and at its first write.
+// refusals begin the answers that come before a script has written anything. Redis
+// looks for their reasons when a script starts, and at its first write.
 var refusals = []string{
 	"OOM ", "MISCONF ", "READONLY ", "LOADING ", "NOSCRIPT ", "MASTERDOWN ", "CLUSTERDOWN ", "MOVED ", "ASK ", "TRYAGAIN ",
 	"NOAUTH ", "WRONGPASS ", "NOPERM ", "BUSY ", "NOREPLICAS ", "ERR max number of clients reached",
 }
 
-func refused(err error) bool {
-	return answered(err) && hasPrefix(err, refusals)
-}
+func refused(err error) bool { return says(err, refusals...) }
 
 // full: there is no memory, or no disk, for more.
-func full(err error) bool { return answered(err) && hasPrefix(err, []string{"OOM ", "MISCONF "}) }
+func full(err error) bool { return says(err, "OOM ", "MISCONF ") }
 
-// hasPrefix looks at an answer, which may come out of a script with words before it.
-func hasPrefix(err error, prefixes []string) bool {
+func says(err error, prefixes ...string) bool {
 	var said redis.Error
-	errors.As(err, &said)
-	text := strings.TrimPrefix(said.Error(), "ERR ")
-	for _, prefix := range prefixes {
-		if strings.HasPrefix(text, strings.TrimPrefix(prefix, "ERR ")) {
-			return true
-		}
-	}
-	return false
+	return errors.As(err, &said) && slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(said.Error(), prefix) })
 }
 
 // vouched is what the user says of a server that does not say it.
@@ -128,7 +120,11 @@ func (x *session) prepare(ctx context.Context, flush store.Flush, v vouched) (ru
 		}
 	}
 	policy := info["maxmemory_policy"]
+	major, _, _ := strings.Cut(info["redis_version"], ".")
+	release, err := strconv.Atoi(major)
 	switch {
+	case err != nil || release < 7: // whose scripts hide why a command was refused
+		return "", fmt.Errorf("the server is of version %q: Redis 7.0 or newer is needed", info["redis_version"])
 	case info["role"] != "master":
 		return "", fmt.Errorf("the server is a %s of %s:%s, and takes no writes: connect to its master", info["role"], info["master_host"], info["master_port"])
 	case info["aof_enabled"] != "1":

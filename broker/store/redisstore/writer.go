@@ -38,7 +38,10 @@ type writer struct {
 type mark struct{ batch, order, fence int64 }
 
 // doubt is a batch that may be stored, and then leaves this mark.
-type doubt struct{ after mark }
+type doubt struct {
+	after mark
+	past  bool // there was another call since, which wrote nothing
+}
 
 //go:embed common.lua
 var common string
@@ -243,7 +246,7 @@ func (w *writer) attempt(ctx context.Context, fill func(*batchArgs) error) error
 		return &store.Failure{Err: w.store.wrap(w.stopped)}
 	}
 	w.drop()
-	w.absent, w.doubt = false, &doubt{b.mark}
+	w.absent, w.doubt = false, &doubt{after: b.mark}
 	return &store.Failure{Err: w.store.wrap(err)}
 }
 
@@ -263,7 +266,7 @@ func (w *writer) read(reply []any, after mark) error {
 }
 
 func (w *writer) notWritten(err error) error {
-	w.absent, w.untold = true, nil
+	w.none()
 	if errors.Is(err, errSpent) {
 		w.drop()
 	}
@@ -271,6 +274,14 @@ func (w *writer) notWritten(err error) error {
 		err = fmt.Errorf("%w: %w", store.ErrFull, err)
 	}
 	return &store.Failure{NotWritten: true, Err: w.store.wrap(err)}
+}
+
+// none notes a call that wrote nothing. What is in doubt of an earlier one stays so.
+func (w *writer) none() {
+	w.absent, w.untold = true, nil
+	if w.doubt != nil {
+		w.doubt.past = true
+	}
 }
 
 // fenced: the mark is not as this writer left it.
@@ -326,7 +337,7 @@ func (w *writer) move(ctx context.Context) error {
 		w.absent = w.absent || d != nil
 		w.mark.fence = fence
 	case d != nil && now.batch == d.after.batch:
-		w.absent, w.mark = false, d.after
+		w.absent, w.mark = d.past, d.after
 		w.mark.fence = fence
 	default:
 		w.untold = w.fenced(w.token, strconv.FormatInt(now.batch, 10))
@@ -389,10 +400,10 @@ func (b *batchArgs) expire(ctx context.Context, now time.Time, limit int) (ids [
 	bound := "(" + moment(now.Add(1))
 	b.sweepTo = bound
 	x, keys := b.w.session, b.w.store.keys
-	for offset := int64(0); len(ids) < limit; offset += pageRows {
+	for from := "-"; len(ids) < limit; {
 		var members []string
 		err := x.do(ctx, func() (err error) {
-			members, err = x.ZRangeByLex(ctx, keys[expiryKey], &redis.ZRangeBy{Min: "-", Max: bound, Offset: offset, Count: pageRows}).Result()
+			members, err = x.ZRangeArgs(ctx, redis.ZRangeArgs{Key: keys[expiryKey], Start: from, Stop: bound, ByLex: true, Count: pageRows}).Result()
 			return err
 		})
 		if err != nil {
@@ -412,6 +423,7 @@ func (b *batchArgs) expire(ctx context.Context, now time.Time, limit int) (ids [
 		if len(members) < pageRows {
 			break
 		}
+		from = "(" + members[len(members)-1]
 	}
 	b.args = slices.Grow(b.args, width*len(ids))
 	for _, id := range ids {
