@@ -5,7 +5,9 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"time"
 
 	_ "github.com/ncruces/go-sqlite3/driver" // registers "sqlite3"
@@ -31,6 +33,8 @@ type database interface {
 // databaseKind makes databases on a kind of server.
 type databaseKind interface {
 	title() string
+	installed() error              // nil if the server is on this machine
+	version() (program, of string) // as it is installed
 	open(ctx context.Context, env systems.Env) (database, error)
 }
 
@@ -40,6 +44,32 @@ func (p Profile) open(ctx context.Context, env systems.Env) (database, error) {
 		return p.server.open(ctx, env)
 	}
 	return file(filepath.Join(env.Dir, "broker.db")), nil
+}
+
+// Installed reports whether the server of the profile's database is on this machine.
+func (p Profile) Installed() error {
+	if p.server == nil {
+		return nil
+	}
+	return p.server.installed()
+}
+
+const notInstalled = "not installed"
+
+// installedWithin bounds asking a program for its version.
+const installedWithin = 5 * time.Second
+
+var printedVersion = regexp.MustCompile(`\d+\.\d[\w.]*`)
+
+// versionOf asks a program for its version.
+func versionOf(path string) string {
+	ctx, cancel := context.WithTimeout(context.Background(), installedWithin)
+	defer cancel()
+	printed, err := exec.CommandContext(ctx, path, "--version").Output()
+	if found := printedVersion.Find(printed); err == nil && found != nil {
+		return string(found)
+	}
+	return "unknown"
 }
 
 // file is a database of SQLite's.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 
 	client "github.com/redis/go-redis/v9"
@@ -21,6 +22,22 @@ import (
 type redis struct{}
 
 func (redis) title() string { return "redis" }
+
+const redisProgram = "redis-server"
+
+func (redis) installed() error {
+	if _, err := exec.LookPath(redisProgram); err != nil {
+		return fmt.Errorf("zeromq: %s is missing: apt-get install redis-server, or make brokers", redisProgram)
+	}
+	return nil
+}
+
+func (k redis) version() (program, of string) {
+	if k.installed() != nil {
+		return redisProgram, notInstalled
+	}
+	return redisProgram, versionOf(redisProgram)
+}
 
 // redisServer is a server of this run's or of an earlier one, which it has for
 // itself.
@@ -43,7 +60,10 @@ appendonly yes
 appendfsync always
 `
 
-func (redis) start(ctx context.Context, env systems.Env, log io.WriteCloser) (_ *redisServer, err error) {
+func (k redis) start(ctx context.Context, env systems.Env, log io.WriteCloser) (_ *redisServer, err error) {
+	if err := k.installed(); err != nil {
+		return nil, err
+	}
 	port, err := process.FreePort()
 	if err != nil {
 		return nil, err
@@ -64,7 +84,7 @@ func (redis) start(ctx context.Context, env systems.Env, log io.WriteCloser) (_ 
 	}
 	s := &redisServer{dsn: "redis://:" + password + "@" + port.Address + "/0", dir: dir}
 	s.Server = process.NewServer(serverName, env.Sink, log, func(ctx context.Context, log io.Writer, exited func(process.Exit)) (process.Process, []string, error) {
-		p, err := process.StartProgram(ctx, process.ProgramOptions{Path: "redis-server", Args: []string{file}, Dir: dir, Log: log, Exited: exited, Ready: s.ping})
+		p, err := process.StartProgram(ctx, process.ProgramOptions{Path: redisProgram, Args: []string{file}, Dir: dir, Log: log, Exited: exited, Ready: s.ping})
 		if err != nil {
 			return nil, nil, fmt.Errorf("zeromq: start redis-server on %s: %w", port.Address, err)
 		}

@@ -90,17 +90,36 @@ func (k *serverKind) bin() (string, error) {
 	return filepath.Dir(slices.Max(found)), nil
 }
 
+func (k *serverKind) installed() error {
+	_, err := k.bin()
+	if err == nil {
+		_, _, _, err = k.as(nil)
+	}
+	return err
+}
+
+func (k *serverKind) version() (program, version string) {
+	bin, err := k.bin()
+	if err != nil {
+		return k.program, notInstalled
+	}
+	return k.program, versionOf(filepath.Join(bin, k.program))
+}
+
 // as gives a command for the server's user, and that user's numbers; -1 is this
 // process's own.
-func (k *serverKind) as(command []string) ([]string, int, int, error) {
+func (k *serverKind) as(command []string) (_ []string, uid, gid int, err error) {
 	if os.Getuid() != 0 || k.user == "" {
 		return command, -1, -1, nil
+	}
+	if _, err := exec.LookPath("setpriv"); err != nil {
+		return nil, 0, 0, fmt.Errorf("zeromq: %s does not run as root, and setpriv is missing to make it another user's: apt-get install util-linux", k.program)
 	}
 	who, err := user.Lookup(k.user)
 	if err != nil {
 		return nil, 0, 0, fmt.Errorf("zeromq: %s does not run as root, and there is no user %s: %w", k.program, k.user, err)
 	}
-	uid, err := strconv.Atoi(who.Uid)
+	uid, err = strconv.Atoi(who.Uid)
 	gid, other := strconv.Atoi(who.Gid)
 	if err := errors.Join(err, other); err != nil {
 		return nil, 0, 0, fmt.Errorf("zeromq: user %s: %w", k.user, err)

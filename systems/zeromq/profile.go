@@ -173,6 +173,9 @@ func (p Profile) Describe() systems.Description {
 	}
 	d.StoreFaults = storeVerbs(p.server == nil)
 	if p.server != nil {
+		delete(d.Versions, "go-sqlite3")
+		program, version := p.server.version()
+		d.Versions[program] = version
 		d.Profile.Settings[0].Value, d.Profile.Settings[1] = p.server.title(), evidence.Setting{Name: "flush", Value: "every commit"}
 	}
 	if p.mode == systems.AtMostOnce {
