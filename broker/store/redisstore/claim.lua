@@ -7,7 +7,7 @@ if found[1] and found[1] ~= layout then
 	return { 'layout', found[1] }
 end
 if (found[2] or '') ~= before then
-	return { 'taken' }
+	return { 'taken', found[2] or '', found[3] or '' }
 end
 local kinds = { 'hash', 'hash', 'hash', 'hash', 'hash', 'zset', 'zset', 'zset', 'zset', 'zset', 'zset', 'zset' }
 for i, key in ipairs(KEYS) do

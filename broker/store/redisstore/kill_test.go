@@ -254,7 +254,7 @@ func TestKilledOwner(t *testing.T) {
 	if err := second.Apply(t.Context(), []store.Operation{insertion("a")}); err != nil {
 		t.Fatal(err)
 	}
-	if err := first.Apply(t.Context(), []store.Operation{insertion("b")}); !errors.Is(err, store.ErrFenced) {
+	if err := first.Apply(t.Context(), []store.Operation{insertion("b")}); !errors.Is(err, store.ErrFenced) || !strings.Contains(err.Error(), "two brokers share") {
 		t.Fatalf("got %v", err)
 	}
 }
@@ -282,6 +282,52 @@ func TestFull(t *testing.T) {
 	}
 	if n, err := s.Count(t.Context(), 0); err != nil || n != accepted || n == 0 || n == 100 {
 		t.Errorf("%d rows, %d accepted, %v", n, accepted, err)
+	}
+}
+
+// What a server refuses is not written, and is accepted when it is mended.
+func TestRefusedWrites(t *testing.T) {
+	for name, test := range map[string]struct{ refuse, mend []any }{
+		"READONLY":   {[]any{"REPLICAOF", "127.0.0.1", "1"}, []any{"REPLICAOF", "NO", "ONE"}},
+		"NOREPLICAS": {[]any{"CONFIG", "SET", "min-replicas-to-write", "1"}, []any{"CONFIG", "SET", "min-replicas-to-write", "0"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := start(t, "redis-server")
+			defer server.stop()
+			s := mustOpen(t, Options{DSN: server.dsn(0), Partition: orders})
+			defer s.Close()
+			server.with(t, server.dsn(0), func(c *redis.Client) error { return c.Do(t.Context(), test.refuse...).Err() })
+			for range 2 {
+				err := s.Apply(t.Context(), []store.Operation{insertion("a")})
+				var failure *store.Failure
+				if !errors.As(err, &failure) || !failure.NotWritten || errors.Is(err, store.ErrFenced) {
+					t.Fatalf("got %v", err)
+				}
+			}
+			server.with(t, server.dsn(0), func(c *redis.Client) error { return c.Do(t.Context(), test.mend...).Err() })
+			if err := s.Apply(t.Context(), []store.Operation{insertion("a")}); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// A script that fails in the middle has written a part. That is called neither
+// stored nor absent.
+func TestHalfWritten(t *testing.T) {
+	server := running(t, "redis-server")
+	dsn := server.database(t)
+	s := mustOpen(t, Options{DSN: dsn, Partition: orders})
+	server.with(t, dsn, func(c *redis.Client) error { return c.Set(t.Context(), keysOf(orders)[pendingKey], "x", 0).Err() })
+	err := s.Apply(t.Context(), []store.Operation{insertion("a")})
+	var failure *store.Failure
+	if !errors.As(err, &failure) || failure.NotWritten {
+		t.Fatalf("got %v", err)
+	}
+	for range 2 {
+		if absent, err := s.Reestablish(t.Context()); err == nil {
+			t.Errorf("called absent: %v", absent)
+		}
 	}
 }
 

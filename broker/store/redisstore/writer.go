@@ -33,8 +33,8 @@ type writer struct {
 }
 
 // mark is what the partition's key says of its last batch, beside the token of who
-// has written it. The fence is no part of a batch: a script that is late finds that
-// it was moved, and changes nothing.
+// has written it. The fence is no part of a batch: a script that is late, and was
+// called absent, finds that it was moved, and changes nothing.
 type mark struct{ batch, order, fence int64 }
 
 // doubt is a batch that may be stored, and then leaves this mark.
@@ -162,7 +162,7 @@ func (w *writer) claim(ctx context.Context, before string, client int64, run str
 		return fmt.Errorf("key %s is a %s, and none of this partition's: remove it", text(reply[1]), text(reply[2]))
 	case "taken":
 		if w.claimed {
-			return w.fenced("", "")
+			return w.fenced(text(reply[1]), text(reply[2]))
 		}
 		return errTaken
 	}
