@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -71,6 +72,24 @@ func TestStore(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestUnixSocket(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	server := start(t, "redis-server", "unixsocket", path)
+	defer server.stop()
+	s := mustOpen(t, Options{DSN: "unix://" + path + "?db=3&appendfsync=always", Partition: orders})
+	defer s.Close()
+	if err := s.Apply(t.Context(), []store.Operation{insertion("a")}); err != nil {
+		t.Fatal(err)
+	}
+	server.with(t, server.dsn(3), func(c *redis.Client) error {
+		n, err := c.Exists(t.Context(), s.keys...).Result()
+		if n == 0 {
+			t.Error("the rows are in another database")
+		}
+		return err
+	})
 }
 
 // Damage to each of a row's three values is seen, and changes leave it alone.
