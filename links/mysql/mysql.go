@@ -155,7 +155,6 @@ const (
 	quit            = 0x01
 	initDatabase    = 0x02
 	query           = 0x03
-	statistics      = 0x09
 	ping            = 0x0e
 	setOption       = 0x1b
 	resetConnection = 0x1f
@@ -171,7 +170,7 @@ func (c *client) command(payload []byte) (r statements.Request, err error) {
 		if r.Items, err = items(c.index, r.Kind, text); err != nil {
 			return r, err
 		}
-	case initDatabase, statistics, ping, setOption, resetConnection:
+	case initDatabase, ping, setOption, resetConnection:
 	default:
 		return r, fmt.Errorf("the command %#02x is not observed", payload[0])
 	}

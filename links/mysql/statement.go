@@ -3,6 +3,7 @@ package mysql
 import (
 	"bytes"
 	"fmt"
+	"strings"
 
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/links"
@@ -117,33 +118,31 @@ func (p *parser) value() (text []byte, ok bool) {
 		return nil, len(p.word()) > 0
 	}
 	text = []byte{}
-	for {
-		i := bytes.IndexAny(p.rest, `'\`)
-		if i < 0 {
-			return nil, false
-		}
-		keep := func(b []byte) { text = append(text, b[:min(len(b), kept-len(text))]...) }
-		keep(p.rest[:i])
-		mark, rest := p.rest[i], p.rest[i+1:]
-		p.rest = rest
-		if len(rest) == 0 {
-			return text, mark == '\''
-		}
-		switch c := rest[0]; {
-		case mark == '\\':
-			if plain, special := escapes[c]; special {
-				c = plain
+	for i := 0; i < len(p.rest); i++ {
+		c := p.rest[i]
+		switch c {
+		case '\'':
+			if i+1 == len(p.rest) || p.rest[i+1] != '\'' { // two are one
+				p.rest = p.rest[i+1:]
+				return text, true
 			}
-			keep([]byte{c})
-		case c == '\'': // two are one
-			keep([]byte{c})
-		default:
-			return text, true
+			i++
+		case '\\':
+			if i++; i == len(p.rest) {
+				return nil, false
+			}
+			c = p.rest[i]
+			if k := strings.IndexByte(escaped, c); k >= 0 {
+				c = plain[k]
+			}
 		}
-		p.rest = rest[1:]
+		if len(text) < kept {
+			text = append(text, c)
+		}
 	}
+	return nil, false
 }
 
-// escapes are what a letter behind a backslash means; any other is itself
+// What a letter behind a backslash means; any other is itself
 // (https://dev.mysql.com/doc/refman/8.4/en/string-literals.html).
-var escapes = map[byte]byte{'0': 0, 'b': '\b', 'n': '\n', 'r': '\r', 't': '\t', 'Z': 26}
+const escaped, plain = "0bnrtZ", "\x00\b\n\r\t\x1a"
