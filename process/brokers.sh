@@ -12,6 +12,7 @@ declare -A packages=(
 	[rabbitmq-server]=rabbitmq-server
 	[mosquitto]=mosquitto
 	[redis-server]=redis-server
+	[mariadbd]=mariadb-server
 	[dockerd]=docker.io
 	[iptables]=iptables
 )
@@ -20,6 +21,9 @@ missing=()
 for program in "${!packages[@]}"; do
 	PATH="$PATH:/usr/sbin" command -v "$program" >/dev/null || missing+=("${packages[$program]}")
 done
+
+# Its programs are in no PATH.
+compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || missing+=(postgresql)
 
 if ((${#missing[@]})); then
 	if ! command -v apt-get >/dev/null; then

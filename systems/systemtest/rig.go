@@ -511,7 +511,9 @@ func (s *sink) Record(e evidence.Event) uint64 {
 	if s.kinds == nil {
 		s.kinds = make(map[evidence.Kind]int)
 	}
-	s.kinds[e.Kind]++
+	if process := e.Kind == evidence.ProcessStarted || e.Kind == evidence.ProcessExited; !process || e.Actor == "broker" { // not one beside it, such as its database's
+		s.kinds[e.Kind]++
+	}
 	s.seq++
 	return s.seq
 }

@@ -11,9 +11,11 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/custodymq/custody/broker/store"
 	"github.com/custodymq/custody/broker/store/relational"
@@ -88,17 +90,52 @@ func (k *serverKind) bin() (string, error) {
 	return filepath.Dir(slices.Max(found)), nil
 }
 
+// Installed reports whether the server of the profile's database is on this machine.
+func (p Profile) Installed() error {
+	if p.server == nil {
+		return nil
+	}
+	_, err := p.server.bin()
+	if err == nil {
+		_, _, _, err = p.server.as(nil)
+	}
+	return err
+}
+
+// installedWithin bounds asking a program for its version.
+const installedWithin = 5 * time.Second
+
+var printedVersion = regexp.MustCompile(`\d+\.\d[\w.]*`)
+
+// version is the installed server's, or says that there is none.
+func (k *serverKind) version() string {
+	bin, err := k.bin()
+	if err != nil {
+		return "not installed"
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), installedWithin)
+	defer cancel()
+	printed, err := exec.CommandContext(ctx, filepath.Join(bin, k.program), "--version").Output()
+	if found := printedVersion.Find(printed); err == nil && found != nil {
+		return string(found)
+	}
+	return "unknown"
+}
+
 // as gives a command for the server's user, and that user's numbers; -1 is this
 // process's own.
-func (k *serverKind) as(command []string) ([]string, int, int, error) {
+func (k *serverKind) as(command []string) (_ []string, uid, gid int, err error) {
 	if os.Getuid() != 0 || k.user == "" {
 		return command, -1, -1, nil
+	}
+	if _, err := exec.LookPath("setpriv"); err != nil {
+		return nil, 0, 0, fmt.Errorf("zeromq: %s does not run as root, and setpriv is missing to make it another user's: apt-get install util-linux", k.program)
 	}
 	who, err := user.Lookup(k.user)
 	if err != nil {
 		return nil, 0, 0, fmt.Errorf("zeromq: %s does not run as root, and there is no user %s: %w", k.program, k.user, err)
 	}
-	uid, err := strconv.Atoi(who.Uid)
+	uid, err = strconv.Atoi(who.Uid)
 	gid, other := strconv.Atoi(who.Gid)
 	if err := errors.Join(err, other); err != nil {
 		return nil, 0, 0, fmt.Errorf("zeromq: user %s: %w", k.user, err)

@@ -172,6 +172,8 @@ func (p Profile) Describe() systems.Description {
 	}
 	d.StoreFaults = storeVerbs(p.server == nil)
 	if p.server != nil {
+		delete(d.Versions, "go-sqlite3")
+		d.Versions[p.server.program] = p.server.version()
 		d.Profile.Settings[0].Value, d.Profile.Settings[1] = p.server.name, evidence.Setting{Name: "flush", Value: "every commit"}
 	}
 	if p.mode == systems.AtMostOnce {
