@@ -21,7 +21,9 @@ import (
 	"github.com/custodymq/custody/links/amqp"
 	"github.com/custodymq/custody/links/kafka"
 	"github.com/custodymq/custody/links/mqtt"
+	"github.com/custodymq/custody/links/mysql"
 	"github.com/custodymq/custody/links/nats"
+	"github.com/custodymq/custody/links/postgres"
 	"github.com/custodymq/custody/links/resp"
 	"github.com/custodymq/custody/links/zmtp"
 	"github.com/custodymq/custody/reports"
@@ -240,7 +242,7 @@ func faultsTable() string {
 	return table([]string{"fault", "strikes", "class", "what it does", "as in"}, rows)
 }
 
-var protocols = []links.Protocol{zmtp.Protocol{}, amqp.Protocol{}, kafka.New(), mqtt.Protocol{}, nats.Protocol{}, resp.Protocol{}}
+var protocols = []links.Protocol{zmtp.Protocol{}, amqp.Protocol{}, kafka.New(), mqtt.Protocol{}, nats.Protocol{}, resp.Protocol{}, postgres.Protocol{}, mysql.Protocol{}}
 
 func framesTable() string {
 	var rows [][]string

@@ -120,10 +120,13 @@ func Find(verb string) (Fault, bool) {
 }
 
 // ClassOf returns the class for a use of the fault: killing a consumer is a
-// client crash.
+// client crash, and what befalls the link to the store befalls the store.
 func (f Fault) ClassOf(s Spec) evidence.Class {
-	if f.Strikes == StrikesProcess && s.Target != Broker {
+	switch {
+	case f.Strikes == StrikesProcess && s.Target != Broker:
 		return evidence.ClientCrash
+	case (f.Strikes == StrikesFrame || f.Strikes == StrikesLink) && s.On == Store:
+		return evidence.Store
 	}
 	return f.Class
 }

@@ -288,6 +288,22 @@ func TestClassOfAProcess(t *testing.T) {
 	}
 }
 
+// What befalls the link to the store is the store's failure, not the clients'.
+func TestClassOfTheStoresLink(t *testing.T) {
+	for _, verb := range []string{"drop", "hold", "reset", "latency"} {
+		f, _ := faults.Find(verb)
+		for on, want := range map[string]evidence.Class{faults.Store: evidence.Store, "p1": evidence.Link} {
+			if c := f.ClassOf(faults.Spec{On: on}); c != want {
+				t.Errorf("%s on %s is %s, want %s", verb, on, c, want)
+			}
+		}
+	}
+	f, _ := faults.Find("kill")
+	if c := f.ClassOf(faults.Spec{Target: faults.Broker, Frame: "commit", On: faults.Store}); c != evidence.BrokerCrash {
+		t.Errorf("a kill of the broker at its commit is %s", c)
+	}
+}
+
 func arm(t *testing.T, r *rig, verb string, s faults.Spec) faults.Injection {
 	t.Helper()
 	f, ok := faults.Find(verb)

@@ -53,9 +53,11 @@ func FrameKinds() []string {
 	return []string{
 		FramePublish, FrameAccept, FrameDeliver, FrameAck, FrameAckConfirm, FrameNack, FrameNackConfirm,
 		FrameSubscribe, FrameSubscribed, FrameUnsubscribe, FrameUnsubscribed, FrameError,
-		"abort", "aborted", "ack-complete", "admin", "admin-reply", "api", "api-reply", "cancel", "claim", "commit", "credit",
-		"disconnect", "fetch", "get", "in-progress", "leave", "left", "lookup", "lookup-reply", "publish-received",
-		"publish-release", "pull", "read", "reject", "renew", "return", "stored", "term",
+		"abort", "aborted", "ack-complete", "admin", "admin-reply", "api", "api-reply", "begin", "begin-reply", "cancel", "claim",
+		"commit", "commit-reply", "credit", "delete", "delete-reply", "disconnect", "fetch", "get", "in-progress", "insert",
+		"insert-reply", "leave", "left", "lookup", "lookup-reply", "mark", "mark-reply", "publish-received", "publish-release",
+		"pull", "query", "query-reply", "read", "reject", "renew", "return", "rollback", "rollback-reply", "stored", "term",
+		"update", "update-reply",
 	}
 }
 

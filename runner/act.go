@@ -99,9 +99,21 @@ func (r *run) link(ctx context.Context, actor string) error {
 	if !ok {
 		return nil
 	}
-	o := links.Options{Name: actor, Upstream: network.Address(), Protocol: network.Protocol(), Index: r.index, Sink: r.rec}
+	return r.openLink(ctx, links.Options{Name: actor, Upstream: network.Address(), Protocol: network.Protocol()})
+}
+
+// storeLink opens the link between the system and its store: see systems.Env.
+func (r *run) storeLink(ctx context.Context, name, upstream string, p links.Protocol) (string, error) {
+	if err := r.openLink(ctx, links.Options{Name: name, Upstream: upstream, Protocol: p}); err != nil {
+		return "", err
+	}
+	return r.addressOf(name), nil
+}
+
+func (r *run) openLink(ctx context.Context, o links.Options) error {
+	o.Index, o.Sink = r.index, r.rec
 	for _, step := range r.o.Scenario.Steps {
-		if s, ok := bare(step).(script.Fault); ok && s.On == actor {
+		if s, ok := bare(step).(script.Fault); ok && s.On == o.Name {
 			f, _ := faults.Find(s.Verb)
 			o.Toxics = o.Toxics || f.Bytes
 		}
@@ -110,7 +122,7 @@ func (r *run) link(ctx context.Context, actor string) error {
 	if err != nil {
 		return err
 	}
-	r.links[actor] = l
+	r.links[o.Name] = l
 	return nil
 }
 

@@ -352,7 +352,9 @@ func Needs(s script.Scenario) []systems.Need {
 		case script.Fault:
 			f, _ := faults.Find(step.Verb)
 			spec := specOf(step)
-			if spec.Frame != "" {
+			if spec.On == faults.Store {
+				add(systems.NeedStoreLink)
+			} else if spec.Frame != "" {
 				add(systems.NeedFrames)
 			}
 			switch spec.Frame {
@@ -447,22 +449,17 @@ func (r *run) unsupportedByInstance() string {
 			return fmt.Sprintf("%s has no probes of the kind %q", r.desc.System, p.Kind)
 		}
 	}
-	network, ok := r.instance.(systems.Networked)
-	if !ok || network.Protocol() == nil {
-		return ""
-	}
-	protocol := network.Protocol()
-	kinds := map[string]bool{}
-	for _, k := range protocol.Kinds() {
-		kinds[k.Name] = true
-	}
 	for _, step := range r.o.Scenario.Steps {
 		if f, ok := bare(step).(script.Fault); ok {
 			spec := specOf(f)
 			if spec.Frame == "" {
 				continue
 			}
-			if !kinds[spec.Frame] {
+			protocol := r.protocolOf(spec.On)
+			if protocol == nil {
+				continue // the needs say so
+			}
+			if !slices.ContainsFunc(protocol.Kinds(), func(k links.KindInfo) bool { return k.Name == spec.Frame }) {
 				return fmt.Sprintf("%s has no %q frame", protocol.Name(), spec.Frame)
 			}
 			fault, _ := faults.Find(f.Verb)
@@ -473,4 +470,15 @@ func (r *run) unsupportedByInstance() string {
 		}
 	}
 	return ""
+}
+
+// protocolOf is that of the actor's link, or nil.
+func (r *run) protocolOf(actor string) links.Protocol {
+	if s, ok := r.instance.(systems.StoreLinked); ok && actor == faults.Store {
+		return s.StoreProtocol()
+	}
+	if n, ok := r.instance.(systems.Networked); ok && actor != faults.Store {
+		return n.Protocol()
+	}
+	return nil
 }

@@ -17,6 +17,10 @@ var needs = []struct {
 	{NeedRows, instance[Inspector]},
 	{NeedDeadLetters, instance[Administrator]},
 	{NeedStoreFaults, instance[StoreFaulter]},
+	{NeedStoreLink, func(_ System, i Instance) bool {
+		s, ok := i.(StoreLinked)
+		return ok && s.StoreProtocol() != nil
+	}},
 	{NeedClock, instance[Clocked]},
 	{NeedIdentity, instance[Configurable]},
 	{NeedPlanting, instance[Planter]},

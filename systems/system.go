@@ -68,6 +68,7 @@ const (
 	NeedRows        Need = "rows"           // Inspector
 	NeedDeadLetters Need = "dead-letters"   // Administrator
 	NeedStoreFaults Need = "store-faults"   // StoreFaulter
+	NeedStoreLink   Need = "store-link"     // StoreLinked
 	NeedClock       Need = "clock"          // Clocked
 	NeedIdentity    Need = "identity"       // Configurable
 	NeedPlanting    Need = "planting"       // Planter
@@ -105,6 +106,10 @@ type Env struct {
 	// Simulated system.
 	Runtime tasks.Runtime
 	Defect  string // a seeded defect; Start refuses unknown ones
+	// Link opens a link of the system's own, such as a broker's to its database
+	// server, and returns its address. It is closed after the instance has
+	// stopped.
+	Link func(ctx context.Context, name, upstream string, p links.Protocol) (address string, err error)
 	// Servers pools servers between runs; nil for none. A system whose server
 	// starts slowly takes one from here and puts it back.
 	Servers *process.Pool
@@ -398,6 +403,12 @@ type StoreFaulter interface {
 	// ArmStore arms one fault. fired is called, once or more and from any
 	// goroutine, when its effect is seen.
 	ArmStore(ctx context.Context, f StoreFault, fired func(StoreFired)) (heal func(context.Context) error, err error)
+}
+
+// StoreLinked is an optional interface of an Instance whose store is a server of
+// its own. It is reached over a link named "store": see Env.Link.
+type StoreLinked interface {
+	StoreProtocol() links.Protocol // nil where this profile's store is no server
 }
 
 // StoreFault is a fault of the store.

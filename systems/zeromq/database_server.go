@@ -17,6 +17,9 @@ import (
 
 	"github.com/custodymq/custody/broker/store"
 	"github.com/custodymq/custody/broker/store/relational"
+	"github.com/custodymq/custody/links"
+	wiremysql "github.com/custodymq/custody/links/mysql"
+	wirepostgres "github.com/custodymq/custody/links/postgres"
 	"github.com/custodymq/custody/process"
 	"github.com/custodymq/custody/systems"
 )
@@ -26,6 +29,7 @@ type serverKind struct {
 	name     string
 	driver   string // of a connection
 	dialect  relational.Dialect
+	protocol links.Protocol
 	program  string // the server
 	places   string // where it is, if not in PATH
 	packaged string // the package that brings it
@@ -43,7 +47,7 @@ type serverKind struct {
 const serverName = "store"
 
 var postgres = &serverKind{
-	name: "postgres", driver: "postgres", dialect: relational.Postgres,
+	name: "postgres", driver: "postgres", dialect: relational.Postgres, protocol: wirepostgres.Protocol{},
 	program: "postgres", places: "/usr/lib/postgresql/*/bin", packaged: "postgresql", user: "postgres", admin: "postgres",
 	create: func(bin, dir string) []string {
 		return []string{filepath.Join(bin, "initdb"), "-D", filepath.Join(dir, "data"), "-U", "custody", "-A", "scram-sha-256", "--pwfile", filepath.Join(dir, "password"), "--no-sync", "-E", "UTF8"}
@@ -57,7 +61,7 @@ var postgres = &serverKind{
 }
 
 var mariadb = &serverKind{
-	name: "mariadb", driver: "mysql", dialect: relational.MySQL,
+	name: "mariadb", driver: "mysql", dialect: relational.MySQL, protocol: wiremysql.Protocol{},
 	program: "mariadbd", places: "/usr/sbin", packaged: "mariadb-server", admin: "mysql",
 	create: func(_, dir string) []string {
 		return []string{"mariadb-install-db", "--no-defaults", "--datadir=" + filepath.Join(dir, "data"), "--tmpdir=" + dir, "--auth-root-authentication-method=normal", "--skip-test-db"}
@@ -228,6 +232,7 @@ type served struct {
 	*databaseServer
 	pool *process.Pool
 	name string
+	link string // address of the broker's link to it
 }
 
 // open makes a database in a server that was used before, or in a new one.
@@ -242,13 +247,16 @@ func (k *serverKind) open(ctx context.Context, env systems.Env) (_ database, err
 	} else if s, err = k.start(ctx, env, log); err != nil {
 		return nil, errors.Join(err, log.Close())
 	}
-	d := &served{s, env.Servers, strings.ReplaceAll("custody_"+systems.RunName(), "-", "_")}
+	d := &served{databaseServer: s, pool: env.Servers, name: strings.ReplaceAll("custody_"+systems.RunName(), "-", "_"), link: s.address}
 	err = s.with(k.admin, func(db *sql.DB) error {
 		_, err := db.ExecContext(ctx, "CREATE DATABASE "+d.name)
 		return err
 	})
 	if err == nil {
 		_, err = relational.Migrate(ctx, k.dialect, d.dsn())
+	}
+	if err == nil && env.Link != nil {
+		d.link, err = env.Link(ctx, serverName, s.address, k.protocol)
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("zeromq: the database of the run: %w", err), s.Close(ctx))
@@ -258,7 +266,9 @@ func (k *serverKind) open(ctx context.Context, env systems.Env) (_ database, err
 
 func (d *served) dsn() string { return d.kind.dsn(d.address, d.password, d.name) }
 
-func (d *served) connection() (driver, dsn string) { return d.kind.driver, d.dsn() }
+func (d *served) connection() (driver, dsn string) {
+	return d.kind.driver, d.kind.dsn(d.link, d.password, d.name)
+}
 
 func (d *served) rows(ctx context.Context, fn func(store.Row) error) error {
 	return d.with(d.name, func(db *sql.DB) error {

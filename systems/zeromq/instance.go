@@ -41,6 +41,7 @@ var (
 	_ systems.Inspector     = (*instance)(nil)
 	_ systems.Administrator = (*instance)(nil)
 	_ systems.StoreFaulter  = (*instance)(nil)
+	_ systems.StoreLinked   = (*instance)(nil)
 	_ systems.Clocked       = (*instance)(nil)
 	_ systems.Configurable  = (*instance)(nil)
 	_ systems.Planter       = (*instance)(nil)
@@ -83,6 +84,13 @@ func (in *instance) Stop(ctx context.Context) error {
 
 func (in *instance) Address() string          { return in.address }
 func (in *instance) Protocol() links.Protocol { return zmtp.Protocol{} }
+
+func (in *instance) StoreProtocol() links.Protocol {
+	if d, ok := in.database.(*served); ok {
+		return d.kind.protocol
+	}
+	return nil
+}
 
 // start starts the broker's process, which must not be running.
 func (in *instance) start(ctx context.Context, log io.Writer, exited func(process.Exit)) (process.Process, []string, error) {

@@ -1,0 +1,219 @@
+// Package statements is what the links between a broker and its database server
+// have in common, whatever the server's protocol: the kinds of statements, the
+// messages in them, and replies that are matched by position.
+package statements
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/links"
+)
+
+// Kinds of requests. The reply's kind is the request's with "-reply" behind it.
+const (
+	Begin    = "begin"
+	Insert   = "insert"
+	Update   = "update"
+	Delete   = "delete"
+	Mark     = "mark"
+	Commit   = "commit"
+	Rollback = "rollback"
+	Query    = "query"
+)
+
+var kinds = []struct{ name, text string }{
+	{Begin, "BEGIN or START TRANSACTION"},
+	{Insert, "INSERT, with the messages that it stores"},
+	{Update, "UPDATE, with the messages whose rows it changes"},
+	{Delete, "DELETE, with the messages whose rows it removes"},
+	{Mark, "a write of the partition's own row: whose it is, and its last transaction"},
+	{Commit, "COMMIT"},
+	{Rollback, "ROLLBACK"},
+	{Query, "any other statement"},
+}
+
+// Kinds returns the frame kinds of every database protocol.
+func Kinds() (list []links.KindInfo) {
+	for _, k := range kinds {
+		list = append(list, links.KindInfo{Name: k.name, To: evidence.ToBroker, Text: k.text})
+	}
+	for _, k := range kinds {
+		list = append(list, links.KindInfo{Name: replyTo(k.name), To: evidence.ToClient,
+			Text: "the answer to " + k.name + ", and the server's code if it refuses"})
+	}
+	return list
+}
+
+func replyTo(kind string) string {
+	if kind == "" {
+		return ""
+	}
+	return kind + "-reply"
+}
+
+// Legal refuses what would shift positions, so a drop becomes a withhold, and
+// what would make the server store or say something else.
+func Legal(protocol, kind string, a links.Action) error {
+	if a != links.Drop && a != links.Duplicate && a != links.Corrupt {
+		return nil
+	}
+	return &links.ErrIllegal{Protocol: protocol, Kind: kind, Action: a,
+		Why: "replies are matched by position: every later request would get its neighbour's reply"}
+}
+
+// partitionTable is the table of the store's partitions.
+const partitionTable = "custody_partition"
+
+// KindOf classifies a statement by its first words.
+func KindOf(sql []byte) string {
+	var words [3]string
+	n := 0
+	for word := range strings.FieldsSeq(string(sql[:min(len(sql), 200)])) {
+		words[n] = strings.ToUpper(strings.Trim(word, ";"))
+		if n++; n == len(words) {
+			break
+		}
+	}
+	switch words[0] {
+	case "BEGIN":
+		return Begin
+	case "START":
+		if words[1] == "TRANSACTION" {
+			return Begin
+		}
+	case "COMMIT", "END":
+		return Commit
+	case "ROLLBACK", "ABORT":
+		if words[1] != "TO" { // a savepoint
+			return Rollback
+		}
+	case "INSERT", "UPDATE":
+		if strings.EqualFold(words[1], partitionTable) || strings.EqualFold(words[2], partitionTable) {
+			return Mark
+		}
+		return strings.ToLower(words[0])
+	case "DELETE":
+		return Delete
+	}
+	return Query
+}
+
+// Columns are the places of what identifies a message, in a table of parameters;
+// -1 is none.
+type Columns struct{ ID, Business, Payload int }
+
+// ColumnsOf finds them by name.
+func ColumnsOf(names []string) Columns {
+	id := slices.Index(names, "message_id")
+	if id < 0 {
+		id = slices.Index(names, "id")
+	}
+	return Columns{ID: id, Business: slices.Index(names, "business_id"), Payload: slices.Index(names, "payload")}
+}
+
+// MaxRows bounds the rows of one statement.
+const MaxRows = 1 << 14
+
+// Row is what a statement says of one message.
+type Row struct{ ID, Business, Payload []byte }
+
+// Items names the messages of a statement. An insert says all of them; another
+// names the message ID alone, and the rest is known from the insert.
+func Items(ix *links.Index, kind string, rows []Row) (items []evidence.FrameItem) {
+	for _, r := range rows {
+		if kind != Insert {
+			items = append(items, ix.Find(string(r.ID)))
+			continue
+		}
+		item := evidence.FrameItem{BusinessID: string(r.Business), MessageID: string(r.ID)}
+		if e, err := evidence.ParseEnvelope(r.Payload); err == nil {
+			item.PublishID = e.PublishID
+		}
+		ix.Learn(item)
+		items = append(items, item)
+	}
+	return items
+}
+
+// Request is one that awaits its reply.
+type Request struct {
+	Kind  string // empty: its reply is not seen either
+	Items []evidence.FrameItem
+}
+
+// Reply is the frame of its reply.
+func (r Request) Reply(status string, raw []byte) links.Frame {
+	f := links.Frame{Kind: replyTo(r.Kind), Items: r.Items, Raw: raw}
+	if f.Kind != "" {
+		f.Status = status
+	}
+	return f
+}
+
+const (
+	// maxPending bounds a connection's unanswered requests.
+	maxPending = 1 << 12
+	// Part is where a long reply is parted: all but its last part passes
+	// unseen, so that it needs no memory.
+	Part = 64 << 10
+)
+
+// Exchange is the state shared by both directions of a connection. Safe for
+// concurrent use.
+type Exchange struct {
+	mu      sync.Mutex
+	asked   []Request // oldest first
+	refused error
+}
+
+// Ask stores a request.
+func (e *Exchange) Ask(r Request) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.asked) >= maxPending {
+		return fmt.Errorf("more than %d requests without an answer", maxPending)
+	}
+	e.asked = append(e.asked, r)
+	return nil
+}
+
+// Waiting reports whether a request awaits its reply.
+func (e *Exchange) Waiting() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.asked) > 0
+}
+
+// Answered removes the oldest request.
+func (e *Exchange) Answered() Request {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	r := e.asked[0]
+	e.asked = e.asked[1:]
+	return r
+}
+
+// Refuse ends the observation of requests, and with it that of replies.
+func (e *Exchange) Refuse(err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.refused = err
+}
+
+// Observed is an error once requests are no longer observed.
+func (e *Exchange) Observed() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.refused != nil {
+		return fmt.Errorf("its requests are not observed: %w", e.refused)
+	}
+	return nil
+}
+
+// ErrUnasked: nothing was asked.
+var ErrUnasked = errors.New("a reply without a request")

@@ -1,0 +1,75 @@
+package scenarios_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/guarantees"
+	"github.com/custodymq/custody/runner"
+	"github.com/custodymq/custody/scenarios"
+	"github.com/custodymq/custody/script"
+	"github.com/custodymq/custody/systems"
+	"github.com/custodymq/custody/systems/registry"
+)
+
+// The link between a broker and the server of its store is struck as any other.
+var _ = Describe("A link to the store", func() {
+	BeforeEach(noLeaks)
+
+	run := func(ctx context.Context, system, fault string) (guarantees.Judgement, string) {
+		GinkgoHelper()
+		s, err := registry.Find(system, runner.DefaultScale)
+		Expect(err).NotTo(HaveOccurred())
+		if need, ok := s.(systems.Installed); ok && need.Installed() != nil {
+			Expect(os.Getenv("CUSTODY_REQUIRE")).To(BeEmpty(), "%v", need.Installed())
+			Skip(need.Installed().Error())
+		}
+		parsed, err := script.Parse("store-link.custody", `
+scenario store-link
+producer p1 to orders
+consumer c1 on orders, idempotent
+fault f: `+fault+`
+publish order-1..order-5 by p1
+await fired f
+reached fired f
+expect no-accepted-loss, single-effect, survives`)
+		Expect(err).NotTo(HaveOccurred())
+		dir := filepath.Join(evidenceDir("store-link"), strings.NewReplacer(" ", "-", ":", "-").Replace(system+" "+fault))
+		j, err := scenarios.Run(ctx, runner.Options{System: s, Spec: system, Scenario: parsed, Seed: 1, Dir: dir})
+		Expect(err).NotTo(HaveOccurred())
+		return j, dir
+	}
+
+	for _, system := range []string{"zeromq:postgres", "zeromq:mariadb"} {
+		DescribeTable("of "+system, func(ctx context.Context, fault string) {
+			j, dir := run(ctx, system, fault)
+			Expect(j.Outcome).To(Equal(guarantees.Held), j.Why)
+			saved, _, err := script.OpenRun(dir)
+			Expect(err).NotTo(HaveOccurred())
+			Expect(saved.Manifest().Faults).To(ConsistOf(HaveField("Class", evidence.Store)))
+		},
+			Entry("loses the reply of a commit", SpecTimeout(scaledLimit()), "cut before frame commit-reply 3 on store"),
+			Entry("loses an insert and all behind it", SpecTimeout(scaledLimit()), "drop frame insert of order-3 on store"),
+			Entry("delays an insert", SpecTimeout(scaledLimit()), "delay frame insert of order-2 on store by 50ms"),
+			Entry("is reset", SpecTimeout(scaledLimit()), "reset on store"),
+			Entry("is slow", SpecTimeout(scaledLimit()), "latency on store by 20ms"),
+		)
+	}
+
+	DescribeTable("that is struck by what cannot be", func(ctx context.Context, system, fault, why string) {
+		j, _ := run(ctx, system, fault)
+		Expect(j.Outcome).To(Equal(guarantees.NotApplicable))
+		Expect(j.Why).To(ContainSubstring(why))
+	},
+		Entry("a store in a file", SpecTimeout(scaledLimit()), "zeromq", "drop frame commit on store", "no store-link"),
+		Entry("a frame of another link", SpecTimeout(scaledLimit()), "zeromq:postgres", "drop frame publish on store", `postgres has no "publish" frame`),
+		Entry("a frame of this link on another", SpecTimeout(scaledLimit()), "zeromq:postgres", "drop frame insert on p1", `has no "insert" frame`),
+		Entry("a second COMMIT", SpecTimeout(scaledLimit()), "zeromq:postgres", "duplicate frame commit on store", "matched by position"),
+	)
+})
