@@ -51,9 +51,10 @@ var (
 		{"explore with history", []string{"explore", "--system", "zeromq:at-least-once-history", "--runs", "1000", "--seed", "1", "--parallel", "1"}, time.Minute},
 		{"explore at most once", []string{"explore", "--system", "zeromq:at-most-once", "--runs", "500", "--seed", "1", "--parallel", "1"}, time.Minute},
 	}
-	// Exploring with the broker's store in files. Each schedule opens them at
-	// least once, which takes some milliseconds.
-	onDisk = []Stage{
+	// The store's own: its probes, and exploring with it in files. Each schedule
+	// opens them at least once, which takes some milliseconds.
+	storage = []Stage{
+		{"storage probes", []string{"run", "storage-files", "--parallel", "4"}, 45 * time.Second},
 		{"explore on disk", []string{"explore", "--disk", "--runs", "300", "--seed", "1", "--parallel", "1"}, time.Minute},
 	}
 	prelude = []Stage{
@@ -73,11 +74,11 @@ func stagesFor(pkg string) []Stage {
 	var s []Stage
 	switch pkg {
 	case "broker/core", "broker/wire":
-		s = append(append(append(s, exploring...), prelude...), onDisk...)
+		s = append(append(append(s, exploring...), prelude...), storage...)
 	case "broker/store/sqlite":
-		return append(append(append(append(s, onDisk...), prelude...), checklist...), exploring...)
+		return append(append(append(append(s, storage...), prelude...), checklist...), exploring...)
 	default:
-		s = append(append(append(s, prelude...), exploring...), onDisk...)
+		s = append(append(append(s, prelude...), exploring...), storage...)
 	}
 	return append(s, checklist...)
 }
