@@ -70,6 +70,18 @@ func (d *Disk) Operations() int {
 	return len(d.ops)
 }
 
+// Syncs counts the syncs since the power came on.
+func (d *Disk) Syncs() (n int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, op := range d.ops {
+		if op.sync {
+			n++
+		}
+	}
+	return n
+}
+
 // Off cuts the power: nothing is read or written from now on, so that a database
 // which is then closed leaves no trace of that.
 func (d *Disk) Off() {
