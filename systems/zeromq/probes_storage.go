@@ -88,6 +88,12 @@ var keepings = []probe{
 	shelved("private-files", "its files are for their owner only", privateFiles),
 	shelved("foreign-file", "a file that is no store, is of a newer version, or was altered is refused and left as it is", foreignFiles),
 	shelved("reserve", "inserts leave the reserve of the disk, and what frees room may use it", reserve),
+	shelved("check-in-full", "the check counts and names what it finds of each partition, tells how far it is, and leaves nothing behind", checkInFull),
+	shelved("check-while-written", "the check of a file that a broker writes to finds it sound", checkWhileWritten),
+	shelved("bits-flipped", "whatever bits are flipped, what is given is what was written, and what is not given is told", bitsFlipped),
+	shelved("cancelled", "a call that is given up, or comes after the end, says whether it was done, and one that is held up is left by its caller", cancelled),
+	shelved("side-by-side", "no read waits for a write or for another kind of read", sideBySide),
+	shelved("second-writer", "what became of a write is not claimed when another has written since", secondWriter),
 	shelved("old-version", "a row of another protocol version is refused by name, and counted", refusedVersion),
 }
 
@@ -239,15 +245,19 @@ func ownership(s *shelf) error {
 	if err != nil {
 		return err
 	}
-	if _, err := s.open(); says(err, "is owned by broker orders (process "+fmt.Sprint(os.Getpid())) != nil {
+	_, err = s.open()
+	if err := says(err, "is owned by broker orders (process "+fmt.Sprint(os.Getpid())); err != nil {
 		return err
 	}
 	if err := errors.Join(first.Apply(s.ctx, []store.Operation{inserting("a", 1)}), s.sound()); err != nil {
 		return err // also while it is running
 	}
 	report, err := s.check()
-	if err == nil && len(report.Partitions) == 1 {
-		err = says(errors.New(report.Partitions[0].Owner), "broker orders (process ")
+	if err == nil && len(report.Partitions) != 1 {
+		err = fmt.Errorf("the check finds %+v", report)
+	}
+	if err == nil {
+		err = says(errors.New(report.Partitions[0].Owner), fmt.Sprintf("broker orders (process %d, since 20", os.Getpid()))
 	}
 	return errors.Join(err, first.Close(), first.Close(), s.loads("a:pending"))
 }
@@ -702,8 +712,9 @@ func foreignFiles(s *shelf) error {
 	for _, p := range []store.Partition{{}, {Connection: "orders"}, {Identity: "node-a"}} {
 		o := s.anew("partitions.db").options
 		o.Partition = p
-		if _, err := sqlite.Open(s.ctx, o); says(err, "lacks its connection's name or its identity") != nil {
-			return fmt.Errorf("partition %v: %w", p, orNothing(err))
+		_, err := sqlite.Open(s.ctx, o)
+		if err := says(err, "lacks its connection's name or its identity"); err != nil {
+			return fmt.Errorf("partition %v: %w", p, err)
 		}
 	}
 	return nil
@@ -754,8 +765,9 @@ func refusedVersion(s *shelf) error {
 	if err != nil || report.Partitions[0].Refused != 1 || report.Partitions[0].Pending != 2 {
 		return fmt.Errorf("the check finds %+v, %w", report, orNothing(err))
 	}
-	if err := sqlite.Plant(s.ctx, s.path, store.Partition{Connection: "nobody", Identity: "x"}, row); says(err, "it is not in this file") != nil {
-		return orNothing(err)
+	err = sqlite.Plant(s.ctx, s.path, store.Partition{Connection: "nobody", Identity: "x"}, row)
+	if err := says(err, "it is not in this file"); err != nil {
+		return err
 	}
 	return s.loads("a:pending c:pending b:refused-version")
 }

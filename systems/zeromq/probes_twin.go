@@ -156,7 +156,10 @@ func (t *twin) change(id string, n int) store.Operation {
 	switch kind {
 	case store.Settle, store.Delete, store.Discard:
 		if kind == store.Settle || t.options.KeepHistory || t.random.IntN(4) > 0 {
-			row.KeepUntil = t.now.Add(40*time.Second + time.Duration(t.random.IntN(1000)))
+			row.KeepUntil = t.now.Add(40 * time.Second) // history: several may be kept until the same moment
+			if !t.history {
+				row.KeepUntil = row.KeepUntil.Add(time.Duration(t.random.IntN(1000)))
+			}
 		}
 	case store.Redrive:
 		if t.random.IntN(2) == 0 {
