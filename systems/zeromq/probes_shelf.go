@@ -93,8 +93,16 @@ func checkWhileWritten(s *shelf) error {
 	return errors.Join(err, <-written, st.Close())
 }
 
-// bitsFlipped damages copies of a file at random.
-func bitsFlipped(s *shelf) error {
+// flips are probes of kind storage that damage copies of a file at random.
+var flips = func() (all []probe) {
+	for n := range 5 {
+		all = append(all, shelved(fmt.Sprintf("bits-flipped-%d", n+1), "whatever bits are flipped, what is given is what was written, and what is not given is told",
+			func(s *shelf) error { return bitsFlipped(s, uint64(n)) }))
+	}
+	return all
+}()
+
+func bitsFlipped(s *shelf, seed uint64) error {
 	var ids []string
 	for i := range 30 {
 		ids = append(ids, fmt.Sprintf("m%02d", i))
@@ -106,8 +114,8 @@ func bitsFlipped(s *shelf) error {
 	if err != nil {
 		return err
 	}
-	random := rand.New(rand.NewPCG(9, 0))
-	for n := range 40 {
+	random := rand.New(rand.NewPCG(seed, 0x666c6970))
+	for n := range 8 {
 		data := slices.Clone(whole)
 		for range 1 + random.IntN(6) {
 			data[random.IntN(len(data))] ^= 1 << random.IntN(8)

@@ -78,7 +78,6 @@ func shelved(name, text string, try func(*shelf) error) probe {
 var keepings = []probe{
 	shelved("second-broker", "a second broker on the partition is refused and told who has it, one on another partition of the same file is served, and a closed partition is free", ownership),
 	shelved("partition-taken-over", "a broker whose lock was taken away and whose partition another has taken writes nothing any more, and says why", fencing),
-	shelved("damaged-column", "a row of which one column was altered is named as damaged, by the store and by the check, and never given", damagedColumns),
 	shelved("damaged-marker", "an altered row of a settled message is named, and not taken for a settled one", damagedMarkers),
 	shelved("missing-row", "rows that are gone, or too many, are counted and told", missingRows),
 	shelved("unreadable-page", "a page that cannot be read costs its own rows only, and these are named", unreadablePage),
@@ -90,12 +89,30 @@ var keepings = []probe{
 	shelved("reserve", "inserts leave the reserve of the disk, and what frees room may use it", reserve),
 	shelved("check-in-full", "the check counts and names what it finds of each partition, tells how far it is, and leaves nothing behind", checkInFull),
 	shelved("check-while-written", "the check of a file that a broker writes to finds it sound", checkWhileWritten),
-	shelved("bits-flipped", "whatever bits are flipped, what is given is what was written, and what is not given is told", bitsFlipped),
 	shelved("cancelled", "a call that is given up, or comes after the end, says whether it was done, and one that is held up is left by its caller", cancelled),
 	shelved("side-by-side", "no read waits for a write or for another kind of read", sideBySide),
 	shelved("second-writer", "what became of a write is not claimed when another has written since", secondWriter),
 	shelved("old-version", "a row of another protocol version is refused by name, and counted", refusedVersion),
 }
+
+// alterations are probes of kind storage, one for each column and another value
+// of it.
+var alterations = func() (all []probe) {
+	for _, a := range []struct{ column, value string }{
+		{"message_id", `'other'`}, {"state", `4`}, {"version", `version+1`}, {"business_id", `'x'`}, {"topic", `'elsewhere'`}, {"competitor", `'x'`},
+		{"key", `'x'`}, {"inserted_at", `inserted_at+1`}, {"inserted_at", `NULL`}, {"expires_at", `1`}, {"expires_at", `NULL`}, {"attempts", `1`},
+		{"last_consumer", `'x'`}, {"reason", `'x'`}, {"keep_until", `1`}, {"checksum", `checksum+1`}, {"content_checksum", `content_checksum+1`},
+		{"headers", `'{"a":"c"}'`}, {"headers", `NULL`}, {"payload", `x'00'`}, {"payload", `NULL`}, {"partition", `2`},
+	} {
+		name := "damaged-" + strings.ReplaceAll(a.column, "_", "-")
+		if a.value == "NULL" {
+			name += "-gone"
+		}
+		all = append(all, shelved(name, "a row of which one column was altered is named as damaged, by the store and by the check, and never given",
+			func(s *shelf) error { return damagedColumn(s, a.column, a.value) }))
+	}
+	return all
+}()
 
 func (s *shelf) open() (*sqlite.Store, error) { return sqlite.Open(s.ctx, s.options) }
 
@@ -305,29 +322,6 @@ func fencing(s *shelf) error {
 	}
 	got, err := loaded(s.ctx, second)
 	return errors.Join(err, equal("loaded", got, "a:pending c:pending"))
-}
-
-// columnsAltered are the columns with another value for each.
-var columnsAltered = map[string]string{
-	"message_id": `'other'`, "state": `4`, "version": `version+1`, "business_id": `'x'`, "topic": `'elsewhere'`, "competitor": `'x'`,
-	"key": `'x'`, "inserted_at": `inserted_at+1`, "expires_at": `1`, "attempts": `1`, "last_consumer": `'x'`, "reason": `'x'`,
-	"keep_until": `1`, "checksum": `checksum+1`, "content_checksum": `content_checksum+1`, "headers": `'{"a":"c"}'`, "payload": `x'00'`,
-	"partition": `2`,
-}
-
-func damagedColumns(s *shelf) error {
-	for column, value := range columnsAltered {
-		if err := damagedColumn(s.anew(column+".db"), column, value); err != nil {
-			return fmt.Errorf("%s: %w", column, err)
-		}
-	}
-	// Values that vanish.
-	for column, value := range map[string]string{"headers": "NULL", "payload": "NULL", "expires_at": "NULL", "inserted_at": "NULL"} {
-		if err := damagedColumn(s.anew("no-"+column+".db"), column, value); err != nil {
-			return fmt.Errorf("%s gone: %w", column, err)
-		}
-	}
-	return nil
 }
 
 func damagedColumn(s *shelf, column, value string) error {

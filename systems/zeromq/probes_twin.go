@@ -25,17 +25,17 @@ import (
 // twins are probes of kind storage that compare the store with its twin. Each is
 // made several times, with work of its own, so that none takes long.
 var twins = slices.Concat(
-	compared(4, "work-at-random", "whatever is written, expired, paged and restarted, all that the store gives is what was written", twin{}),
-	compared(2, "work-with-history", "the same with settled rows kept as history", twin{history: true}),
-	compared(5, "failing-files", "while its files fail, every write is stored or not as the store says, and what is read is right or an error", twin{failing: true}),
-	compared(4, "power-cuts", "whatever a power cut leaves of what was not synced, each write that was answered is there, and each of the others whole or not at all",
+	compared(6, "work-at-random", "whatever is written, expired, paged and restarted, all that the store gives is what was written", twin{}),
+	compared(3, "work-with-history", "the same with settled rows kept as history", twin{history: true}),
+	compared(8, "failing-files", "while its files fail, every write is stored or not as the store says, and what is read is right or an error", twin{failing: true}),
+	compared(6, "power-cuts", "whatever a power cut leaves of what was not synced, each write that was answered is there, and each of the others whole or not at all",
 		twin{failing: true, cuts: true}),
 	[]probe{
 		shelved("periodic-flush", "flushed from time to time, a commit survives the power after the interval, and a closed store's at once", periodically),
 	},
 )
 
-const rounds = 20
+const rounds = 12
 
 func compared(times int, name, text string, t twin) (all []probe) {
 	for n := range times {
