@@ -62,10 +62,11 @@ func shelved(name, text string, try func(*shelf) error) probe {
 		select {
 		case err = <-done:
 		case <-a.ctx.Done():
-			return came(evidence.ProbeUnanswered, "it did not end within the bound"), nil
+			// The work is this process's, and so may be the delay: it proves nothing.
+			return systems.Probed{}, errors.New("zeromq: probe: the store did not end within the bound")
 		}
 		if a.ctx.Err() != nil {
-			return systems.Probed{}, a.ctx.Err()
+			return systems.Probed{}, fmt.Errorf("zeromq: probe: %w", context.Cause(a.ctx))
 		}
 		if err != nil {
 			return came(evidence.ProbeMisanswered, "%v", err), nil
