@@ -13,6 +13,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/custodymq/custody/broker/defects"
+	"github.com/custodymq/custody/broker/store"
+	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/guarantees"
 	"github.com/custodymq/custody/runner"
 	"github.com/custodymq/custody/runner/child"
@@ -50,6 +52,20 @@ func TestNoFalseAlarm(t *testing.T) {
 		if r.Schedules != c.runs && r.Found == nil || r.Unmeasured > c.runs/20 {
 			t.Errorf("%s: %d schedules of %d, %d not measured: %s", r.System, r.Schedules, c.runs, r.Unmeasured, r.Error)
 		}
+	}
+}
+
+// A broker that answers before the disk has what it accepted loses it when the
+// power is cut.
+func TestUnsyncedCommitIsFound(t *testing.T) {
+	unsynced := onDisk
+	unsynced.Flush = store.FlushPeriodic
+	r, err := Explore(t.Context(), Options{System: unsynced, Seed: 150, Runs: 500})
+	if err != nil || r.Found == nil {
+		t.Fatalf("not found in %d schedules: %v", r.Schedules, err)
+	}
+	if !slices.Contains([]string{evidence.NoAcceptedLoss, evidence.RowsMatchClients, evidence.UnknownResolved, evidence.AckIsFinal}, r.Found.Shrunk) {
+		t.Errorf("it breaks %s:\n%s", r.Found.Shrunk, r.Found.Script)
 	}
 }
 

@@ -47,6 +47,9 @@ type held struct {
 
 var disks atomic.Uint64
 
+// never, for all that a simulation lasts: the store's ticker knows no virtual time.
+const never = 24 * time.Hour
+
 func newDisk(in *instance, seed uint64) (*onDisk, error) {
 	folder, err := process.Folder()
 	if err != nil {
@@ -61,7 +64,7 @@ func newDisk(in *instance, seed uint64) (*onDisk, error) {
 
 func (d *onDisk) open(p store.Partition) (store.Store, error) {
 	s, err := sqlite.Open(background, sqlite.Options{Path: d.path, Partition: p, VFS: d.files.Name(), KeepHistory: d.in.system.Broker().KeepHistory,
-		Reserve: 1, Now: d.in.wall})
+		Sync: d.in.system.Flush, FlushInterval: never, Reserve: 1, Now: d.in.wall})
 	if err != nil {
 		return nil, d.hide(err)
 	}

@@ -28,6 +28,9 @@ type System struct {
 	// Disk keeps the rows in the broker's real store, whose files lie on a
 	// simulated disk: whoever kills the broker cuts its power.
 	Disk bool
+	// Flush is when a commit on the disk is synced, for tests: a broker that
+	// answers first breaks its claims.
+	Flush store.Flush
 	// Tamper changes the broker's configuration, for tests.
 	Tamper func(*broker.Config)
 
