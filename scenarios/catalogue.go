@@ -75,6 +75,8 @@ func All() []script.Scenario {
 		deadLetters,
 		expiryOverRestart,
 		groupCommit,
+		bounds,
+		periods,
 	}
 }
 

@@ -26,16 +26,22 @@ type database struct {
 	seen       evidence.Snapshot // the latest
 	stale      bool              // written since then
 	until      time.Time         // when the next row expires; zero is never
-	partitions []*memory.Store   // in order of first use
+	partitions []disk            // in order of first use
 }
 
-func (d *database) open(p store.Partition) *memory.Store {
+// disk survives the broker's process, so that content may be left to it.
+type disk struct{ *memory.Store }
+
+// Flush implements store.Durable.
+func (disk) Flush() store.Flush { return store.FlushEveryCommit }
+
+func (d *database) open(p store.Partition) disk {
 	for _, s := range d.partitions {
 		if s.Partition() == p {
 			return s
 		}
 	}
-	s := memory.New(p, memory.Options{Now: d.in.wall})
+	s := disk{memory.New(p, memory.Options{Now: d.in.wall})}
 	d.partitions = append(d.partitions, s)
 	return s
 }
@@ -114,6 +120,9 @@ func (in *instance) boot() error {
 	armed := faulty.Wrap(held)
 	armed.Arm(p.hook)
 	cfg := in.system.Broker()
+	if in.tight {
+		cfg = zeromq.Tightened(cfg)
+	}
 	cfg.Name, cfg.Store, cfg.Clock = in.name, armed, in.wall
 	if in.defect != "" {
 		o := defects.Options{Go: p.runConcurrently}

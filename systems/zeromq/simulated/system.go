@@ -98,6 +98,7 @@ type instance struct {
 	boots                    int
 	offset                   time.Duration // of the broker's clock
 	name, identity, hostname string
+	tight                    bool             // the limits of the next broker
 	links                    map[string]*link // by address
 }
 
@@ -188,9 +189,11 @@ func (in *instance) Configure(_ context.Context, setting, value string) error {
 		in.hostname = value
 	case "name":
 		in.name = value
+	case "limits":
+		in.tight = value == "tight"
 	case "identity-now": // read at the start only
 	default:
-		return fmt.Errorf("simulated: no setting %q; there are identity, identity-now, hostname, name", setting)
+		return fmt.Errorf("simulated: no setting %q; there are identity, identity-now, hostname, name, limits", setting)
 	}
 	in.database.stale = true
 	return nil
