@@ -77,6 +77,8 @@ func All() []script.Scenario {
 		groupCommit,
 		bounds,
 		periods,
+		storeTroubles,
+		storeSlow,
 	}
 }
 

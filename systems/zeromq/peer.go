@@ -64,6 +64,7 @@ const (
 
 	answerAccepted  = 1
 	answerDeclined  = 2
+	answerRejected  = 3
 	answerUnknown   = 4
 	answerRefused   = 5
 	answerStored    = 6

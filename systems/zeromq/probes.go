@@ -37,7 +37,7 @@ func (in *instance) Probes() []systems.Probe {
 	for i := range all {
 		list[i] = all[i].Probe
 	}
-	return append(list, slices.DeleteFunc(Dialogues(), func(p systems.Probe) bool { return p.Kind == periods })...)
+	return append(list, slices.DeleteFunc(Dialogues(), func(p systems.Probe) bool { return virtual[p.Kind] })...)
 }
 
 // Probe runs one probe on connections of its own, bypassing all links.

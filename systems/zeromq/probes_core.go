@@ -6,7 +6,6 @@ import (
 
 	"github.com/custodymq/custody/broker"
 	"github.com/custodymq/custody/broker/core"
-	"github.com/custodymq/custody/evidence"
 )
 
 // tight are the bounds of a broker whose limits are set to tight: a talk of a
@@ -31,14 +30,37 @@ func Tightened(c broker.Config) broker.Config {
 	return c
 }
 
-// Kinds of talks. Those with periods take longer than anybody wants to wait:
-// they are held in virtual time only.
+// Kinds of talks.
 const (
 	talks   = "talks"
 	periods = "periods"
 	before  = "before-restart"
 	after   = "after-restart"
+
+	// While operations of the store fail, and when they work again.
+	deadLettersFail, deadLettersMended = "dead-letters-fail", "dead-letters-mended"
+	redrivesFail, redrivesMended       = "redrives-fail", "redrives-mended"
+	attemptsFail, attemptsMended       = "attempts-fail", "attempts-mended"
+	deletesFail, deletesMended         = "deletes-fail", "deletes-mended"
+	insertsFail                        = "inserts-fail"
+	insertsInDoubt, insertsResolved    = "inserts-in-doubt", "inserts-resolved"
+	contentsFail, contentsMended       = "contents-fail", "contents-mended"
+	// While they are slow.
+	insertsSlow, attemptsSlow, contentsSlow = "inserts-slow", "attempts-slow", "contents-slow"
 )
+
+// virtual are the kinds that take longer than anybody wants to wait, or are
+// determined only where a moment is exact.
+var virtual = map[string]bool{periods: true, insertsSlow: true, attemptsSlow: true, contentsSlow: true}
+
+// inStore are messages of which only the last has its content in memory.
+var inStore = []struct {
+	name string
+	size int
+}{{"m1", 2500}, {"m2", 12000}, {"m3", 12000}, {"m4", 12000}}
+
+// retried is a while after which a failed write has been tried again.
+const retried = 300 * time.Millisecond
 
 // Names of causes in PROTOCOL.md.
 const (
@@ -234,6 +256,16 @@ var dialogues = []dialogue{
 		c.gets("z", "small")
 		c.ack("small")
 		d.ack("m6")
+		d.unsubscribe("y", modeLeast).is(answerAccepted)
+		for _, m := range []string{"n1", "n2"} { // who has waited for room waits again
+			p.sized("z", m, limit).is(answerAccepted)
+			p.sized("y", m+"+", 1).is(answerAccepted)
+			c.gets("z", m)
+			c.quiet()
+			c.ack(m)
+			c.gets("y", m+"+")
+			c.ack(m + "+")
+		}
 		// What a session that has left was given takes no room from another.
 		p.sized("z", "m7", limit).is(answerAccepted)
 		c.gets("z", "m7")
@@ -244,7 +276,7 @@ var dialogues = []dialogue{
 		c.leave()
 		d.leave()
 		p.leave()
-		t.leveled(map[string]int{"accepted": 9, "delivered": 10, "redelivered": 1, "settled": 9}, "y", "z")
+		t.leveled(map[string]int{"accepted": 13, "delivered": 14, "redelivered": 1, "settled": 13}, "y", "z")
 	}},
 	{talks, "leaving", "What a subscription holds goes to others, in order, when it ends by Unsubscribe or with its session; the old holder's Ack is refused.", func(t *talk) {
 		t.level("l")
@@ -534,14 +566,17 @@ var dialogues = []dialogue{
 			}
 			k.ack(m)
 		}
-		// One of each that makes room for the next.
+		for i := range 4 { // topics without messages make room
+			p.publish(fmt.Sprintf("v/%d/%s", i, long(200)), "nothing").is(answerDeclined, because(causeNobody))
+		}
 		room := limit - t.counters()["heldBytes"]
-		p.sized("v", "full", room-messageShare).is(answerAccepted)
+		p.sized("v", "full", room-messageShare+1500).is(answerAccepted)
 		k.gets("v", "full")
 		k.ack("full")
 		k.leave()
 		p.leave()
-		t.leveled(map[string]int{"accepted": n + 1, "delivered": n + 1, "settled": n + 1, "sessions": -2, "subscriptions": -1, "heldBytes": -subscribed("v", "") - matched}, "v")
+		t.clerk.publish("v", "nothing").is(answerDeclined, because(causeNobody))
+		t.leveled(map[string]int{"accepted": n + 1, "declined": 5, "delivered": n + 1, "settled": n + 1, "sessions": -2, "subscriptions": -1, "heldBytes": t.counters()["heldBytes"] - t.before["heldBytes"]}, "v")
 		// Subscriptions take memory too.
 		var all []*party
 		declined := false
@@ -565,7 +600,6 @@ var dialogues = []dialogue{
 		for _, q := range all {
 			q.leave()
 		}
-		t.leveled(map[string]int{"accepted": n + 1, "delivered": n + 1, "settled": n + 1, "declined": 1, "heldBytes": t.counters()["heldBytes"] - t.before["heldBytes"]}, "v")
 	}},
 	{talks, "copies", "At most once each subscription gets a copy, and each group one, in turn; without credit nobody does.", func(t *talk) {
 		t.level("o", "o/p")
@@ -699,41 +733,25 @@ var dialogues = []dialogue{
 			p.publish(of(i), m).is(answerAccepted)
 		}
 		one := t.enter("one")
-		one.subscribe("n/4", modeLeast, 8).is(answerAccepted)
-		var rest []string
-		for i, m := range names {
-			if of(i) == "n/4" {
-				one.gets("n/4", m)
-			} else {
-				rest = append(rest, m)
-			}
-		}
+		one.subscribe("n/4", modeLeast, 2).is(answerAccepted)
+		one.gets("n/4", "m3", "m4") // the first two of that topic
 		one.quiet()
 		c := t.enter("c")
 		c.subscribe("n/+", modeLeast, 1).is(answerAccepted)
-		for _, m := range rest[:4] {
+		for _, m := range []string{"m1", "m2", "m5"} {
 			c.gets("n/+", m)
 			c.ack(m)
 		}
-		c.gets("n/+", rest[4])
-		one.leave() // its messages are older than most
-		c.ack(rest[4])
-		pending := map[string]uint64{}
-		for i, m := range names {
-			if of(i) == "n/4" {
-				pending[m] = 2
-			}
-		}
-		for _, m := range rest[5:] {
-			pending[m] = 1
-		}
-		first := c.late(rest[5], names, pending)
-		for _, m := range names {
-			attempt, due := pending[m]
-			if !due || m == first {
-				continue
-			}
-			c.getsAttempt("n/+", m, attempt)
+		c.gets("n/+", "m6")
+		one.leave() // what comes back is older than what is there
+		k.quiet()
+		c.ack("m6")
+		c.getsAttempt("n/+", "m3", 2)
+		c.ack("m3")
+		c.getsAttempt("n/+", "m4", 2)
+		c.ack("m4")
+		for _, m := range names[6:] {
+			c.gets("n/+", m)
 			c.ack(m)
 		}
 		c.quiet()
@@ -1021,6 +1039,293 @@ var dialogues = []dialogue{
 		c.quiet()
 		t.counts(map[string]int{"accepted": 5, "delivered": 8, "redelivered": 1, "settled": 3, "deadLettered": 3, "expired": 1, "heldBytes": t.counters()["heldBytes"] - t.before["heldBytes"]})
 	}},
+	{deadLettersFail, "undead", "A dead letter that could not be stored as one yet is one, and is neither redriven nor discarded.", func(t *talk) {
+		p, c := t.enter("p"), t.enter("c")
+		c.subscribe("b/1", modeLeast, 1).is(answerAccepted)
+		p.publish("b/1", "m1", t.business("m1"), text(tagKey, "k")).is(answerAccepted)
+		c.gets("b/1", "m1")
+		c.nacks("m1", dead, text(tagReason, "no")).is(answerAccepted)
+		t.wait(settling)
+		for range 2 {
+			p.lookup("m1").is(answerDead, text(tagMessage, t.id("m1")))
+			p.admin("dlq.redrive", "m1").is(answerRefused)
+			p.admin("dlq.discard", "m1").is(answerRefused)
+			t.wait(retried)
+		}
+		p.publish("b/1", "m1", t.business("m1")).is(answerAccepted, again)
+		c.quiet()
+	}},
+	{deadLettersMended, "undead-again", "It is stored as one when the store works, and may be redriven.", func(t *talk) {
+		t.remember("b/1", "m1", len("payload of m1"), t.business("m1"), text(tagKey, "k"))
+		t.wait(retried)
+		p, c := t.enter("p"), t.enter("c")
+		p.lookup("m1").is(answerDead, text(tagMessage, t.id("m1")))
+		p.admin("dlq.redrive", "m1").is(answerAccepted)
+		c.subscribe("b/1", modeLeast, 1).is(answerAccepted)
+		c.gets("b/1", "m1")
+		c.ack("m1")
+		p.lookup("m1").is(answerSettled)
+	}},
+	{redrivesFail, "redriven", "A dead letter stays one when the store does not redrive or discard it.", func(t *talk) {
+		t.level("b/2")
+		p, c := t.enter("p"), t.enter("c")
+		c.subscribe("b/2", modeLeast, 1).is(answerAccepted)
+		for _, m := range numbered(2) {
+			p.publish("b/2", m, t.business(m)).is(answerAccepted)
+			c.gets("b/2", m)
+			c.nacks(m, dead).is(answerAccepted)
+		}
+		t.wait(settling)
+		for range 2 {
+			p.admin("dlq.redrive", "m1").is(answerRejected)
+			p.admin("dlq.discard", "m2").is(answerRejected)
+			for _, m := range numbered(2) {
+				p.lookup(m).is(answerDead, text(tagMessage, t.id(m)))
+			}
+		}
+		c.quiet()
+		c.leave()
+		p.leave()
+		t.leveled(map[string]int{"accepted": 2, "delivered": 2, "deadLettered": 2, "storeFailures": 4, "heldBytes": 2 * (messageShare + 2*len(t.id("m1")))}, "b/2")
+	}},
+	{redrivesMended, "redriven-again", "It is redriven when the store works.", func(t *talk) {
+		t.remember("b/2", "m1", len("payload of m1"), t.business("m1"))
+		t.remember("b/2", "m2", len("payload of m2"), t.business("m2"))
+		p, c := t.enter("p"), t.enter("c")
+		c.subscribe("b/2", modeLeast, 1).is(answerAccepted)
+		p.admin("dlq.redrive", "m1").is(answerAccepted)
+		c.gets("b/2", "m1")
+		c.ack("m1")
+		p.admin("dlq.discard", "m2").is(answerAccepted)
+		p.lookup("m2").is(answerForgotten, because(causeDiscarded))
+		p.lookup("m1").is(answerSettled)
+	}},
+	{attemptsFail, "uncounted", "Without the store an attempt cannot be counted, and is not made.", func(t *talk) {
+		k, p := t.keep("b/3"), t.enter("p")
+		for _, m := range numbered(3) {
+			p.publish("b/3", m, t.business(m)).is(answerAccepted)
+		}
+		k.grant("b/3", 2)
+		for range 3 {
+			k.quiet()
+			p.lookup("m1").is(answerStored)
+			t.wait(retried)
+		}
+		k.acks("m1").is(answerRefused)
+		t.counts(map[string]int{"accepted": 3, "unsettled": 3, "sessions": 2, "subscriptions": 1,
+			"heldBytes": t.counters()["heldBytes"] - t.before["heldBytes"], "storeFailures": t.counters()["storeFailures"] - t.before["storeFailures"]})
+	}},
+	{attemptsMended, "uncounted-again", "It is made when the store works, as the first.", func(t *talk) {
+		for _, m := range numbered(3) {
+			t.remember("b/3", m, len("payload of m1"), t.business(m))
+		}
+		t.wait(retried)
+		c := t.enter("c")
+		c.subscribe("b/3", modeLeast, 2).is(answerAccepted)
+		c.gets("b/3", "m1", "m2")
+		c.quiet()
+		c.ack("m1")
+		c.gets("b/3", "m3")
+		c.ack("m3", "m2")
+		if n := t.counters()["unsettled"]; n != 0 {
+			t.deviates("%d messages are unsettled, and none is left", n)
+		}
+	}},
+	{deletesFail, "undeleted", "A message that is acknowledged is settled, whether or not its row could be deleted.", func(t *talk) {
+		t.level("b/4")
+		p, c := t.enter("p"), t.enter("c")
+		c.subscribe("b/4", modeLeast, 1).is(answerAccepted)
+		p.publish("b/4", "m1", t.business("m1")).is(answerAccepted)
+		c.gets("b/4", "m1")
+		c.ack("m1")
+		for range 2 {
+			c.quiet()
+			p.lookup("m1").is(answerSettled, text(tagMessage, t.id("m1")))
+			p.publish("b/4", "m1", t.business("m1")).is(answerAccepted, again)
+			c.acks("m1").is(answerRefused)
+			t.wait(retried)
+		}
+		c.leave()
+		p.leave()
+		t.leveled(map[string]int{"accepted": 1, "delivered": 1, "settled": 1, "storeFailures": t.counters()["storeFailures"] - t.before["storeFailures"]}, "b/4")
+		if t.counters()["storeFailures"]-t.before["storeFailures"] < 2 {
+			t.deviates("the delete was not tried again")
+		}
+	}},
+	{deletesMended, "undeleted-again", "Its row is deleted when the store works.", func(t *talk) {
+		t.wait(retried)
+		before := t.counters()["storeFailures"]
+		t.wait(retried)
+		if now := t.counters()["storeFailures"]; now != before {
+			t.deviates("the store has failed %d times, and no fault is at work", now-before)
+		}
+		t.clerk.lookup("m1").is(answerSettled)
+	}},
+	{insertsFail, "unstored", "What the store did not take is rejected, and nothing is left of it.", func(t *talk) {
+		t.level("b/5")
+		p, c := t.enter("p"), t.enter("c")
+		c.subscribe("b/5", modeLeast, 1).is(answerAccepted)
+		t.wait(settling)
+		n := tight.limits.PublishWindow + 1
+		for range n {
+			p.publish("b/5", "m1", t.business("m1"), ttl(time.Second)).is(answerRejected)
+			p.lookup("m1", ttl(settling/4)).is(answerNotSeen)
+		}
+		c.quiet()
+		c.leave()
+		p.leave()
+		t.leveled(map[string]int{"rejected": n, "storeFailures": n}, "b/5")
+	}},
+	{insertsInDoubt, "doubted", "What the store may have taken is in doubt until it has been deleted.", func(t *talk) {
+		t.level("b/6")
+		p, c := t.enter("p"), t.enter("c")
+		c.subscribe("b/6", modeLeast, 1).is(answerAccepted)
+		p.publish("b/6", "m1", t.business("m1")).is(answerUnknown)
+		for range 2 {
+			p.lookup("m1", ttl(settling/4)).is(answerUnknown, text(tagMessage, t.id("m1")))
+			p.publish("b/6", "m1", t.business("m1")).is(answerUnknown, again)
+			p.publish("b/6", "m1", t.business("m2")).is(answerDeclined, because(causeInvalid))
+			c.quiet()
+			t.wait(retried)
+		}
+		p.publish("b/6", "n1", t.business("n1")).is(answerUnknown)
+		t.counts(map[string]int{"unknown": 2, "sessions": 2, "subscriptions": 1, "heldBytes": t.counters()["heldBytes"] - t.before["heldBytes"],
+			"storeFailures": t.counters()["storeFailures"] - t.before["storeFailures"]})
+	}},
+	{insertsResolved, "doubted-again", "Afterwards it was never stored, and its ID is free.", func(t *talk) {
+		t.remember("b/6", "m1", len("payload of m1"), t.business("m1"))
+		t.wait(retried)
+		p, c := t.enter("p"), t.enter("c")
+		for _, m := range []string{"m1", "n1"} {
+			p.lookup(m, ttl(settling/4)).is(answerNotSeen)
+		}
+		c.subscribe("b/6", modeLeast, 1).is(answerAccepted)
+		c.quiet()
+		p.publish("b/6", "m1", t.business("m1")).is(answerAccepted)
+		c.gets("b/6", "m1")
+		c.ack("m1")
+	}},
+	{contentsFail, "unread", "Content that the store does not give back is waited for.", func(t *talk) {
+		k, p := t.keep("b/7"), t.enter("p")
+		for _, m := range inStore {
+			p.sized("b/7", m.name, m.size, t.business(m.name)).is(answerAccepted)
+		}
+		k.grant("b/7", 1)
+		k.gets("b/7", "m4") // the others cannot be read, and it is here
+		k.ack("m4")
+		for range 2 {
+			k.quiet()
+			p.lookup("m1").is(answerStored)
+			t.wait(retried)
+		}
+	}},
+	{contentsMended, "unread-again", "It is delivered whole when the store works.", func(t *talk) {
+		t.wait(retried)
+		c := t.enter("c")
+		c.subscribe("b/7", modeLeast, 8).is(answerAccepted)
+		for _, m := range inStore[:3] {
+			t.remember("b/7", m.name, m.size, t.business(m.name))
+			c.gets("b/7", m.name)
+			c.ack(m.name)
+		}
+		c.quiet()
+	}},
+	{insertsSlow, "on-the-way", "A publish on its way to the store takes a place of the window, is in doubt for a lookup, and answers with its repeats when it is stored.", func(t *talk) {
+		t.level("b/8")
+		p, c := t.enter("p"), t.enter("c")
+		c.subscribe("b/8", modeLeast, 8).is(answerAccepted)
+		begin := func(q *party, name string) uint64 {
+			return q.say(kindPublish, string(payloadOf(name, 20)), text(tagTopic, "b/8"), number(tagMode, modeLeast), text(tagMessage, t.id(name)), t.business(name))
+		}
+		first := begin(p, "m1")
+		p.lookup("m1").is(answerUnknown, text(tagMessage, t.id("m1")))
+		again1 := begin(p, "m1")
+		q := t.enter("q")
+		again2 := begin(q, "m1")
+		p.publish("b/8", "m1", t.business("m2")).is(answerDeclined, because(causeInvalid))
+		two, three := begin(p, "m2"), begin(p, "m3")
+		p.publish("b/8", "m4").is(answerDeclined, because(causeLimit))
+		p.publish("b/8", "m1", t.business("m1")).is(answerUnknown)
+		q.subscribe("b/8", modeMost, 1).is(answerAccepted)
+		p.publishOnce("b/8", "copy").is(answerAccepted) // it waits for no store
+		q.gets("b/8", "copy")
+		gone := t.enter("gone")
+		begin(gone, "m5")
+		gone.quiet()
+		gone.leave()
+		p.answer(first, "Publish of m1").is(answerAccepted, text(tagMessage, t.id("m1")))
+		p.answer(again1, "Publish of m1").is(answerAccepted, again)
+		q.answer(again2, "Publish of m1").is(answerAccepted, again)
+		p.answer(two, "Publish of m2").is(answerAccepted)
+		p.answer(three, "Publish of m3").is(answerAccepted)
+		c.gets("b/8", "m1", "m2", "m3", "m5")
+		four := begin(p, "n1")
+		p.quiet()
+		c.unsubscribe("b/8", modeLeast).is(answerAccepted) // who was thought to take it has gone
+		p.answer(four, "Publish of n1").is(answerAccepted)
+		c.subscribe("b/8", modeLeast, 8).is(answerAccepted)
+		for _, m := range []string{"m1", "m2", "m3", "m5"} {
+			c.getsAttempt("b/8", m, 2)
+		}
+		c.next() // n1: as the first or, for an attempt is counted before it is made, the second
+		c.ack("m1", "m2", "m3", "m5", "n1")
+		c.quiet()
+		c.leave()
+		p.leave()
+		q.leave()
+		t.leveled(map[string]int{"accepted": 6, "declined": 1, "delivered": 10, "redelivered": 4, "settled": 5}, "b/8")
+	}},
+	{attemptsSlow, "on-hold", "A message whose attempt is on its way to the store is given back when its subscription ends, and is not delivered when it has expired.", func(t *talk) {
+		t.level("b/9")
+		k, p := t.keep("b/9"), t.enter("p")
+		for _, m := range numbered(3) {
+			p.publish("b/9", m, t.business(m)).is(answerAccepted)
+		}
+		k.grant("b/9", 2)
+		k.acks("m1").is(answerRefused)
+		p.lookup("m1").is(answerStored)
+		k.unsubscribe("b/9", modeLeast).is(answerAccepted)
+		k.subscribe("b/9", modeLeast, 3).is(answerAccepted)
+		k.gets("b/9", "m1", "m2", "m3")
+		k.ack("m1", "m2", "m3")
+		k.unsubscribe("b/9", modeLeast).is(answerAccepted)
+		k.subscribe("b/9", modeLeast, 0).is(answerAccepted)
+		p.publish("b/9", "short", t.business("short"), ttl(500*time.Millisecond)).is(answerAccepted)
+		p.publish("b/9", "long", t.business("long")).is(answerAccepted)
+		k.grant("b/9", 1)
+		t.wait(tight.expiry)
+		k.gets("b/9", "long")
+		k.ack("long")
+		k.quiet()
+		p.lookup("short").is(answerForgotten, because(causeExpired))
+		k.leave()
+		p.leave()
+		t.leveled(map[string]int{"accepted": 5, "delivered": 4, "settled": 4, "expired": 1}, "b/9")
+	}},
+	{contentsSlow, "being-read", "A message whose content is being read expires too, or goes to another when its subscription ends; who waits behind it is served.", func(t *talk) {
+		k, p := t.keep("b/10"), t.enter("p")
+		for i, m := range inStore {
+			life := time.Minute
+			if i < 2 {
+				life = 2 * time.Second
+			}
+			p.sized("b/10", m.name, m.size, t.business(m.name), ttl(life)).is(answerAccepted)
+		}
+		t.wait(time.Second)
+		k.grant("b/10", 2) // m1 is read; for m2 there is no room
+		t.wait(2*time.Second + tight.expiry)
+		p.lookup("m1").is(answerForgotten, because(causeExpired))
+		p.lookup("m2").is(answerForgotten, because(causeExpired))
+		k.unsubscribe("b/10", modeLeast).is(answerAccepted) // m3 is being read
+		c := t.enter("c")
+		c.subscribe("b/10", modeLeast, 8).is(answerAccepted)
+		for _, m := range inStore[2:] {
+			c.gets("b/10", m.name)
+			c.ack(m.name)
+		}
+		k.quiet()
+		c.quiet()
+	}},
 }
 
 // here is the message that a party was given last.
@@ -1046,30 +1351,6 @@ func (p *party) quietly(want int) (n int) {
 	return n
 }
 
-// late takes the delivery that was assigned as the ones that came back were put
-// back: it may be the first of either.
-func (p *party) late(other string, names []string, pending map[string]uint64) string {
-	if p.over() {
-		return ""
-	}
-	if len(p.here) == 0 {
-		p.here = append(p.here, p.next().heard)
-	}
-	first := ""
-	for _, m := range names {
-		if _, due := pending[m]; due {
-			first = m
-			break
-		}
-	}
-	if p.here[0].text(tagMessage) == p.id(other) {
-		first = other
-	}
-	p.getsAttempt("n/+", first, pending[first])
-	p.ack(first)
-	return first
-}
-
 // What the memory budget counts, about: PROTOCOL.md promises only that it is
 // bounded, and these that nothing is counted twice or never given back.
 const (
@@ -1078,5 +1359,3 @@ const (
 )
 
 func subscribed(filter, group string) int { return 512 + 2*len(filter) + len(group) }
-
-var _ = evidence.ProbeAnswered

@@ -41,6 +41,7 @@ type dialogue struct {
 type talk struct {
 	ctx    context.Context
 	world  World
+	sort   string
 	name   string
 	said   map[string]heard // publishes, by message ID
 	before map[string]int   // counters
@@ -76,7 +77,7 @@ func Dialogues() []systems.Probe {
 	var list []systems.Probe
 	for _, d := range dialogues {
 		p := systems.Probe{Kind: d.kind, Name: d.name, Text: d.text, Wants: evidence.ProbeAnswered}
-		if d.kind == periods {
+		if virtual[d.kind] {
 			p.Within = 5 * time.Minute
 		}
 		list = append(list, p)
@@ -91,7 +92,7 @@ func Converse(ctx context.Context, world World, name string) (systems.Probed, er
 	if at < 0 {
 		return systems.Probed{}, fmt.Errorf("zeromq: no probe %q", name)
 	}
-	t := &talk{ctx: ctx, world: world, name: name, said: map[string]heard{}, began: world.Now()}
+	t := &talk{ctx: ctx, world: world, sort: dialogues[at].kind, name: name, said: map[string]heard{}, began: world.Now()}
 	t.clerk = t.enter("clerk")
 	t.before = t.counters()
 	dialogues[at].hold(t)
@@ -101,7 +102,7 @@ func Converse(ctx context.Context, world World, name string) (systems.Probed, er
 	switch took := world.Now() - t.began; {
 	case t.err != nil:
 		return systems.Probed{}, fmt.Errorf("zeromq: probe: %w", t.err)
-	case t.off != nil && took > tight.visibility/2 && dialogues[at].kind != periods:
+	case t.off != nil && took > tight.visibility/2 && !virtual[dialogues[at].kind]:
 		return systems.Probed{}, fmt.Errorf("zeromq: probe: it took %v, too long to tell: %s", took, t.off.Reason)
 	case t.off != nil:
 		return *t.off, nil
@@ -310,7 +311,11 @@ func (p *party) getsAttempt(filter, name string, attempt uint64) {
 	if len(p.here) > 0 {
 		h, p.here = p.here[0], p.here[1:]
 	} else {
+		asked := p.world.Now()
 		h = p.next().heard
+		if waited := p.world.Now() - asked; p.sort == periods && waited > settling {
+			p.deviates("%s: %q came %v late", p.name, name, waited)
+		}
 	}
 	if p.over() {
 		return
