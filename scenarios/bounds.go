@@ -62,7 +62,9 @@ func failing() (steps []script.Step) {
 		script.Heal{Label: "redrive"}, script.Heal{Label: "discard"}, talk("redrives-mended"),
 		fail("insert", "unreachable", "insert"), talk("inserts-fail"), script.Heal{Label: "insert"},
 		fail("reply", "lose-reply", "insert"), fail("proof", "unreachable", "reestablish"), fail("undo", "unreachable", "delete"), talk("inserts-in-doubt"),
-		script.Heal{Label: "reply"}, script.Heal{Label: "proof"}, script.Heal{Label: "undo"}, talk("inserts-resolved"))
+		script.Heal{Label: "reply"}, script.Heal{Label: "proof"}, script.Heal{Label: "undo"}, talk("inserts-resolved"),
+		script.Set{Setting: "acks", Value: "confirmed"}, script.Restart{Actor: faults.Broker}, talk("talks"),
+		fail("confirm", "unreachable", "delete"), talk("confirms-fail"), script.Heal{Label: "confirm"})
 }
 
 // storeSlow: the same while operations of the store are slow.

@@ -37,7 +37,7 @@ func (in *instance) Probes() []systems.Probe {
 	for i := range all {
 		list[i] = all[i].Probe
 	}
-	return append(list, slices.DeleteFunc(Dialogues(), func(p systems.Probe) bool { return virtual[p.Kind] })...)
+	return append(list, slices.DeleteFunc(in.profile.Dialogues(), func(p systems.Probe) bool { return virtual[p.Kind] })...)
 }
 
 // Probe runs one probe on connections of its own, bypassing all links.
@@ -47,7 +47,7 @@ func (in *instance) Probe(ctx context.Context, name string) (systems.Probed, err
 			return (&attempt{ctx: ctx, in: in, probe: p}).make()
 		}
 	}
-	return Converse(ctx, network{in}, name)
+	return in.converse(ctx, name)
 }
 
 // Kinds of probes.

@@ -43,6 +43,7 @@ const (
 	attemptsFail, attemptsMended       = "attempts-fail", "attempts-mended"
 	deletesFail, deletesMended         = "deletes-fail", "deletes-mended"
 	insertsFail                        = "inserts-fail"
+	confirmsFail                       = "confirms-fail"
 	insertsInDoubt, insertsResolved    = "inserts-in-doubt", "inserts-resolved"
 	contentsFail, contentsMended       = "contents-fail", "contents-mended"
 	// While they are slow.
@@ -102,6 +103,35 @@ func (t *talk) leveled(changes map[string]int, topics ...string) {
 		changes["declined"]++
 	}
 	t.counts(changes)
+}
+
+// remembering settles more messages than are remembered, again and again.
+func remembering(t *talk, rounds, length int) {
+	p, c := t.enter("p"), t.enter("c")
+	c.subscribe("r", modeLeast, 8).is(answerAccepted)
+	n := tight.limits.SettledIDs
+	for round := range rounds {
+		name := func(i int) string { return fmt.Sprintf("%d-%d-%0*d", rounds, round, length+i%7, i) }
+		for i := range n + 4 {
+			p.publish("r", name(i), t.business(name(i))).is(answerAccepted)
+			c.gets("r", name(i))
+			c.ack(name(i))
+		}
+		t.wait(settling)
+		for i := range n + 4 {
+			if i < 4 {
+				p.lookup(name(i), ttl(time.Minute)).is(answerForgotten)
+			} else {
+				p.lookup(name(i)).is(answerSettled, text(tagMessage, t.id(name(i))))
+			}
+			p.publish("r", name(i), t.business(name(i))).is(answerAccepted, again) // the store knows all
+		}
+		c.quiet()
+		p.lookup("nothing", ttl(settling/4)).is(answerNotSeen)
+		p.lookup("nothing", ttl(time.Minute)).is(answerForgotten)
+	}
+	c.leave()
+	p.leave()
 }
 
 // keep subscribes without credit, so that what is published is stored.
@@ -401,32 +431,12 @@ var dialogues = []dialogue{
 		t.leveled(map[string]int{"accepted": 8, "delivered": 8, "settled": 3, "deadLettered": 5}, "k")
 	}},
 	{talks, "remembered", "As many IDs of finished messages are kept as the limit says, the oldest are forgotten first, and then absence is not proven.", func(t *talk) {
-		p, c := t.enter("p"), t.enter("c")
-		c.subscribe("r", modeLeast, 8).is(answerAccepted)
-		t.level()
-		n := tight.limits.SettledIDs
-		for round := range 3 { // of chunks, records of different lengths
-			for i := range n + 4 {
-				m := fmt.Sprintf("m%d-%0*d", round, 1+i*3, i)
-				p.publish("r", m, t.business(m)).is(answerAccepted)
-				c.gets("r", m)
-				c.ack(m)
-			}
-			t.wait(settling)
-			for i := range n + 4 {
-				m := fmt.Sprintf("m%d-%0*d", round, 1+i*3, i)
-				if i < 4 {
-					p.lookup(m, ttl(time.Minute)).is(answerForgotten)
-					p.publish("r", m, t.business(m)).is(answerAccepted, again) // the store knows
-				} else {
-					p.lookup(m).is(answerSettled, text(tagMessage, t.id(m)))
-					p.publish("r", m, t.business(m)).is(answerAccepted, again)
-				}
-			}
-			c.quiet()
-			p.lookup("nothing", ttl(settling/4)).is(answerNotSeen)
-			p.lookup("nothing", ttl(time.Minute)).is(answerForgotten)
-		}
+		remembering(t, 1, 1)
+	}},
+	{periods, "remembered-long", "So it is however many come, and of whatever length their IDs are.", func(t *talk) {
+		remembering(t, 30, 90)
+		t.wait(tight.memory + 2*tight.expiry) // none is kept any more
+		remembering(t, 3, 90)
 	}},
 	{talks, "limits-of-sessions", "Sessions, subscriptions, and subscriptions to one filter are limited; what has ended makes room.", func(t *talk) {
 		l := tight.limits
@@ -573,10 +583,32 @@ var dialogues = []dialogue{
 		p.sized("v", "full", room-messageShare+1500).is(answerAccepted)
 		k.gets("v", "full")
 		k.ack("full")
+		some := []string{"s1", "s2", "s3", "s4", "s5", "s6"}
+		base := t.counters()["heldBytes"]
+		for _, m := range some {
+			p.sized("v", m, 1000).is(answerAccepted)
+		}
+		for range 8 {
+			k.grant("v", 1)
+		}
+		k.gets("v", "s1", "s2", "s3")
+		k.nacks("s2", delay(time.Millisecond)).is(answerAccepted)
+		k.gets("v", "s4")
+		k.quiet()
+		k.ack("s1")
+		k.getsAttempt("v", "s2", 2)
+		p.sized("v", "big", limit-base-7*(messageShare+20)).is(answerAccepted) // all else is left to the store
+		k.ack("s3", "s4")
+		k.gets("v", "s5", "s6")
+		k.nacks("s2", delay(time.Millisecond)).is(answerAccepted)
+		k.getsAttempt("v", "s2", 3)
+		k.ack("s5", "s6", "s2")
+		k.gets("v", "big")
+		k.ack("big")
 		k.leave()
 		p.leave()
 		t.clerk.publish("v", "nothing").is(answerDeclined, because(causeNobody))
-		t.leveled(map[string]int{"accepted": n + 1, "declined": 5, "delivered": n + 1, "settled": n + 1, "sessions": -2, "subscriptions": -1, "heldBytes": t.counters()["heldBytes"] - t.before["heldBytes"]}, "v")
+		t.leveled(map[string]int{"accepted": n + 8, "declined": 5, "delivered": n + 10, "redelivered": 2, "settled": n + 8, "sessions": -2, "subscriptions": -1, "heldBytes": t.counters()["heldBytes"] - t.before["heldBytes"]}, "v")
 		// Subscriptions take memory too.
 		var all []*party
 		declined := false
@@ -652,6 +684,16 @@ var dialogues = []dialogue{
 		}
 		a.leave()
 		c.leave()
+		// Whoever is out of credit keeps nobody else from a copy.
+		a, c = t.enter("a"), t.enter("c")
+		a.subscribe("o/#", modeMost, 0).is(answerAccepted)
+		c.subscribe("o/p", modeMost, 3).is(answerAccepted)
+		for _, m := range []string{"s1", "s2", "s3"} {
+			p.publishOnce("o/p", m).is(answerAccepted)
+			c.gets("o/p", m)
+		}
+		a.leave()
+		c.leave()
 		// More copies than a message may have.
 		a, b, c = t.enter("a"), t.enter("b"), t.enter("c")
 		for _, q := range []*party{a, b, c} {
@@ -677,7 +719,7 @@ var dialogues = []dialogue{
 		p.publishOnce("o/p", "r5").is(answerDeclined, because(causeMode))
 		b.leave()
 		p.leave()
-		t.leveled(map[string]int{"accepted": 16, "declined": 7, "delivered": 27, "settled": 1}, "o", "o/p")
+		t.leveled(map[string]int{"accepted": 19, "declined": 7, "delivered": 30, "settled": 1}, "o", "o/p")
 	}},
 	{talks, "filters", "Filters match as in MQTT, for what is published and for what is stored already.", func(t *talk) {
 		for i, c := range []struct {
@@ -938,11 +980,26 @@ var dialogues = []dialogue{
 		c.getsAttempt("q", "m3", 2)
 		c.ack("m3")
 		p.admin("dlq.discard", "m1").is(answerAccepted)
+		c.grant("q", 4)
+		delays := map[string]time.Duration{"t1": 3000, "t2": 1000, "t3": 2000, "t4": 1500, "t5": 2500}
+		for _, m := range []string{"t1", "t2", "t3", "t4", "t5"} {
+			p.publish("q", m, ttl(time.Minute)).is(answerAccepted)
+			c.gets("q", m)
+			c.nacks(m, delay(delays[m]*time.Millisecond)).is(answerAccepted)
+		}
+		t.wait(900 * time.Millisecond)
+		for _, m := range []string{"t2", "t4", "t3", "t5", "t1"} {
+			c.quiet()
+			t.wait(100 * time.Millisecond)
+			c.getsAttempt("q", m, 2)
+			c.ack(m)
+			t.wait(365 * time.Millisecond)
+		}
 		t.wait(2 * tight.visibility)
 		c.quiet()
 		c.leave()
 		p.leave()
-		t.leveled(map[string]int{"accepted": 3, "delivered": 7, "redelivered": 4, "settled": 2, "deadLettered": 1}, "q")
+		t.leveled(map[string]int{"accepted": 8, "delivered": 17, "redelivered": 9, "settled": 7, "deadLettered": 1}, "q")
 	}},
 	{periods, "lifetimes", "A message that has expired is delivered no more, whatever state it was in; a delivery that is open may still be answered.", func(t *talk) {
 		const short = 2 * time.Second
@@ -1152,6 +1209,16 @@ var dialogues = []dialogue{
 			t.deviates("the delete was not tried again")
 		}
 	}},
+	{confirmsFail, "unconfirmed", "An Ack that is confirmed after the delete is in doubt while the delete fails; the message is delivered no more.", func(t *talk) {
+		p, c := t.enter("p"), t.enter("c")
+		c.subscribe("b/11", modeLeast, 1).is(answerAccepted)
+		p.publish("b/11", "m1", t.business("m1")).is(answerAccepted)
+		c.gets("b/11", "m1")
+		c.acks("m1").is(answerUnknown, text(tagMessage, t.id("m1")))
+		p.lookup("m1").is(answerSettled)
+		c.acks("m1").is(answerRefused)
+		c.quiet()
+	}},
 	{deletesMended, "undeleted-again", "Its row is deleted when the store works.", func(t *talk) {
 		t.wait(retried)
 		before := t.counters()["storeFailures"]
@@ -1279,7 +1346,7 @@ var dialogues = []dialogue{
 		t.level("b/9")
 		k, p := t.keep("b/9"), t.enter("p")
 		for _, m := range numbered(3) {
-			p.publish("b/9", m, t.business(m)).is(answerAccepted)
+			p.sized("b/9", m, 1000, t.business(m)).is(answerAccepted)
 		}
 		k.grant("b/9", 2)
 		k.acks("m1").is(answerRefused)
@@ -1298,9 +1365,20 @@ var dialogues = []dialogue{
 		k.ack("long")
 		k.quiet()
 		p.lookup("short").is(answerForgotten, because(causeExpired))
+		// What is about to be delivered stays in memory.
+		k.unsubscribe("b/9", modeLeast).is(answerAccepted)
+		k.subscribe("b/9", modeLeast, 0).is(answerAccepted)
+		p.sized("b/9", "big1", 2500).is(answerAccepted)
+		k.grant("b/9", 1)
+		p.sized("b/9", "big2", 9000).is(answerAccepted)
+		p.sized("b/9", "big3", 9000).is(answerAccepted)
+		for _, m := range []string{"big1", "big2", "big3"} {
+			k.gets("b/9", m)
+			k.ack(m)
+		}
 		k.leave()
 		p.leave()
-		t.leveled(map[string]int{"accepted": 5, "delivered": 4, "settled": 4, "expired": 1}, "b/9")
+		t.leveled(map[string]int{"accepted": 8, "delivered": 7, "settled": 7, "expired": 1}, "b/9")
 	}},
 	{contentsSlow, "being-read", "A message whose content is being read expires too, or goes to another when its subscription ends; who waits behind it is served.", func(t *talk) {
 		k, p := t.keep("b/10"), t.enter("p")

@@ -35,6 +35,7 @@ type brokerConfig struct {
 	Connections store.Connections
 	History     bool
 	Tight       bool
+	Confirms    bool
 	Scale       float64
 	Defect      string
 	Base        int64
@@ -136,6 +137,7 @@ func (r *roleState) start(ctx context.Context, config json.RawMessage, p *proces
 	if c.Tight {
 		cfg = Tightened(cfg)
 	}
+	cfg.ConfirmAfterDelete = c.Confirms
 	cfg.Name, cfg.Listen, cfg.Token, cfg.Store = c.Name, c.Listen, c.Token, wrapped
 	cfg.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	if c.Defect != "" {

@@ -123,6 +123,7 @@ func (in *instance) boot() error {
 	if in.tight {
 		cfg = zeromq.Tightened(cfg)
 	}
+	cfg.ConfirmAfterDelete = in.confirms
 	cfg.Name, cfg.Store, cfg.Clock = in.name, armed, in.wall
 	if in.defect != "" {
 		o := defects.Options{Go: p.runConcurrently}

@@ -98,7 +98,7 @@ type instance struct {
 	boots                    int
 	offset                   time.Duration // of the broker's clock
 	name, identity, hostname string
-	tight                    bool             // the limits of the next broker
+	tight, confirms          bool             // the next broker: its limits; its Acks after the delete
 	links                    map[string]*link // by address
 }
 
@@ -191,9 +191,11 @@ func (in *instance) Configure(_ context.Context, setting, value string) error {
 		in.name = value
 	case "limits":
 		in.tight = value == "tight"
+	case "acks":
+		in.confirms = value == "confirmed"
 	case "identity-now": // read at the start only
 	default:
-		return fmt.Errorf("simulated: no setting %q; there are identity, identity-now, hostname, name, limits", setting)
+		return fmt.Errorf("simulated: no setting %q; there are identity, identity-now, hostname, name, limits, acks", setting)
 	}
 	in.database.stale = true
 	return nil

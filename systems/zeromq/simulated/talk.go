@@ -14,7 +14,7 @@ import (
 var _ systems.Prober = (*instance)(nil)
 
 // Probes are the talks: other probes are bytes that no frame holds.
-func (in *instance) Probes() []systems.Probe { return zeromq.Dialogues() }
+func (in *instance) Probes() []systems.Probe { return in.system.Dialogues() }
 
 // Probe holds a talk on connections of its own, without links.
 func (in *instance) Probe(ctx context.Context, name string) (systems.Probed, error) {
