@@ -75,7 +75,6 @@ func (c *Core) purged(ids []string) {
 
 func (c *Core) expirePurged(m *message) {
 	c.stats.Expired++
-	m.reason = "expired"
 	c.finish(m, expired)
 }
 

@@ -2,6 +2,7 @@ package zeromq
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/custodymq/custody/broker"
@@ -201,10 +202,26 @@ var dialogues = []dialogue{
 		c.gets("w", "m13")
 		c.quiet()
 		c.ack(numbered(tight.limits.InFlight + 5)[5:]...)
-		t.counts(map[string]int{"accepted": 13, "delivered": 13, "settled": 13, "sessions": 2, "subscriptions": 1, "heldBytes": subscribed("w", "") + matched})
+		c.quiet()
+		// What comes back does not widen it beyond its limit.
+		p.publish("w", "n0").is(answerAccepted)
+		c.gets("w", "n0")
+		c.grant("w", 1<<20)
+		c.ack("n0")
+		var more []string
+		for i := range tight.limits.InFlight + 1 {
+			more = append(more, fmt.Sprintf("n%d", i+1))
+			p.publish("w", more[i]).is(answerAccepted)
+		}
+		c.gets("w", more[:tight.limits.InFlight]...)
+		c.quiet()
+		c.ack(more[0])
+		c.gets("w", more[tight.limits.InFlight])
+		c.ack(more[1:]...)
+		t.counts(map[string]int{"accepted": 23, "delivered": 23, "settled": 23, "sessions": 2, "subscriptions": 1, "heldBytes": subscribed("w", "") + matched})
 		c.leave()
 		p.leave()
-		t.leveled(map[string]int{"accepted": 13, "delivered": 13, "settled": 13}, "w")
+		t.leveled(map[string]int{"accepted": 23, "delivered": 23, "settled": 23}, "w")
 	}},
 	{talks, "turns", "Two subscriptions of one filter, and two filters, are served in turn.", func(t *talk) {
 		p, a, b := t.enter("p"), t.enter("a"), t.enter("b")
@@ -361,6 +378,9 @@ var dialogues = []dialogue{
 		c.nacks("m1", dead, text(tagReason, "no")).is(answerAccepted)
 		c.nacks("m2", dead).is(answerAccepted)
 		c.lookup("m1").is(answerDead, text(tagMessage, t.id("m1")), text(tagReason, "rejected by the consumer: no"))
+		if shown := string(c.admin("dlq.show", "m1").payload); !strings.Contains(shown, `"lastConsumer":"c"`) || !strings.Contains(shown, `"attempts":1`) {
+			t.deviates("the dead letter is shown as %s", shown)
+		}
 		c.acks("m1").is(answerRefused)
 		c.nacks("m1").is(answerRefused)
 		p.publish("d", "m1", t.business("m1")).is(answerAccepted, again, text(tagMessage, t.id("m1")))
@@ -563,7 +583,11 @@ var dialogues = []dialogue{
 		t.level() // what idle topics took is given up for it
 		n := tight.limits.Messages
 		for i, m := range numbered(n) {
+			held := t.counters()["heldBytes"]
 			p.sized("v", m, 2000+i, text(tagKey, m), headers("h", m)).is(answerAccepted)
+			if got, want := t.counters()["heldBytes"]-held, messageShare+len(t.id(m))+2000+i+len(m)+len("h"+m); i == 0 && got != want {
+				t.deviates("%d bytes are held of a message, and must be %d", got, want)
+			}
 			if held := t.counters()["heldBytes"]; held > limit {
 				t.deviates("%d bytes are held, and may be %d", held, limit)
 			}
