@@ -60,7 +60,11 @@ func (r *run) probe(ctx context.Context, s script.Probe) error {
 }
 
 func (r *run) runProbe(ctx context.Context, p systems.Probe) (systems.Probed, error) {
-	ctx, cancel := context.WithTimeout(ctx, scaled(probeBound, r.o.Scale))
+	within := p.Within
+	if within == 0 {
+		within = scaled(probeBound, r.o.Scale)
+	}
+	ctx, cancel := r.rt.Timeout(ctx, within)
 	defer cancel()
 	return r.instance.(systems.Prober).Probe(ctx, p.Name)
 }

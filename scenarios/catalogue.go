@@ -76,6 +76,10 @@ func All() []script.Scenario {
 		deadLetters,
 		expiryOverRestart,
 		groupCommit,
+		bounds,
+		periods,
+		storeTroubles,
+		storeSlow,
 	}
 }
 

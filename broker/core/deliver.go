@@ -15,7 +15,6 @@ const stepBudget = 256
 
 // requeue makes a message pending, for whoever competes for it.
 func (c *Core) requeue(m *message) {
-	m.sub = nil
 	if int(m.attempts) >= c.cfg.MaxAttempts {
 		reason := fmt.Sprintf("%d attempts without an acknowledgement", m.attempts)
 		if m.reason != "" {
@@ -337,7 +336,6 @@ func (c *Core) release(m *message, why string, delay time.Duration) {
 
 func (c *Core) delay(m *message, d time.Duration) {
 	c.become(m, delayed)
-	m.sub = nil
 	c.limitLife(m)
 	c.reside(m)
 	c.wake(m, c.now.Elapsed+d)
@@ -348,10 +346,7 @@ func (c *Core) delivery(s *session, q *wire.Message) (*message, string) {
 	m := c.messages[q.MessageID]
 	switch {
 	case m == nil:
-		if r, there := c.finished.find(q.MessageID); there && r.state == settled {
-			return nil, "settled already"
-		}
-		return nil, "no message with this ID is stored"
+		return nil, "no message with this ID is stored: it was settled, or never was one"
 	case m.state == dead:
 		return nil, "in the dead-letter queue already"
 	case m.state != inFlight:

@@ -52,6 +52,7 @@ const (
 	tagAttempt   = 11
 	tagAgain     = 12
 	tagCredit    = 13
+	tagDelay     = 14
 	tagDead      = 15
 	tagAnswer    = 16
 	tagReason    = 17
@@ -63,8 +64,12 @@ const (
 
 	answerAccepted  = 1
 	answerDeclined  = 2
+	answerRejected  = 3
 	answerUnknown   = 4
 	answerRefused   = 5
+	answerStored    = 6
+	answerSettled   = 7
+	answerDead      = 8
 	answerNotSeen   = 9
 	answerForgotten = 10
 )
@@ -236,22 +241,26 @@ var errNotOurs = errors.New("the broker said what the protocol does not have")
 
 // hear reads the next message, skipping ZMTP commands.
 func (p *peer) hear() (heard, error) {
+	h, payload, err := p.parts()
+	if err != nil {
+		return heard{}, err
+	}
+	return parse(h, payload)
+}
+
+func (p *peer) parts() (head, payload []byte, err error) {
 	for {
 		flags, h, err := p.frame()
-		if err != nil {
-			return heard{}, err
-		}
-		if flags&4 != 0 {
+		switch {
+		case err != nil:
+			return nil, nil, err
+		case flags&4 != 0:
 			continue
-		}
-		if flags&1 == 0 {
-			return heard{}, fmt.Errorf("%w: a message of one part", errNotOurs)
+		case flags&1 == 0:
+			return nil, nil, fmt.Errorf("%w: a message of one part", errNotOurs)
 		}
 		_, payload, err := p.frame()
-		if err != nil {
-			return heard{}, err
-		}
-		return parse(h, payload)
+		return h, payload, err
 	}
 }
 

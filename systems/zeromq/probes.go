@@ -9,6 +9,7 @@ import (
 	"io"
 	"math"
 	"net"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -36,7 +37,7 @@ func (in *instance) Probes() []systems.Probe {
 	for i := range all {
 		list[i] = all[i].Probe
 	}
-	return list
+	return append(list, slices.DeleteFunc(in.profile.Dialogues(), func(p systems.Probe) bool { return virtual[p.Kind] })...)
 }
 
 // Probe runs one probe on connections of its own, bypassing all links.
@@ -46,7 +47,7 @@ func (in *instance) Probe(ctx context.Context, name string) (systems.Probed, err
 			return (&attempt{ctx: ctx, in: in, probe: p}).make()
 		}
 	}
-	return systems.Probed{}, fmt.Errorf("zeromq: no probe %q", name)
+	return in.converse(ctx, name)
 }
 
 // Kinds of probes.
@@ -1018,12 +1019,16 @@ func (a *attempt) stats(request uint64) (counters map[string]int, err error) {
 	a.write(message(head(kindAdmin, request, text(tagTopic, "stats")), nil))
 	h, err := a.until(kindAdmin + 1)
 	if err == nil {
-		err = json.Unmarshal(h.payload, &counters)
+		counters, err = countersOf(h.payload)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("zeromq: probe: stats: %w", err)
 	}
 	return counters, nil
+}
+
+func countersOf(payload []byte) (counters map[string]int, err error) {
+	return counters, json.Unmarshal(payload, &counters)
 }
 
 // The profile's own bounds, low enough to reach.

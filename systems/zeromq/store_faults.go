@@ -108,7 +108,7 @@ func released(f *faulty.Fault) (faulty.Hook, func()) { return f, f.Release }
 // storeVerbs lists the verbs of striking with the operations to which each
 // applies, of the store's contract and of its files.
 func storeVerbs() map[string][]string {
-	all := append([]string{"apply", "load", "rows", "expire", "reestablish"}, fileOperations...)
+	all := append([]string{"apply", "load", "content", "rows", "expire", "reestablish"}, fileOperations...)
 	for kind := store.Insert; kind <= store.Discard; kind++ {
 		all = append(all, kind.String())
 	}

@@ -62,8 +62,14 @@ func (d *database) rows() (evidence.Snapshot, error) {
 // before or after it.
 type inMemory struct {
 	wall       func() time.Time
-	partitions []*memory.Store // in order of first use
+	partitions []lasting // in order of first use
 }
+
+// lasting survives the broker's process, so that content may be left to it.
+type lasting struct{ *memory.Store }
+
+// Flush implements store.Durable.
+func (lasting) Flush() store.Flush { return store.FlushEveryCommit }
 
 func (m *inMemory) open(p store.Partition) (store.Store, error) {
 	for _, s := range m.partitions {
@@ -71,7 +77,7 @@ func (m *inMemory) open(p store.Partition) (store.Store, error) {
 			return s, nil
 		}
 	}
-	s := memory.New(p, memory.Options{Now: m.wall})
+	s := lasting{memory.New(p, memory.Options{Now: m.wall})}
 	m.partitions = append(m.partitions, s)
 	return s, nil
 }
@@ -154,6 +160,10 @@ func (in *instance) boot() error {
 	armed := faulty.Wrap(held)
 	armed.Arm(p.hook)
 	cfg := in.system.Broker()
+	if in.tight {
+		cfg = zeromq.Tightened(cfg)
+	}
+	cfg.ConfirmAfterDelete = in.confirms
 	cfg.Name, cfg.Store, cfg.Clock = in.name, armed, in.wall
 	if in.defect != "" {
 		o := defects.Options{Go: p.runConcurrently}

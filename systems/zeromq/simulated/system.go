@@ -128,6 +128,7 @@ type instance struct {
 	boots                    int
 	offset                   time.Duration // of the broker's clock
 	name, identity, hostname string
+	tight, confirms          bool             // the next broker: its limits; its Acks after the delete
 	links                    map[string]*link // by address
 }
 
@@ -218,9 +219,13 @@ func (in *instance) Configure(_ context.Context, setting, value string) error {
 		in.hostname = value
 	case "name":
 		in.name = value
+	case "limits":
+		in.tight = value == "tight"
+	case "acks":
+		in.confirms = value == "confirmed"
 	case "identity-now": // read at the start only
 	default:
-		return fmt.Errorf("simulated: no setting %q; there are identity, identity-now, hostname, name", setting)
+		return fmt.Errorf("simulated: no setting %q; there are identity, identity-now, hostname, name, limits, acks", setting)
 	}
 	in.database.stale = true
 	return nil
