@@ -108,7 +108,7 @@ func (a *attempt) hello() []byte {
 
 // enter opens a session.
 func (a *attempt) enter() error {
-	if err := a.greet(); err != nil {
+	if err := a.greet("DEALER"); err != nil {
 		return err
 	}
 	a.write(a.hello())
@@ -230,7 +230,7 @@ func outside(name, text string, say func() []byte) probe {
 // first sends in place of the Hello.
 func first(kind, name, text string, wants evidence.ProbeOutcome, say func(token string) []byte) probe {
 	return listed(kind, name, text, wants, func(a *attempt) (systems.Probed, error) {
-		if err := a.greet(); err != nil {
+		if err := a.greet("DEALER"); err != nil {
 			return systems.Probed{}, err
 		}
 		a.write(say(a.in.token))
