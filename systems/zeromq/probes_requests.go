@@ -3,6 +3,7 @@ package zeromq
 import (
 	"encoding/json"
 	"fmt"
+	"time"
 
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/systems"
@@ -40,6 +41,8 @@ var impossible = []probe{
 	declined("publish-no-mode", "A publish without a mode.", evidence.CauseInvalid, text(tagTopic, place), text(tagBusiness, "probe-refused")),
 	declined("publish-ttl-negative", "A publish that has expired before it was made.", evidence.CauseInvalid, least(place, milliseconds(tagTTL, -1))...),
 	declined("publish-ttl-over", "A publish with a time to live of more than ten years.", evidence.CauseInvalid, least(place, milliseconds(tagTTL, tenYears+1))...),
+	declined("publish-ttl-longest", "A publish with the longest time to live that can be said.", evidence.CauseInvalid, least(place, milliseconds(tagTTL, longest))...),
+	declined("publish-ttl-least", "A publish that has expired as long ago as can be said.", evidence.CauseInvalid, least(place, milliseconds(tagTTL, -longest))...),
 	declined("publish-nobody", "A publish to a topic that nobody listens to.", evidence.CauseNoConsumer, least(place)...),
 	declined("publish-nobody-at-most-once", "An at-most-once publish to a topic that nobody listens to.", evidence.CauseNoConsumer, once()...),
 	within(requests, "publish-request-zero", "A publish without a request number.", evidence.ProbeRefused,
@@ -121,6 +124,18 @@ var impossible = []probe{
 	answered("ack-of-nothing", "An Ack of a message that does not exist.", evidence.ProbeRefused, kindAck, answerRefused, text(tagMessage, nowhere)),
 	answered("nack-of-nothing", "A Nack of a message that does not exist.", evidence.ProbeRefused, kindNack, answerRefused, text(tagMessage, nowhere)),
 	answered("ack-without-id", "An Ack without a message ID.", evidence.ProbeRefused, kindAck, answerRefused),
+	listed(requests, "nack-delay", "A Nack with a delay: the message does not come back before.", evidence.ProbeAccepted, delayed),
+	listed(requests, "nack-delay-negative", "A Nack with a negative delay: it is refused, and the message is still held.", evidence.ProbeRefused, func(a *attempt) (systems.Probed, error) {
+		if err := a.subscribed(modeLeast, 1); err != nil {
+			return systems.Probed{}, err
+		}
+		id, err := a.handed()
+		if err != nil {
+			return systems.Probed{}, err
+		}
+		got := a.asks(message(head(kindNack, asked, text(tagMessage, id), milliseconds(tagDelay, -1)), nil), expected{kind: kindNack + 1, request: asked, answer: answerRefused})
+		return got, a.acknowledged(id)
+	}),
 	answered("unsubscribe-of-nothing", "An Unsubscribe of what is not subscribed.", evidence.ProbeRefused, kindUnsubscribe, answerRefused, text(tagTopic, place), number(tagMode, modeLeast)),
 	answered("subscribe-no-topic", "A Subscribe without a topic filter.", evidence.ProbeRefused, kindSubscribe, answerDeclined, number(tagMode, modeMost)),
 	answered("subscribe-no-mode", "A Subscribe without a mode.", evidence.ProbeRefused, kindSubscribe, answerDeclined, text(tagTopic, place)),
@@ -208,6 +223,30 @@ var impossible = []probe{
 	}),
 	answered("command-unknown", "A command that does not exist.", evidence.ProbeRefused, kindAdmin, answerRefused, text(tagTopic, "dlq.burn")),
 	answered("stats", "The counters.", evidence.ProbeAccepted, kindAdmin, answerAccepted, text(tagTopic, "stats")),
+}
+
+// delayed gives a message back for longer than the broker's own backoff.
+func delayed(a *attempt) (systems.Probed, error) {
+	if err := a.subscribed(modeLeast, 1); err != nil {
+		return systems.Probed{}, err
+	}
+	id, err := a.handed()
+	if err != nil {
+		return systems.Probed{}, err
+	}
+	delay := a.in.profile.period(2 * backoffMax)
+	began := time.Now()
+	a.write(message(head(kindNack, asked, text(tagMessage, id), milliseconds(tagDelay, delay.Milliseconds())), nil))
+	if h, err := a.until(kindNack + 1); err != nil || h.number(tagAnswer) != answerAccepted {
+		return systems.Probed{}, fmt.Errorf("zeromq: probe: a Nack was answered with %s: %w", h, err)
+	}
+	if _, err := a.until(kindDeliver); err != nil {
+		return broken(err), nil
+	}
+	if after := time.Since(began); after < delay-time.Millisecond {
+		return came(evidence.ProbeMisanswered, "it came back after %v, not %v", after, delay), nil
+	}
+	return came(evidence.ProbeAccepted, "it came back after %v", delay), a.acknowledged(id)
 }
 
 func (p probe) because(c evidence.Cause) probe {

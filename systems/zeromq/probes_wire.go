@@ -124,12 +124,14 @@ var malformed = []probe{
 	unread("request-missing", "A head that ends before its request.", message([]byte{mark, version, kindPing}, nil)),
 	unread("request-cut", "A head that ends within its request.", message([]byte{mark, version, kindPing, 0x80}, nil)),
 	unread("request-not-shortest", "A request in more bytes than it needs.", message([]byte{mark, version, kindPing, 0x87, 0x00}, nil)),
+	unread("request-padded", "A request with an empty byte within, and another after it.", message([]byte{mark, version, kindPing, 0x87, 0x00, 0x01}, nil)),
 	unread("request-too-long", "A request of eleven bytes.", message(append(append([]byte{mark, version, kindPing}, bytes.Repeat([]byte{0xff}, 10)...), 1), nil)),
 	unread("request-too-large", "A request beyond 64 bits.", message(append(append([]byte{mark, version, kindPing}, bytes.Repeat([]byte{0xff}, 9)...), 2), nil)),
 	within(strangers, "request-largest", "The largest request that there is.", evidence.ProbeAnswered, expected{kind: kindPong, request: math.MaxUint64}, message(head(kindPing, math.MaxUint64), nil)),
 	unread("one-part", "A message of one part.", frame(false, head(kindPing, asked))),
 	unread("three-parts", "A message of three parts.", append(append(frame(true, head(kindPing, asked)), frame(true, nil)...), frame(false, nil)...)),
 	refused(strangers, "field-unknown", "A field that does not exist.", publishes(once(raw(beyondAllTag, nil))...)),
+	refused(strangers, "field-payload", "A head that ends with the tag of the payload.", publishes(once(field{tagPayload})...)),
 	refused(strangers, "field-not-of-kind", "A field that this kind does not have.", head(kindPing, asked, text(tagTopic, place))),
 	refused(strangers, "field-zero", "A field with tag 0.", head(kindPing, asked, raw(0, nil))),
 	refused(strangers, "payload-not-of-kind", "A topic in a Lookup.", head(kindLookup, asked, text(tagTopic, place))),
@@ -242,6 +244,9 @@ func headOf(size int) []byte {
 	return append(b, make([]byte, size-len(b))...)
 }
 
+// longest is the greatest number of milliseconds that fits 64 bits of nanoseconds.
+const longest = math.MaxInt64 / int64(time.Millisecond)
+
 var tenYears = (10 * 365 * 24 * time.Hour).Milliseconds()
 
 var lengths = []probe{
@@ -277,5 +282,7 @@ var lengths = []probe{
 	within(limits, "reason", "A Nack with a reason of 1024 bytes.", evidence.ProbeRefused, expected{kind: kindNack + 1, request: asked},
 		message(head(kindNack, asked, text(tagMessage, nowhere), text(tagReason, long(1024))), nil)),
 	refused(limits, "reason-over", "A Nack with a reason of 1025 bytes.", head(kindNack, asked, text(tagMessage, nowhere), text(tagReason, long(1025)))),
+	refused(limits, "ttl-over", "A time to live beyond what nanoseconds hold.", publishes(once(milliseconds(tagTTL, longest+1))...)),
+	refused(limits, "ttl-under", "A time to live as far below zero.", publishes(once(milliseconds(tagTTL, -longest-1))...)),
 	delivered("ttl", "A time to live of ten years.", once(milliseconds(tagTTL, tenYears))...),
 }
