@@ -58,6 +58,7 @@ func All() []script.Scenario {
 		storageRepaired,
 		lookups,
 		repeatInFlight,
+		backupRestored,
 		recoverFromTimestamp,
 		recoverFromSequence,
 		steadyLoad,
