@@ -178,7 +178,8 @@ func (p *posed) exchange(e exchange) error {
 		return err
 	})
 	if err := p.says(head(e.kind, p.request, e.fields...), e.payload); err != nil {
-		return fmt.Errorf("%s: %w", e.what, err)
+		p.nc.Close() // ends the call
+		return fmt.Errorf("%s: %w", e.what, errors.Join(err, wait()))
 	}
 	p.write(message(head(e.kind+1, p.request, e.answer...), e.with))
 	if err := wait(); err != nil || e.refused {
@@ -575,14 +576,10 @@ func libraryBacklog(p *posed) error {
 		return fmt.Errorf("with all that it keeps: %w", err)
 	}
 	p.write(one)
-	return called(p.ctx, func() error {
-		select {
-		case <-p.conn.Done():
-			return nil
-		case <-p.ctx.Done():
-			return errors.New("the library keeps more than it says")
-		}
-	})()
+	if err := p.exchange(alive); !errors.Is(err, client.ErrDisconnected) || p.ctx.Err() != nil {
+		return fmt.Errorf("with one more: %w", orNothing(err))
+	}
+	return nil
 }
 
 // libraryWaiters has many wait for a delivery, and each gets one.
