@@ -74,7 +74,12 @@ func (a *attempt) make() (systems.Probed, error) {
 		return systems.Probed{}, err
 	}
 	defer a.nc.Close()
-	return a.probe.try(a)
+	var got systems.Probed
+	var failed error
+	if stuck := begun(a.ctx, func() error { got, failed = a.probe.try(a); return nil })(); stuck != nil {
+		return came(evidence.ProbeUnanswered, "%v", stuck), nil
+	}
+	return got, failed
 }
 
 // came is the outcome of a probe and what was received.

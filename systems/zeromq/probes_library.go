@@ -66,7 +66,7 @@ func libraryWorks(a *attempt) (systems.Probed, error) {
 		if err != nil {
 			return err
 		}
-		defer conn.Close()
+		defer func() { _ = called(a.ctx, conn.Close)() }()
 		const topic = place + "/library"
 		doing = "subscribe"
 		sub, err := conn.Subscribe(a.ctx, client.Filter{Topic: topic, Mode: wire.AtLeastOnce})
@@ -158,7 +158,7 @@ func relayed(try func(*attempt, *client.Conn, *interjection) (systems.Probed, er
 		if err != nil {
 			return systems.Probed{}, fmt.Errorf("zeromq: probe: %w", err)
 		}
-		defer conn.Close()
+		defer func() { _ = called(a.ctx, conn.Close)() }()
 		return try(a, conn, next)
 	}
 }

@@ -4,11 +4,18 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"math"
+	"math/big"
 	"net"
 	"reflect"
+	"sync/atomic"
 	"time"
 
 	"github.com/custodymq/custody/broker/client"
@@ -55,6 +62,10 @@ func verdict(ctx context.Context, err error) systems.Probed {
 }
 
 func pose(ctx context.Context, o client.Options, opening []byte) (*posed, error) {
+	return poseOver(ctx, o, opening, func(nc net.Conn) net.Conn { return nc })
+}
+
+func poseOver(ctx context.Context, o client.Options, opening []byte, over func(net.Conn) net.Conn) (*posed, error) {
 	if o.Heartbeat == 0 {
 		o.Heartbeat = time.Minute // what is not flushed waits for it
 	}
@@ -75,7 +86,7 @@ func pose(ctx context.Context, o client.Options, opening []byte) (*posed, error)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("the library does not connect: %w", err), dialled())
 	}
-	p.peer = newPeer(ctx, nc)
+	p.peer = newPeer(ctx, over(nc))
 	if err := p.greet("ROUTER"); err != nil {
 		nc.Close()
 		return nil, errors.Join(err, dialled())
@@ -108,22 +119,16 @@ func (p *posed) end() error {
 	return called(p.ctx, p.conn.Close)()
 }
 
-// patience is how long a call of the library may outlive its context.
+// patience is how long a call may outlive its context.
 const patience = time.Second
 
-// called runs a call of the client library beside the probe. One that neither
-// returns nor heeds its context is left behind, and one that panics is its own
-// fault, not the harness's.
-func called(ctx context.Context, call func() error) (wait func() error) {
+var errStuck = errors.New("it does not return")
+
+// begun starts a call beside the caller. One that neither returns nor heeds its
+// context is left behind.
+func begun(ctx context.Context, call func() error) (wait func() error) {
 	done := make(chan error, 1)
-	tasks.Go(func() {
-		defer func() {
-			if p := recover(); p != nil {
-				done <- fmt.Errorf("the library panicked: %v", p)
-			}
-		}()
-		done <- call()
-	})
+	tasks.Go(func() { done <- call() })
 	return func() error {
 		select {
 		case err := <-done:
@@ -134,9 +139,22 @@ func called(ctx context.Context, call func() error) (wait func() error) {
 		case err := <-done:
 			return err
 		case <-time.After(patience):
-			return errors.New("the library does not return")
+			return errStuck
 		}
 	}
+}
+
+// called begins a call of the client library: a panic is the library's fault,
+// not the harness's.
+func called(ctx context.Context, call func() error) (wait func() error) {
+	return begun(ctx, func() (err error) {
+		defer func() {
+			if p := recover(); p != nil {
+				err = fmt.Errorf("the library panicked: %v", p)
+			}
+		}()
+		return call()
+	})
 }
 
 // says reads the library's next message but for Pings, which must be this one.
@@ -676,30 +694,64 @@ func libraryStalled(p *posed) error {
 	return nil
 }
 
-// libraryBeats says nothing: the library does, and gives up after three
-// intervals, and not before two.
-func libraryBeats(interval time.Duration) func(*posed) error {
-	return func(p *posed) error {
-		began := time.Now()
-		pings := 0
+// beating has a session of the library's in which nothing is to be said: it
+// sends a heartbeat, as long as the broker sends its own, and ends the session
+// when the broker is silent. On a machine that stood still meanwhile it is tried
+// again.
+func beating(name, what string, o client.Options, opening []byte) probe {
+	return listed(limits, name, what, evidence.ProbeAccepted, func(a *attempt) (systems.Probed, error) {
 		for {
-			h, err := p.hear()
-			if err != nil {
-				break
+			p, err := pose(a.ctx, o, opening)
+			if err == nil {
+				err = p.beats()
+				err = errors.Join(err, p.end())
 			}
-			if h.kind == kindPing {
-				pings++
+			if !errors.Is(err, errStoodStill) || a.ctx.Err() != nil {
+				return verdict(a.ctx, err), nil
 			}
 		}
-		switch after := time.Since(began); {
+	})
+}
+
+var errStoodStill = errors.New("the machine stood still")
+
+func (p *posed) beats() error {
+	var said atomic.Int64 // when
+	say := func() {
+		said.Store(time.Now().UnixNano())
+		p.write(message(head(kindPing, 0), nil))
+	}
+	silence := func() time.Duration { return time.Since(time.Unix(0, said.Load())) }
+	heard, stop := context.WithCancel(p.ctx)
+	var saying tasks.Group
+	defer saying.Wait()
+	defer stop()
+	say()
+	saying.Go(func() {
+		for heard.Err() == nil {
+			select {
+			case <-time.After(interval / 10):
+				say()
+			case <-heard.Done():
+			}
+		}
+	})
+	for {
+		h, err := p.hear()
+		switch {
+		case p.ctx.Err() != nil && heard.Err() == nil:
+			return errors.New("the library sends no heartbeat")
 		case p.ctx.Err() != nil:
 			return errors.New("the library does not end its session with a silent broker")
-		case after < 2*interval:
-			return fmt.Errorf("the library ends its session after %v of silence", after)
-		case pings == 0:
-			return errors.New("the library has sent no heartbeat")
+		case err != nil && silence() < 2*interval: // the deadline may be an older one by a quarter
+			return fmt.Errorf("the library ends its session after %v of silence", silence())
+		case err != nil && heard.Err() == nil:
+			return errStoodStill
+		case err != nil:
+			return nil
+		case h.kind == kindPing:
+			stop()
 		}
-		return nil
 	}
 }
 
@@ -718,6 +770,38 @@ func entered(name, what string, opening []byte, as error) probe {
 		}
 		return verdict(a.ctx, err), nil
 	})
+}
+
+// libraryOverTLS has the library connect to a broker whose certificate is for
+// this name or address, with the name that it must have.
+func libraryOverTLS(certified x509.Certificate, server string) func(*attempt) (systems.Probed, error) {
+	return func(a *attempt) (systems.Probed, error) {
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			return systems.Probed{}, fmt.Errorf("zeromq: probe: %w", err)
+		}
+		certified.SerialNumber, certified.NotAfter, certified.IsCA, certified.BasicConstraintsValid = big.NewInt(1), time.Now().Add(time.Hour), true, true
+		der, err := x509.CreateCertificate(rand.Reader, &certified, &certified, &key.PublicKey, key)
+		if err != nil {
+			return systems.Probed{}, fmt.Errorf("zeromq: probe: %w", err)
+		}
+		authority, err := x509.ParseCertificate(der)
+		if err != nil {
+			return systems.Probed{}, fmt.Errorf("zeromq: probe: %w", err)
+		}
+		config := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: x509.NewCertPool(), ServerName: server}
+		config.RootCAs.AddCert(authority)
+		p, err := poseOver(a.ctx, client.Options{TLS: config}, welcome(1), func(nc net.Conn) net.Conn {
+			return tls.Server(nc, &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}})
+		})
+		if err == nil {
+			err = errors.Join(p.exchange(alive), p.end())
+		}
+		if config.ServerName != server {
+			err = errors.Join(err, fmt.Errorf("the library changes the application's configuration: its server name is %q", config.ServerName))
+		}
+		return verdict(a.ctx, err), nil
+	}
 }
 
 // libraryDials has the library connect to what is no broker.
@@ -763,10 +847,14 @@ var posings = []probe{
 	posing("library-waiters", "Many wait for a delivery in the client library: each gets one.", client.Options{Name: "stranger"}, welcome(1), libraryWaiters),
 	posing("library-full", "A broker does not read for a while: publishes wait, and nothing is lost.", client.Options{Name: "stranger", Outgoing: 64 << 10}, welcome(1024), libraryFull),
 	posing("library-stalled", "A broker never reads: the client library gives up, and tells what has never left.", client.Options{Name: "stranger", WriteTimeout: 300 * time.Millisecond}, welcome(1024), libraryStalled),
-	posing("library-beats", "A broker is silent: the client library sends heartbeats at its own interval, and ends its session.", client.Options{Name: "stranger", Heartbeat: interval}, welcome(1), libraryBeats(interval)),
-	posing("library-beats-as-told", "A broker is silent: the client library sends heartbeats at the interval that the broker has named, and ends its session.",
-		client.Options{Name: "stranger"}, welcome(1, milliseconds(tagTTL, interval.Milliseconds())), libraryBeats(interval)),
+	beating("library-beats", "A broker is silent: the client library sends heartbeats at its own interval, and ends its session.", client.Options{Heartbeat: interval}, welcome(1)),
+	beating("library-beats-as-told", "A broker is silent: the client library sends heartbeats at the interval that the broker has named, and ends its session.",
+		client.Options{}, welcome(1, milliseconds(tagTTL, interval.Milliseconds()))),
 	listed(limits, "library-dials", "The client library connects to what is silent, and where nobody listens: it says so, in time.", evidence.ProbeAccepted, libraryDials),
+	listed(limits, "library-tls", "The client library connects over TLS, and names the address that it was given.", evidence.ProbeAccepted,
+		libraryOverTLS(x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}, "")),
+	listed(limits, "library-tls-named", "The client library connects over TLS to a broker that has another name than its address.", evidence.ProbeAccepted,
+		libraryOverTLS(x509.Certificate{DNSNames: []string{"broker.test"}}, "broker.test")),
 	entered("library-busy", "A broker is busy, and says so before it lets the client library in.", append(message(head(kindPing, 0), nil), welcome(1)...), nil),
 	entered("library-not-welcome", "A broker answers the client library's Hello with what is no Welcome.", message(head(kindPong, askedHello), nil), wire.ErrMalformed),
 	entered("library-not-let-in", "A broker refuses the client library's Hello.", message(head(kindError, askedHello, text(tagReason, "no")), nil), client.ErrRefused),

@@ -78,7 +78,7 @@ var handshakes = []probe{
 		if err != nil {
 			return systems.Probed{}, fmt.Errorf("zeromq: probe: %w", err)
 		}
-		defer conn.Close()
+		defer func() { _ = called(a.ctx, conn.Close)() }()
 		_, err = conn.Publish(a.ctx, wire.Message{Topic: long(256), Mode: wire.AtMostOnce})
 		_, after := conn.Lookup(a.ctx, "probe-of-nothing", time.Second)
 		switch {
