@@ -70,11 +70,8 @@ func Dial(ctx context.Context, addr string, o Options) (*Conn, error) {
 		o.TLS.ServerName, _, _ = net.SplitHostPort(addr) // it was dialled, so it is one
 	}
 	stop := context.AfterFunc(ctx, func() { nc.Close() })
+	defer stop()
 	c, err := enter(nc, o)
-	if !stop() && err == nil {
-		c.Close()
-		err = ctx.Err()
-	}
 	if err != nil {
 		nc.Close()
 		return nil, fmt.Errorf("client: dial %s: %w", addr, errors.Join(err, ctx.Err()))

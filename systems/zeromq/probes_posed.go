@@ -75,7 +75,9 @@ func poseOver(ctx context.Context, o client.Options, opening []byte, over func(n
 	}
 	p := &posed{ctx: ctx, request: askedHello}
 	dialled := called(ctx, func() (err error) {
-		p.conn, err = client.Dial(ctx, ln.Addr().String(), o)
+		dialling, cancel := context.WithCancel(ctx) // which is over when the session begins
+		defer cancel()
+		p.conn, err = client.Dial(dialling, ln.Addr().String(), o)
 		return err
 	})
 	// The deadline of the context ends a library that does not connect.
