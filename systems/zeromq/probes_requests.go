@@ -173,7 +173,7 @@ var impossible = []probe{
 				redelivered = true
 			case h.kind == kindAdmin+1:
 				answers = append(answers, h)
-			case h.kind != kindPing:
+			case h.kind != kindPing && h.kind != kindPublishReply: // of the dead letter
 				return came(evidence.ProbeMisanswered, "%s", h), nil
 			}
 		}
