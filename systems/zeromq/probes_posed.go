@@ -14,6 +14,7 @@ import (
 	"math"
 	"math/big"
 	"net"
+	"os"
 	"reflect"
 	"sync/atomic"
 	"time"
@@ -820,8 +821,8 @@ func libraryDials(a *attempt) (systems.Probed, error) {
 	}
 	short, cancel := context.WithTimeout(a.ctx, 20*time.Millisecond)
 	defer cancel()
-	var late net.Error // of the connection or, as context.DeadlineExceeded, of the handshake
-	if err := called(a.ctx, func() error { return dial(short) })(); !errors.As(err, &late) || !late.Timeout() || a.ctx.Err() != nil {
+	// The deadline of connecting is os.ErrDeadlineExceeded, that of the handshake the context's.
+	if err := called(a.ctx, func() error { return dial(short) })(); !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, os.ErrDeadlineExceeded) || a.ctx.Err() != nil {
 		return verdict(a.ctx, fmt.Errorf("to a peer that is silent the library says: %w", orNothing(err))), nil
 	}
 	ln.Close()
