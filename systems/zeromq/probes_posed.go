@@ -207,7 +207,7 @@ func (p *posed) exchange(e exchange) error {
 		if errors.Is(err, client.ErrRefused) && e.refused {
 			return nil
 		}
-		return fmt.Errorf("%s: %w", e.what, orNothing(err))
+		return fmt.Errorf("%s: %w", e.what, unsaid(err))
 	}
 	if e.hears == nil {
 		return nil
@@ -217,7 +217,7 @@ func (p *posed) exchange(e exchange) error {
 	return same(e.what, got, want)
 }
 
-func orNothing(err error) error {
+func unsaid(err error) error {
 	if err == nil {
 		return errors.New("nothing")
 	}
@@ -475,7 +475,7 @@ func libraryRefuses(p *posed) error {
 		p.sub, p.stream = sub, stream
 		err := called(p.ctx, func() error { _, err := b.ask(p); return err })()
 		if !errors.Is(err, wire.ErrField) || errors.Is(err, client.ErrDisconnected) {
-			return fmt.Errorf("%s: %w", b.what, orNothing(err))
+			return fmt.Errorf("%s: %w", b.what, unsaid(err))
 		}
 	}
 	return p.exchanges(exchange{what: "a Publish", ask: publishing(wire.Message{Topic: place, Mode: wire.AtMostOnce}), kind: kindPublish, fields: once(),
@@ -536,7 +536,7 @@ func (p *posed) ends(end func(), as error) error {
 	for i, wait := range append(waits, publish, receive, func() error { return p.sub.Grant(1) }, func() error { <-p.conn.Done(); return p.conn.Err() }) {
 		err := wait()
 		if !errors.Is(err, client.ErrDisconnected) || !errors.Is(err, as) && i != len(waits)+2 { // a Credit has no answer
-			return fmt.Errorf("who waits for the end, or comes after it (%d), hears: %w", i+1, orNothing(err))
+			return fmt.Errorf("who waits for the end, or comes after it (%d), hears: %w", i+1, unsaid(err))
 		}
 	}
 	return nil
@@ -548,7 +548,7 @@ func libraryCloses(p *posed) error {
 		return err
 	}
 	if _, _, err := p.parts(); err == nil || p.ctx.Err() != nil {
-		return fmt.Errorf("the library's session goes on after its end: %w", orNothing(err))
+		return fmt.Errorf("the library's session goes on after its end: %w", unsaid(err))
 	}
 	return nil
 }
@@ -573,7 +573,7 @@ func libraryWindow(places int) func(*posed) error {
 		ctx, cancel := context.WithTimeout(p.ctx, 20*time.Millisecond)
 		defer cancel()
 		if err := send(ctx); !errors.Is(err, context.DeadlineExceeded) || p.ctx.Err() != nil {
-			return fmt.Errorf("a publish beyond %d: %w", places, orNothing(err))
+			return fmt.Errorf("a publish beyond %d: %w", places, unsaid(err))
 		}
 		next := called(p.ctx, func() error { return send(p.ctx) })
 		p.write(message(head(kindPublishReply, p.request, number(tagAnswer, answerAccepted)), nil))
@@ -598,7 +598,7 @@ func libraryBacklog(p *posed) error {
 	}
 	p.write(one)
 	if err := p.exchange(alive); !errors.Is(err, client.ErrDisconnected) || p.ctx.Err() != nil {
-		return fmt.Errorf("with one more: %w", orNothing(err))
+		return fmt.Errorf("with one more: %w", unsaid(err))
 	}
 	return nil
 }
@@ -622,7 +622,7 @@ func libraryWaiters(p *posed) error {
 	ended, cancel := context.WithCancel(p.ctx)
 	cancel()
 	if _, err := p.sub.Receive(ended); !errors.Is(err, context.Canceled) {
-		return fmt.Errorf("a Receive that is given up: %w", orNothing(err))
+		return fmt.Errorf("a Receive that is given up: %w", unsaid(err))
 	}
 	return p.exchange(alive)
 }
@@ -651,7 +651,7 @@ func libraryFull(p *posed) error {
 		_, err = p.conn.Lookup(ended, nowhere, 0)
 		full = errors.Is(err, transport.ErrFull) && !errors.Is(err, client.ErrDisconnected)
 		if !full && !errors.Is(err, context.Canceled) { // the machine is slow
-			return fmt.Errorf("a question while the broker does not read: %w", orNothing(err))
+			return fmt.Errorf("a question while the broker does not read: %w", unsaid(err))
 		}
 	}
 	last := called(p.ctx, func() error { return publish(p.ctx) })
@@ -688,7 +688,7 @@ func libraryStalled(p *posed) error {
 	for _, i := range []int{0, len(calls) - 1} {
 		_, err := calls[i].Wait(p.ctx)
 		if !errors.Is(err, client.ErrDisconnected) {
-			return fmt.Errorf("a publish to a broker that does not read: %w", orNothing(err))
+			return fmt.Errorf("a publish to a broker that does not read: %w", unsaid(err))
 		}
 		if written := calls[i].Written(); written != (i == 0) {
 			return fmt.Errorf("of publish %d of %d the library says that it was written: %v", i+1, len(calls), written)
@@ -767,7 +767,7 @@ func entered(name, what string, opening []byte, as error) probe {
 		case errors.Is(err, as) && a.ctx.Err() == nil:
 			err = nil
 		default:
-			err = fmt.Errorf("to a broker that does not let it in the library says: %w", orNothing(err))
+			err = fmt.Errorf("to a broker that does not let it in the library says: %w", unsaid(err))
 		}
 		return verdict(a.ctx, err), nil
 	})
@@ -823,12 +823,12 @@ func libraryDials(a *attempt) (systems.Probed, error) {
 	defer cancel()
 	// The deadline of connecting is os.ErrDeadlineExceeded, that of the handshake the context's.
 	if err := called(a.ctx, func() error { return dial(short) })(); !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, os.ErrDeadlineExceeded) || a.ctx.Err() != nil {
-		return verdict(a.ctx, fmt.Errorf("to a peer that is silent the library says: %w", orNothing(err))), nil
+		return verdict(a.ctx, fmt.Errorf("to a peer that is silent the library says: %w", unsaid(err))), nil
 	}
 	ln.Close()
 	var refused net.Error
 	if err := called(a.ctx, func() error { return dial(a.ctx) })(); !errors.As(err, &refused) || a.ctx.Err() != nil {
-		return verdict(a.ctx, fmt.Errorf("where nobody listens the library says: %w", orNothing(err))), nil
+		return verdict(a.ctx, fmt.Errorf("where nobody listens the library says: %w", unsaid(err))), nil
 	}
 	return verdict(a.ctx, nil), nil
 }
@@ -875,7 +875,7 @@ func libraryMisnamed(o client.Options) func(*attempt) (systems.Probed, error) {
 			return err
 		})()
 		if !errors.Is(err, wire.ErrField) {
-			return verdict(a.ctx, fmt.Errorf("the library says: %w", orNothing(err))), nil
+			return verdict(a.ctx, fmt.Errorf("the library says: %w", unsaid(err))), nil
 		}
 		return verdict(a.ctx, nil), nil
 	}
