@@ -28,7 +28,7 @@ func (r *run) probes(kind string) []systems.Probe {
 // maxUnanswered that are unanswered or failed, the rest is skipped.
 const (
 	probeBound    = 5 * callBound
-	maxUnanswered = 5
+	maxUnanswered = 2
 )
 
 // probe runs the probes one by one and records expected and actual outcomes.

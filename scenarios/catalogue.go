@@ -59,6 +59,7 @@ func All() []script.Scenario {
 		storageRepaired,
 		lookups,
 		repeatInFlight,
+		backupRestored,
 		recoverFromTimestamp,
 		recoverFromSequence,
 		steadyLoad,

@@ -491,7 +491,7 @@ func (n network) Dial(ctx context.Context) (Line, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := p.greet(); err != nil {
+	if err := p.greet("DEALER"); err != nil {
 		p.nc.Close()
 		return nil, err
 	}
