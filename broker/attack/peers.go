@@ -1,8 +1,10 @@
 package attack
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/custodymq/custody/broker/client"
 	"github.com/custodymq/custody/broker/wire"
@@ -132,16 +134,21 @@ func pipelinedRows(p *Party) error {
 	return p.sayForever(300, wire.Message{Kind: wire.Admin, Request: 5, Topic: "rows"})
 }
 
-// deadLettersListed makes dead letters without end, and lists them.
+// deadLettersListed makes dead letters, lists a thousand of them again and again,
+// and discards the others: nothing else would ever remove them.
 func deadLettersListed(p *Party) error {
 	c, sub, err := p.subscribed("dead", wire.AtLeastOnce, 64)
 	if err != nil {
 		return err
 	}
+	made := 0
 	p.forever(func() error {
 		d, err := sub.Receive(p.ctx)
 		if err == nil {
-			_, err = d.NackStart(client.Rejection{DeadLetter: true, Reason: "an attack"})
+			_, err = d.Nack(p.ctx, client.Rejection{DeadLetter: true, Reason: "an attack"})
+		}
+		if made++; err == nil && made > 1000 {
+			_, err = c.Admin(p.ctx, "dlq.discard", d.MessageID)
 		}
 		return err
 	})
@@ -251,7 +258,7 @@ func sessionsComeAndGo(p *Party) error {
 }
 
 // consumersLeave takes tens of thousands of messages in hand, and is gone with
-// them; again and again.
+// them; another takes them and acknowledges, for they would become dead letters.
 func consumersLeave(p *Party) error {
 	const much = 20_000
 	c, _, err := p.subscribed("hoard", wire.AtLeastOnce, 0)
@@ -263,24 +270,39 @@ func consumersLeave(p *Party) error {
 			return wire.Message{Topic: "hoard", Mode: wire.AtLeastOnce, Payload: []byte("x")}
 		})
 	}
-	if err := publish(); err != nil {
-		return err
-	}
-	p.forever(func() error {
-		if err := publish(); err != nil { // some have used up their attempts
-			return err
-		}
-		c, sub, err := p.subscribed("hoard", wire.AtLeastOnce, 2*much)
+	take := func(then func(*client.Delivery) error) error {
+		c, sub, err := p.subscribed("hoard", wire.AtLeastOnce, much)
 		if err != nil {
 			return err
 		}
 		defer p.drop(c)
 		for range much {
-			if _, err := sub.Receive(p.ctx); err != nil {
+			ctx, cancel := context.WithTimeout(p.ctx, 5*time.Second)
+			d, err := sub.Receive(ctx)
+			cancel()
+			if errors.Is(err, context.DeadlineExceeded) {
+				return nil // the others have expired, or were never accepted
+			}
+			if err == nil {
+				err = then(d)
+			}
+			if err != nil {
 				return err
 			}
 		}
 		return nil
+	}
+	if err := publish(); err != nil {
+		return err
+	}
+	p.forever(func() error {
+		if err := take(func(*client.Delivery) error { return nil }); err != nil {
+			return err
+		}
+		if err := take(func(d *client.Delivery) error { _, err := d.AckStart(); return err }); err != nil {
+			return err
+		}
+		return publish()
 	})
 	return nil
 }
