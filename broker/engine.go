@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,6 +32,7 @@ type Engine struct {
 	byOwner map[core.Session]*lane
 	waiting int       // writes in lanes
 	limit   int       // writes of a turn
+	short   int       // turns in a row that were for light lanes only
 	purge   time.Time // what expired by then is to be deleted; zero: nothing
 	turn    Turn
 	busy    bool   // a turn is under way
@@ -71,6 +73,9 @@ const (
 	maxBatch      = 512     // operations of one commit
 	maxBatchBytes = 8 << 20 // of content in one commit, or one operation
 	purgeAtOnce   = 512
+
+	lightLane     = 8 // writes of a session that wants little
+	maxShortTurns = 2 // in a row
 )
 
 // Turn is one turn of the store: the operations, all or nothing, and a purge; and
@@ -243,9 +248,14 @@ func (e *Engine) Begin() *Turn {
 		return nil
 	}
 	t := &e.turn
-	for bytes := 0; e.waiting > 0 && len(t.batch) < e.limit && bytes < maxBatchBytes; {
+	light := e.lightFirst()
+	limit := cmp.Or(light, e.limit)
+	for bytes := 0; e.waiting > 0 && len(t.batch) < limit && bytes < maxBatchBytes; {
 		l := e.lanes[0]
-		n, share := 0, max(1, (e.limit-len(t.batch))/len(e.lanes))
+		n, share := 0, max(1, (limit-len(t.batch))/len(e.lanes))
+		if light > 0 {
+			share = len(l.writes)
+		}
 		for ; n < min(share, len(l.writes)) && bytes < maxBatchBytes; n++ {
 			w := &l.writes[n]
 			if len(t.batch) == 0 || w.number < t.oldest {
@@ -267,6 +277,31 @@ func (e *Engine) Begin() *Turn {
 	t.purge, e.purge = e.purge, time.Time{}
 	e.busy = true
 	return t
+}
+
+// lightFirst puts the lanes with few writes first, and is how many writes they
+// have, when the next turn is to be theirs alone: others have more than a turn
+// holds, and it would be as long as that. Now and then it is not, so that the
+// others are served however many want little.
+func (e *Engine) lightFirst() (writes int) {
+	if e.waiting <= e.limit || e.short == maxShortTurns {
+		e.short = 0
+		return 0
+	}
+	for _, l := range e.lanes {
+		if len(l.writes) <= lightLane {
+			writes += len(l.writes)
+		}
+	}
+	if writes == 0 || writes >= e.limit {
+		e.short = 0
+		return 0
+	}
+	slices.SortStableFunc(e.lanes, func(a, b *lane) int {
+		return cmp.Compare(min(len(a.writes), lightLane+1), min(len(b.writes), lightLane+1))
+	})
+	e.short++
+	return writes
 }
 
 // madeBefore says whether all writes up to a number are made.

@@ -101,6 +101,11 @@ func BenchmarkAttacker(b *testing.B) {
 	}
 	fmt.Println(underWay)
 	_, _ = io.Copy(io.Discard, os.Stdin)
+	select {
+	case <-party.Gone():
+		b.Error("the attack ended early: ", party.Err())
+	default:
+	}
 	party.End()
 }
 

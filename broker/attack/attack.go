@@ -162,9 +162,7 @@ func (p *Party) enter(reads bool) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := nc.Write(Entering(p.token)); err != nil {
-		return nil, err
-	}
+	_, _ = nc.Write(Entering(p.token)) // if it fails, so does what is said next
 	if reads {
 		p.all.Go(func() { _, _ = io.Copy(io.Discard, nc) }) // until it ends
 	}
