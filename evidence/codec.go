@@ -222,6 +222,8 @@ func (d *Decoder) exitInfo(e *Event) error {
 			return d.text(&d.exit.Signal)
 		case "ordered":
 			return d.boolean(&d.exit.Ordered)
+		case "waited":
+			return integer(d, &d.exit.Waited)
 		}
 		return d.skip()
 	})
@@ -580,6 +582,7 @@ func AppendJSON(dst []byte, e *Event) []byte {
 		dst = appendText(dst, `,"signal":`, e.Exit.Signal)
 		dst = append(dst, `,"ordered":`...)
 		dst = strconv.AppendBool(dst, e.Exit.Ordered)
+		dst = appendInteger(dst, `,"waited":`, int64(e.Exit.Waited))
 		dst = append(dst, '}')
 	}
 	if e.Call != 0 {

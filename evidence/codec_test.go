@@ -22,7 +22,7 @@ func fullEvent() Event {
 		Link: "c1", Conn: 1, Frame: "ack", To: ToBroker,
 		Items: []FrameItem{{BusinessID: "order-1", PublishID: "p1-1-1"}, {}, {MessageID: "m2"}},
 		Fault: "lost", Struck: "drop", Incarnation: 3, Phase: Act,
-		Exit:  &ExitInfo{Code: -1, Signal: "killed", Ordered: true},
+		Exit:  &ExitInfo{Code: -1, Signal: "killed", Ordered: true, Waited: time.Second},
 		Cause: CauseExpired, Standing: Dead, Duplicate: true, Negative: true, Window: 20, Command: CommandRewind, Checkpoint: "cut",
 		Offset: -time.Hour, Drain: DrainQuiet, Partitions: []string{"custody/host-1", `quoted "x"`},
 		Call: 9, OK: true, Line: 12, Left: 3, Probe: "wrong-token", Wanted: ProbeEnded, Got: ProbeAccepted, WantedCause: CausePermission, Reason: "line\u2028sep\ttab\x01\x7f\xffbroken 日本",
@@ -93,7 +93,7 @@ func genEvent(t *rapid.T) Event {
 			}
 		case reflect.Pointer:
 			if rapid.Bool().Draw(t, label) {
-				e.Exit = &ExitInfo{rapid.Int().Draw(t, "code"), text.Draw(t, "signal"), rapid.Bool().Draw(t, "ordered")}
+				e.Exit = &ExitInfo{rapid.Int().Draw(t, "code"), text.Draw(t, "signal"), rapid.Bool().Draw(t, "ordered"), time.Duration(rapid.Int64().Draw(t, "waited"))}
 			}
 		default:
 			t.Fatalf("field %s has a type that this generator does not know", label)

@@ -85,6 +85,9 @@ type ExitInfo struct {
 	Code    int    `json:"code"`             // -1 when ended by a signal
 	Signal  string `json:"signal,omitempty"` // "killed"
 	Ordered bool   `json:"ordered"`          // the harness asked for it
+	// Waited is how long the harness waited for an orderly end, before it killed
+	// the process instead; 0 if it did not have to.
+	Waited time.Duration `json:"waited,omitzero"`
 }
 
 // Kind names an event. The zero kind is invalid.

@@ -5,12 +5,13 @@ import (
 	"time"
 
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/guarantees/internal/ledger"
 )
 
 var answered = Guarantee{
 	Name: evidence.Answered, Usual: "response time, no hang",
-	Text: "Every publish, acknowledgement, look-up and subscription is answered within the bound while nothing is broken.",
-	Rule: "The bound is the profile's. A client that waited as long and gave up, or was answered later, shows a violation; a publish still unanswered at the end, with the bound passed, is one too. What a fault of ours struck is left out, and so is every call made while one was at work or within the recovery bound after it, or during which something was disturbed.",
+	Text: "Every publish, acknowledgement, look-up and subscription is answered within the bound while nothing is broken, and the broker ends when it is told to.",
+	Rule: "The bound is the profile's. A client that waited as long and gave up, or was answered later, shows a violation; a publish still unanswered at the end, with the bound passed, is one too, and so is a stop that the harness waited for in vain. What a fault of ours struck is left out, and so is every call made while one was at work or within the recovery bound after it, or during which something was disturbed.",
 	new:  func() checker { return &promptness{asked: make(map[symbol]stamp)} },
 }
 
@@ -21,7 +22,7 @@ type promptness struct {
 }
 
 func (c *promptness) on() []evidence.Kind {
-	return []evidence.Kind{evidence.PublishReturned, evidence.SubscribeCalled, evidence.SubscribeReturned, evidence.AckReturned, evidence.LookupReturned}
+	return []evidence.Kind{evidence.PublishReturned, evidence.SubscribeCalled, evidence.SubscribeReturned, evidence.AckReturned, evidence.LookupReturned, evidence.ProcessExited}
 }
 
 func (c *promptness) observe(v view, e *evidence.Event, m *message, r *receipt, out *ruling) {
@@ -31,6 +32,9 @@ func (c *promptness) observe(v view, e *evidence.Event, m *message, r *receipt, 
 	var called stamp
 	what := "a publish"
 	switch e.Kind {
+	case evidence.ProcessExited:
+		c.stopped(v, e, out)
+		return
 	case evidence.SubscribeCalled:
 		c.asked[v.Symbol(e.Session)] = v.Now
 		return
@@ -65,6 +69,18 @@ func (c *promptness) observe(v view, e *evidence.Event, m *message, r *receipt, 
 	}
 	f.Text = fmt.Sprintf("%s %s had no answer within %v; the bound is %v", what, subject, took, v.Limits.AnswerBound)
 	c.late.add(called.At-v.Limits.RecoveryBound, v.Now.At+v.Limits.InFlightBound, f)
+}
+
+// stopped judges an order to stop: its answer is the end of the process.
+func (c *promptness) stopped(v view, e *evidence.Event, out *ruling) {
+	switch {
+	case e.Actor != ledger.Broker || e.Exit == nil || e.Exit.Waited < v.Limits.AnswerBound:
+	case v.FaultActive():
+		out.undecided("the broker was told to stop and did not, and a fault may be why")
+	default:
+		out.violate(byEvents, Finding{Kind: "does-not-stop", HandOver: BrokerToClient, Events: []uint64{e.Seq},
+			Text: fmt.Sprintf("the broker was told to stop, did not within %v, and had to be killed", e.Exit.Waited.Round(time.Millisecond))})
+	}
 }
 
 func (c *promptness) close(v view, m *message, out *ruling) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/guarantees/internal/ledger"
@@ -187,9 +188,14 @@ func (j *judge) readEvents() error {
 				j.cutShort = cutShort(e)
 			}
 		case evidence.ProcessExited:
-			// Killed from outside, which says nothing about the system.
-			if e.Actor == ledger.Broker && e.Exit != nil && !e.Exit.Ordered && e.Exit.Signal == "killed" && j.failure == "" {
+			if e.Actor != ledger.Broker || e.Exit == nil || j.failure != "" {
+				break
+			}
+			switch { // neither says anything of what the system does with messages
+			case !e.Exit.Ordered && e.Exit.Signal == "killed":
 				j.failure = fmt.Sprintf("the broker was killed by something outside the run (event %d)", e.Seq)
+			case e.Exit.Waited > 0 && j.view.Drain.Seq == 0:
+				j.failure = fmt.Sprintf("the broker was told to stop, did not within %v, and was killed (event %d)", e.Exit.Waited.Round(time.Millisecond), e.Seq)
 			}
 		}
 		j.ledger.Apply(e, tell)

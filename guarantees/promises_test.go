@@ -65,6 +65,7 @@ func limits(change func(*evidence.Limits)) func(*tale) {
 }
 
 var (
+	doesNotStop  = &evidence.ExitInfo{Code: -1, Signal: "killed", Ordered: true, Waited: time.Second}
 	answersIn200 = limits(func(l *evidence.Limits) { l.AnswerBound = 200 * ms })
 	movesIn200   = limits(func(l *evidence.Limits) { l.ProgressBound = 200 * ms })
 	holds2       = limits(func(l *evidence.Limits) { l.MaxPending = 2 })
@@ -378,6 +379,12 @@ var promises = []history{
 		t.events[len(t.events)-1].At += 200 * ms
 	}), Violated, "late"},
 	{evidence.Answered, "never", with(answersIn200, func(t *tale) { t.call(o1).after(200 * ms).ends() }), Violated, "never"},
+	{evidence.Answered, "a stop that never ends", with(answersIn200, func(t *tale) {
+		t.publish(o1).broker(evidence.ProcessExited, "", doesNotStop)
+	}), Violated, "does-not-stop"},
+	{evidence.Answered, "a stop that never ends while the store is struck", with(answersIn200, func(t *tale) {
+		t.fault("hold", evidence.Store).publish(o1).fire("hold", "hold", "", "insert").broker(evidence.ProcessExited, "", doesNotStop)
+	}), Inconclusive, ""},
 	{evidence.Answered, "the run ended too soon", with(answersIn200, func(t *tale) { t.publish(o2).call(o1).ends() }), Inconclusive, ""},
 	{evidence.Answered, "the harness failed", with(answersIn200, func(t *tale) { t.call(o1).after(time.Second).ends().failed() }), Inconclusive, ""},
 	{evidence.Answered, "no bound", func(t *tale) { t.publish(o1) }, NotApplicable, ""},

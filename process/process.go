@@ -26,9 +26,10 @@ type Process interface {
 
 // Exit is how a process ended.
 type Exit struct {
-	Code    int    // -1 if killed by a signal
-	Signal  string // "killed"
-	Ordered bool   // requested by Kill or Stop
+	Code    int           // -1 if killed by a signal
+	Signal  string        // "killed"
+	Ordered bool          // requested by Kill or Stop
+	Waited  time.Duration // for an orderly end, before it was killed instead; 0 if it did not have to be
 }
 
 var killed = syscall.SIGKILL.String()
@@ -42,10 +43,15 @@ type lifecycle struct {
 	exit       Exit
 	cleanupErr error        // cleanup failure; valid once exited is closed
 	orderedBy  atomic.Int32 // signal of the first request to end; SIGTERM is overridden by SIGKILL
+	waited     atomic.Int64 // nanoseconds that Stop waited in vain
 }
 
 // ErrNotRunning: the process had exited by itself, or was never started.
 var ErrNotRunning = errors.New("process: the process was not running")
+
+// ErrNoOrderlyEnd: the process did not end within the time that Stop had, and was
+// killed. Its Exit says how long that was.
+var ErrNoOrderlyEnd = errors.New("process: no orderly end, killed")
 
 // Strike applies order to a process. The error wraps ErrNotRunning if there was
 // none to strike, or if it exited by itself at that moment.
@@ -79,6 +85,9 @@ func (l *lifecycle) finish(e Exit, tell func(Exit)) {
 		e.Ordered = e.Signal == killed
 	case syscall.SIGTERM:
 		e.Ordered = true
+		if e.Signal == killed {
+			e.Waited = time.Duration(l.waited.Load())
+		}
 	}
 	l.exit = e
 	if tell != nil {
@@ -99,13 +108,18 @@ func (l *lifecycle) Kill(ctx context.Context) error { return l.end(ctx, syscall.
 // Stop sends SIGTERM and waits for the exit. If ctx ends first the process is
 // killed and Stop returns an error.
 func (l *lifecycle) Stop(ctx context.Context) error {
+	began := time.Now()
 	err := l.end(ctx, syscall.SIGTERM)
 	if err == nil {
 		return nil
 	}
+	if ctx.Err() != nil {
+		l.waited.Store(int64(time.Since(began)))
+		err = fmt.Errorf("%w: %w", ErrNoOrderlyEnd, err)
+	}
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
-	return errors.Join(fmt.Errorf("process: no orderly end, killed: %w", err), l.end(last, syscall.SIGKILL))
+	return errors.Join(err, l.end(last, syscall.SIGKILL))
 }
 
 func (l *lifecycle) end(ctx context.Context, sig syscall.Signal) error {

@@ -134,7 +134,7 @@ func (l *run) exited(e Exit) {
 }
 
 func (s *Server) recordExit(e Exit) {
-	s.record(evidence.Event{Kind: evidence.ProcessExited, Exit: &evidence.ExitInfo{Code: e.Code, Signal: e.Signal, Ordered: e.Ordered}})
+	s.record(evidence.Event{Kind: evidence.ProcessExited, Exit: &evidence.ExitInfo{Code: e.Code, Signal: e.Signal, Ordered: e.Ordered, Waited: e.Waited}})
 }
 
 // Running reports whether the process is alive; a paused one is.

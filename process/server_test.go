@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -133,6 +135,24 @@ func TestServerTellsOfADeathThatNobodyOrdered(t *testing.T) {
 	}
 	if h.String() != "process-exited! " || p.Exit().Code != 3 {
 		t.Errorf("recorded %q, exit %+v", h, p.Exit())
+	}
+}
+
+func TestProgramThatDoesNotStop(t *testing.T) {
+	ctx := bounded(t)
+	deaf := filepath.Join(t.TempDir(), "deaf")
+	isDeaf := func(context.Context) error { _, err := os.Stat(deaf); return err }
+	p, _, err := shell("trap '' TERM; touch "+deaf+"; while :; do sleep 1; done", isDeaf)(ctx, io.Discard, func(process.Exit) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	short, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+	defer cancel()
+	if err := p.Stop(short); !errors.Is(err, process.ErrNoOrderlyEnd) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("stop gave %v", err)
+	}
+	if e := p.Exit(); e.Waited < 50*time.Millisecond || e.Signal != "killed" || !e.Ordered {
+		t.Errorf("exit %+v", e)
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/faults"
 	"github.com/custodymq/custody/links"
-	"github.com/custodymq/custody/process"
 	"github.com/custodymq/custody/script"
 	"github.com/custodymq/custody/systems"
 )
@@ -185,14 +184,13 @@ func (r *run) revive(ctx context.Context) error {
 }
 
 func (r *run) restart(ctx context.Context) error {
-	broker := r.instance.(systems.Process)
 	bounded, cancel := r.rt.Timeout(ctx, scaled(startBound, r.o.Scale))
 	defer cancel()
 	r.rec.Record(evidence.Event{Kind: evidence.Commanded, Actor: faults.Broker, Command: evidence.CommandRestart})
-	if err := broker.Shutdown(bounded); err != nil && !errors.Is(err, process.ErrNotRunning) {
+	if _, err := (broker{r.instance.(systems.Process), r}).Shutdown(bounded); err != nil {
 		return err
 	}
-	return r.revive(bounded)
+	return r.revive(ctx)
 }
 
 func (r *run) publish(ctx context.Context, s script.Publish) error {

@@ -236,7 +236,7 @@ func (a *consumerActor) startChild(ctx context.Context, connector systems.Connec
 
 func (a *consumerActor) exited(x process.Exit) {
 	a.run.rec.Record(evidence.Event{Kind: evidence.ProcessExited, Actor: a.spec.Name,
-		Exit: &evidence.ExitInfo{Code: x.Code, Signal: x.Signal, Ordered: x.Ordered}})
+		Exit: &evidence.ExitInfo{Code: x.Code, Signal: x.Signal, Ordered: x.Ordered, Waited: x.Waited}})
 	if !x.Ordered {
 		a.run.fail(fmt.Errorf("the process of consumer %s exited unexpectedly (exit code %d %s): see its log", a.spec.Name, x.Code, x.Signal))
 	}

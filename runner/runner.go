@@ -439,7 +439,11 @@ func (r *run) close(ctx context.Context, failed error) error {
 		p.endSession(bounded, "the run is over")
 	}
 	if r.instance != nil {
-		errs = append(errs, r.instance.Stop(bounded))
+		err := r.instance.Stop(bounded)
+		if p, ok := r.instance.(systems.Process); ok && errors.Is(err, process.ErrNoOrderlyEnd) && !p.Running() {
+			err = nil // as in broker.order
+		}
+		errs = append(errs, err)
 	}
 	for _, l := range r.links {
 		errs = append(errs, l.Close())

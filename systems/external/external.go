@@ -50,10 +50,12 @@ func Open(path string, scale float64, find func(spec string, scale float64) (sys
 	if !ok {
 		return nil, fmt.Errorf("%s: the adapter of %s supports only servers that it starts itself", f.locate("system"), base.Describe().System)
 	}
-	if err := f.checkLimits(f.Limits.over(base.Describe().Profile.Limits, scale)); err != nil {
+	profile := f.Behaviour.over(base.Describe().Profile)
+	profile.Limits = f.Limits.over(profile.Limits, scale)
+	if err := f.checkLimits(profile.Limits); err != nil {
 		return nil, err
 	}
-	if err := f.checkClaims(f.Behaviour.over(base.Describe().Profile)); err != nil {
+	if err := f.checkClaims(profile); err != nil {
 		return nil, err
 	}
 	endpoint, err := f.endpoint()

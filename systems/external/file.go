@@ -6,7 +6,6 @@ package external
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"net"
 	"path/filepath"
 	"slices"
@@ -94,8 +93,33 @@ type limits struct {
 	DeleteBound      time.Duration `yaml:"delete-bound"`
 	NackDelay        time.Duration `yaml:"nack-delay"`
 	Remembers        time.Duration `yaml:"remembers"`
+	AnswerBound      time.Duration `yaml:"answer-bound"`
+	ProgressBound    time.Duration `yaml:"progress-bound"`
 	DrainDeadline    time.Duration `yaml:"drain-deadline"`
+	MaxPending       int           `yaml:"max-pending"`
 	OrderScope       string        `yaml:"order-scope"`
+}
+
+// period is a duration of the file, and the limit that it overrides.
+type period struct {
+	name string
+	is   time.Duration
+	over *time.Duration
+}
+
+func (l *limits) periods(over *evidence.Limits) []period {
+	return []period{
+		{"redelivery-period", l.RedeliveryPeriod, &over.RedeliveryPeriod},
+		{"recovery-bound", l.RecoveryBound, &over.RecoveryBound},
+		{"in-flight-bound", l.InFlightBound, &over.InFlightBound},
+		{"expiry-tolerance", l.ExpiryTolerance, &over.ExpiryTolerance},
+		{"delete-bound", l.DeleteBound, &over.DeleteBound},
+		{"nack-delay", l.NackDelay, &over.NackDelay},
+		{"remembers", l.Remembers, &over.Remembers},
+		{"answer-bound", l.AnswerBound, &over.AnswerBound},
+		{"progress-bound", l.ProgressBound, &over.ProgressBound},
+		{"drain-deadline", l.DrainDeadline, &over.DrainDeadline},
+	}
 }
 
 // fields lists the known fields, by their parent.
@@ -104,7 +128,7 @@ var fields = map[string][]string{
 	"tls":       {"ca", "server-name"},
 	"claims":    {"guarantee", "under"},
 	"behaviour": {"ack-confirms", "confirm-is-durable", "keeps-rows", "keeps-subscribers", "marks-again"},
-	"limits":    {"max-attempts", "drops-after", "redelivery-period", "recovery-bound", "in-flight-bound", "expiry-tolerance", "delete-bound", "nack-delay", "remembers", "drain-deadline", "order-scope"},
+	"limits":    {"max-attempts", "drops-after", "redelivery-period", "recovery-bound", "in-flight-bound", "expiry-tolerance", "delete-bound", "nack-delay", "remembers", "answer-bound", "progress-bound", "drain-deadline", "max-pending", "order-scope"},
 	"known":     {"guarantee", "reason", "until"},
 }
 
@@ -249,18 +273,16 @@ func classNames() []string {
 const maxPeriod = 24 * time.Hour
 
 func (l limits) check(wrong func(field, format string, args ...any) error) error {
-	periods := map[string]time.Duration{
-		"redelivery-period": l.RedeliveryPeriod, "recovery-bound": l.RecoveryBound, "in-flight-bound": l.InFlightBound,
-		"expiry-tolerance": l.ExpiryTolerance, "delete-bound": l.DeleteBound, "drain-deadline": l.DrainDeadline,
-		"nack-delay": l.NackDelay, "remembers": l.Remembers,
+	for _, p := range l.periods(&evidence.Limits{}) {
+		if p.is < 0 {
+			return wrong("limits."+p.name, "%s is negative", p.is)
+		}
+		if p.is > maxPeriod {
+			return wrong("limits."+p.name, "%s is more than %s, after which a loss is never detected", p.is, maxPeriod)
+		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(periods)) {
-		if periods[name] < 0 {
-			return wrong("limits."+name, "%s is negative", periods[name])
-		}
-		if periods[name] > maxPeriod {
-			return wrong("limits."+name, "%s is more than %s, after which a loss is never detected", periods[name], maxPeriod)
-		}
+	if l.MaxPending < 0 {
+		return wrong("limits.max-pending", "%d is negative; leave it out for no bound", l.MaxPending)
 	}
 	if l.MaxAttempts < 0 {
 		return wrong("limits.max-attempts", "%d is negative; leave it out for no limit", l.MaxAttempts)
@@ -279,19 +301,14 @@ func (l limits) check(wrong func(field, format string, args ...any) error) error
 
 // over returns the adapter's limits with the file's values.
 func (l limits) over(base evidence.Limits, scale float64) evidence.Limits {
-	period := func(to *time.Duration, d time.Duration) {
-		if d > 0 {
-			*to = time.Duration(float64(d) * scale)
+	for _, p := range l.periods(&base) {
+		if p.is > 0 {
+			*p.over = time.Duration(float64(p.is) * scale)
 		}
 	}
-	period(&base.RedeliveryPeriod, l.RedeliveryPeriod)
-	period(&base.RecoveryBound, l.RecoveryBound)
-	period(&base.InFlightBound, l.InFlightBound)
-	period(&base.ExpiryTolerance, l.ExpiryTolerance)
-	period(&base.DeleteBound, l.DeleteBound)
-	period(&base.NackDelay, l.NackDelay)
-	period(&base.Remembers, l.Remembers)
-	period(&base.DrainDeadline, l.DrainDeadline)
+	if l.MaxPending > 0 {
+		base.MaxPending = l.MaxPending
+	}
 	if l.MaxAttempts > 0 {
 		base.MaxAttempts, base.DropsAfter = l.MaxAttempts, 0
 	}
@@ -304,11 +321,22 @@ func (l limits) over(base evidence.Limits, scale float64) evidence.Limits {
 	return base
 }
 
-// checkClaims rejects claims that contradict the behaviour: unless
-// confirmations are durable, the judge lets a crash undo a confirmed
-// acknowledgement.
+// checkClaims rejects claims of a bound that is not stated, and those that
+// contradict the behaviour: unless confirmations are durable, the judge lets a
+// crash undo a confirmed acknowledgement.
 func (f file) checkClaims(p evidence.Profile) error {
+	bounds := map[string]struct {
+		limit  string
+		stated bool
+	}{
+		evidence.Answered:     {"answer-bound", p.Limits.AnswerBound > 0},
+		evidence.Progress:     {"progress-bound", p.Limits.ProgressBound > 0},
+		evidence.BoundedQueue: {"max-pending", p.Limits.MaxPending > 0},
+	}
 	for i, c := range f.Claims {
+		if b, ok := bounds[c.Guarantee]; ok && !b.stated {
+			return fmt.Errorf("%s: %s is claimed, and nothing says of which bound; set limits: {%s: …}", f.locate(fmt.Sprintf("claims[%d].guarantee", i)), c.Guarantee, b.limit)
+		}
 		if c.Guarantee != evidence.AckIsFinal || p.ConfirmIsDurable {
 			continue
 		}

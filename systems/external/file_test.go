@@ -99,6 +99,30 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, text []byte) { _, _ = parse("s.yaml", text) })
 }
 
+// A claim of a bound needs the bound.
+func TestBoundsAreStated(t *testing.T) {
+	for _, c := range []struct{ guarantee, limit string }{{"answered", "answer-bound: 2s"}, {"progress", "progress-bound: 2s"}, {"bounded-queue", "max-pending: 5"}} {
+		text := strings.Replace(whole, "{guarantee: survives}", "{guarantee: "+c.guarantee+"}", 1)
+		check := func(text string) error {
+			f, err := parse("s.yaml", []byte(text))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return f.checkClaims(evidence.Profile{Limits: f.Limits.over(evidence.Limits{}, 1)})
+		}
+		name, _, _ := strings.Cut(c.limit, ":")
+		if err := check(text); err == nil || !strings.Contains(err.Error(), "s.yaml:9: claims[1].guarantee: "+c.guarantee+" is claimed") || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s without its bound: %v", c.guarantee, err)
+		}
+		if err := check(strings.Replace(text, "limits: {", "limits: {"+c.limit+", ", 1)); err != nil {
+			t.Errorf("%s with its bound: %v", c.guarantee, err)
+		}
+	}
+	if _, err := parse("s.yaml", []byte(strings.Replace(whole, "limits: {", "limits: {max-pending: -1, ", 1))); err == nil {
+		t.Error("a negative bound is taken")
+	}
+}
+
 // Everything that judging depends on can be given, and contradicting claims are
 // rejected.
 func TestBehaviour(t *testing.T) {
