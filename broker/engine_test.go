@@ -72,9 +72,9 @@ func TestAShortTurnForThoseWhoWantLittle(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out outlet
-	publish := func(s core.Session, n int) {
+	publish := func(s core.Session, n, size int) {
 		for range n {
-			in := received(s, wire.Message{Kind: wire.Publish, Request: 9, Topic: "orders", Mode: wire.AtLeastOnce, Payload: []byte("x")})
+			in := received(s, wire.Message{Kind: wire.Publish, Request: 9, Topic: "orders", Mode: wire.AtLeastOnce, Payload: make([]byte, size)})
 			e.Step(&in, instant(0))
 		}
 		e.Execute(&out)
@@ -93,11 +93,11 @@ func TestAShortTurnForThoseWhoWantLittle(t *testing.T) {
 		return len(out.take())
 	}
 	e.Limit(64)
-	publish(1, 1000)
+	publish(1, 1000, 1)
 	var got []int
 	for range 6 {
-		publish(2, 1) // each time again
-		publish(3, 2)
+		publish(2, 1, 1) // each time again
+		publish(3, 2, 1)
 		got = append(got, answered(e.Begin()))
 	}
 	if want := []int{3, 3, 64, 3, 3, 64}; !slices.Equal(got, want) {
@@ -112,5 +112,10 @@ func TestAShortTurnForThoseWhoWantLittle(t *testing.T) {
 	}
 	if want := 1000 + 6*3; sum != want {
 		t.Errorf("%d were answered of %d", sum, want)
+	}
+	publish(1, 1, 4<<20) // few, and large
+	publish(2, 1, 1)
+	if n := answered(e.Begin()); n != 1 {
+		t.Errorf("a small message was answered among %d, beside a large one", n)
 	}
 }
