@@ -123,7 +123,11 @@ func (f *Figures) Print(out io.Writer) {
 			ratio = fmt.Sprintf("%.1f", float64(p.Cycle.P99)/float64(was))
 		}
 		ms := func(d time.Duration) string { return fmt.Sprintf("%.1f", float64(d.Microseconds())/1000) }
-		fmt.Fprintf(table, "%s\t%d\t%d\t%s\t%s\t%s\t%s\t\n", p.Name, f.UnderWay[p.Name], p.Cycle.N, ms(p.Cycle.P50), ms(p.Cycle.P99), ms(p.Cycle.Max), ratio)
+		under := "-"
+		if n, attack := f.UnderWay[p.Name]; attack {
+			under = fmt.Sprint(n)
+		}
+		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%s\t%s\t\n", p.Name, under, p.Cycle.N, ms(p.Cycle.P50), ms(p.Cycle.P99), ms(p.Cycle.Max), ratio)
 	}
 	table.Flush()
 	for _, fault := range f.Faults() {

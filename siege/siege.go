@@ -211,18 +211,26 @@ func (s *Siege) enter(phase string) {
 	fmt.Fprintln(s.progress, time.Now().Format(time.TimeOnly), phase)
 }
 
-// beside has one attack last for a while, or all.
+// beside has one attack last for a while, or all; for longer, if that is what it
+// takes until each is under way.
 func (s *Siege) beside(ctx context.Context, name string, lasting time.Duration, logs io.Writer) error {
 	s.enter(name)
 	order := attackOrder{Addr: s.server.Addr, Token: s.server.Token, Attacks: []string{name}}
 	if name == together {
 		order.Attacks = s.attacks
 	}
+	before := map[string]int64{}
+	for _, name := range order.Attacks {
+		before[name] = s.under[name].Load()
+	}
 	attackers, err := startAttackers(ctx, order, logs, s.under)
 	if err != nil {
 		return err
 	}
 	err = pass(ctx, lasting)
+	until(ctx, prepareBound, func() bool {
+		return !slices.ContainsFunc(order.Attacks, func(name string) bool { return s.under[name].Load() == before[name] })
+	})
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), attackersStop)
 	defer cancel()
 	return errors.Join(err, attackers.Stop(bounded))
