@@ -54,6 +54,7 @@ func All() []script.Scenario {
 		linkDown,
 		strangers,
 		limits,
+		storageFiles,
 		publishWindow,
 		storageRepaired,
 		lookups,

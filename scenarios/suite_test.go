@@ -77,7 +77,7 @@ var inapplicable = map[string][]string{
 		"ack-window-killed", "ack-window-delete-fails", "mode-mismatch", "storage-down", "storage-reply-lost", "storage-full",
 		"storage-slow", "fsync-error", "no-online-consumer", "expiry-clock-jump", "poison-message", "storage-identity-changed",
 		"old-protocol-payload", "commit-held", "storage-down-crash", "recover-from-timestamp", "recover-from-sequence",
-		"limits", "publish-window", "storage-repaired", "lookups", "repeat-in-flight",
+		"limits", "storage-files", "publish-window", "storage-repaired", "lookups", "repeat-in-flight",
 		"wildcards", "two-subscribers", "dead-letters", "group-commit", "assigned-unsent",
 	},
 }

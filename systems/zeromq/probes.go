@@ -60,7 +60,7 @@ const (
 
 func probes() []probe {
 	var all []probe
-	for _, table := range [][]probe{handshakes, malformed, lengths, impossible, bounds} {
+	for _, table := range [][]probe{handshakes, malformed, lengths, impossible, bounds, keepings, alterations, flips, twins} {
 		all = append(all, table...)
 	}
 	return all
