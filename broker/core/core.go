@@ -264,7 +264,7 @@ func (c *Core) Step(in *Input, now Instant, out []Effect) []Effect {
 	case Drain:
 		c.draining = true
 	case Tick:
-		c.armed = -1
+		c.armed, c.budget = -1, tickBudget
 		c.timeouts()
 		c.maintain()
 	}
