@@ -318,7 +318,8 @@ func (a *attempt) buried() (id string, err error) {
 }
 
 func countersOf(payload []byte) (counters map[string]int, err error) {
-	return counters, json.Unmarshal(payload, &counters)
+	err = json.Unmarshal(payload, &counters)
+	return counters, err
 }
 
 // stats reads the broker's counters.
