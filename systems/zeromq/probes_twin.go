@@ -244,21 +244,28 @@ func (t *twin) doubtful(apply func() error) error {
 // cut cuts the power while nothing is in doubt.
 func (t *twin) cut() error { return errors.Join(t.dark(), t.same()) }
 
-func (t *twin) dark() (err error) {
+func (t *twin) dark() error {
 	t.disk.Off()
 	_ = t.real.Close() // without power
 	if err := t.disk.On(t.random, t.path); err != nil {
 		return err
 	}
-	t.real, err = t.open()
-	return err
+	return t.reopen()
 }
 
-func (t *twin) restart() (err error) {
+func (t *twin) restart() error {
 	if err := t.real.Close(); err != nil {
 		return err
 	}
-	t.real, err = t.open()
+	return t.reopen()
+}
+
+// reopen leaves the closed store in place where it fails: it can be closed again.
+func (t *twin) reopen() error {
+	opened, err := t.open()
+	if err == nil {
+		t.real = opened
+	}
 	return err
 }
 
