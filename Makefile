@@ -23,7 +23,7 @@ export CGO_ENABLED := 0
 BUILDVCS ?= auto
 GOBUILD  := go build -trimpath -buildvcs=$(BUILDVCS)
 
-.PHONY: build reproducible brokers accept test race bench torture defects mutants sweep matrix docs record lint vulns fuzz soak images clean
+.PHONY: build reproducible brokers accept test race bench torture defects siege mutants sweep matrix docs record lint vulns fuzz soak images clean
 
 ## build: bin/custody
 build:
@@ -75,6 +75,14 @@ bench:
 ## damages to its files; on a RAM disk (TMPDIR) in minutes
 torture:
 	CUSTODY_TORTURE=1 go test -count=1 -timeout 60m -v ./broker/store/sqlite -run 'IsLostBy|NeverDelivered'
+
+## siege: the reference broker among honest clients, attackers, kills and restarts for TIME,
+## in a cgroup of MEMORY (as root); 0 leaves it unlimited, and says so
+siege: TIME ?= 30m
+siege: MEMORY ?= 1GiB
+siege: build
+	@rm -rf "$(REPORT)/siege" && go build -o bin/siege ./siege
+	bin/siege -for $(TIME) -memory $(MEMORY) -seed $(SEED) -out report/siege
 
 ## defects: switch on each seeded defect of the reference broker; all must be caught
 defects: build

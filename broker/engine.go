@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,7 +31,9 @@ type Engine struct {
 	lanes   []*lane // with writes for the next turn, in turn
 	byOwner map[core.Session]*lane
 	waiting int       // writes in lanes
+	bytes   int       // of content in them
 	limit   int       // writes of a turn
+	short   int       // turns in a row that were for light lanes only
 	purge   time.Time // what expired by then is to be deleted; zero: nothing
 	turn    Turn
 	busy    bool   // a turn is under way
@@ -50,7 +53,11 @@ type Engine struct {
 type lane struct {
 	owner  core.Session // 0: of no session's input
 	writes []write
+	bytes  int // of content
 }
+
+// light says that it wants little of the store.
+func (l *lane) light() bool { return len(l.writes) <= lightLane && l.bytes <= lightBytes }
 
 // write is an operation on its way to the store.
 type write struct {
@@ -71,6 +78,12 @@ const (
 	maxBatch      = 512     // operations of one commit
 	maxBatchBytes = 8 << 20 // of content in one commit, or one operation
 	purgeAtOnce   = 512
+
+	// Of a session that wants little, and of turns for these alone.
+	lightLane     = 8         // writes
+	lightBytes    = 64 << 10  // of content
+	longTurn      = 512 << 10 // bytes of content that make a turn a long one, and end it where turns are shared
+	maxShortTurns = 2         // in a row
 )
 
 // Turn is one turn of the store: the operations, all or nothing, and a purge; and
@@ -222,6 +235,8 @@ func (e *Engine) persist(f *core.Effect) {
 	}
 	e.asked++
 	e.waiting++
+	l.bytes += len(f.Operation.Row.Payload)
+	e.bytes += len(f.Operation.Row.Payload)
 	l.writes = append(l.writes, write{e.asked, f.Ticket, f.Operation})
 }
 
@@ -243,15 +258,24 @@ func (e *Engine) Begin() *Turn {
 		return nil
 	}
 	t := &e.turn
-	for bytes := 0; e.waiting > 0 && len(t.batch) < e.limit && bytes < maxBatchBytes; {
+	light := e.lightFirst()
+	limit, bytes, most := cmp.Or(light, e.limit), 0, maxBatchBytes
+	if e.limit < maxBatch {
+		most = longTurn
+	}
+	for e.waiting > 0 && len(t.batch) < limit && bytes < most {
 		l := e.lanes[0]
-		n, share := 0, max(1, (e.limit-len(t.batch))/len(e.lanes))
-		for ; n < min(share, len(l.writes)) && bytes < maxBatchBytes; n++ {
+		n, share := 0, max(1, (limit-len(t.batch))/len(e.lanes))
+		if light > 0 {
+			share = len(l.writes)
+		}
+		for ; n < min(share, len(l.writes)) && bytes < most; n++ {
 			w := &l.writes[n]
 			if len(t.batch) == 0 || w.number < t.oldest {
 				t.oldest = w.number
 			}
 			bytes += len(w.operation.Row.Payload)
+			l.bytes -= len(w.operation.Row.Payload)
 			t.tickets = append(t.tickets, w.ticket)
 			t.batch = append(t.batch, w.operation)
 		}
@@ -264,9 +288,39 @@ func (e *Engine) Begin() *Turn {
 			delete(e.byOwner, l.owner)
 		}
 	}
+	e.bytes -= bytes
 	t.purge, e.purge = e.purge, time.Time{}
 	e.busy = true
 	return t
+}
+
+// lightFirst puts the lanes first that want little, and is how many writes they
+// have, when the next turn is to be theirs alone: others have enough for a long
+// one. Now and then it is not, so that the others are served however many want
+// little.
+func (e *Engine) lightFirst() (writes int) {
+	if e.limit < maxBatch && (e.waiting > e.limit || e.bytes > longTurn) && e.short < maxShortTurns {
+		for _, l := range e.lanes {
+			if l.light() {
+				writes += len(l.writes)
+			}
+		}
+	}
+	if writes == 0 || writes == e.waiting || writes >= e.limit {
+		e.short = 0
+		return 0
+	}
+	slices.SortStableFunc(e.lanes, func(a, b *lane) int {
+		switch {
+		case a.light() == b.light():
+			return 0
+		case a.light():
+			return -1
+		}
+		return 1
+	})
+	e.short++
+	return writes
 }
 
 // madeBefore says whether all writes up to a number are made.

@@ -2,6 +2,7 @@ package broker_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -60,5 +61,61 @@ func TestEngine(t *testing.T) {
 	}
 	if e.Busy() || e.Begin() != nil {
 		t.Error("nothing is left to do")
+	}
+}
+
+// Who wants little of the store does not wait for a long turn of others, and never
+// keeps them from theirs.
+func TestAShortTurnForThoseWhoWantLittle(t *testing.T) {
+	e, err := broker.NewEngine(broker.Config{Store: memory.New(partition, memory.Options{})}, "m-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out outlet
+	publish := func(s core.Session, n, size int) {
+		for range n {
+			in := received(s, wire.Message{Kind: wire.Publish, Request: 9, Topic: "orders", Mode: wire.AtLeastOnce, Payload: make([]byte, size)})
+			e.Step(&in, instant(0))
+		}
+		e.Execute(&out)
+	}
+	for s := core.Session(1); s <= 3; s++ {
+		in := core.Input{Kind: core.Opened, Session: s, Message: wire.Message{Kind: wire.Hello, Request: 1, Client: "c"}}
+		e.Step(&in, instant(0))
+		in = received(s, wire.Message{Kind: wire.Subscribe, Request: 2, Topic: "orders", Mode: wire.AtLeastOnce})
+		e.Step(&in, instant(0))
+	}
+	answered := func(turn *broker.Turn) int {
+		e.Work(context.Background(), turn)
+		e.End(turn, instant(0))
+		out.take()
+		e.Execute(&out)
+		return len(out.take())
+	}
+	e.Limit(64)
+	publish(1, 1000, 1)
+	var got []int
+	for range 6 {
+		publish(2, 1, 1) // each time again
+		publish(3, 2, 1)
+		got = append(got, answered(e.Begin()))
+	}
+	if want := []int{3, 3, 64, 3, 3, 64}; !slices.Equal(got, want) {
+		t.Errorf("the turns held %v, want %v", got, want)
+	}
+	for turn := e.Begin(); turn != nil; turn = e.Begin() {
+		got = append(got, answered(turn))
+	}
+	sum := 0
+	for _, n := range got {
+		sum += n
+	}
+	if want := 1000 + 6*3; sum != want {
+		t.Errorf("%d were answered of %d", sum, want)
+	}
+	publish(1, 1, 4<<20) // few, and large
+	publish(2, 1, 1)
+	if n := answered(e.Begin()); n != 1 {
+		t.Errorf("a small message was answered among %d, beside a large one", n)
 	}
 }

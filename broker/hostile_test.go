@@ -2,7 +2,6 @@ package broker_test
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"io"
 	"math/rand/v2"
@@ -11,6 +10,7 @@ import (
 	"time"
 
 	"github.com/custodymq/custody/broker"
+	"github.com/custodymq/custody/broker/attack"
 	"github.com/custodymq/custody/broker/client"
 	"github.com/custodymq/custody/broker/transport"
 	"github.com/custodymq/custody/broker/wire"
@@ -25,41 +25,6 @@ func raw(t testing.TB, s *broker.Server) net.Conn {
 	t.Cleanup(func() { nc.Close() })
 	nc.SetDeadline(time.Now().Add(30 * time.Second))
 	return nc
-}
-
-// greeting and ready are what libzmq sends as a DEALER with the NULL mechanism.
-func greeting() []byte {
-	b := make([]byte, 64)
-	b[0], b[9], b[10] = 0xff, 0x7f, 3
-	copy(b[12:], "NULL")
-	return b
-}
-
-func ready(properties string) []byte {
-	body := "\x05READY" + properties
-	return append([]byte{4, byte(len(body))}, body...)
-}
-
-const dealer = "\x0bSocket-Type\x00\x00\x00\x06DEALER"
-
-func header(flags byte, size uint64) []byte {
-	return binary.BigEndian.AppendUint64([]byte{flags | 2}, size)
-}
-
-func hello(t testing.TB) []byte {
-	t.Helper()
-	return frames(t, wire.Message{Kind: wire.Hello, Request: 1, Client: "hostile"})
-}
-
-func frames(t testing.TB, m wire.Message) []byte {
-	t.Helper()
-	parts, err := wire.Encode(nil, &m)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := append([]byte{1, byte(len(parts[0]))}, parts[0]...)
-	b = append(b, header(0, uint64(len(parts[1])))...)
-	return append(b, parts[1]...)
 }
 
 func join(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
@@ -86,7 +51,7 @@ func TestAHostilePeerCostsNobodyElseAnything(t *testing.T) {
 	s := start(t, broker.Config{Store: newStore()})
 	producer := dial(t, s, "p")
 	sub := subscribe(t, dial(t, s, "c"), "orders", wire.AtLeastOnce, 8)
-	entered := join(greeting(), ready(dealer), hello(t))
+	entered := join(attack.Greeting(), attack.Ready(attack.Dealer), attack.Hello(""))
 	random := make([]byte, 64<<10)
 	source := rand.NewChaCha8([32]byte{1})
 	source.Read(random)
@@ -96,19 +61,19 @@ func TestAHostilePeerCostsNobodyElseAnything(t *testing.T) {
 		want string
 	}{
 		"silent":                  {},
-		"half a greeting":         {say: greeting()[:20]},
-		"greeting only":           {say: greeting()},
+		"half a greeting":         {say: attack.Greeting()[:20]},
+		"greeting only":           {say: attack.Greeting()},
 		"random bytes":            {say: random, cut: true},
 		"old ZMTP":                {say: append([]byte{0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 1}, make([]byte, 53)...), cut: true},
-		"2^62 in the handshake":   {say: join(greeting(), header(4, 1<<62)), cut: true},
-		"2^40 in the handshake":   {say: join(greeting(), header(4, 1<<40)), cut: true},
-		"metadata past its end":   {say: join(greeting(), ready("\xffx")), cut: true},
-		"metadata cut":            {say: join(greeting(), ready("\x0bSocket-Type\x00")), cut: true},
-		"another socket type":     {say: join(greeting(), ready("\x0bSocket-Type\x00\x00\x00\x03SUB")), cut: true},
-		"no Hello":                {say: join(greeting(), ready(dealer), frames(t, wire.Message{Kind: wire.Ping})), cut: true},
-		"2^62 bytes of head":      {say: join(entered, header(1, 1<<62)), cut: true},
-		"2^62 bytes of payload":   {say: join(entered, []byte{1, 1, 'x'}, header(0, 1<<62)), cut: true},
-		"2^62 bytes of command":   {say: join(entered, header(4, 1<<62)), cut: true},
+		"2^62 in the handshake":   {say: join(attack.Greeting(), attack.Header(4, 1<<62)), cut: true},
+		"2^40 in the handshake":   {say: join(attack.Greeting(), attack.Header(4, 1<<40)), cut: true},
+		"metadata past its end":   {say: join(attack.Greeting(), attack.Ready("\xffx")), cut: true},
+		"metadata cut":            {say: join(attack.Greeting(), attack.Ready("\x0bSocket-Type\x00")), cut: true},
+		"another socket type":     {say: join(attack.Greeting(), attack.Ready("\x0bSocket-Type\x00\x00\x00\x03SUB")), cut: true},
+		"no Hello":                {say: join(attack.Greeting(), attack.Ready(attack.Dealer), attack.Frames(wire.Message{Kind: wire.Ping})), cut: true},
+		"2^62 bytes of head":      {say: join(entered, attack.Header(1, 1<<62)), cut: true},
+		"2^62 bytes of payload":   {say: join(entered, []byte{1, 1, 'x'}, attack.Header(0, 1<<62)), cut: true},
+		"2^62 bytes of command":   {say: join(entered, attack.Header(4, 1<<62)), cut: true},
 		"endless parts":           {say: join(entered, bytes.Repeat([]byte{1, 1, 'x'}, 100)), cut: true},
 		"random after the Hello":  {say: join(entered, random), cut: true},
 		"many malformed messages": {say: join(entered, bytes.Repeat([]byte{1, 1, 'x', 0, 0}, 100)), cut: true},
@@ -133,10 +98,10 @@ func TestAMalformedMessageIsAnsweredAndTheSessionGoesOn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := nc.Write(join(hello(t), []byte{1, 5, 0xC5, wire.Version, byte(wire.Publish), 7, 99, 0, 0})); err != nil {
+	if _, err := nc.Write(join(attack.Hello(""), []byte{1, 5, 0xC5, wire.Version, byte(wire.Publish), 7, 99, 0, 0})); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := nc.Write(frames(t, wire.Message{Kind: wire.Ping, Request: 8})); err != nil {
+	if _, err := nc.Write(attack.Frames(wire.Message{Kind: wire.Ping, Request: 8})); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []wire.Message{{Kind: wire.Welcome, Request: 1}, {Kind: wire.Error, Request: 7}, {Kind: wire.Pong, Request: 8}} {
@@ -150,7 +115,7 @@ func TestAMalformedMessageIsAnsweredAndTheSessionGoesOn(t *testing.T) {
 func TestPINGIsAnsweredWithItsContext(t *testing.T) {
 	s := start(t, broker.Config{})
 	nc := raw(t, s)
-	if _, err := nc.Write(join(greeting(), ready(dealer), hello(t), []byte("\x04\x0a\x04PING\x00\x64ctx"))); err != nil {
+	if _, err := nc.Write(join(attack.Greeting(), attack.Ready(attack.Dealer), attack.Hello(""), []byte("\x04\x0a\x04PING\x00\x64ctx"))); err != nil {
 		t.Fatal(err)
 	}
 	want := []byte("\x04\x08\x04PONGctx")
@@ -167,7 +132,7 @@ func TestPINGIsAnsweredWithItsContext(t *testing.T) {
 // stall enters a subscription whose peer never reads.
 func stall(t testing.TB, s *broker.Server, mode wire.Mode) {
 	t.Helper()
-	say := join(greeting(), ready(dealer), hello(t), frames(t, wire.Message{Kind: wire.Subscribe, Request: 2, Topic: "orders", Mode: mode, Credit: 64}))
+	say := join(attack.Greeting(), attack.Ready(attack.Dealer), attack.Hello(""), attack.Frames(wire.Message{Kind: wire.Subscribe, Request: 2, Topic: "orders", Mode: mode, Credit: 64}))
 	if _, err := raw(t, s).Write(say); err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +185,7 @@ func TestAFullQueueEndsTheSession(t *testing.T) {
 func TestASilentPeerIsGoneAfterThreeHeartbeats(t *testing.T) {
 	s := start(t, broker.Config{Heartbeat: 20 * time.Millisecond, Handshake: 50 * time.Millisecond})
 	before, after := raw(t, s), raw(t, s)
-	if _, err := after.Write(join(greeting(), ready(dealer), hello(t))); err != nil {
+	if _, err := after.Write(join(attack.Greeting(), attack.Ready(attack.Dealer), attack.Hello(""))); err != nil {
 		t.Fatal(err)
 	}
 	closedByPeer(t, before)
@@ -243,13 +208,13 @@ func FuzzBytesAfterTheHello(f *testing.F) {
 	s := start(f, broker.Config{Store: newStore()})
 	producer := dial(f, s, "p")
 	sub := subscribe(f, dial(f, s, "c"), "healthy", wire.AtLeastOnce, 8)
-	f.Add(frames(f, wire.Message{Kind: wire.Subscribe, Request: 2, Topic: "#", Mode: wire.AtMostOnce, Credit: 3}))
-	f.Add(frames(f, wire.Message{Kind: wire.Publish, Request: 2, Topic: "a", Mode: wire.AtLeastOnce}))
+	f.Add(attack.Frames(wire.Message{Kind: wire.Subscribe, Request: 2, Topic: "#", Mode: wire.AtMostOnce, Credit: 3}))
+	f.Add(attack.Frames(wire.Message{Kind: wire.Publish, Request: 2, Topic: "a", Mode: wire.AtLeastOnce}))
 	f.Add([]byte{1, 5, 0xC5, 2, 3, 7, 99, 0, 0})
-	f.Add(header(1, 1<<62))
+	f.Add(attack.Header(1, 1<<62))
 	f.Fuzz(func(t *testing.T, say []byte) {
 		nc := raw(t, s)
-		_, _ = nc.Write(join(greeting(), ready(dealer), hello(t), say))
+		_, _ = nc.Write(join(attack.Greeting(), attack.Ready(attack.Dealer), attack.Hello(""), say))
 		m := order("order-1")
 		m.Topic = "healthy"
 		if reply := publish(t, producer, m); reply.Answer != wire.Accepted {

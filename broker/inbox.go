@@ -15,8 +15,9 @@ import (
 // waits when it has used them up, so that only its own socket feels it.
 //
 // Bytes beyond a session's allowance come out of a pool that all share: for large
-// payloads. A small message needs nothing of the pool, so nobody waits with it for
-// a peer that has announced a large one.
+// payloads. A small message takes of the pool only what is free: otherwise it waits
+// for what its own session has said before, so that nobody waits with it for a peer
+// that has announced a large one.
 type inbox struct {
 	allowance int
 	pool      *semaphore.Weighted
@@ -40,6 +41,7 @@ type peer struct {
 	conn  *transport.Conn
 	inbox *inbox
 	room  chan struct{} // capacity 1: the loop has taken something
+	freed chan struct{} // capacity 1: bytes were released for a reader that waits
 
 	// Of the reader.
 	batch []said
@@ -49,6 +51,7 @@ type peer struct {
 	inputs []said
 	bytes  int   // reserved
 	pooled int64 // of these, out of the pool
+	scarce bool  // the reader waits for bytes to be released
 	listed bool  // stands in inbox.turn, or is parked by the loop
 
 	// Of the loop.
@@ -79,37 +82,59 @@ func newInbox(ctx context.Context, sessions int, bytes int64) *inbox {
 }
 
 func (b *inbox) enter(id core.Session, conn *transport.Conn) *peer {
-	p := &peer{id: id, conn: conn, inbox: b, room: make(chan struct{}, 1)}
+	p := &peer{id: id, conn: conn, inbox: b, room: make(chan struct{}, 1), freed: make(chan struct{}, 1)}
 	conn.SetReserve(p.reserve)
 	return p
 }
 
-// reserve waits until a message of n bytes may be read.
+// reserve waits until a message of n bytes, or that part of one, may be read.
 func (p *peer) reserve(n int) error {
 	n += inputCost
 	b := p.inbox
-	b.mu.Lock()
-	if p.bytes+n <= b.allowance {
-		p.bytes += n
-		b.mu.Unlock()
-		p.size += n
-		return nil
-	}
-	b.mu.Unlock()
-	if !b.pool.TryAcquire(int64(n)) {
+	switch {
+	case p.own(n):
+	case b.pool.TryAcquire(int64(n)):
+		p.borrow(n)
+	default:
 		if err := p.hand(); err != nil { // what has been read holds bytes too
 			return err
 		}
-		if err := b.pool.Acquire(b.ctx, int64(n)); err != nil {
-			return errEnded
+		if p.size+n > b.allowance { // also when all before it is handled
+			if err := b.pool.Acquire(b.ctx, int64(n)); err != nil {
+				return errEnded
+			}
+			p.borrow(n)
+			break
+		}
+		for !p.own(n) {
+			select {
+			case <-p.freed:
+			case <-b.ctx.Done():
+				return errEnded
+			}
 		}
 	}
-	b.mu.Lock()
-	p.bytes += n
-	p.pooled += int64(n)
-	b.mu.Unlock()
 	p.size += n
 	return nil
+}
+
+// own takes n bytes of the session's allowance, if they are free.
+func (p *peer) own(n int) bool {
+	p.inbox.mu.Lock()
+	defer p.inbox.mu.Unlock()
+	p.scarce = p.bytes+n > p.inbox.allowance
+	if !p.scarce {
+		p.bytes += n
+	}
+	return !p.scarce
+}
+
+// borrow notes n bytes that were taken out of the pool.
+func (p *peer) borrow(n int) {
+	p.inbox.mu.Lock()
+	defer p.inbox.mu.Unlock()
+	p.bytes += n
+	p.pooled += int64(n)
 }
 
 // add puts an input into the reader's batch.
@@ -218,6 +243,13 @@ func (b *inbox) release(p *peer, n int) {
 	p.bytes -= n
 	pooled := min(p.pooled, int64(n))
 	p.pooled -= pooled
+	if p.scarce {
+		p.scarce = false
+		select {
+		case p.freed <- struct{}{}:
+		default:
+		}
+	}
 	b.mu.Unlock()
 	if pooled > 0 {
 		b.pool.Release(pooled)

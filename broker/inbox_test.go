@@ -18,7 +18,7 @@ func testInbox(t *testing.T, sessions int, bytes int64) *inbox {
 }
 
 func (b *inbox) testPeer(id core.Session) *peer {
-	return &peer{id: id, inbox: b, room: make(chan struct{}, 1)}
+	return &peer{id: id, inbox: b, room: make(chan struct{}, 1), freed: make(chan struct{}, 1)}
 }
 
 func ping(s core.Session) core.Input {
@@ -155,5 +155,50 @@ func TestBytesReadAheadAreBounded(t *testing.T) {
 	small.leave()
 	if hog.bytes+big.bytes+small.bytes != 0 || !b.pool.TryAcquire(poolLeast) {
 		t.Errorf("%d, %d and %d bytes were not given back", hog.bytes, big.bytes, small.bytes)
+	}
+}
+
+// Small messages beyond the allowance wait for the session's own to be handled, and
+// never for the pool, which others may hold for as long as they like.
+func TestSmallMessagesDoNotWaitForThePool(t *testing.T) {
+	b := testInbox(t, 100, 0) // an allowance of leastReserve each, a pool of poolLeast
+	if !b.pool.TryAcquire(poolLeast) {
+		t.Fatal("the pool has another size than this test thinks")
+	}
+	p := b.testPeer(1)
+	const size = 1 << 10
+	say := func() {
+		if err := p.reserve(size); err != nil {
+			t.Fatal(err)
+		}
+		p.add(ping(1))
+		if err := p.hand(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	full := leastReserve / (size + inputCost)
+	for range full {
+		say()
+	}
+	took := make(chan struct{})
+	go func() {
+		defer close(took)
+		for got := 0; got < 3*full; {
+			if b.next() == nil {
+				<-b.wake
+				continue
+			}
+			for b.take(p) != nil {
+				got++
+			}
+			b.back(p)
+		}
+	}()
+	for range 2 * full {
+		say()
+	}
+	<-took
+	if p.bytes != 0 || p.pooled != 0 {
+		t.Errorf("%d bytes are left, %d of the pool", p.bytes, p.pooled)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/custodymq/custody/broker"
+	"github.com/custodymq/custody/broker/attack"
 	"github.com/custodymq/custody/broker/client"
 	"github.com/custodymq/custody/broker/core"
 	"github.com/custodymq/custody/broker/store"
@@ -403,7 +404,7 @@ func TestPeersThatDoNotReadAreBoundedTogether(t *testing.T) {
 	for range 20 {
 		nc := raw(t, s)
 		nc.(*net.TCPConn).SetReadBuffer(4 << 10)
-		said := join(greeting(), ready(dealer), hello(t), frames(t, wire.Message{Kind: wire.Subscribe, Request: 2, Topic: "deaf", Mode: wire.AtMostOnce, Credit: 1000}))
+		said := join(attack.Greeting(), attack.Ready(attack.Dealer), attack.Hello(""), attack.Frames(wire.Message{Kind: wire.Subscribe, Request: 2, Topic: "deaf", Mode: wire.AtMostOnce, Credit: 1000}))
 		if _, err := nc.Write(said); err != nil {
 			t.Fatal(err)
 		}

@@ -20,7 +20,7 @@ import (
 // waits for.
 const (
 	quantum   = 64
-	roundCost = 512 // between two looks at the store and the clock
+	roundCost = 128 // between two looks at the store and the clock
 	costTime  = 4 * time.Microsecond
 )
 
@@ -115,13 +115,13 @@ func (l *loop) tick() {
 	l.engine.Step(&in, l.s.now())
 }
 
-// take serves sessions in turn until a round has cost enough; false if nobody has
-// said anything.
+// take serves sessions in turn until a round has cost enough, or the store is
+// done with its turn; false if nobody has said anything.
 func (l *loop) take() (took bool) {
 	for _, ask := range l.s.inbox.asked() {
 		ask(l.engine)
 	}
-	for cost := 0; cost < roundCost; {
+	for cost := 0; cost < roundCost && len(l.results) == 0; {
 		p := l.s.inbox.next()
 		if p == nil {
 			return took

@@ -1,7 +1,6 @@
 package broker_test
 
 import (
-	"io"
 	"net"
 	"runtime"
 	"sync"
@@ -10,8 +9,8 @@ import (
 	"time"
 
 	"github.com/custodymq/custody/broker"
+	"github.com/custodymq/custody/broker/attack"
 	"github.com/custodymq/custody/broker/client"
-	"github.com/custodymq/custody/broker/wire"
 )
 
 // BenchmarkStrangers attacks a broker without its token for a while, and says
@@ -20,39 +19,23 @@ import (
 // takes to enter meanwhile, and how many tokens are tried in a second.
 func BenchmarkStrangers(b *testing.B) {
 	const lasting = 8 * time.Second
-	entering := join(greeting(), ready(dealer))
-	head := frames(b, wire.Message{Kind: wire.Hello, Request: 1, Client: "x"})
-	head = head[:len(head)-9] // without its empty payload
-	big := make([]byte, 4<<20-1)
-	ping := []byte("\x04\x07\x04PING\x00\x00")
-	for _, attack := range []struct {
-		name        string
-		connections int
-		first       []byte
-		again       []byte // every second
-		repeat      bool   // a new connection for each that ends
-	}{
-		{"no-Hello", 1, entering, nil, false},
-		{"pings", 1024, entering, ping, false},
-		{"4-MiB-before-Hello", 500, join(entering, head, header(0, 4<<20), big), nil, false},
-		{"guesses", 16, join(entering, frames(b, wire.Message{Kind: wire.Hello, Request: 1, Client: "x", Token: "guess"})), nil, true},
-	} {
-		b.Run(attack.name, func(b *testing.B) {
+	for _, stranger := range attack.Strangers() {
+		b.Run(stranger.Name, func(b *testing.B) {
 			for range b.N {
 				s := start(b, broker.Config{Store: newStore(), Token: token})
 				var held, ended, life atomic.Int64
 				var all sync.WaitGroup
 				end := time.Now().Add(lasting)
-				for range attack.connections {
+				for range stranger.Connections {
 					all.Go(func() {
-						for again := true; again && time.Now().Before(end); again = attack.repeat {
+						for again := true; again && time.Now().Before(end); again = stranger.Repeat {
 							nc, err := net.Dial("tcp", s.Addr())
 							if err != nil {
 								return
 							}
 							held.Add(1)
 							began := time.Now()
-							if !stay(nc, end, attack.first, attack.again) {
+							if !stranger.Stay(nc, end) {
 								held.Add(-1)
 								ended.Add(1)
 								life.Add(int64(time.Since(began)))
@@ -78,32 +61,6 @@ func BenchmarkStrangers(b *testing.B) {
 			}
 		})
 	}
-}
-
-// stay says something on a connection, and again every second, and whether it is
-// still there at the end.
-func stay(nc net.Conn, end time.Time, first, again []byte) bool {
-	nc.SetWriteDeadline(end.Add(time.Second))
-	_, _ = nc.Write(first)
-	buf := make([]byte, 4<<10)
-	for time.Now().Before(end) {
-		next := min(time.Second, time.Until(end))
-		nc.SetReadDeadline(time.Now().Add(next))
-		for {
-			if _, err := nc.Read(buf); err != nil {
-				if timeout, ok := err.(net.Error); !ok || !timeout.Timeout() || err == io.EOF {
-					return false
-				}
-				break
-			}
-		}
-		if again != nil {
-			if _, err := nc.Write(again); err != nil {
-				return false
-			}
-		}
-	}
-	return true
 }
 
 // peakUntil watches the memory, and tries to enter in the last third.

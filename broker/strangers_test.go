@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/custodymq/custody/broker"
+	"github.com/custodymq/custody/broker/attack"
 	"github.com/custodymq/custody/broker/client"
 	"github.com/custodymq/custody/broker/wire"
 )
@@ -60,13 +61,13 @@ func trickle(t testing.TB, nc net.Conn, next func() []byte) {
 // The deadline from the first byte to the Hello does not move, whatever is said.
 func TestTheDeadlineOfTheHelloIsAbsolute(t *testing.T) {
 	s := start(t, broker.Config{Handshake: 300 * time.Millisecond, Heartbeat: 10 * time.Minute})
-	ping := []byte("\x04\x07\x04PING\x00\x00")
+	ping := []byte(attack.Ping)
 	for name, c := range map[string]struct{ first, again []byte }{
 		"silent":            {},
-		"greeting, then no": {first: greeting()},
-		"no Hello":          {first: join(greeting(), ready(dealer))},
-		"pings":             {first: join(greeting(), ready(dealer)), again: ping},
-		"half a Hello":      {first: join(greeting(), ready(dealer), hello(t)[:5])},
+		"greeting, then no": {first: attack.Greeting()},
+		"no Hello":          {first: join(attack.Greeting(), attack.Ready(attack.Dealer))},
+		"pings":             {first: join(attack.Greeting(), attack.Ready(attack.Dealer)), again: ping},
+		"half a Hello":      {first: join(attack.Greeting(), attack.Ready(attack.Dealer), attack.Hello("")[:5])},
 	} {
 		t.Run(name, func(t *testing.T) {
 			nc := raw(t, s)
@@ -80,7 +81,7 @@ func TestTheDeadlineOfTheHelloIsAbsolute(t *testing.T) {
 	}
 	t.Run("byte by byte", func(t *testing.T) {
 		nc := raw(t, s)
-		rest := join(greeting(), ready(dealer), bytes.Repeat(ping, 1000))
+		rest := join(attack.Greeting(), attack.Ready(attack.Dealer), bytes.Repeat(ping, 1000))
 		trickle(t, nc, func() []byte {
 			next := rest[:1]
 			rest = rest[1:]
@@ -93,15 +94,15 @@ func TestTheDeadlineOfTheHelloIsAbsolute(t *testing.T) {
 // for, and there is no end of small ones either.
 func TestBeforeTheHelloLittleIsRead(t *testing.T) {
 	s := start(t, broker.Config{Handshake: 10 * time.Minute})
-	entering := join(greeting(), ready(dealer))
-	head := frames(t, wire.Message{Kind: wire.Hello, Request: 1, Client: "x"})
+	entering := join(attack.Greeting(), attack.Ready(attack.Dealer))
+	head := attack.Frames(wire.Message{Kind: wire.Hello, Request: 1, Client: "x"})
 	head = head[:len(head)-9] // without its empty payload
 	for name, say := range map[string][]byte{
-		"a head of 64 KiB":                 join(entering, header(1, 64<<10)),
-		"a payload of 4 MiB":               join(entering, head, header(0, 4<<20)),
-		"a payload of 5 KiB":               join(entering, head, header(0, 5<<10)),
-		"a second part of 4 KiB and again": join(entering, head, bytes.Repeat(append(header(1, 4<<10), make([]byte, 4<<10)...), 8)),
-		"pings without end":                join(entering, bytes.Repeat([]byte("\x04\x07\x04PING\x00\x00"), 10_000)),
+		"a head of 64 KiB":                 join(entering, attack.Header(1, 64<<10)),
+		"a payload of 4 MiB":               join(entering, head, attack.Header(0, 4<<20)),
+		"a payload of 5 KiB":               join(entering, head, attack.Header(0, 5<<10)),
+		"a second part of 4 KiB and again": join(entering, head, bytes.Repeat(append(attack.Header(1, 4<<10), make([]byte, 4<<10)...), 8)),
+		"pings without end":                join(entering, bytes.Repeat([]byte(attack.Ping), 10_000)),
 	} {
 		t.Run(name, func(t *testing.T) {
 			nc := raw(t, s)
@@ -111,8 +112,8 @@ func TestBeforeTheHelloLittleIsRead(t *testing.T) {
 	}
 	// The limit is gone once it is accepted, for what came along with it too.
 	nc := raw(t, s)
-	big := frames(t, wire.Message{Kind: wire.Publish, Request: 2, Topic: "nobody", Mode: wire.AtMostOnce, Payload: make([]byte, 1<<20)})
-	if _, err := nc.Write(join(entering, hello(t), big, frames(t, wire.Message{Kind: wire.Ping, Request: 3}))); err != nil {
+	big := attack.Frames(wire.Message{Kind: wire.Publish, Request: 2, Topic: "nobody", Mode: wire.AtMostOnce, Payload: make([]byte, 1<<20)})
+	if _, err := nc.Write(join(entering, attack.Hello(""), big, attack.Frames(wire.Message{Kind: wire.Ping, Request: 3}))); err != nil {
 		t.Fatal(err)
 	}
 	pong := []byte{0xC5, wire.Version, byte(wire.Pong), 3}
@@ -138,7 +139,7 @@ func TestStrangersShutNobodyOut(t *testing.T) {
 	for i := range 200 {
 		nc := raw(t, s)
 		if i%2 == 0 {
-			_, _ = nc.Write(join(greeting(), ready(dealer)))
+			_, _ = nc.Write(join(attack.Greeting(), attack.Ready(attack.Dealer)))
 		}
 		if n := state(t, s).Strangers; n > places {
 			t.Fatalf("%d strangers hold a place, limit %d", n, places)
@@ -210,7 +211,7 @@ func TestAWrongTokenLeavesALine(t *testing.T) {
 func TestGuessingIsSlow(t *testing.T) {
 	var log logged
 	s := start(t, broker.Config{Token: token, Strangers: 64, Handshake: time.Minute, Log: slog.New(slog.NewTextHandler(&log, nil))})
-	guess := join(greeting(), ready(dealer), frames(t, wire.Message{Kind: wire.Hello, Request: 1, Client: "g", Token: "wrong"}))
+	guess := join(attack.Greeting(), attack.Ready(attack.Dealer), attack.Frames(wire.Message{Kind: wire.Hello, Request: 1, Client: "g", Token: "wrong"}))
 
 	var all sync.WaitGroup
 	ctx, stop := context.WithCancel(within(t))

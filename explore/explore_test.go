@@ -13,10 +13,13 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/custodymq/custody/broker/defects"
+	"github.com/custodymq/custody/broker/store"
+	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/guarantees"
 	"github.com/custodymq/custody/runner"
 	"github.com/custodymq/custody/runner/child"
 	"github.com/custodymq/custody/script"
+	"github.com/custodymq/custody/systems"
 	"github.com/custodymq/custody/systems/registry"
 	"github.com/custodymq/custody/systems/zeromq"
 	"github.com/custodymq/custody/systems/zeromq/simulated"
@@ -30,6 +33,7 @@ func TestMain(m *testing.M) {
 var (
 	atLeastOnce = simulated.New(zeromq.Profiles(1)[0].(zeromq.Profile))
 	withHistory = simulated.New(zeromq.Profiles(1)[1].(zeromq.Profile))
+	onDisk      = simulated.OnDisk(zeromq.Profiles(1)[0].(zeromq.Profile))
 )
 
 // No drawn schedule violates a claim of a correct broker.
@@ -37,7 +41,7 @@ func TestNoFalseAlarm(t *testing.T) {
 	for _, c := range []struct {
 		profile simulated.System
 		runs    int
-	}{{atLeastOnce, 2000}, {withHistory, 500}} {
+	}{{atLeastOnce, 2000}, {withHistory, 500}, {onDisk, 150}} {
 		r, err := Explore(t.Context(), Options{System: c.profile, Seed: 1, Runs: c.runs})
 		if err != nil {
 			t.Fatal(err)
@@ -48,6 +52,20 @@ func TestNoFalseAlarm(t *testing.T) {
 		if r.Schedules != c.runs && r.Found == nil || r.Unmeasured > c.runs/20 {
 			t.Errorf("%s: %d schedules of %d, %d not measured: %s", r.System, r.Schedules, c.runs, r.Unmeasured, r.Error)
 		}
+	}
+}
+
+// A broker that answers before the disk has what it accepted loses it when the
+// power is cut.
+func TestUnsyncedCommitIsFound(t *testing.T) {
+	unsynced := onDisk
+	unsynced.Flush = store.FlushPeriodic
+	r, err := Explore(t.Context(), Options{System: unsynced, Seed: 150, Runs: 500})
+	if err != nil || r.Found == nil {
+		t.Fatalf("not found in %d schedules: %v", r.Schedules, err)
+	}
+	if !slices.Contains([]string{evidence.NoAcceptedLoss, evidence.RowsMatchClients, evidence.UnknownResolved, evidence.AckIsFinal}, r.Found.Shrunk) {
+		t.Errorf("it breaks %s:\n%s", r.Found.Shrunk, r.Found.Script)
 	}
 }
 
@@ -93,7 +111,12 @@ func TestEveryDefectIsFound(t *testing.T) {
 }
 
 func TestSameSeedSameHistories(t *testing.T) {
-	o := Options{System: atLeastOnce, Seed: 77, Runs: 200, Parallel: 1}
+	sameHistories(t, atLeastOnce, 200)
+	sameHistories(t, onDisk, 40)
+}
+
+func sameHistories(t *testing.T, system systems.System, runs int) {
+	o := Options{System: system, Seed: 77, Runs: runs, Parallel: 1}
 	one, err := Explore(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
@@ -126,10 +149,13 @@ func TestSameSeedSameFinding(t *testing.T) {
 
 // Every drawn script is valid for custody run.
 func TestDrawnScriptsCanBeRun(t *testing.T) {
-	for _, spec := range []string{"zeromq", "zeromq:at-most-once", "nats"} {
-		system, err := registry.Find(spec, 1)
+	for _, spec := range []string{"zeromq", "zeromq on disk", "zeromq:at-most-once", "nats"} {
+		system, err := registry.Find(strings.TrimSuffix(spec, " on disk"), 1)
 		if err != nil {
 			t.Fatal(err)
+		}
+		if strings.HasSuffix(spec, " on disk") {
+			system = onDisk
 		}
 		desc := system.Describe()
 		for seed := range uint64(2000) {

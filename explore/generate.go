@@ -320,8 +320,26 @@ func (g *generator) strikeFrame() {
 	g.fault(s)
 }
 
-// operations of the store that can trigger a fault.
-var operations = []string{"insert", "delete", "attempt", "dead-letter"}
+// operations of the store that can trigger a fault, and those of its files.
+var (
+	operations     = []string{"insert", "delete", "attempt", "dead-letter"}
+	fileOperations = []string{"open", "read", "write", "sync", "truncate"}
+)
+
+// onFiles draws an operation on the store's files that the verb strikes; none
+// where the store has no files, and otherwise every other time.
+func (g *generator) onFiles(verb string) (event string, ok bool) {
+	var on []string
+	for _, op := range fileOperations {
+		if slices.Contains(g.desc.StoreFaults[verb], op) {
+			on = append(on, op)
+		}
+	}
+	if len(on) == 0 || g.oneIn(2) {
+		return "", false
+	}
+	return "operation " + pick(g, on...), true
+}
 
 func (g *generator) strikeBroker() {
 	s := script.Fault{Verb: pick(g, "kill", "kill", "shutdown", "pause"), Target: faults.Broker}
@@ -333,6 +351,9 @@ func (g *generator) strikeBroker() {
 		if s.Verb == "kill" {
 			g.ensureBroker()
 			s.When, s.Event, s.N = pick(g, script.Before, script.After), "operation "+pick(g, operations...), g.smallCount()
+			if event, ok := g.onFiles("block"); ok {
+				s.Event = event
+			}
 		}
 	default:
 		g.ensureBroker()
@@ -363,6 +384,12 @@ func (g *generator) strikeStore() {
 		s.When = script.After
 	case "block":
 		s.When = pick(g, script.Before, script.After)
+	}
+	if event, ok := g.onFiles(s.Verb); ok {
+		s.Event = event
+	}
+	if _, ok := g.onFiles("fsync-error"); ok && g.oneIn(3) {
+		s = script.Fault{Verb: "fsync-error", Target: "store", When: script.Before, Event: "operation sync", N: s.N}
 	}
 	if g.oneIn(4) && s.Verb != "block" {
 		s.Repeat = script.Every

@@ -52,6 +52,7 @@ var unsimulated = map[string]string{
 	"strangers":              "bytes that no client sends",
 	"limits":                 "bytes that no client sends",
 	"publish-window":         "bytes that no client sends",
+	"storage-files":          "files of its own",
 	"storage-repaired":       "the log's file",
 }
 

@@ -46,10 +46,17 @@ type Stage struct {
 // exercise other paths.
 var (
 	exploring = []Stage{
+		{"talks", []string{"run", "bounds", "periods", "store-troubles", "store-slow", "--simulated", "--parallel", "1"}, time.Minute},
 		{"explore", []string{"explore", "--runs", "2000", "--seed", "1", "--parallel", "1"}, time.Minute},
 		{"simulated checklist", []string{"run", "--simulated", "--parallel", "1"}, time.Minute},
 		{"explore with history", []string{"explore", "--system", "zeromq:at-least-once-history", "--runs", "1000", "--seed", "1", "--parallel", "1"}, time.Minute},
 		{"explore at most once", []string{"explore", "--system", "zeromq:at-most-once", "--runs", "500", "--seed", "1", "--parallel", "1"}, time.Minute},
+	}
+	// The store's own: its probes, and exploring with it in files. Each schedule
+	// opens them at least once, which takes some milliseconds.
+	storage = []Stage{
+		{"storage probes", []string{"run", "storage-files", "--parallel", "4"}, 45 * time.Second},
+		{"explore on disk", []string{"explore", "--disk", "--runs", "300", "--seed", "1", "--parallel", "1"}, time.Minute},
 	}
 	prelude = []Stage{
 		{"first scenarios", []string{"run", "baseline", "ack-lost", "restart-replay", "poison-message", "late-consumer", "competing-consumers", "publisher-retries", "limits",
@@ -63,14 +70,16 @@ var (
 )
 
 // stagesFor puts first the stages that reach a package: the simulation uses the
-// broker's core and codec, but neither SQLite nor the real clients.
+// broker's core and codec, on disk its store, and never the real clients.
 func stagesFor(pkg string) []Stage {
 	var s []Stage
 	switch pkg {
 	case "broker/core", "broker/wire":
-		s = append(append(s, exploring...), prelude...)
+		s = append(append(append(s, exploring...), prelude...), storage...)
+	case "broker/store/sqlite":
+		return append(append(append(append(s, storage...), prelude...), checklist...), exploring...)
 	default:
-		s = append(append(s, prelude...), exploring...)
+		s = append(append(append(s, prelude...), exploring...), storage...)
 	}
 	return append(s, checklist...)
 }

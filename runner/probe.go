@@ -28,7 +28,7 @@ func (r *run) probes(kind string) []systems.Probe {
 // maxUnanswered that are unanswered or failed, the rest is skipped.
 const (
 	probeBound    = 5 * callBound
-	maxUnanswered = 5
+	maxUnanswered = 2
 )
 
 // probe runs the probes one by one and records expected and actual outcomes.
@@ -60,7 +60,11 @@ func (r *run) probe(ctx context.Context, s script.Probe) error {
 }
 
 func (r *run) runProbe(ctx context.Context, p systems.Probe) (systems.Probed, error) {
-	ctx, cancel := context.WithTimeout(ctx, scaled(probeBound, r.o.Scale))
+	within := p.Within
+	if within == 0 {
+		within = scaled(probeBound, r.o.Scale)
+	}
+	ctx, cancel := r.rt.Timeout(ctx, within)
 	defer cancel()
 	return r.instance.(systems.Prober).Probe(ctx, p.Name)
 }

@@ -54,10 +54,12 @@ func All() []script.Scenario {
 		linkDown,
 		strangers,
 		limits,
+		storageFiles,
 		publishWindow,
 		storageRepaired,
 		lookups,
 		repeatInFlight,
+		backupRestored,
 		recoverFromTimestamp,
 		recoverFromSequence,
 		steadyLoad,
@@ -75,6 +77,10 @@ func All() []script.Scenario {
 		deadLetters,
 		expiryOverRestart,
 		groupCommit,
+		bounds,
+		periods,
+		storeTroubles,
+		storeSlow,
 	}
 }
 

@@ -61,9 +61,10 @@ var checklists = []string{"zeromq:at-least-once", "zeromq:at-least-once-history"
 // inapplicable pins the scenarios that do not apply to each of them, so that
 // the suite cannot shrink unnoticed.
 var inapplicable = map[string][]string{
-	"zeromq:at-least-once":         {"recover-from-timestamp", "recover-from-sequence", "two-subscribers"},
-	"zeromq:at-least-once-history": {"recover-from-timestamp", "recover-from-sequence", "two-subscribers"},
+	"zeromq:at-least-once":         {"recover-from-timestamp", "recover-from-sequence", "two-subscribers", "periods", "store-slow"},
+	"zeromq:at-least-once-history": {"recover-from-timestamp", "recover-from-sequence", "two-subscribers", "bounds", "periods", "store-troubles", "store-slow"},
 	"zeromq:at-most-once": {
+		"backup-restored",
 		"ack-lost", "ack-window-killed", "ack-window-delete-fails", "ack-window-consumer-exits", "disconnect-before-ack",
 		"disconnect-after-ack", "storage-down", "storage-reply-lost", "storage-full", "storage-slow", "fsync-error", "expiry",
 		"expiry-clock-jump", "competing-consumers", "poison-message", "consumer-crash", "storage-identity-changed",
@@ -72,13 +73,15 @@ var inapplicable = map[string][]string{
 		"recover-from-timestamp", "recover-from-sequence", "steady-load", "two-subscribers", "shared-work", "backlog-restarted",
 		"backlog-killed", "kill-in-flight", "consumer-leaves", "assigned-unsent", "consumer-paused", "redelivery-in-order", "dead-letters",
 		"expiry-over-restart", "group-commit", "restart-replay",
+		"bounds", "periods", "store-troubles", "store-slow",
 	},
 	"nats": {
 		"ack-window-killed", "ack-window-delete-fails", "mode-mismatch", "storage-down", "storage-reply-lost", "storage-full",
 		"storage-slow", "fsync-error", "no-online-consumer", "expiry-clock-jump", "poison-message", "storage-identity-changed",
 		"old-protocol-payload", "commit-held", "storage-down-crash", "recover-from-timestamp", "recover-from-sequence",
-		"limits", "publish-window", "storage-repaired", "lookups", "repeat-in-flight",
+		"limits", "storage-files", "publish-window", "storage-repaired", "lookups", "repeat-in-flight",
 		"wildcards", "two-subscribers", "dead-letters", "group-commit", "assigned-unsent",
+		"bounds", "periods", "store-troubles", "store-slow",
 	},
 }
 

@@ -466,6 +466,9 @@ type Probe struct {
 	Text  string // one sentence
 	Wants evidence.ProbeOutcome
 	Cause evidence.Cause // that a refusal must give, or NoCause
+	// Within is how long it may take, in the run's time; 0 is as long as a probe
+	// commonly may.
+	Within time.Duration
 }
 
 // Probed is the outcome of a probe.

@@ -53,7 +53,7 @@ func TestPanicOfNobody(t *testing.T) {
 // Every goroutine of the harness must be started here: others would end the
 // process with a misleading exit code.
 func TestOneWayToStart(t *testing.T) {
-	for _, room := range []string{"business", "cmd", "custodytest", "explore", "faults", "links", "process", "runner", "scenarios", "systems"} {
+	for _, room := range []string{"business", "cmd", "custodytest", "explore", "faults", "links", "process", "runner", "scenarios", "siege", "systems"} {
 		err := filepath.WalkDir(filepath.Join("..", room), func(path string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || strings.Contains(path, "systemtest") {
 				return err

@@ -42,12 +42,11 @@ type Options struct {
 
 // Conn is one session. Its methods are safe for concurrent use.
 type Conn struct {
-	opts   Options
-	conn   *transport.Conn
-	slots  chan struct{} // of the publish window
-	broker string
-	all    sync.WaitGroup
-	done   chan struct{}
+	opts  Options
+	conn  *transport.Conn
+	slots chan struct{} // of the publish window
+	all   sync.WaitGroup
+	done  chan struct{}
 
 	mu    sync.Mutex // also keeps requests in order of their numbers
 	last  uint64
@@ -71,11 +70,8 @@ func Dial(ctx context.Context, addr string, o Options) (*Conn, error) {
 		o.TLS.ServerName, _, _ = net.SplitHostPort(addr) // it was dialled, so it is one
 	}
 	stop := context.AfterFunc(ctx, func() { nc.Close() })
+	defer stop()
 	c, err := enter(nc, o)
-	if !stop() && err == nil {
-		c.Close()
-		err = ctx.Err()
-	}
 	if err != nil {
 		nc.Close()
 		return nil, fmt.Errorf("client: dial %s: %w", addr, errors.Join(err, ctx.Err()))
@@ -96,17 +92,14 @@ func enter(nc net.Conn, o Options) (*Conn, error) {
 	}
 	c.all.Go(func() { _ = conn.Run() }) // the reader sees the end too
 	welcome, err := c.hello()
-	if err != nil {
-		conn.CloseAfterQueue()
-		c.all.Wait()
-		return nil, err
+	if err == nil {
+		err = conn.Admit()
 	}
-	if err := conn.Admit(); err != nil {
+	if err != nil {
 		conn.Close()
 		c.all.Wait()
 		return nil, err
 	}
-	c.broker = welcome.Client
 	if c.opts.Window <= 0 || c.opts.Window > welcome.Credit {
 		c.opts.Window = welcome.Credit
 	}
@@ -138,20 +131,17 @@ func (c *Conn) hello() (wire.Message, error) {
 	return m, nil
 }
 
-// Broker is the broker's name.
-func (c *Conn) Broker() string { return c.broker }
-
-// Window is how many publishes may be unanswered at once.
-func (c *Conn) Window() int { return c.opts.Window }
-
 // Done is closed when the connection has ended.
 func (c *Conn) Done() <-chan struct{} { return c.done }
 
 // Err is nil while the connection lives, then why it ended (ErrDisconnected).
 func (c *Conn) Err() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.err
+	select {
+	case <-c.done:
+		return c.err
+	default:
+		return nil
+	}
 }
 
 // Close ends the session at once: what was handed to Publish and has not been
@@ -175,9 +165,8 @@ func (c *Conn) end(cause error) {
 		call.finish(wire.Message{}, cause)
 		delete(c.calls, request)
 	}
-	for request, sub := range c.subs {
+	for _, sub := range c.subs {
 		sub.end(cause)
-		delete(c.subs, request)
 	}
 	close(c.done)
 }
@@ -200,18 +189,12 @@ func (c *Conn) take(m *wire.Message) error {
 	case wire.Ping, wire.Pong:
 		return nil
 	case wire.Deliver:
-		c.mu.Lock()
-		sub := c.subs[m.Request]
-		c.mu.Unlock()
-		if sub == nil {
-			return nil // was on its way when the subscription ended
+		if sub := c.sub(m.Request); sub != nil {
+			return sub.put(m)
 		}
-		return sub.put(m)
+		return nil // was on its way when the subscription ended
 	}
-	c.mu.Lock()
-	call := c.calls[m.Request]
-	delete(c.calls, m.Request)
-	c.mu.Unlock()
+	call := c.answered(m.Request)
 	switch {
 	case call != nil && m.Kind == wire.Error:
 		call.finish(*m, fmt.Errorf("%w: %s", ErrRefused, m.Reason))
@@ -221,6 +204,20 @@ func (c *Conn) take(m *wire.Message) error {
 		return fmt.Errorf("%w: %s", ErrRefused, m.Reason)
 	}
 	return nil // an answer that is repeated, or came after its call was given up
+}
+
+func (c *Conn) sub(request uint64) *Subscription {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.subs[request]
+}
+
+func (c *Conn) answered(request uint64) *Call {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	call := c.calls[request]
+	delete(c.calls, request)
+	return call
 }
 
 // Call is a request under way.
@@ -275,12 +272,9 @@ func (c *Conn) call(m wire.Message, publish bool, before func(request uint64)) (
 		return nil, c.err
 	}
 	m.Request = c.last + 1
-	start, err := c.conn.Send(&m)
+	start, err := c.send(&m)
 	if err != nil {
-		if errors.Is(err, wire.ErrField) || errors.Is(err, transport.ErrFull) {
-			return nil, fmt.Errorf("client: %w", err)
-		}
-		return nil, fmt.Errorf("%w: %w", ErrDisconnected, err)
+		return nil, err
 	}
 	c.last++
 	call.start = start
@@ -290,6 +284,19 @@ func (c *Conn) call(m wire.Message, publish bool, before func(request uint64)) (
 	}
 	c.conn.Flush()
 	return call, nil
+}
+
+// send queues a message. Of the errors only ErrDisconnected says that the
+// session is over.
+func (c *Conn) send(m *wire.Message) (start int64, err error) {
+	start, err = c.conn.Send(m)
+	switch {
+	case err == nil:
+		return start, nil
+	case errors.Is(err, wire.ErrField), errors.Is(err, transport.ErrFull):
+		return 0, fmt.Errorf("client: %w", err)
+	}
+	return 0, fmt.Errorf("%w: %w", ErrDisconnected, err)
 }
 
 // Publish sends m (its Kind and Request are set here) and returns without

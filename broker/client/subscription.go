@@ -1,8 +1,8 @@
 package client
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -83,13 +83,18 @@ func (s *Subscription) Unsubscribe(ctx context.Context) error {
 // Grant widens the window by n.
 func (s *Subscription) Grant(n int) error {
 	s.mu.Lock()
-	s.window += n
-	s.mu.Unlock()
-	if _, err := s.conn.conn.Send(&wire.Message{Kind: wire.Credit, Request: s.request, Credit: n}); err != nil {
-		return errors.Join(ErrDisconnected, err)
+	defer s.mu.Unlock()
+	if err := s.credit(n); err != nil {
+		return err
 	}
-	s.conn.conn.Flush()
+	s.window += n
 	return nil
+}
+
+func (s *Subscription) credit(n int) error {
+	_, err := s.conn.send(&wire.Message{Kind: wire.Credit, Request: s.request, Credit: n})
+	s.conn.conn.Flush()
+	return err
 }
 
 // put keeps a delivery for Receive. The reader must not block, so an
@@ -97,9 +102,6 @@ func (s *Subscription) Grant(n int) error {
 func (s *Subscription) put(m *wire.Message) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.err != nil {
-		return nil
-	}
 	if len(s.queue) >= s.window+backlog {
 		return fmt.Errorf("client: %d deliveries of %q were not received by the application", len(s.queue), s.filter.Topic)
 	}
@@ -118,10 +120,8 @@ func (s *Subscription) signal() {
 func (s *Subscription) end(cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.err == nil {
-		s.err = cause
-		s.queue = nil // nothing that is still here can be acknowledged
-	}
+	s.err = cmp.Or(s.err, cause)
+	s.queue = nil // nothing that is still here can be acknowledged
 	s.signal()
 }
 
@@ -157,10 +157,7 @@ func (s *Subscription) take() (*Delivery, error) {
 		s.signal()
 	}
 	if s.filter.Mode == wire.AtMostOnce {
-		// Used up: the broker may send another in its place.
-		if _, err := s.conn.conn.Send(&wire.Message{Kind: wire.Credit, Request: s.request, Credit: 1}); err == nil {
-			s.conn.conn.Flush()
-		}
+		_ = s.credit(1) // used up: the broker may send another in its place
 	}
 	return d, nil
 }

@@ -221,6 +221,7 @@ func New(cfg Config) *Core {
 		topics:   map[string]*topic{},
 		messages: map[string]*message{},
 		business: map[string]family{},
+		filters:  filters{version: 1}, // which no topic has listened to
 		finished: newFinished(),
 		tickets:  map[uint64]ticket{},
 		timers:   byWaking(), deadlines: byDeadline(),
@@ -263,7 +264,7 @@ func (c *Core) Step(in *Input, now Instant, out []Effect) []Effect {
 	case Drain:
 		c.draining = true
 	case Tick:
-		c.armed = -1
+		c.armed, c.budget = -1, tickBudget
 		c.timeouts()
 		c.maintain()
 	}

@@ -8,14 +8,18 @@ import (
 	"github.com/custodymq/custody/broker/wire"
 )
 
-// stepBudget bounds what one step does beside its own input: deliveries, expired
-// messages, messages given back. What is left is done by a Tick that is armed for
-// now, so that other inputs come between.
-const stepBudget = 256
+// What one step does beside its own input is bounded: deliveries, expired
+// messages, messages given back, topics that a new filter looks through. What is
+// left is done by a Tick that is armed for now, so that other inputs come between.
+// Other steps do less of it: many of them may come at once, as all that a turn of
+// the store has made, and whoever has said something waits for their end.
+const (
+	tickBudget = 256
+	stepBudget = 32
+)
 
 // requeue makes a message pending, for whoever competes for it.
 func (c *Core) requeue(m *message) {
-	m.sub = nil
 	if int(m.attempts) >= c.cfg.MaxAttempts {
 		reason := fmt.Sprintf("%d attempts without an acknowledgement", m.attempts)
 		if m.reason != "" {
@@ -78,7 +82,7 @@ func (c *Core) giveBack(sub *subscription, m *message) {
 // dispatch serves what this step made possible: after everything else, so that
 // no answer waits for a delivery.
 func (c *Core) dispatch() {
-	rest := max(c.budget-stepBudget/4, 0)
+	rest := c.budget * 3 / 4
 	c.budget -= rest // a new filter is not kept waiting by load, nor load by it
 	c.lookOn()
 	c.budget += rest
@@ -337,7 +341,6 @@ func (c *Core) release(m *message, why string, delay time.Duration) {
 
 func (c *Core) delay(m *message, d time.Duration) {
 	c.become(m, delayed)
-	m.sub = nil
 	c.limitLife(m)
 	c.reside(m)
 	c.wake(m, c.now.Elapsed+d)
@@ -348,10 +351,7 @@ func (c *Core) delivery(s *session, q *wire.Message) (*message, string) {
 	m := c.messages[q.MessageID]
 	switch {
 	case m == nil:
-		if r, there := c.finished.find(q.MessageID); there && r.state == settled {
-			return nil, "settled already"
-		}
-		return nil, "no message with this ID is stored"
+		return nil, "no message with this ID is stored: it was settled, or never was one"
 	case m.state == dead:
 		return nil, "in the dead-letter queue already"
 	case m.state != inFlight:

@@ -73,7 +73,7 @@ func TestTheTrieFindsWhatMatches(t *testing.T) {
 // A wildcard that comes later is served in the order of publishing, over more
 // topics than one step looks at.
 func TestALateWildcardKnowsAllTopicsBeforeItIsServed(t *testing.T) {
-	const topics = 4 * stepBudget
+	const topics = 4 * tickBudget
 	cfg := config()
 	cfg.Limits.Topics, cfg.Limits.Messages, cfg.Limits.PublishWindow, cfg.Limits.InFlight = topics, topics, topics, topics
 	w := scene(t, cfg, -1)
@@ -96,7 +96,7 @@ func TestALateWildcardKnowsAllTopicsBeforeItIsServed(t *testing.T) {
 	if got := w.delivered(3); !slices.Equal(got, want) {
 		t.Fatalf("%d delivered after %d steps, want %d in order: %v", len(got), steps, len(want), got[:min(len(got), 20)])
 	}
-	if steps < topics/stepBudget {
+	if steps < topics/tickBudget {
 		t.Errorf("all was done in %d steps", steps)
 	}
 }
@@ -142,8 +142,12 @@ func TestNoStepDoesMoreThanItsBudget(t *testing.T) {
 			w.step(Input{Kind: Tick})
 		}
 		for _, s := range w.history[from:] {
+			budget := stepBudget
+			if s.in.Kind == Tick {
+				budget = tickBudget
+			}
 			// An attempt is recorded and a message sent for each.
-			if len(s.effects) > 3*stepBudget+10 {
+			if len(s.effects) > 3*budget+10 {
 				t.Errorf("%s: %d effects of one input (%d)", c.name, len(s.effects), s.in.Kind)
 			}
 		}

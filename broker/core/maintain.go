@@ -75,7 +75,6 @@ func (c *Core) purged(ids []string) {
 
 func (c *Core) expirePurged(m *message) {
 	c.stats.Expired++
-	m.reason = "expired"
 	c.finish(m, expired)
 }
 
@@ -131,8 +130,6 @@ func (c *Core) found(in *Input) {
 		row.KeepUntil = c.now.Wall.Add(c.cfg.Settled) // so that a lookup after a restart does not take it for never stored
 		c.persist(ticket{kind: store.Discard, m: m, asker: to}, row)
 	default:
-		m.size = in.Row.Size
-		m.expires = deadline(in.Row.ExpiresAt)
 		if c.isExpired(m) { // it would come back only to expire
 			m.expires = c.now.Wall.Add(c.cfg.DefaultTTL).UnixNano()
 		}

@@ -67,9 +67,10 @@ func (c *Core) makeRoom(n int64) bool {
 		c.drop(c.resident[len(c.resident)-1])
 	}
 	for range idleForgotten {
-		if c.held+n <= limit || !c.forgetIdleTopic() {
-			break
+		if c.held+n <= limit || c.idle.head == c.idle.tail {
+			break // the topic that was used last may be what room is made for
 		}
+		c.forgetIdleTopic()
 	}
 	return c.held+n <= limit
 }

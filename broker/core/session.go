@@ -317,6 +317,7 @@ func (c *Core) giveUp(sub *subscription) bool {
 	for ; c.budget > 0; c.budget-- {
 		if m := sub.pipeline.head; m != nil {
 			sub.pipeline.remove(m)
+			m.sub = nil
 			sub.session.inFlight -= m.size
 			c.requeue(m) // never left the broker: no attempt was made
 			continue

@@ -62,8 +62,7 @@ func (c *Core) newTopic(name string) *topic {
 	t := &topic{name: name, queue: byRank()}
 	c.topics[name] = t
 	c.idle.push(t)
-	c.chargeTopic(t)
-	return t
+	return t // charged by listen
 }
 
 // chargeTopic brings what the budget knows of a topic up to date.

@@ -1,10 +1,12 @@
 package wire
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
+	"math/bits"
 	"slices"
 	"time"
 	"unicode/utf8"
@@ -106,11 +108,7 @@ func Encode(dst [][]byte, m *Message) ([][]byte, error) {
 	if err != nil {
 		return dst, err
 	}
-	payload := m.Payload
-	if payload == nil {
-		payload = []byte{}
-	}
-	return append(dst, head, payload), nil
+	return append(dst, head, m.Payload), nil
 }
 
 // AppendHead appends the first part of m to dst: Encode for who reuses buffers.
@@ -132,9 +130,9 @@ func AppendHead(dst []byte, m *Message) ([]byte, error) {
 	e.text(tagKey, m.Key, MaxID)
 	e.headers(m.Headers)
 	e.duration(tagTTL, m.TTL)
-	e.count(tagAttempt, m.Attempt, math.MaxInt32)
+	e.number(tagAttempt, uint64(m.Attempt), math.MaxInt32) // a negative one is over any limit
 	e.mark(tagAgain, m.Again)
-	e.count(tagCredit, m.Credit, MaxCredit)
+	e.number(tagCredit, uint64(m.Credit), MaxCredit)
 	e.duration(tagDelay, m.Delay)
 	e.mark(tagDeadLetter, m.DeadLetter)
 	e.number(tagAnswer, uint64(m.Answer), uint64(Forgotten))
@@ -161,15 +159,14 @@ func (e *encoder) fail(tag int, format string, args ...any) {
 	}
 }
 
-// begin is false for a field that is not to be written, because of an error.
-func (e *encoder) begin(tag, size int) bool {
+// Encoding goes on after an error: what is written then is dropped.
+
+func (e *encoder) begin(tag, size int) {
 	if !e.may.has(tag) {
 		e.fail(tag, "this kind does not have it")
-		return false
 	}
 	e.buf = append(e.buf, byte(tag))
 	e.buf = binary.AppendUvarint(e.buf, uint64(size))
-	return true
 }
 
 func (e *encoder) text(tag int, s string, limit int) {
@@ -179,30 +176,21 @@ func (e *encoder) text(tag int, s string, limit int) {
 		e.fail(tag, "%d bytes, limit %d", len(s), limit)
 	case !utf8.ValidString(s):
 		e.fail(tag, "not UTF-8")
-	case e.begin(tag, len(s)):
+	default:
+		e.begin(tag, len(s))
 		e.buf = append(e.buf, s...)
 	}
 }
 
 func (e *encoder) number(tag int, v, limit uint64) {
-	if v == 0 {
-		return
-	}
-	if v > limit {
+	switch {
+	case v == 0:
+	case v > limit:
 		e.fail(tag, "%d is over %d", v, limit)
-		return
-	}
-	if e.begin(tag, uvarintLen(v)) {
+	default:
+		e.begin(tag, uvarintLen(v))
 		e.buf = binary.AppendUvarint(e.buf, v)
 	}
-}
-
-func (e *encoder) count(tag, v, limit int) {
-	if v < 0 {
-		e.fail(tag, "%d is negative", v)
-		return
-	}
-	e.number(tag, uint64(v), uint64(limit))
 }
 
 func (e *encoder) mark(tag int, v bool) {
@@ -214,13 +202,9 @@ func (e *encoder) mark(tag int, v bool) {
 // duration keeps the sign: that a negative time to live is refused is the
 // broker's answer, not a broken frame.
 func (e *encoder) duration(tag int, d time.Duration) {
-	if d == 0 {
-		return
-	}
 	ms := d.Milliseconds()
-	if ms == 0 {
+	if ms == 0 && d != 0 {
 		e.fail(tag, "%v is shorter than the protocol's millisecond", d)
-		return
 	}
 	e.number(tag, zigzag(ms), math.MaxUint64)
 }
@@ -231,7 +215,6 @@ func (e *encoder) headers(h map[string]string) {
 	}
 	if len(h) > MaxHeaders {
 		e.fail(tagHeaders, "%d headers, limit %d", len(h), MaxHeaders)
-		return
 	}
 	names := make([]string, 0, len(h))
 	size := 0
@@ -239,21 +222,16 @@ func (e *encoder) headers(h map[string]string) {
 		switch {
 		case name == "":
 			e.fail(tagHeaders, "a header without a name")
-			return
 		case len(name)+len(value) > MaxHeader:
 			e.fail(tagHeaders, "header %.32q has %d bytes, limit %d", name, len(name)+len(value), MaxHeader)
-			return
 		case !utf8.ValidString(name) || !utf8.ValidString(value):
 			e.fail(tagHeaders, "header %.32q is not UTF-8", name)
-			return
 		}
 		names = append(names, name)
 		size += uvarintLen(uint64(len(name))) + len(name) + uvarintLen(uint64(len(value))) + len(value)
 	}
 	slices.Sort(names) // one message has one encoding
-	if !e.begin(tagHeaders, size) {
-		return
-	}
+	e.begin(tagHeaders, size)
 	for _, name := range names {
 		for _, s := range [2]string{name, h[name]} {
 			e.buf = binary.AppendUvarint(e.buf, uint64(len(s)))
@@ -280,9 +258,6 @@ func DecodeParts(head, payload []byte) (Message, error) {
 	if len(head) < 3 || head[0] != magic {
 		return m, fmt.Errorf("%w: the head does not begin with the protocol's mark", ErrMalformed)
 	}
-	if len(head) > MaxHead {
-		return m, fmt.Errorf("%w: head of %d bytes, limit %d", ErrMalformed, len(head), MaxHead)
-	}
 	m.Version = head[1]
 	if m.Version < OldestVersion || m.Version > Version {
 		return m, fmt.Errorf("%w: version %d, this side reads %d to %d", ErrVersion, m.Version, OldestVersion, Version)
@@ -299,7 +274,7 @@ func DecodeParts(head, payload []byte) (Message, error) {
 	for last := 0; d.err == nil && len(d.rest) > 0; {
 		last = d.field(&m, last)
 	}
-	if d.err == nil && len(payload) > 0 && (!d.may.has(tagPayload) || len(payload) > MaxPayload) {
+	if len(payload) > 0 && (!d.may.has(tagPayload) || len(payload) > MaxPayload) {
 		d.fail(ErrField, "field %d: %d bytes (limit %d, and only in kinds that have one)", tagPayload, len(payload), MaxPayload)
 	}
 	if d.err != nil {
@@ -317,6 +292,7 @@ type decoder struct {
 	err  error
 }
 
+// fail keeps the first error. Nothing is left to read then, so decoding ends.
 func (d *decoder) fail(base error, format string, args ...any) {
 	if d.err == nil {
 		d.err = fmt.Errorf("%w: %s", base, fmt.Sprintf(format, args...))
@@ -325,40 +301,27 @@ func (d *decoder) fail(base error, format string, args ...any) {
 }
 
 // uvarint accepts only the shortest encoding.
-func (d *decoder) uvarint() (v uint64) {
-	for i := 0; i < len(d.rest) && i < binary.MaxVarintLen64; i++ {
-		b := d.rest[i]
-		if i == binary.MaxVarintLen64-1 && b > 1 {
-			break
-		}
-		v |= uint64(b&0x7f) << (7 * i)
-		if b < 0x80 {
-			if b == 0 && i > 0 {
-				break
-			}
-			d.rest = d.rest[i+1:]
-			return v
-		}
+func (d *decoder) uvarint() uint64 {
+	var b [binary.MaxVarintLen64]byte
+	v, n := binary.Uvarint(b[:copy(b[:], d.rest)])
+	if n <= 0 || n > 1 && b[n-1] == 0 {
+		d.fail(ErrMalformed, "a number is cut short or not in its shortest form")
+		return 0
 	}
-	d.fail(ErrMalformed, "a number is cut short or not in its shortest form")
-	return 0
+	d.rest = d.rest[n:]
+	return v
 }
 
-func (d *decoder) bytes(limit int) string {
+func (d *decoder) bytes(limit int) (s string) {
 	n := d.uvarint()
-	if d.err != nil {
-		return ""
-	}
-	if n > uint64(limit) {
+	switch {
+	case n > uint64(limit):
 		d.fail(ErrField, "%d bytes, limit %d", n, limit)
-		return ""
-	}
-	if n > uint64(len(d.rest)) {
+	case n > uint64(len(d.rest)):
 		d.fail(ErrMalformed, "%d bytes announced, %d left", n, len(d.rest))
-		return ""
+	default:
+		s, d.rest = d.rest[:n], d.rest[n:]
 	}
-	s := d.rest[:n]
-	d.rest = d.rest[n:]
 	return s
 }
 
@@ -367,12 +330,19 @@ func (d *decoder) field(m *Message, last int) (tag int) {
 	d.rest = d.rest[1:]
 	switch {
 	case tag <= last:
-		d.fail(ErrMalformed, "field %d after field %d", tag, last)
-		return tag
-	case tag >= tagPayload || !d.may.has(tag):
-		d.fail(ErrField, "field %d does not exist in this kind", tag)
-		return tag
+		d.fail(ErrMalformed, "it stands after field %d", last)
+	case tag == tagPayload || !d.may.has(tag):
+		d.fail(ErrField, "it does not exist in this kind")
+	default:
+		d.value(m, tag)
 	}
+	if d.err != nil {
+		d.err = fmt.Errorf("field %d: %w", tag, d.err)
+	}
+	return tag
+}
+
+func (d *decoder) value(m *Message, tag int) {
 	switch tag {
 	case tagClient:
 		m.Client = d.text(MaxID)
@@ -411,29 +381,21 @@ func (d *decoder) field(m *Message, last int) (tag int) {
 	case tagCause:
 		m.Cause = Cause(d.number(uint64(Forbidden)))
 	}
-	if d.err != nil {
-		d.err = fmt.Errorf("field %d: %w", tag, d.err)
-	}
-	return tag
 }
 
 func (d *decoder) text(limit int) string {
 	s := d.bytes(limit)
-	if d.err == nil && s == "" {
+	switch {
+	case s == "":
 		d.fail(ErrMalformed, "an empty field is left out")
-	}
-	if !utf8.ValidString(s) {
+	case !utf8.ValidString(s):
 		d.fail(ErrField, "not UTF-8")
 	}
 	return s
 }
 
 func (d *decoder) number(limit uint64) uint64 {
-	whole := d.bytes(binary.MaxVarintLen64)
-	if d.err != nil {
-		return 0
-	}
-	in := decoder{rest: whole}
+	in := decoder{rest: d.bytes(binary.MaxVarintLen64)}
 	v := in.uvarint()
 	switch {
 	case in.err != nil || in.rest != "":
@@ -442,17 +404,14 @@ func (d *decoder) number(limit uint64) uint64 {
 		d.fail(ErrField, "zero is left out")
 	case v > limit:
 		d.fail(ErrField, "%d is over %d", v, limit)
-	default:
-		return v
 	}
-	return 0
+	return v
 }
 
 func (d *decoder) duration() time.Duration {
 	ms := unzigzag(d.number(math.MaxUint64))
 	if ms > maxDurationMS || ms < -maxDurationMS {
 		d.fail(ErrField, "%d ms is out of range", ms)
-		return 0
 	}
 	return time.Duration(ms) * time.Millisecond
 }
@@ -465,7 +424,6 @@ func (d *decoder) headers() map[string]string {
 		name := in.bytes(MaxHeader)
 		value := in.bytes(MaxHeader)
 		switch {
-		case in.err != nil:
 		case name <= last:
 			in.fail(ErrMalformed, "header %.32q is empty, repeated or not in order", name)
 		case len(name)+len(value) > MaxHeader:
@@ -478,21 +436,14 @@ func (d *decoder) headers() map[string]string {
 		h[name] = value
 		last = name
 	}
-	if d.err == nil && in.err == nil && len(h) == 0 {
+	if len(h) == 0 {
 		in.fail(ErrMalformed, "an empty field is left out")
 	}
-	if d.err == nil {
-		d.err = in.err
-	}
+	d.err = cmp.Or(d.err, in.err)
 	return h
 }
 
 func zigzag(v int64) uint64   { return uint64(v<<1) ^ uint64(v>>63) }
 func unzigzag(v uint64) int64 { return int64(v>>1) ^ -int64(v&1) }
 
-func uvarintLen(v uint64) (n int) {
-	for n = 1; v >= 0x80; n++ {
-		v >>= 7
-	}
-	return n
-}
+func uvarintLen(v uint64) int { return (bits.Len64(v|1) + 6) / 7 }

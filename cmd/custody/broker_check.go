@@ -55,7 +55,7 @@ func checkStore(cmd *cobra.Command, path, format string) error {
 	if err := knownOutput(format); err != nil {
 		return err
 	}
-	var told time.Time
+	told := time.Now()
 	report, err := sqlite.Check(cmd.Context(), path, func(done, all int64) {
 		if time.Since(told) < time.Second {
 			return

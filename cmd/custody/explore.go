@@ -25,6 +25,7 @@ type exploreFlags struct {
 	seed                        uint64
 	bound                       time.Duration
 	scale                       float64
+	disk                        bool
 }
 
 func exploreCommand() *cobra.Command {
@@ -42,12 +43,17 @@ virtual time, with network, store and clients in memory, a thousand schedules
 and more a second for each core. The same seed gives the same histories: the
 hash says so. To see one schedule again, give its seed with --runs 1.
 
+With --disk the rows are in the broker's real store, whose files lie on a
+simulated disk: faults strike its files, and a kill is a power cut, which keeps,
+loses or tears what was not synced. That is some hundred schedules a second.
+
 Any other system is run. There a seed fixes the script and its faults, not the
 timing: a step of shrinking is kept if two of three runs break the promise.
 
 Exit codes: 0 nothing found · 1 a claim is broken · 3 could not measure.`,
 		Example: `  custody explore
   custody explore --seed 7 --runs 100000 --for 60s
+  custody explore --disk
   custody explore --defect dead-letter-lost
   custody explore --system nats --runs 20 --out scenarios/regressions`,
 		Args: cobra.NoArgs,
@@ -60,6 +66,7 @@ Exit codes: 0 nothing found · 1 a claim is broken · 3 could not measure.`,
 	flags.Uint64Var(&f.seed, "seed", 1, "of the first schedule; each next one has the next")
 	flags.DurationVar(&f.bound, "for", 0, "begin no schedule after this time; 0 is no limit")
 	flags.IntVar(&f.parallel, "parallel", 0, "schedules at once (default one for each core)")
+	flags.BoolVar(&f.disk, "disk", false, diskUsage)
 	flags.StringVar(&f.out, "out", "custody-explored", "folder for the script that is found, and for the evidence of a system")
 	flags.StringVar(&f.format, "format", "text", "text, or json: one object")
 	flags.Float64Var(&f.scale, "scale", runner.DefaultScale, "factor on deadlines, bounds and periods of a system")
@@ -85,13 +92,17 @@ func exploreSystem(cmd *cobra.Command, f exploreFlags) error {
 		return err
 	}
 	runs := 20
-	if _, ok := simulated.Of(system); ok {
-		if system, f.scale, err = simulate(f.system); err != nil {
+	if _, ok := simulated.Of(system, f.disk); ok {
+		if system, f.scale, err = simulate(f.system, f.disk); err != nil {
 			return err
 		}
-		runs = 20000
+		if runs = 20000; f.disk {
+			runs = 2000
+		}
 		// Schedules produce much garbage and keep little: collect less often.
 		defer debug.SetGCPercent(debug.SetGCPercent(800))
+	} else if f.disk {
+		return fmt.Errorf("--disk is simulated, and %s cannot be: only the reference broker can (--system zeromq)", f.system)
 	}
 	if f.runs == 0 {
 		f.runs = runs
@@ -112,6 +123,9 @@ func exploreSystem(cmd *cobra.Command, f exploreFlags) error {
 			return unmeasured{err}
 		}
 		told.Replay = "custody run " + told.Path + " --system " + f.system
+		if f.disk {
+			told.Replay += " --simulated --disk"
+		}
 		if f.defect != "" {
 			told.Replay += " --defect " + f.defect
 		}

@@ -37,7 +37,7 @@ type runFlags struct {
 	parallel, repeat            int
 	scale                       float64
 	resume, allowRemote         bool
-	simulated                   bool
+	simulated, disk             bool
 	profile                     string
 	budget                      time.Duration
 }
@@ -64,6 +64,7 @@ which it is judged, and from which it can be judged again.`,
 	flags.StringVar(&f.format, "format", "terminal", "what is printed: terminal, json, junit, markdown or html")
 	flags.StringVar(&f.defect, "defect", "", "switch on a seeded defect of the broker or of clients; see custody defects --list")
 	flags.BoolVar(&f.simulated, "simulated", false, "in virtual time and in memory, in a fraction of a second; only the reference broker can be")
+	flags.BoolVar(&f.disk, "disk", false, diskUsage)
 	flags.Uint64Var(&f.seed, "seed", 1, "of everything that is drawn by chance")
 	flags.IntVar(&f.parallel, "parallel", 2*runtime.NumCPU(), "runs at once")
 	flags.IntVar(&f.repeat, "repeat", 1, "run each scenario so often; every verdict is shown")
@@ -92,10 +93,13 @@ func runScenarios(cmd *cobra.Command, args []string, f runFlags) error {
 	if err != nil {
 		return err
 	}
-	if f.simulated {
-		if system, f.scale, err = simulate(f.system); err != nil {
+	switch {
+	case f.simulated:
+		if system, f.scale, err = simulate(f.system, f.disk); err != nil {
 			return err
 		}
+	case f.disk:
+		return errors.New("--disk needs --simulated: a real disk's power is not cut")
 	}
 	if err := knownDefect(f.defect, system.Describe().System); err != nil {
 		return err
@@ -198,14 +202,16 @@ func findInstalled(spec string, scale float64, remote bool) (systems.System, err
 	return s, nil
 }
 
+const diskUsage = "in the simulation: the rows are in the broker's real store, on a simulated disk that may lose what was not synced when the broker is killed"
+
 // simulate finds a system to run in virtual time, which needs no slack: its
 // scale is 1.
-func simulate(spec string) (systems.System, float64, error) {
+func simulate(spec string, disk bool) (systems.System, float64, error) {
 	found, err := registry.Find(spec, 1)
 	if err != nil {
 		return nil, 0, err
 	}
-	system, ok := simulated.Of(found)
+	system, ok := simulated.Of(found, disk)
 	if !ok {
 		return nil, 0, fmt.Errorf("%s cannot be simulated: only the reference broker can (--system zeromq)", spec)
 	}

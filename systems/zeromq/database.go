@@ -75,12 +75,26 @@ func versionOf(path string) string {
 // file is a database of SQLite's.
 type file string
 
+// path of the broker's database; empty if that is no file.
+func (in *instance) path() string {
+	f, _ := in.database.(file)
+	return string(f)
+}
+
 func (f file) connection() (driver, dsn string) { return "sqlite", string(f) }
 
-func (f file) rows(ctx context.Context, fn func(store.Row) error) error {
-	db, err := sql.Open("sqlite3", "file:"+string(f)+"?mode=ro&_pragma=busy_timeout(5000)")
+func (f file) open(mode string) (*sql.DB, error) {
+	db, err := sql.Open("sqlite3", "file:"+string(f)+"?mode="+mode+"&_pragma=busy_timeout(5000)")
 	if err != nil {
-		return fmt.Errorf("open %s: %w", string(f), err)
+		return nil, fmt.Errorf("open %s: %w", string(f), err)
+	}
+	return db, nil
+}
+
+func (f file) rows(ctx context.Context, fn func(store.Row) error) error {
+	db, err := f.open("ro")
+	if err != nil {
+		return err
 	}
 	defer db.Close()
 	return rowsOf(ctx, db, `SELECT p.connection, p.identity, r.state, r.version, r.message_id, r.business_id, r.topic, r.competitor,

@@ -165,8 +165,8 @@ func (in *instance) SetClock(ctx context.Context, offset time.Duration) error {
 }
 
 // Configure changes a setting at the next start: identity (the environment
-// variable; "unset" removes it), hostname or name. identity-now changes the
-// variable of the running process.
+// variable; "unset" removes it), hostname, name, limits ("tight": see
+// Tightened) or acks ("confirmed": after the delete). identity-now changes the variable of the running process.
 func (in *instance) Configure(ctx context.Context, setting, value string) error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -180,10 +180,14 @@ func (in *instance) Configure(ctx context.Context, setting, value string) error 
 		in.config.Hostname = value
 	case "name":
 		in.config.Name = value
+	case "limits":
+		in.config.Tight = value == "tight"
+	case "acks":
+		in.config.Confirms = value == "confirmed"
 	case "identity-now":
 		return in.child.Call(ctx, "setenv", value, nil)
 	default:
-		return fmt.Errorf("zeromq: no setting %q; there are identity, identity-now, hostname, name", setting)
+		return fmt.Errorf("zeromq: no setting %q; there are identity, identity-now, hostname, name, limits, acks", setting)
 	}
 	return nil
 }

@@ -52,10 +52,12 @@ const (
 	tagAttempt   = 11
 	tagAgain     = 12
 	tagCredit    = 13
+	tagDelay     = 14
 	tagDead      = 15
 	tagAnswer    = 16
 	tagReason    = 17
 	tagCause     = 18
+	tagPayload   = 19 // never in a head: it is the second part
 	beyondAllTag = 99
 
 	modeMost  = 1
@@ -63,8 +65,12 @@ const (
 
 	answerAccepted  = 1
 	answerDeclined  = 2
+	answerRejected  = 3
 	answerUnknown   = 4
 	answerRefused   = 5
+	answerStored    = 6
+	answerSettled   = 7
+	answerDead      = 8
 	answerNotSeen   = 9
 	answerForgotten = 10
 )
@@ -153,26 +159,30 @@ func connect(ctx context.Context, address string) (*peer, error) {
 			return nil, fmt.Errorf("zeromq: probe: %w", err)
 		}
 	}
+	return newPeer(ctx, nc), nil
+}
+
+func newPeer(ctx context.Context, nc net.Conn) *peer {
 	context.AfterFunc(ctx, tasks.Guarded(func() { nc.Close() }))
-	return &peer{nc: nc, br: bufio.NewReaderSize(nc, 64<<10)}, nil
+	return &peer{nc: nc, br: bufio.NewReaderSize(nc, 64<<10)}
 }
 
 // write ignores errors: when the broker has closed the connection early, its
 // answer can still be read.
 func (p *peer) write(b []byte) { _, _ = p.nc.Write(b) }
 
-// greet performs the ZMTP handshake.
-func (p *peer) greet() error {
-	p.write(append(greeting(), ready("DEALER")...))
+// greet performs the ZMTP handshake as a socket of this type.
+func (p *peer) greet(socket string) error {
+	p.write(append(greeting(), ready(socket)...))
 	if _, err := io.CopyN(io.Discard, p.br, 64); err != nil {
-		return fmt.Errorf("zeromq: probe: the broker's greeting: %w", err)
+		return fmt.Errorf("zeromq: probe: the other side's greeting: %w", err)
 	}
 	flags, body, err := p.frame()
 	if err == nil && (flags&4 == 0 || !bytes.HasPrefix(body, []byte("\x05READY"))) {
 		err = fmt.Errorf("its first frame is no READY: %.20q", body)
 	}
 	if err != nil {
-		return fmt.Errorf("zeromq: probe: the broker's handshake: %w", err)
+		return fmt.Errorf("zeromq: probe: the other side's handshake: %w", err)
 	}
 	return nil
 }
@@ -236,23 +246,26 @@ var errNotOurs = errors.New("the broker said what the protocol does not have")
 
 // hear reads the next message, skipping ZMTP commands.
 func (p *peer) hear() (heard, error) {
-	for {
-		flags, h, err := p.frame()
-		if err != nil {
-			return heard{}, err
-		}
-		if flags&4 != 0 {
-			continue
-		}
-		if flags&1 == 0 {
-			return heard{}, fmt.Errorf("%w: a message of one part", errNotOurs)
-		}
-		_, payload, err := p.frame()
-		if err != nil {
-			return heard{}, err
-		}
-		return parse(h, payload)
+	head, payload, err := p.parts()
+	if err != nil {
+		return heard{}, err
 	}
+	return parse(head, payload)
+}
+
+// parts are those of the next message.
+func (p *peer) parts() (head, payload []byte, err error) {
+	flags := byte(4)
+	for flags&4 != 0 {
+		if flags, head, err = p.frame(); err != nil {
+			return nil, nil, err
+		}
+	}
+	if flags&1 == 0 {
+		return nil, nil, fmt.Errorf("%w: a message of one part", errNotOurs)
+	}
+	_, payload, err = p.frame()
+	return head, payload, err
 }
 
 func parse(b, payload []byte) (heard, error) {

@@ -34,6 +34,8 @@ type brokerConfig struct {
 	Hostname    string // used instead of the machine's own
 	Connections store.Connections
 	History     bool
+	Tight       bool
+	Confirms    bool
 	Scale       float64
 	Defect      string
 	Base        int64
@@ -135,6 +137,10 @@ func (r *roleState) start(ctx context.Context, config json.RawMessage, p *proces
 	wrapped.Arm(r.armed)
 	r.store = wrapped
 	cfg := Profile{history: c.History, scale: c.Scale}.Broker()
+	if c.Tight {
+		cfg = Tightened(cfg)
+	}
+	cfg.ConfirmAfterDelete = c.Confirms
 	cfg.Name, cfg.Listen, cfg.Token, cfg.Store = c.Name, c.Listen, c.Token, wrapped
 	cfg.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	if c.Defect != "" {

@@ -13,10 +13,21 @@ import (
 // its rows is no evidence, and rows must be readable while it is down.
 func (in *instance) Rows(ctx context.Context) (evidence.Snapshot, error) {
 	in.mu.Lock()
-	s := evidence.Snapshot{Source: evidence.SourceBroker, Trust: evidence.Exact, Partition: in.partition()}
-	now := time.Now().Add(in.config.Clock)
+	own, now := in.partition(), time.Now().Add(in.config.Clock)
 	in.mu.Unlock()
-	err := in.database.rows(ctx, func(row store.Row) error {
+	s, _, err := snapshotOf(ctx, in.database, own, now)
+	return s, err
+}
+
+// ReadRows reads the rows of a file of SQLite's, and when the next of them expires
+// (zero if none does).
+func ReadRows(ctx context.Context, path, own string, now time.Time) (s evidence.Snapshot, next time.Time, err error) {
+	return snapshotOf(ctx, file(path), own, now)
+}
+
+func snapshotOf(ctx context.Context, d database, own string, now time.Time) (s evidence.Snapshot, next time.Time, err error) {
+	s = evidence.Snapshot{Source: evidence.SourceBroker, Trust: evidence.Exact, Partition: own}
+	err = d.rows(ctx, func(row store.Row) error {
 		r := evidence.StoredRow{
 			State: RowStates[row.State], Partition: row.Partition.String(), Version: int(row.Version), MessageID: row.MessageID, BusinessID: row.BusinessID,
 			Destination: row.Topic, Subscription: row.Group, Attempts: row.Attempts, Reason: row.Reason,
@@ -31,6 +42,9 @@ func (in *instance) Rows(ctx context.Context) (evidence.Snapshot, error) {
 		if r.State == evidence.RowDead && r.Reason != "" {
 			r.Cause = evidence.CauseStated
 		}
+		if !row.ExpiresAt.IsZero() && !r.Expired && (next.IsZero() || row.ExpiresAt.Before(next)) {
+			next = row.ExpiresAt
+		}
 		if e, err := evidence.ParseEnvelope(row.Payload); err == nil {
 			r.PublishID = e.PublishID
 			r.Digest = evidence.Digest(row.Payload, row.Key, row.Headers)
@@ -39,10 +53,10 @@ func (in *instance) Rows(ctx context.Context) (evidence.Snapshot, error) {
 		return nil
 	})
 	if err != nil {
-		return s, fmt.Errorf("zeromq: read the stored rows: %w", err)
+		return s, next, fmt.Errorf("zeromq: read the stored rows: %w", err)
 	}
 	s.Count = len(s.Rows)
-	return s, nil
+	return s, next, nil
 }
 
 // RowStates maps the broker's row states. The marker of a settled message is

@@ -108,7 +108,7 @@ func released(f *faulty.Fault) (faulty.Hook, func()) { return f, f.Release }
 // storeVerbs lists the verbs of striking with the operations to which each
 // applies, of the store's contract and of its files.
 func storeVerbs(files bool) map[string][]string {
-	all := []string{"apply", "load", "rows", "expire", "reestablish"}
+	all := []string{"apply", "load", "content", "rows", "expire", "reestablish"}
 	if files {
 		all = append(all, fileOperations...)
 	}

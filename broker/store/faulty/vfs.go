@@ -10,7 +10,7 @@ import (
 	"github.com/ncruces/go-sqlite3/vfs"
 )
 
-// VFS is a file system for SQLite over the operating system's. Arm it with a
+// VFS is a file system for SQLite over another one. Arm it with a
 // Hook. An error of the hook that is not one of SQLite's reaches SQLite as the
 // I/O error of the operation struck (a sync gives IOERR_FSYNC).
 type VFS struct {
@@ -22,9 +22,13 @@ type VFS struct {
 var _ vfs.VFSFilename = (*VFS)(nil)
 
 // New registers a VFS under a name that is unique in this process and not "" or
-// "os". Open the database with that name. Close takes the name away again.
-func New(name string) *VFS {
-	v := &VFS{base: vfs.Find(""), name: name}
+// "os", over the operating system's. Open the database with that name. Close
+// takes the name away again.
+func New(name string) *VFS { return Over(vfs.Find(""), name) }
+
+// Over is New over another VFS.
+func Over(base vfs.VFS, name string) *VFS {
+	v := &VFS{base: base, name: name}
 	vfs.Register(name, v)
 	return v
 }

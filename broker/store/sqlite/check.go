@@ -59,14 +59,13 @@ func (r Report) Sound() bool {
 }
 
 const (
-	maxNamed      = 1000
-	maxStructure  = 100
-	progressEvery = 10_000 // rows
+	maxNamed     = 1000
+	maxStructure = 100
 )
 
 // Check reads a file whole: SQLite's structure, and each row with its content
 // against its checksums. It changes nothing; a broker may be running on the file.
-// progress hears how many of all rows are done. An error means that the file
+// progress hears of each row how many of all are done. An error means that the file
 // cannot be checked, not that it is damaged.
 func Check(ctx context.Context, path string, progress func(done, all int64)) (report Report, err error) {
 	report.Path = path
@@ -116,9 +115,7 @@ func (c *checking) broken(err error) bool {
 	if !errors.Is(err, sqlite3.CORRUPT) && !errors.Is(err, sqlite3.NOTADB) {
 		return false
 	}
-	if len(c.report.Structure) < maxStructure {
-		c.report.Structure = append(c.report.Structure, err.Error())
-	}
+	c.report.Structure = append(c.report.Structure, err.Error())
 	return true
 }
 
@@ -242,9 +239,8 @@ func (c *checking) each(sql string, parameter int64) error {
 func (c *checking) row(stmt *sqlite3.Stmt) {
 	row, sound := scanRow(stmt)
 	c.last = int64(row.Order)
-	if c.done++; c.done%progressEvery == 0 {
-		c.progress(c.done, c.all)
-	}
+	c.done++
+	c.progress(c.done, c.all)
 	p := c.partitions[stmt.ColumnInt64(int(partitionField)+1)]
 	if !sound || p == nil {
 		c.damage(p, DamagedRow{MessageID: row.MessageID, Order: row.Order, Reason: damaged(row, store.Partition{}).Reason})

@@ -17,3 +17,7 @@ func lock(file *os.File) (bool, error) {
 	}
 	return err == nil, err
 }
+
+// unlock gives the lock back. Closing the file alone does not: a child process
+// that is being started has a copy of it until its program runs.
+func unlock(file *os.File) { _ = unix.Flock(int(file.Fd()), unix.LOCK_UN) }

@@ -122,4 +122,7 @@ func (o *owner) abandon() {
 	o.file.Close()
 }
 
-func (o *owner) close() error { return o.file.Close() }
+func (o *owner) close() error {
+	unlock(o.file)
+	return o.file.Close()
+}

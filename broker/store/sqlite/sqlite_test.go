@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -436,4 +438,26 @@ func BenchmarkApply(b *testing.B) {
 			b.ReportMetric(float64(n)/b.Elapsed().Seconds(), "rows/s")
 		})
 	}
+}
+
+// A child process that is being started has copies of all open files until its
+// program runs: a closed store is free all the same.
+func TestClosedPartitionIsFreeWhileProcessesAreStarted(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "store.db")
+	ctx, stop := context.WithCancel(t.Context())
+	var starting sync.WaitGroup
+	for range 4 {
+		starting.Go(func() {
+			for ctx.Err() == nil {
+				_ = exec.CommandContext(ctx, "/bin/true").Run() // whether it runs does not matter
+			}
+		})
+	}
+	for range 50 {
+		if err := mustOpen(t, Options{Path: path}).Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stop()
+	starting.Wait()
 }

@@ -21,11 +21,8 @@ import (
 	"github.com/custodymq/custody/broker"
 	"github.com/custodymq/custody/broker/client"
 	"github.com/custodymq/custody/broker/store"
-	"github.com/custodymq/custody/broker/store/internal/passthrough"
+	"github.com/custodymq/custody/broker/store/disk"
 	"github.com/custodymq/custody/broker/wire"
-	"github.com/ncruces/go-sqlite3"
-	"github.com/ncruces/go-sqlite3/util/vfsutil"
-	"github.com/ncruces/go-sqlite3/vfs"
 )
 
 // trials is the full number under CUSTODY_TORTURE, which takes minutes (make
@@ -188,126 +185,6 @@ func underLoad(t *testing.T, path, prefix string, lifetime time.Duration) map[st
 	return accepted
 }
 
-// Power cuts: every write, truncation and sync of the files is recorded; then the
-// files are built as a cut at any of these moments may have left them.
-
-type fileOp struct {
-	file   string // "" or "-wal"
-	sync   bool
-	length int64 // of a truncation; otherwise -1
-	offset int64
-	data   []byte
-}
-
-type recorder struct {
-	base vfs.VFS
-	mu   sync.Mutex
-	ops  []fileOp
-}
-
-func (r *recorder) add(op fileOp) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.ops = append(r.ops, op)
-}
-
-func (r *recorder) now() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.ops)
-}
-
-func (r *recorder) Open(name string, flags vfs.OpenFlag) (vfs.File, vfs.OpenFlag, error) {
-	return nil, flags, sqlite3.CANTOPEN // OpenFilename is called instead
-}
-
-func (r *recorder) OpenFilename(name *vfs.Filename, flags vfs.OpenFlag) (vfs.File, vfs.OpenFlag, error) {
-	file, out, err := vfsutil.WrapOpenFilename(r.base, name, flags)
-	switch {
-	case err != nil:
-		return nil, out, err
-	case flags&vfs.OPEN_WAL != 0:
-		return &recorded{passthrough.File{File: file}, r, "-wal"}, out, nil
-	case flags&vfs.OPEN_MAIN_DB != 0:
-		return &recorded{passthrough.File{File: file}, r, ""}, out, nil
-	}
-	return file, out, nil
-}
-
-func (r *recorder) Delete(name string, syncDir bool) error {
-	if strings.HasSuffix(name, "-wal") {
-		r.add(fileOp{file: "-wal", length: 0})
-	}
-	return r.base.Delete(name, syncDir)
-}
-
-func (r *recorder) Access(name string, flags vfs.AccessFlag) (bool, error) {
-	return r.base.Access(name, flags)
-}
-func (r *recorder) FullPathname(name string) (string, error) { return r.base.FullPathname(name) }
-
-type recorded struct {
-	passthrough.File
-	recorder *recorder
-	name     string
-}
-
-func (f *recorded) WriteAt(p []byte, off int64) (int, error) {
-	f.recorder.add(fileOp{file: f.name, length: -1, offset: off, data: slices.Clone(p)}) // from now on it may be there
-	return f.File.WriteAt(p, off)
-}
-
-func (f *recorded) Truncate(size int64) error {
-	f.recorder.add(fileOp{file: f.name, length: size})
-	return f.File.Truncate(size)
-}
-
-func (f *recorded) Sync(flags vfs.SyncFlag) error {
-	err := f.File.Sync(flags)
-	f.recorder.add(fileOp{file: f.name, length: -1, sync: true}) // now it is
-	return err
-}
-
-// written are the files as they would be if a cut came before operation end: what
-// was synced is there; of the rest, nothing, all, or any part, torn in sectors.
-func written(random *rand.Rand, ops []fileOp, end int) map[string][]byte {
-	synced := map[string]int{}
-	for i, op := range ops[:end] {
-		if op.sync {
-			synced[op.file] = i
-		}
-	}
-	files := map[string][]byte{"": nil, "-wal": nil}
-	survives := random.IntN(3) // of ten, how many unsynced operations: none, half, all
-	for i, op := range ops[:end] {
-		unsynced := i > synced[op.file]
-		if op.sync || unsynced && random.IntN(2) >= survives {
-			continue
-		}
-		data, at := op.data, op.offset
-		if unsynced && random.IntN(3) == 0 { // torn
-			cut := random.IntN(len(data)/512+1) * 512
-			if random.IntN(2) == 0 {
-				data, at = data[:min(cut, len(data))], op.offset
-			} else {
-				cut = min(cut, len(data))
-				data, at = data[cut:], op.offset+int64(cut)
-			}
-		}
-		file := files[op.file]
-		if op.length >= 0 {
-			file = append(file[:min(op.length, int64(len(file)))], make([]byte, max(0, op.length-int64(len(file))))...)
-		} else {
-			if grow := at + int64(len(data)) - int64(len(file)); grow > 0 && len(data) > 0 {
-				file = append(file, make([]byte, grow)...)
-			}
-			copy(file[min(at, int64(len(file))):], data)
-		}
-		files[op.file] = file
-	}
-	return files
-}
-
 // randomBatch changes messages at random, and keeps the model in step.
 func randomBatch(random *rand.Rand, model map[string]string, n int) []store.Operation {
 	var batch []store.Operation
@@ -365,6 +242,8 @@ func stateOf(model map[string]string) string {
 	return text.String()
 }
 
+// Power cuts: the files are built as a cut at any moment may have left them.
+
 func TestNothingAcceptedIsLostByPowerCuts(t *testing.T) {
 	for name, flush := range map[string]store.Flush{"every commit": store.FlushEveryCommit, "periodic": store.FlushPeriodic} {
 		t.Run(name, func(t *testing.T) { cutPower(t, flush, trials(15, 500)) })
@@ -373,18 +252,16 @@ func TestNothingAcceptedIsLostByPowerCuts(t *testing.T) {
 
 func cutPower(t *testing.T, flush store.Flush, cuts int) {
 	random := seeded(t)
-	r := &recorder{base: vfs.Find("")}
-	vfsName := fmt.Sprintf("recorder-%d", vfsCount.Add(1))
-	vfs.Register(vfsName, r)
-	t.Cleanup(func() { vfs.Unregister(vfsName) })
+	r := disk.New(fmt.Sprintf("disk-%d", vfsCount.Add(1)))
+	t.Cleanup(r.Close)
 	path := filepath.Join(t.TempDir(), "store.db")
-	s := mustOpen(t, Options{Path: path, VFS: vfsName, Sync: flush})
-	model, states, returned := map[string]string{}, []string{""}, []int{r.now()}
+	s := mustOpen(t, Options{Path: path, VFS: r.Name(), Sync: flush})
+	model, states, returned := map[string]string{}, []string{""}, []int{r.Operations()}
 	for n := range 250 {
 		mustApply(t, s, randomBatch(random, model, n)...)
-		states, returned = append(states, stateOf(model)), append(returned, r.now())
+		states, returned = append(states, stateOf(model)), append(returned, r.Operations())
 	}
-	end := r.now()
+	end := r.Operations()
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -392,7 +269,7 @@ func cutPower(t *testing.T, flush store.Flush, cuts int) {
 	for n := range cuts {
 		cut := returned[0] + random.IntN(end-returned[0]+1)
 		copied := filepath.Join(folder, fmt.Sprintf("cut-%d.db", n))
-		for ending, data := range written(random, r.ops, cut) {
+		for ending, data := range r.Written(random, cut) {
 			if err := os.WriteFile(copied+ending, data, 0o600); err != nil {
 				t.Fatal(err)
 			}

@@ -2,8 +2,10 @@ package simulated
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/custodymq/custody/broker"
@@ -19,25 +21,27 @@ import (
 	"github.com/custodymq/custody/tasks"
 )
 
-// database survives a broker: the rows of every partition. A commit is
-// instantaneous, so a kill is before or after it.
+// database survives a broker: the rows of every partition.
 type database struct {
-	in         *instance
-	seen       evidence.Snapshot // the latest
-	stale      bool              // written since then
-	until      time.Time         // when the next row expires; zero is never
-	partitions []*memory.Store   // in order of first use
+	storage
+	in    *instance
+	seen  evidence.Snapshot // the latest
+	stale bool              // written since then
+	until time.Time         // when the next row expires; zero is never
 }
 
-func (d *database) open(p store.Partition) *memory.Store {
-	for _, s := range d.partitions {
-		if s.Partition() == p {
-			return s
-		}
-	}
-	s := memory.New(p, memory.Options{Now: d.in.wall})
-	d.partitions = append(d.partitions, s)
-	return s
+// storage is where the rows are.
+type storage interface {
+	// open opens a partition for the broker's process.
+	open(p store.Partition) (store.Store, error)
+	// read reads all partitions, bypassing the broker, and says when the next
+	// row expires.
+	read(own store.Partition, now time.Time) (s evidence.Snapshot, next time.Time, err error)
+	// end ends the process's use of what is open, before what the process does
+	// is ended; when nothing is under way any more, left closes it.
+	end(orderly bool)
+	left() error
+	close() error
 }
 
 // rows reads the store directly, bypassing the broker.
@@ -46,10 +50,46 @@ func (d *database) rows() (evidence.Snapshot, error) {
 	if !d.stale && d.seen.Source != "" && (d.until.IsZero() || now.Before(d.until)) {
 		return d.seen, nil
 	}
-	d.until = time.Time{}
-	s := evidence.Snapshot{Source: evidence.SourceBroker, Trust: evidence.Exact, Partition: d.in.partition().String()}
-	for _, p := range d.partitions {
-		err := p.Rows(context.Background(), store.Selection{Content: true}, func(row store.Row) error {
+	s, next, err := d.read(d.in.partition(), now)
+	if err != nil {
+		return s, err
+	}
+	d.seen, d.until, d.stale = s, next, false
+	return s, nil
+}
+
+// inMemory keeps the rows in memory. A commit is instantaneous, so a kill is
+// before or after it.
+type inMemory struct {
+	wall       func() time.Time
+	partitions []lasting // in order of first use
+}
+
+// lasting survives the broker's process, so that content may be left to it.
+type lasting struct{ *memory.Store }
+
+// Flush implements store.Durable.
+func (lasting) Flush() store.Flush { return store.FlushEveryCommit }
+
+func (m *inMemory) open(p store.Partition) (store.Store, error) {
+	for _, s := range m.partitions {
+		if s.Partition() == p {
+			return s, nil
+		}
+	}
+	s := lasting{memory.New(p, memory.Options{Now: m.wall})}
+	m.partitions = append(m.partitions, s)
+	return s, nil
+}
+
+func (m *inMemory) end(bool)     {}
+func (m *inMemory) left() error  { return nil }
+func (m *inMemory) close() error { return nil }
+
+func (m *inMemory) read(own store.Partition, now time.Time) (s evidence.Snapshot, next time.Time, err error) {
+	s = evidence.Snapshot{Source: evidence.SourceBroker, Trust: evidence.Exact, Partition: own.String()}
+	for _, p := range m.partitions {
+		err := p.Rows(background, store.Selection{Content: true}, func(row store.Row) error {
 			state, shown := zeromq.RowStates[row.State]
 			if !shown {
 				return nil // the marker of a settled message, whose row is deleted
@@ -64,19 +104,18 @@ func (d *database) rows() (evidence.Snapshot, error) {
 				r.PublishID = e.PublishID
 				r.Digest = evidence.Digest(row.Payload, row.Key, row.Headers)
 			}
-			if !row.ExpiresAt.IsZero() && !r.Expired && (d.until.IsZero() || row.ExpiresAt.Before(d.until)) {
-				d.until = row.ExpiresAt
+			if !row.ExpiresAt.IsZero() && !r.Expired && (next.IsZero() || row.ExpiresAt.Before(next)) {
+				next = row.ExpiresAt
 			}
 			s.Rows = append(s.Rows, r)
 			return nil
 		})
 		if err != nil {
-			return s, err
+			return s, next, err
 		}
 	}
 	s.Count = len(s.Rows)
-	d.seen, d.stale = s, false
-	return s, nil
+	return s, next, nil
 }
 
 // actor of the broker's events.
@@ -110,15 +149,28 @@ var neighbours = map[string]string{"identity-1": "identity-2", "identity-2": "id
 func (in *instance) boot() error {
 	p := &brokerProcess{in: in, began: in.Now(), peers: map[core.Session]*conn{}}
 	p.hook = &hook{p: p, loading: true}
-	held := in.database.open(in.partition())
+	if d, ok := in.database.storage.(*onDisk); ok {
+		d.files.Arm(p.hook)
+	}
+	in.database.stale = true
+	held, err := in.database.open(in.partition())
+	if err != nil {
+		return errors.Join(err, in.database.left())
+	}
 	armed := faulty.Wrap(held)
 	armed.Arm(p.hook)
 	cfg := in.system.Broker()
+	if in.tight {
+		cfg = zeromq.Tightened(cfg)
+	}
+	cfg.ConfirmAfterDelete = in.confirms
 	cfg.Name, cfg.Store, cfg.Clock = in.name, armed, in.wall
 	if in.defect != "" {
 		o := defects.Options{Go: p.runConcurrently}
 		if other := neighbours[held.Partition().Identity]; other != "" {
-			o.Neighbour = in.database.open(store.Partition{Connection: in.name, Identity: other})
+			if o.Neighbour, err = in.database.open(store.Partition{Connection: in.name, Identity: other}); err != nil {
+				return err
+			}
 		}
 		if err := defects.Apply(in.defect, &cfg, o); err != nil {
 			return err
@@ -349,10 +401,15 @@ func (p *brokerProcess) kill() {
 
 func (p *brokerProcess) exit(how evidence.ExitInfo, why string) {
 	p.dead, p.stopping = true, true
+	p.in.database.end(how.Ordered && how.Signal == "")
 	for _, t := range p.work {
 		t.Kill()
 	}
-	p.in.broker = nil
+	p.hook.loading = true // nothing waits for what is closed now
+	if err := p.in.database.left(); err != nil {
+		why = strings.Join([]string{why, err.Error()}, ": ")
+	}
+	p.in.broker, p.in.database.stale = nil, true
 	p.in.sink.Record(evidence.Event{Kind: evidence.ProcessExited, Actor: actor, Exit: &how, Reason: why})
 }
 
@@ -408,7 +465,8 @@ type storeFault struct {
 }
 
 func (h *hook) arm(f systems.StoreFault, fired func(systems.StoreFired)) (*storeFault, error) {
-	t, err := zeromq.NewTrigger(f, false)
+	_, files := h.p.in.database.storage.(*onDisk)
+	t, err := zeromq.NewTrigger(f, files)
 	if err != nil {
 		return nil, err
 	}
@@ -447,25 +505,34 @@ func (h *hook) Before(op faulty.Op) error {
 		return nil
 	}
 	h.report(evidence.StoreCalled, op, nil)
+	var err error
 	for _, f := range slices.Clone(h.faults) {
 		switch v := f.Verb; {
 		case v == "lose-reply" || v == "hold" && f.After || !f.due(op):
 		case v == "hold":
-			h.wait(f, holdBound)
+			err = h.wait(op, f, holdBound)
 		case v == "slow":
-			h.wait(f, f.Delay)
-		case v == "full":
-			return &store.Failure{NotWritten: true, Err: store.ErrFull}
+			err = h.wait(op, f, f.Delay)
 		default:
-			return &store.Failure{NotWritten: true, Err: faulty.ErrUnreachable}
+			err = refusals[v].Before(op)
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
+// refusals are the verbs that refuse an operation.
+var refusals = map[string]*faulty.Fault{
+	"unreachable": faulty.Unreachable(faulty.Always), "full": faulty.Full(faulty.Always), "fsync-error": faulty.FsyncError(faulty.Always),
+}
+
+var replyLost = faulty.ReplyLost(faulty.Always)
+
 // After runs behind an operation.
 func (h *hook) After(op faulty.Op, err error) error {
-	h.p.in.database.stale = h.p.in.database.stale || op.Name != "rows" // set first: the wait below may never return
+	h.p.in.database.stale = h.p.in.database.stale || op.Name == "apply" || op.Name == "expire" // set first: the wait below may never return
 	if h.loading {
 		return err
 	}
@@ -473,19 +540,29 @@ func (h *hook) After(op faulty.Op, err error) error {
 		switch v := f.Verb; {
 		case v != "lose-reply" && !(v == "hold" && f.After) || !f.due(op):
 		case v == "hold":
-			h.wait(f, holdBound)
-		case err == nil:
-			err = &store.Failure{Err: faulty.ErrReplyLost}
+			err = errors.Join(err, h.wait(op, f, holdBound))
+		default:
+			err = replyLost.After(op, err)
 		}
 	}
 	h.report(evidence.StoreReturned, op, err)
 	return err
 }
 
-func (h *hook) wait(f *storeFault, atMost time.Duration) {
-	ctx, cancel := h.p.in.Timeout(background, atMost)
+// wait holds an operation up. One of the files is not done if its process is
+// killed meanwhile.
+func (h *hook) wait(op faulty.Op, f *storeFault, atMost time.Duration) error {
+	if op.Layer == faulty.Files {
+		return h.p.in.database.storage.(*onDisk).wait(f, atMost)
+	}
+	h.p.in.hold(f, atMost)
+	return nil
+}
+
+func (in *instance) hold(f *storeFault, atMost time.Duration) {
+	ctx, cancel := in.Timeout(background, atMost)
 	defer cancel()
-	_ = h.p.in.Wait(ctx, func() bool { return f.freed }) // holdBound sets freed too
+	_ = in.Wait(ctx, func() bool { return f.freed })
 }
 
 func (h *hook) report(kind evidence.Kind, op faulty.Op, err error) {

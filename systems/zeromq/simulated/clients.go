@@ -24,6 +24,8 @@ type client struct {
 	mode      wire.Mode
 	request   uint64 // of its subscription
 	delivered []wire.Message
+	talks     bool     // what comes is not for the client, but for a talk
+	heard     []packet // of it
 	err       error
 }
 
@@ -84,6 +86,10 @@ func (c *client) end(why error) {
 
 // take handles a packet from the connection.
 func (c *client) take(x packet) {
+	if c.talks {
+		c.heard = append(c.heard, x)
+		return
+	}
 	m, err := wire.DecodeParts(x.parts[0], x.parts[1])
 	if err != nil {
 		c.end(err)

@@ -25,18 +25,33 @@ import (
 // System is a simulated profile of the reference broker.
 type System struct {
 	zeromq.Profile
+	// Disk keeps the rows in the broker's real store, whose files lie on a
+	// simulated disk: whoever kills the broker cuts its power.
+	Disk bool
+	// Flush is when a commit on the disk is synced, for tests: a broker that
+	// answers first breaks its claims.
+	Flush store.Flush
 	// Tamper changes the broker's configuration, for tests.
 	Tamper func(*broker.Config)
 
 	description systems.Description
 }
 
-// New simulates a profile.
-func New(p zeromq.Profile) System { return System{Profile: p, description: describe(p)} }
+// New simulates a profile with its rows in memory.
+func New(p zeromq.Profile) System { return System{Profile: p, description: describe(p, false)} }
 
-// Of simulates a system; false if it cannot be simulated.
-func Of(s systems.System) (systems.System, bool) {
+// OnDisk simulates a profile with its rows in files on a simulated disk.
+func OnDisk(p zeromq.Profile) System {
+	return System{Profile: p, Disk: true, description: describe(p, true)}
+}
+
+// Of simulates a system, on a simulated disk or in memory; false if it cannot be
+// simulated.
+func Of(s systems.System, disk bool) (systems.System, bool) {
 	p, ok := s.(zeromq.Profile)
+	if disk {
+		return OnDisk(p), ok
+	}
 	return New(p), ok
 }
 
@@ -46,14 +61,22 @@ func (System) Simulated() {}
 // Describe is the profile's description without what does not exist in memory.
 func (s System) Describe() systems.Description { return s.description }
 
-func describe(p zeromq.Profile) systems.Description {
+func describe(p zeromq.Profile, disk bool) systems.Description {
 	d := p.Describe()
 	d.Lacks, d.Versions = maps.Clone(d.Lacks), map[string]string{"protocol": d.Versions["protocol"]}
 	if d.Lacks == nil {
 		d.Lacks = map[systems.Need]string{}
 	}
-	d.Profile.Settings = append([]evidence.Setting{{Name: "world", Value: "simulated: virtual time; network, store and clients in memory"}}, d.Profile.Settings...)
-	for verb, operations := range d.StoreFaults { // no files in memory
+	world := "simulated: virtual time; network, store and clients in memory"
+	if disk {
+		world = "simulated: virtual time; network and clients in memory; files on a disk that may lose, when the broker is killed, what was not synced"
+	}
+	d.Profile.Settings = append([]evidence.Setting{{Name: "world", Value: world}}, d.Profile.Settings...)
+	for verb, operations := range d.StoreFaults {
+		if disk {
+			break
+		}
+		// No files in memory.
 		d.StoreFaults[verb] = slices.DeleteFunc(slices.Clone(operations), zeromq.OfFiles)
 		if len(d.StoreFaults[verb]) == 0 {
 			delete(d.StoreFaults, verb)
@@ -78,9 +101,16 @@ func (s System) Start(_ context.Context, env systems.Env) (systems.Instance, err
 	}
 	in := &instance{Simulated: world, system: s, sink: env.Sink, defect: env.Defect, heartbeat: s.Broker().Heartbeat,
 		name: "custody", identity: "identity-1", hostname: "host-1", links: map[string]*link{}}
-	in.database = &database{in: in}
+	in.database = &database{in: in, storage: &inMemory{wall: in.wall}}
+	if s.Disk {
+		d, err := newDisk(in, env.Seed)
+		if err != nil {
+			return nil, err
+		}
+		in.database.storage = d
+	}
 	if err := in.boot(); err != nil {
-		return nil, err
+		return nil, errors.Join(err, in.database.close())
 	}
 	return in, nil
 }
@@ -98,6 +128,7 @@ type instance struct {
 	boots                    int
 	offset                   time.Duration // of the broker's clock
 	name, identity, hostname string
+	tight, confirms          bool             // the next broker: its limits; its Acks after the delete
 	links                    map[string]*link // by address
 }
 
@@ -130,9 +161,9 @@ func (in *instance) partition() store.Partition {
 // Stop ends the broker, if it runs.
 func (in *instance) Stop(ctx context.Context) error {
 	if in.broker == nil {
-		return nil
+		return in.database.close()
 	}
-	return in.Shutdown(ctx)
+	return errors.Join(in.Shutdown(ctx), in.database.close())
 }
 
 func (in *instance) Address() string          { return "simulated" }
@@ -188,9 +219,13 @@ func (in *instance) Configure(_ context.Context, setting, value string) error {
 		in.hostname = value
 	case "name":
 		in.name = value
+	case "limits":
+		in.tight = value == "tight"
+	case "acks":
+		in.confirms = value == "confirmed"
 	case "identity-now": // read at the start only
 	default:
-		return fmt.Errorf("simulated: no setting %q; there are identity, identity-now, hostname, name", setting)
+		return fmt.Errorf("simulated: no setting %q; there are identity, identity-now, hostname, name, limits, acks", setting)
 	}
 	in.database.stale = true
 	return nil
