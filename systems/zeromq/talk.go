@@ -96,7 +96,7 @@ func Converse(ctx context.Context, world World, name string) (systems.Probed, er
 	}
 	t := &talk{ctx: ctx, world: world, sort: dialogues[at].kind, name: name, said: map[string]heard{}}
 	t.clerk = t.enter("clerk")
-	t.before = t.counters()
+	t.before = t.still()
 	dialogues[at].hold(t)
 	// Rows are read behind every change: nothing of this talk is under way when
 	// the next one, or a fault, comes.
@@ -111,6 +111,21 @@ func Converse(ctx context.Context, world World, name string) (systems.Probed, er
 		return *t.off, nil
 	}
 	return came(evidence.ProbeAnswered, "as the protocol says"), nil
+}
+
+// still are the counters once no session ends any more: the broker may not know
+// yet that those of the talk before have.
+func (t *talk) still() map[string]int {
+	for before := t.counters(); ; {
+		if err := t.world.Rest(t.ctx, settling); err != nil {
+			t.lost(t.clerk, err)
+		}
+		now := t.counters()
+		if t.over() || now["sessions"] == before["sessions"] {
+			return now
+		}
+		before = now
+	}
 }
 
 func (t *talk) over() bool { return t.off != nil || t.err != nil }

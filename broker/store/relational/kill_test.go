@@ -92,20 +92,29 @@ func TestNothingAcceptedIsLostByKills(t *testing.T) {
 func certain(t *testing.T, s *Store) (absent bool, err error) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
+	again := time.NewTicker(10 * time.Millisecond)
+	defer again.Stop()
 	for {
 		absent, err = s.Reestablish(ctx)
 		if err == nil || ctx.Err() != nil || errors.Is(err, store.ErrFenced) {
 			return absent, err
 		}
-		time.Sleep(10 * time.Millisecond) // between two looks
+		<-again.C
 	}
 }
 
 func TestCommitInDoubt(t *testing.T) {
 	for kind := range kinds {
-		for how, swallow := range map[string]func(*storetest.Link, string){"commit": (*storetest.Link).SwallowCommand, "reply": (*storetest.Link).SwallowReply} {
-			wantAbsent := how == "commit"
-			t.Run(kind+" "+how, func(t *testing.T) {
+		for _, c := range []struct {
+			name            string
+			swallow         func(*storetest.Link, string)
+			absent, another bool // another call comes before the question
+		}{
+			{"the commit is lost", (*storetest.Link).SwallowCommand, true, false},
+			{"its reply is lost", (*storetest.Link).SwallowReply, false, false},
+			{"its reply is lost, and a malformed batch follows", (*storetest.Link).SwallowReply, false, true},
+		} {
+			t.Run(kind+", "+c.name, func(t *testing.T) {
 				server := running(t, kind)
 				direct := server.database(t)
 				_, after, _ := strings.Cut(direct, "127.0.0.1:")
@@ -116,7 +125,7 @@ func TestCommitInDoubt(t *testing.T) {
 				if err := s.Apply(t.Context(), []store.Operation{insertion("before")}); err != nil {
 					t.Fatal(err)
 				}
-				swallow(link, "COMMIT")
+				c.swallow(link, "COMMIT")
 				short, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 				defer cancel()
 				err := s.Apply(short, []store.Operation{insertion("doubtful")})
@@ -124,9 +133,12 @@ func TestCommitInDoubt(t *testing.T) {
 				if !errors.As(err, &failure) || failure.NotWritten {
 					t.Fatalf("a COMMIT without an answer: %v", err)
 				}
+				if c.another && s.Apply(t.Context(), []store.Operation{{}}) == nil {
+					t.Fatal("a malformed batch was taken")
+				}
 				absent, err := certain(t, s)
-				if err != nil || absent != wantAbsent {
-					t.Fatalf("absent %v, %v; want %v", absent, err, wantAbsent)
+				if want := c.absent || c.another; err != nil || absent != want { // of the last call
+					t.Fatalf("absent %v, %v; want %v", absent, err, want)
 				}
 				if err := s.Apply(t.Context(), []store.Operation{insertion("after")}); err != nil {
 					t.Fatal(err)
@@ -136,7 +148,7 @@ func TestCommitInDoubt(t *testing.T) {
 					t.Fatal(err)
 				}
 				want := "before doubtful after"
-				if wantAbsent {
+				if c.absent {
 					want = "before after"
 				}
 				if got := strings.Join(ids, " "); got != want {

@@ -126,7 +126,7 @@ func (s *Store) own(ctx context.Context) (*writer, error) {
 func (s *Store) Apply(ctx context.Context, batch []store.Operation) error {
 	if err := store.Check(batch); err != nil {
 		if w, busy := s.own(ctx); busy == nil {
-			w.absent, w.doubt = true, nil
+			w.nothing()
 			s.writer <- w
 		}
 		return err

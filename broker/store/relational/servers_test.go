@@ -178,11 +178,13 @@ func (s *server) start(t testing.TB) {
 	defer db.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
+	again := time.NewTicker(20 * time.Millisecond)
+	defer again.Stop()
 	for db.PingContext(ctx) != nil {
 		if ctx.Err() != nil {
 			t.Fatalf("%s does not answer:\n%s", s.args[0], &s.log)
 		}
-		time.Sleep(20 * time.Millisecond) // between two looks
+		<-again.C
 	}
 }
 

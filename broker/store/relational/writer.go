@@ -32,7 +32,10 @@ type writer struct {
 type mark struct{ writer, batch, order, settled int64 }
 
 // doubt is a transaction that may be stored, and then leaves this mark.
-type doubt struct{ after mark }
+type doubt struct {
+	after mark
+	past  bool // it is not the last call any more
+}
 
 // errDuplicate: the unique index on message IDs refused an insert.
 var errDuplicate = errors.New("duplicate message ID")
@@ -57,18 +60,42 @@ func (w *writer) open(ctx context.Context) (err error) {
 	if err := d.known(ctx, conn); err != nil {
 		return err
 	}
-	p := s.options.Partition
-	free, err := d.lock(ctx, conn, "custody "+p.Connection+"\x00"+p.Identity)
-	if err != nil {
-		return fmt.Errorf("lock the partition: %w", err)
-	}
-	if !free {
-		return w.taken(ctx)
+	if err := w.lock(ctx); err != nil {
+		return err
 	}
 	if w.partition == 0 {
 		return w.takePartition(ctx)
 	}
 	return nil
+}
+
+// patience is for the session of a broker that was killed, or of a connection
+// that was lost: the server ends it when it has done what is under way.
+const patience = time.Second
+
+// lock takes the partition's lock, or says who has it.
+func (w *writer) lock(ctx context.Context) error {
+	p := w.store.options.Partition
+	timeout := time.NewTimer(patience)
+	defer timeout.Stop()
+	again := time.NewTicker(patience / 50)
+	defer again.Stop()
+	for {
+		free, err := w.store.dialect.lock(ctx, w.conn, "custody "+p.Connection+"\x00"+p.Identity)
+		if err != nil {
+			return fmt.Errorf("lock the partition: %w", err)
+		}
+		if free {
+			return nil
+		}
+		select {
+		case <-again.C:
+		case <-timeout.C:
+			return w.taken(ctx)
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 }
 
 const ofPartition = " WHERE connection_name = ? AND storage_identity = ?"
@@ -155,16 +182,24 @@ func (w *writer) transact(ctx context.Context, change func(*transaction) error) 
 	case !t.committing:
 		return w.notWritten(err)
 	}
-	w.absent, w.doubt = false, &doubt{t.mark}
+	w.absent, w.doubt = false, &doubt{after: t.mark}
 	return &store.Failure{Err: w.store.wrap(err)}
 }
 
 func (w *writer) notWritten(err error) error {
-	w.absent, w.untold = true, nil
+	w.nothing()
 	if w.store.dialect.full(err) {
 		err = fmt.Errorf("%w: %w", store.ErrFull, err)
 	}
 	return &store.Failure{NotWritten: true, Err: w.store.wrap(err)}
+}
+
+// nothing is what the last call has written.
+func (w *writer) nothing() {
+	w.absent, w.untold = true, nil
+	if w.doubt != nil {
+		w.doubt.past = true
+	}
 }
 
 // fenced: another broker has taken the partition.
@@ -199,7 +234,7 @@ func (w *writer) certify(ctx context.Context) error {
 	case now == w.mark: // the doubtful transaction, if there is one, is absent
 		w.absent = w.absent || d != nil
 	case d != nil && now == d.after:
-		w.absent, w.mark = false, now
+		w.absent, w.mark = d.past, now
 	default:
 		w.untold = w.fenced()
 	}
