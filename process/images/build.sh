@@ -25,7 +25,7 @@ needed() { ((FORCE)) || ! exists "$1"; }
 # mirror prints the archive that apt has its packages from.
 mirror() {
 	local found
-	found=$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' 'Origin: Debian' 'Label: Debian' | sort -u | head -n 1)
+	found=$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' 'Origin: Debian' 'Label: Debian' | sort -u | sed -n 1p)
 	if [[ -z $found ]]; then
 		echo 'build.sh: apt knows no Debian archive; run apt-get update first' >&2
 		return 1
