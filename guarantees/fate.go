@@ -168,11 +168,17 @@ func (v view) heldSomewhere(sub symbol) bool {
 		return true
 	}
 	for _, s := range v.Subscribers {
-		if (sub == 0 || s.Name == sub) && s.Live > 0 && s.InFlight > 0 {
+		if (sub == 0 || s.Name == sub) && s.Live > 0 && (s.InFlight > 0 || v.waitsForAck(s)) {
 			return true
 		}
 	}
 	return false
+}
+
+// waitsForAck reports whether the system still waits for an acknowledgement that a
+// fault of ours has kept from it, and may hold back what comes behind.
+func (v view) waitsForAck(s *subscriber) bool {
+	return v.Profile.Redelivers != evidence.RedeliverTimeout && s.AckWithheld.Seq > max(s.Ended.Seq, s.Died.Seq)
 }
 
 // dropped reports whether a message was delivered so often that its system drops

@@ -41,6 +41,18 @@ var cases = []history{
 	{evidence.NoAcceptedLoss, "withheld by us from a consumer that stays connected", func(t *tale) {
 		t.fault("lost", evidence.Link).sub("c1#1", "g").publish(o1).fire("lost", "drop", "c1", ledger.FrameDeliver, o1).publish(o2).serve("c1#1", o2).drained("quiet")
 	}, Inconclusive, ""},
+	{evidence.NoAcceptedLoss, "behind one whose ACK we withheld", func(t *tale) {
+		t.prof.Redelivers = evidence.RedeliverReconnect
+		ackLost(t).publish(o2).drained("quiet")
+	}, Inconclusive, ""},
+	{evidence.NoAcceptedLoss, "behind one whose ACK we withheld, and its session ended", func(t *tale) {
+		t.prof.Redelivers = evidence.RedeliverReconnect
+		ackLost(t).end("c1#1").sub("c1#2", "g").publish(o2).drained("quiet")
+	}, Violated, "lost-suffix"},
+	{evidence.NoAcceptedLoss, "behind one whose ACK we withheld, where the system does not wait for ever", func(t *tale) {
+		t.prof.Redelivers = evidence.RedeliverTimeout
+		ackLost(t).publish(o2).drained("quiet")
+	}, Violated, "lost-suffix"},
 	{evidence.NoAcceptedLoss, "withheld once, and sent again, and gone", func(t *tale) {
 		t.fault("lost", evidence.Link).sub("c1#1", "g").publish(o1).fire("lost", "drop", "c1", ledger.FrameDeliver, o1).frame(ledger.FrameDeliver, "c1", o1, "").publish(o2).serve("c1#1", o2).drained("quiet")
 	}, Violated, "lost-prefix"},
@@ -703,6 +715,12 @@ var cases = []history{
 		t.broker(evidence.ProcessExited, "it did not become ready", &evidence.ExitInfo{Code: 1}).failed()
 	}, Violated, "ended-by-itself"},
 	{evidence.Survives, "no process seen", func(t *tale) { t.publish(o1) }, Inconclusive, ""},
+}
+
+// ackLost is a delivery whose acknowledgement does not get to the system.
+func ackLost(t *tale) *tale {
+	return t.fault("lost", evidence.Link).sub("c1#1", "g").publish(o1).deliver("c1#1", o1).on(evidence.AckCalled, "c1#1", o1).
+		fire("lost", "drop", "c1", ledger.FrameAck, o1).on(evidence.AckReturned, "c1#1", o1, ackOutcome(evidence.AckSent))
 }
 
 // poison is a message whose handler fails n times.

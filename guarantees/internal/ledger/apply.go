@@ -404,8 +404,14 @@ func (l *Ledger) strike(m *Message, e *evidence.Event, link Symbol) {
 			m.Struck[i].carried++
 		}
 	}
-	if e.Frame == FrameDeliver && withholding[e.Struck] {
+	switch {
+	case !withholding[e.Struck]:
+	case e.Frame == FrameDeliver:
 		m.Withheld = l.Now
+	case e.Frame == FrameAck:
+		if a := l.actors[link]; a != nil && a.sub != nil {
+			a.sub.AckWithheld = l.Now
+		}
 	}
 	l.mark(m, e.Struck+" "+e.Frame)
 }

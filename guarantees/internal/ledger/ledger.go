@@ -117,6 +117,7 @@ type Subscriber struct {
 	Died         Stamp // when it last lost its last session
 	Ended        Stamp // when it last lost one that its broker outlived
 	InFlight     int
+	AckWithheld  Stamp // a fault kept an acknowledgement of its from the system
 	freeSince    time.Duration
 }
 
@@ -131,6 +132,7 @@ const (
 	FrameDeliver    = "deliver"
 	FramePublish    = "publish"
 	FrameAccept     = "accept"
+	FrameAck        = "ack"
 	FrameAckConfirm = "ack-confirm"
 	Broker          = "broker"
 )
