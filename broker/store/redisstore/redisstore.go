@@ -20,6 +20,7 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/custodymq/custody/broker/store"
+	"github.com/custodymq/custody/broker/store/internal/turn"
 )
 
 // Store is a store.Store in a Redis server.
@@ -149,22 +150,11 @@ func (s *Store) wrap(err error) error {
 
 // own gives the writer, or why it cannot be had.
 func (s *Store) own(ctx context.Context) (*writer, error) {
-	if err := ctx.Err(); err != nil {
+	w, err := turn.Take(ctx, s.writer, s.closing)
+	if err != nil {
 		return nil, s.wrap(err)
 	}
-	select {
-	case <-s.closing:
-		return nil, s.wrap(store.ErrClosed)
-	default:
-	}
-	select {
-	case w := <-s.writer:
-		return w, nil
-	case <-s.closing:
-		return nil, s.wrap(store.ErrClosed)
-	case <-ctx.Done():
-		return nil, s.wrap(fmt.Errorf("waiting for the write before: %w", ctx.Err()))
-	}
+	return w, nil
 }
 
 func (s *Store) Apply(ctx context.Context, batch []store.Operation) error {

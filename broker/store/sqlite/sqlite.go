@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/custodymq/custody/broker/store"
+	"github.com/custodymq/custody/broker/store/internal/turn"
 )
 
 // Store is a store.Store in an SQLite file.
@@ -230,16 +231,9 @@ func (s *Store) write(ctx context.Context, do func(context.Context, *writer) err
 // own runs do as the owner of the writer. It returns when ctx ends, though do
 // may still be at it: the next owner waits for it.
 func (s *Store) own(ctx context.Context, do func(context.Context, *writer) error) error {
-	if err := ctx.Err(); err != nil {
+	w, err := turn.Take(ctx, s.writer, s.closing)
+	if err != nil {
 		return &store.Failure{NotWritten: true, Err: s.wrap(err)}
-	}
-	var w *writer
-	select {
-	case w = <-s.writer:
-	case <-s.closing:
-		return &store.Failure{NotWritten: true, Err: s.wrap(store.ErrClosed)}
-	case <-ctx.Done():
-		return &store.Failure{NotWritten: true, Err: s.wrap(fmt.Errorf("waiting for the write before: %w", ctx.Err()))}
 	}
 	done := make(chan error, 1)
 	go func() {

@@ -1,0 +1,30 @@
+// Package turn gives what one caller at a time may have.
+package turn
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/custodymq/custody/broker/store"
+)
+
+// Take takes what its holder puts back into from, a channel of one place. The
+// error is store.ErrClosed once closing is closed, or ctx's.
+func Take[T any](ctx context.Context, from <-chan T, closing <-chan struct{}) (taken T, err error) {
+	if err := ctx.Err(); err != nil {
+		return taken, err
+	}
+	select {
+	case <-closing:
+		return taken, store.ErrClosed
+	default:
+	}
+	select {
+	case taken = <-from:
+		return taken, nil
+	case <-closing:
+		return taken, store.ErrClosed
+	case <-ctx.Done():
+		return taken, fmt.Errorf("waiting for the write before: %w", ctx.Err())
+	}
+}
