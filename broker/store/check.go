@@ -1,6 +1,7 @@
 package store
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/custodymq/custody/broker/wire"
@@ -29,6 +30,31 @@ func Refuse(r Row) Row {
 // Takes says whether the selection has this row in it, its Limit aside.
 func (s Selection) Takes(r Row) bool {
 	return r.Order > s.After && (s.State == 0 || r.State == s.State) && (s.MessageID == "" || r.MessageID == s.MessageID)
+}
+
+// errEnough ends a read that has given as many rows as were asked for.
+var errEnough = errors.New("store: as many rows as were asked for")
+
+// Page passes rows of the selection on to fn, and ends read when there are as many
+// as were asked for. Backends make Rows with it.
+func (s Selection) Page(fn func(Row) error, read func(give func(Row) error) error) error {
+	taken := 0
+	err := read(func(r Row) error {
+		if !s.Takes(r) {
+			return nil
+		}
+		if err := fn(r); err != nil {
+			return err
+		}
+		if taken++; taken == s.Limit {
+			return errEnough
+		}
+		return nil
+	})
+	if errors.Is(err, errEnough) {
+		return nil
+	}
+	return err
 }
 
 // Check is nil if every operation of the batch is well formed; otherwise the

@@ -106,35 +106,19 @@ func (s *Store) Rows(ctx context.Context, selection store.Selection, fn func(sto
 	if selection.State == store.Pending || selection.State == store.Processed || selection.State == store.SettledMarker || selection.State == store.Dead {
 		states = []store.State{selection.State}
 	}
-	taken := 0
-	take := func(v raw) error {
-		r := store.Refuse(v.decode(s.options.Partition))
-		if !selection.Takes(r) {
-			return nil
-		}
-		if err := fn(r); err != nil {
-			return err
-		}
-		if taken++; taken == selection.Limit {
-			return errEnough
-		}
-		return nil
-	}
-	err := s.reading(ctx, func(x *session) error {
-		if selection.MessageID != "" {
-			return x.named(ctx, s.keys, "ids", selection.Content, []string{selection.MessageID}, take)
-		}
-		return x.after(ctx, s.keys, selection.After, selection.Limit, selection.Content, states, take)
+	return selection.Page(fn, func(give func(store.Row) error) error {
+		take := func(v raw) error { return give(store.Refuse(v.decode(s.options.Partition))) }
+		return s.reading(ctx, func(x *session) error {
+			if selection.MessageID != "" {
+				return x.named(ctx, s.keys, "ids", selection.Content, []string{selection.MessageID}, take)
+			}
+			return x.after(ctx, s.keys, selection.After, selection.Limit, selection.Content, states, take)
+		})
 	})
-	if errors.Is(err, errEnough) {
-		return nil
-	}
-	return err
 }
 
 var (
 	allStates = []store.State{store.Pending, store.Processed, store.SettledMarker, store.Dead}
-	errEnough = errors.New("redisstore: as many rows as were asked for")
 )
 
 // reading gives do a connection of its own, beside the writer's.

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
 
@@ -103,27 +102,11 @@ func (s *Store) Rows(ctx context.Context, selection store.Selection, fn func(sto
 		if selection.State == store.Dead { // the others are few, or not the index's
 			statement += fmt.Sprintf(" AND r.state = %d", store.Dead)
 		}
-		taken := 0
-		err := s.query(ctx, conn, statement+" ORDER BY r.ord", selection.Content, func(r store.Row) error {
-			if !selection.Takes(r) {
-				return nil
-			}
-			if err := fn(r); err != nil {
-				return err
-			}
-			if taken++; taken == selection.Limit {
-				return errEnough
-			}
-			return nil
-		}, args...)
-		if errors.Is(err, errEnough) {
-			return nil
-		}
-		return err
+		return selection.Page(fn, func(give func(store.Row) error) error {
+			return s.query(ctx, conn, statement+" ORDER BY r.ord", selection.Content, give, args...)
+		})
 	})
 }
-
-var errEnough = errors.New("relational: as many rows as were asked for")
 
 // read gives do a connection of its own, beside the writer's.
 func (s *Store) read(ctx context.Context, do func(conn *sql.Conn, part int64) error) error {

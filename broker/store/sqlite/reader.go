@@ -78,27 +78,10 @@ func (s *Store) Rows(ctx context.Context, selection store.Selection, fn func(sto
 		if selection.MessageID != "" {
 			b.text(selection.MessageID)
 		}
-		taken := 0
-		err := r.each(ctx, b, func(row store.Row) error {
-			if !selection.Takes(row) {
-				return nil
-			}
-			if err := fn(row); err != nil {
-				return err
-			}
-			if taken++; taken == selection.Limit {
-				return errEnough
-			}
-			return nil
-		})
-		if errors.Is(err, errEnough) {
-			err = nil
-		}
+		err := selection.Page(fn, func(give func(store.Row) error) error { return r.each(ctx, b, give) })
 		return errors.Join(err, b.close())
 	})
 }
-
-var errEnough = errors.New("sqlite: as many rows as were asked for")
 
 // selectionSQL uses an index by message ID and for dead rows, and walks the table
 // otherwise. The plus keeps SQLite off the index of the partition, by which it
