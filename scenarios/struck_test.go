@@ -142,6 +142,7 @@ producer p1 to orders
 consumer c1 on orders, idempotent
 publish order-1 by p1
 await effect of order-1
+wait quiet 100ms
 await connected c1 at least 2 times
 publish order-2 by p1, until accepted
 await effect of order-2
