@@ -33,7 +33,7 @@ func BenchmarkDurableAccepts(b *testing.B) {
 	}{{"bare", startBare}, {"broker", startBroker}} {
 		for _, window := range []int{1, 64, 256} {
 			b.Run(fmt.Sprintf("%s/window-%d", side.name, window), func(b *testing.B) {
-				conn := connect(b, side.start(b, openSQLite(b)))
+				conn := connect(b, side.start(b, openSQLite(b, store.FlushEveryCommit)))
 				b.ResetTimer()
 				pump(b, conn, window)
 				b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "msgs/s")
@@ -42,9 +42,23 @@ func BenchmarkDurableAccepts(b *testing.B) {
 	}
 }
 
-func openSQLite(b *testing.B) store.Store {
+// What the flush policy costs: the broker's accepts under each, one after the other.
+func BenchmarkFlushPolicies(b *testing.B) {
+	for _, window := range []int{1, 64, 256} {
+		for _, flush := range []store.Flush{store.FlushEveryCommit, store.FlushPeriodic} {
+			b.Run(fmt.Sprintf("window-%d/%v", window, flush), func(b *testing.B) {
+				conn := connect(b, startBroker(b, openSQLite(b, flush)))
+				b.ResetTimer()
+				pump(b, conn, window)
+				b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "msgs/s")
+			})
+		}
+	}
+}
+
+func openSQLite(b *testing.B, flush store.Flush) store.Store {
 	b.Helper()
-	s, err := sqlite.Open(within(b), sqlite.Options{Path: filepath.Join(b.TempDir(), "broker.db"), Partition: partition})
+	s, err := sqlite.Open(within(b), sqlite.Options{Path: filepath.Join(b.TempDir(), "broker.db"), Partition: partition, Sync: flush})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -204,7 +218,7 @@ func bare(nc net.Conn, s store.Store) {
 // inserted and deleted, 64 at a time.
 func BenchmarkFullCycle(b *testing.B) {
 	const window = 64
-	server := start(b, broker.Config{Store: openSQLite(b)})
+	server := start(b, broker.Config{Store: openSQLite(b, store.FlushEveryCommit)})
 	sub := subscribe(b, dial(b, server, "c"), "orders", wire.AtLeastOnce, window)
 	producer := dial(b, server, "p")
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)

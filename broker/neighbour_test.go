@@ -15,6 +15,7 @@ import (
 	"github.com/custodymq/custody/broker"
 	"github.com/custodymq/custody/broker/attack"
 	"github.com/custodymq/custody/broker/client"
+	"github.com/custodymq/custody/broker/store"
 	"github.com/custodymq/custody/broker/wire"
 )
 
@@ -29,7 +30,7 @@ import (
 func BenchmarkNeighbour(b *testing.B) {
 	for _, a := range append([]attack.Attack{{Name: "quiet"}}, attack.All()...) {
 		b.Run(a.Name, func(b *testing.B) {
-			s := start(b, broker.Config{Store: openSQLite(b)})
+			s := start(b, broker.Config{Store: openSQLite(b, store.FlushEveryCommit)})
 			h := &healthy{b: b, producer: dial(b, s, "p"), sub: subscribe(b, dial(b, s, "c"), "healthy", wire.AtLeastOnce, 8)}
 			h.measure(func() bool { return len(h.took) < 100 }) // warm
 			quiet := h.measure(func() bool { return len(h.took) < 1000 })

@@ -31,17 +31,27 @@ func TestMain(m *testing.M) {
 }
 
 var (
-	atLeastOnce = simulated.New(zeromq.Profiles(1)[0].(zeromq.Profile))
-	withHistory = simulated.New(zeromq.Profiles(1)[1].(zeromq.Profile))
-	onDisk      = simulated.OnDisk(zeromq.Profiles(1)[0].(zeromq.Profile))
+	atLeastOnce = simulated.New(profile("at-least-once"))
+	withHistory = simulated.New(profile("at-least-once-history"))
+	fleeting    = simulated.New(profile("memory"))
+	onDisk      = simulated.OnDisk(profile("at-least-once"))
+	periodic    = simulated.OnDisk(profile("periodic"))
 )
+
+func profile(name string) zeromq.Profile {
+	s, err := registry.Find(zeromq.Name+":"+name, 1)
+	if err != nil {
+		panic(err)
+	}
+	return s.(zeromq.Profile)
+}
 
 // No drawn schedule violates a claim of a correct broker.
 func TestNoFalseAlarm(t *testing.T) {
 	for _, c := range []struct {
 		profile simulated.System
 		runs    int
-	}{{atLeastOnce, 2000}, {withHistory, 500}, {onDisk, 150}} {
+	}{{atLeastOnce, 2000}, {withHistory, 500}, {fleeting, 500}, {onDisk, 150}, {periodic, 150}} {
 		r, err := Explore(t.Context(), Options{System: c.profile, Seed: 1, Runs: c.runs})
 		if err != nil {
 			t.Fatal(err)
@@ -66,6 +76,56 @@ func TestUnsyncedCommitIsFound(t *testing.T) {
 	}
 	if !slices.Contains([]string{evidence.NoAcceptedLoss, evidence.RowsMatchClients, evidence.UnknownResolved, evidence.AckIsFinal}, r.Found.Shrunk) {
 		t.Errorf("it breaks %s:\n%s", r.Found.Shrunk, r.Found.Script)
+	}
+}
+
+// The same kill, which cuts the power, loses what was accepted where the disk is
+// synced periodically, and nothing where it is at every commit. Neither breaks a
+// claim: periodic makes none of it under a loss of power.
+func TestWhatAPowerCutLeaves(t *testing.T) {
+	s, err := script.Parse("", `scenario power-cut
+producer p1 to orders
+consumer c1 on orders, silent
+consumer c2 on orders, idempotent, offline
+publish order-1..order-20 by p1
+stop c1
+fault cut: kill broker
+start broker
+start c2
+settle
+reached fired cut
+reached acceptance accepted of order-20
+expect no-accepted-loss, no-phantom, partition-isolation
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sim Simulator
+	for _, c := range []struct {
+		system simulated.System
+		claims bool // no-accepted-loss under a loss of power
+	}{{onDisk, true}, {periodic, false}} {
+		lost := 0
+		for seed := range uint64(20) {
+			j, err := sim.Judge(t.Context(), Simulation{System: c.system, Scenario: s, Seed: seed})
+			if err != nil || len(j.Broken) > 0 || len(j.Faults) != 1 || j.Faults[0].Class != evidence.PowerLoss {
+				t.Fatalf("seed %d: %s, %+v, %v", seed, j.Why, j.Faults, err)
+			}
+			for _, v := range j.Verdicts {
+				if v.Guarantee != evidence.NoAcceptedLoss {
+					continue
+				}
+				if v.Covered != c.claims {
+					t.Errorf("the claim covers the run: %v", v.Covered)
+				}
+				if v.Outcome == guarantees.Violated {
+					lost++
+				}
+			}
+		}
+		if lost > 0 == c.claims {
+			t.Errorf("%s lost what it had accepted in %d runs", c.system.Describe().Profile.Name, lost)
+		}
 	}
 }
 

@@ -201,11 +201,16 @@ func scaled(d time.Duration, by float64) time.Duration { return time.Duration(fl
 // Manifest returns the manifest of a run that starts.
 func Manifest(o Options, desc systems.Description, labels []evidence.FaultLabel) evidence.Manifest {
 	m := evidence.Manifest{Run: filepath.Base(o.Dir), System: desc.System, Spec: o.Spec, Profile: desc.Profile, Claims: Claims(desc, o.Scenario),
-		Scenario: o.Scenario.Name, Why: o.Scenario.Why, Expect: o.Scenario.Expect, Reached: o.Scenario.Reached, Faults: labels,
+		Scenario: o.Scenario.Name, Why: o.Scenario.Why, Expect: o.Scenario.Expect, Reached: o.Scenario.Reached, Faults: slices.Clone(labels),
 		Known: desc.Known, Seed: o.Seed, Scale: o.Scale, Versions: map[string]string{"go": runtime.Version(), "custody": evidence.Version()}, Defect: o.Defect,
 		Machine: evidence.Machine{OS: runtime.GOOS, Arch: runtime.GOARCH, Cores: runtime.NumCPU()}}
 	for name, version := range desc.Versions {
 		m.Versions[name] = version
+	}
+	for i := range m.Faults {
+		if desc.CutsPower && m.Faults[i].Class == evidence.BrokerCrash {
+			m.Faults[i].Class = evidence.PowerLoss
+		}
 	}
 	return m
 }

@@ -13,7 +13,7 @@ import (
 var lookups = script.Scenario{
 	Name:  "lookups",
 	Why:   "Business IDs are published once and several times, and their messages wait, are settled, dead-lettered, sent back, discarded and expire: what a look-up says of them is true at each stage, also after a restart.",
-	Needs: []string{string(systems.NeedLookup), string(systems.NeedNack), string(systems.NeedTTL), string(systems.NeedMessageID)},
+	Needs: []string{string(systems.NeedLookup), string(systems.NeedNack), string(systems.NeedTTL), string(systems.NeedMessageID), string(systems.NeedSurvival)},
 	Steps: slices.Concat(
 		[]script.Step{
 			script.Producer{Name: "p1", Destination: "orders"},

@@ -3,12 +3,14 @@ package scenarios
 import (
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/script"
+	"github.com/custodymq/custody/systems"
 )
 
 // storageDownCrash: what was not written must not be accepted.
 var storageDownCrash = script.Scenario{
-	Name: "storage-down-crash",
-	Why:  "The store refuses a message and takes the next; then the broker dies before anybody has processed either.",
+	Name:  "storage-down-crash",
+	Why:   "The store refuses a message and takes the next; then the broker dies before anybody has processed either.",
+	Needs: []string{string(systems.NeedSurvival)},
 	Steps: []script.Step{
 		script.Producer{Name: "p1", Destination: "orders"},
 		script.Consumer{Name: "c0", Destination: "orders", Silent: true, Window: 10},

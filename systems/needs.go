@@ -39,6 +39,7 @@ var needs = []struct {
 	{NeedFanOut, nil},
 	{NeedWildcards, nil},
 	{NeedWindow, nil},
+	{NeedSurvival, nil},
 	{NeedRewind, instance[Rewinder]},
 	{NeedProbes, instance[Prober]},
 	{NeedTimeout, nil}, // follows from the profile's redelivery

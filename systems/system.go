@@ -38,6 +38,9 @@ type Description struct {
 	// so that it no longer recognises a repeated publish. A consumption log
 	// keyed by message ID then promises nothing.
 	Forgets []evidence.Class
+	// CutsPower says that whoever kills the system cuts its power: what it has
+	// not synced may be gone.
+	CutsPower bool
 	// WaitsForAbsent says that a departed consumer of a competing set is still
 	// assigned its share of new messages, which waits for it alone.
 	WaitsForAbsent bool
@@ -87,6 +90,7 @@ const (
 	NeedFanOut      Need = "fan-out"        // each logical subscriber of a destination receives every message
 	NeedWildcards   Need = "wildcards"      // a subscription may use the MQTT wildcards "+" and "#"
 	NeedWindow      Need = "window"         // a consumer holds at most its window
+	NeedSurvival    Need = "survival"       // what was accepted survives the end of the system's process
 	NeedRewind      Need = "rewind"         // Rewinder
 	NeedConnector   Need = "child-consumer" // the System is a Connector
 	NeedProbes      Need = "probes"         // Prober

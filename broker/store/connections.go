@@ -11,6 +11,9 @@ type Connection struct {
 	Name   string `json:"name"`   // the broker's exact name
 	Driver string `json:"driver"` // names a backend
 	DSN    string `json:"dsn"`    // what that backend needs: a path, a URL
+	// Flush is every-commit (also if it is empty) or periodic: see Flush.
+	Flush       string `json:"flush,omitempty"`
+	KeepHistory bool   `json:"keepHistory,omitempty"` // settled rows are marked processed instead of deleted
 }
 
 // Connections are the two lists in which a broker looks for its connection. The

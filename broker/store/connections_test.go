@@ -9,8 +9,8 @@ import (
 
 func TestFind(t *testing.T) {
 	both := Connections{
-		First:  ConnectionList{"flags", []Connection{{"orders", "sqlite", "first"}, {"a b", "memory", ""}}},
-		Second: ConnectionList{"broker.json", []Connection{{"orders", "sqlite", "second"}, {"billing", "sqlite", "billing"}, {"twice", "", ""}, {"twice", "", ""}}},
+		First:  ConnectionList{"flags", []Connection{{Name: "orders", Driver: "sqlite", DSN: "first"}, {Name: "a b", Driver: "memory"}}},
+		Second: ConnectionList{"broker.json", []Connection{{Name: "orders", Driver: "sqlite", DSN: "second"}, {Name: "billing", Driver: "sqlite", DSN: "billing"}, {Name: "twice"}, {Name: "twice"}}},
 	}
 	for _, test := range []struct {
 		name, dsn string

@@ -5,6 +5,7 @@ package store
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 )
 
@@ -82,9 +83,26 @@ type Flush uint8
 
 const (
 	FlushEveryCommit Flush = iota // before Apply returns
-	FlushPeriodic                 // soon after: a power cut loses the last moments, a killed process nothing
+	FlushPeriodic                 // soon after: a power cut loses the last moments, a killed broker nothing
 	FlushNever                    // kept in memory: gone with the process
 )
+
+var flushNames = [...]string{FlushEveryCommit: "every-commit", FlushPeriodic: "periodic", FlushNever: "never"}
+
+// String is the name that settings use.
+func (f Flush) String() string { return nameOf(flushNames[:], f) }
+
+// ParseFlush gives the policy of that name that a user may ask for; "" is
+// FlushEveryCommit.
+func ParseFlush(name string) (Flush, error) {
+	switch name {
+	case "", FlushEveryCommit.String():
+		return FlushEveryCommit, nil
+	case FlushPeriodic.String():
+		return FlushPeriodic, nil
+	}
+	return 0, fmt.Errorf("store: no flush policy is called %q; there are %v and %v", name, FlushEveryCommit, FlushPeriodic)
+}
 
 // Operation is one change of a batch. One on a row that is not there, or not in
 // the state that the change begins in, changes nothing and is no error: after a

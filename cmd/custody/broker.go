@@ -29,6 +29,7 @@ type brokerFlags struct {
 	tokenEnv    string
 	access      accessFlags
 	store, data string
+	flush       string
 	connections []string
 	memory      string
 	observed    observeFlags
@@ -53,7 +54,7 @@ Its rows stand in the partition of its name and its storage identity
 (` + store.IdentityVariable + `, otherwise the host's name). A connections
 file says where the rows of which broker are, and is a JSON list:
 
-  [{"name": "custody", "driver": "sqlite", "dsn": "/var/lib/custody/rows.db"},
+  [{"name": "custody", "driver": "sqlite", "dsn": "/var/lib/custody/rows.db", "flush": "periodic"},
    {"name": "orders", "driver": "postgres", "dsn": "postgres://custody@db/custody"}]
 
 The drivers are ` + strings.Join(open.Drivers(), ", ") + `. For a database
@@ -61,6 +62,11 @@ server, custody broker migrate makes the tables first.
 
 The name must be matched exactly. Two such lists may be given; the first wins.
 --store with --data is a list of one, and stands before the file's.
+
+A publish is answered Accepted when its row is on disk (flush every-commit), or
+before (periodic): a killed broker loses none of what it accepted so, a power cut
+the last moments. Settled rows are deleted, or kept as history (--keep-history, or
+"keepHistory": true of a connection).
 
 At SIGHUP the files of --users and of the certificates are read again; while one
 of them is wrong, all that was read before stays.`,
@@ -82,6 +88,7 @@ of them is wrong, all that was read before stays.`,
 	flags.StringVar(&f.config.Name, "name", "custody", "of the broker, by which its connection is found")
 	flags.StringVar(&f.store, "store", "sqlite", "where rows are kept: "+strings.Join(open.Drivers(), " or "))
 	flags.StringVar(&f.data, "data", "custody.db", "file of the sqlite store")
+	flags.StringVar(&f.flush, "flush", "", "of --store: every-commit (the default), or periodic, which loses the last moments in a power cut")
 	flags.StringArrayVar(&f.connections, "connections", nil, "file with a list of connections, instead of --store and --data or after them")
 	flags.IntVar(&f.config.MaxAttempts, "max-attempts", 5, "deliveries of one message before it is dead-lettered")
 	flags.DurationVar(&f.config.VisibilityTimeout, "visibility-timeout", 30*time.Second, "how long a delivery may stay unanswered before it comes again")
@@ -116,6 +123,9 @@ func serve(cmd *cobra.Command, f brokerFlags) (err error) {
 	connections, err := f.lists(cmd.Flags().Changed("store") || cmd.Flags().Changed("data"))
 	if err != nil {
 		return err
+	}
+	if own, err := connections.Find(config.Name); err == nil { // or open.Open says why not
+		config.KeepHistory = config.KeepHistory || own.KeepHistory
 	}
 	renewed, err := f.access.open(&config)
 	if err != nil {
@@ -226,11 +236,16 @@ func tokenFrom(variable string) (string, error) {
 func (f brokerFlags) lists(own bool) (store.Connections, error) {
 	var lists []store.ConnectionList
 	if own || len(f.connections) == 0 {
-		entry := store.Connection{Name: f.config.Name, Driver: f.store, DSN: f.data}
+		if _, err := store.ParseFlush(f.flush); err != nil {
+			return store.Connections{}, fmt.Errorf("--flush: %w", err)
+		}
+		entry := store.Connection{Name: f.config.Name, Driver: f.store, DSN: f.data, Flush: f.flush}
 		if f.store == "memory" {
 			entry.DSN = ""
 		}
 		lists = append(lists, store.ConnectionList{Title: "the command line", Entries: []store.Connection{entry}})
+	} else if f.flush != "" {
+		return store.Connections{}, errors.New("--flush goes with --store; in a file of connections it is the field \"flush\" of each")
 	}
 	for _, file := range f.connections {
 		entries, err := readConnections(file)

@@ -39,12 +39,14 @@ func (c clients) Producer(ctx context.Context, o systems.ProducerOptions) (syste
 	if err != nil {
 		return nil, err
 	}
-	return &producer{conn: conn, mode: c.profile.Mode(o.Mode), opened: time.Now()}, nil
+	mode := c.profile.Mode(o.Mode)
+	return &producer{conn: conn, mode: mode, held: c.profile.HeldBy(mode), opened: time.Now()}, nil
 }
 
 type producer struct {
 	conn   *client.Conn
 	mode   wire.Mode
+	held   evidence.HeldBy
 	opened time.Time
 }
 
@@ -57,7 +59,7 @@ func (p *producer) Send(ctx context.Context, m systems.Message) (systems.Pending
 		return &pending{err: fmt.Errorf("zeromq: send: cancelled before anything was written: %w", err)}, nil
 	}
 	call, err := p.conn.Publish(ctx, message)
-	return &pending{call: call, err: err, mode: p.mode}, nil
+	return &pending{call: call, err: err, held: p.held}, nil
 }
 
 func (p *producer) Close(context.Context) error { return p.conn.Close() }
@@ -77,7 +79,7 @@ func (p *producer) Lookup(ctx context.Context, businessID string) (systems.Resol
 type pending struct {
 	call *client.Call
 	err  error
-	mode wire.Mode
+	held evidence.HeldBy
 }
 
 func (p *pending) Receipt(ctx context.Context) systems.Receipt {
@@ -87,7 +89,7 @@ func (p *pending) Receipt(ctx context.Context) systems.Receipt {
 	m, err := p.call.Wait(ctx)
 	switch {
 	case err == nil:
-		return ReceiptOf(p.mode, m)
+		return ReceiptOf(p.held, m)
 	case errors.Is(err, client.ErrRefused), errors.Is(err, client.ErrDisconnected) && !p.call.Written():
 		return systems.Receipt{Acceptance: evidence.Rejected, ClientResult: err.Error(), Reason: err.Error()}
 	}

@@ -38,6 +38,14 @@ type databaseKind interface {
 	open(ctx context.Context, env systems.Env) (database, error)
 }
 
+// FlushPolicy is when what the broker accepts is on disk.
+func (p Profile) FlushPolicy() store.Flush {
+	if p.server == (ownMemory{}) {
+		return store.FlushNever
+	}
+	return p.flush
+}
+
 // open gives the profile's kind of database.
 func (p Profile) open(ctx context.Context, env systems.Env) (database, error) {
 	if p.server != nil {

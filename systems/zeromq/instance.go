@@ -26,6 +26,7 @@ type instance struct {
 	*process.Server
 	adopt    func(io.Reader, string)
 	database database
+	flush    string // of its connection; empty: the driver's own
 
 	mu       sync.Mutex
 	config   brokerConfig
@@ -69,6 +70,9 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	token := rand.Text()
 	in := &instance{clients: clients{profile: p, token: token, address: port.Address}, adopt: env.Adopt,
 		database: rows, identity: "identity-1", fired: map[string]func(systems.StoreFired){}}
+	if p.flush == store.FlushPeriodic {
+		in.flush = p.flush.String()
+	}
 	in.config = brokerConfig{Name: "custody", Listen: port.Address, Token: token, Hostname: "host-1", History: p.history, Scale: p.scale, Defect: env.Defect, Base: env.Base}
 	in.Server = process.NewServer(actor, env.Sink, log, in.start, port)
 	if err := in.Restart(ctx); err != nil {
@@ -98,7 +102,7 @@ func (in *instance) start(ctx context.Context, log io.Writer, exited func(proces
 	defer in.mu.Unlock()
 	driver, dsn := in.database.connection()
 	in.config.Connections = store.Connections{First: store.ConnectionList{Title: "run", Entries: []store.Connection{
-		{Name: in.config.Name, Driver: driver, DSN: dsn}}}}
+		{Name: in.config.Name, Driver: driver, DSN: dsn, Flush: in.flush}}}}
 	var env []string
 	if in.identity != "" {
 		env = []string{store.IdentityVariable + "=" + in.identity}

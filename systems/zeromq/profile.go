@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"time"
 
 	"github.com/go-zeromq/zmq4"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/custodymq/custody/broker"
 	"github.com/custodymq/custody/broker/core"
+	"github.com/custodymq/custody/broker/store"
 	"github.com/custodymq/custody/broker/wire"
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/systems"
@@ -27,7 +29,8 @@ type Profile struct {
 	name, summary string
 	mode          systems.Mode
 	history       bool         // settled rows are kept
-	server        databaseKind // that keeps the rows; nil: SQLite
+	flush         store.Flush  // of a database that is no memory
+	server        databaseKind // that keeps the rows; nil: a file of SQLite's
 	claims        []evidence.Claim
 	scale         float64
 }
@@ -39,22 +42,62 @@ func Profiles(scale float64) []systems.System {
 			mode: systems.AtLeastOnce, claims: atLeastOnce, scale: scale},
 		Profile{name: "at-least-once-history", summary: "as at-least-once, but settled rows are kept, marked processed",
 			mode: systems.AtLeastOnce, history: true, claims: atLeastOnce, scale: scale},
-		Profile{name: "postgres", summary: "as at-least-once, with the rows in PostgreSQL", mode: systems.AtLeastOnce, claims: atLeastOnce, scale: scale, server: postgres},
-		Profile{name: "mariadb", summary: "as at-least-once, with the rows in MariaDB", mode: systems.AtLeastOnce, claims: atLeastOnce, scale: scale, server: mariadb},
-		Profile{name: "redis", summary: "as at-least-once, with the rows in Redis, appendfsync always", mode: systems.AtLeastOnce, claims: atLeastOnce, scale: scale, server: redis{}},
+		Profile{name: "periodic", summary: "as at-least-once, but synced once a second (synchronous NORMAL): a killed broker loses nothing, a power cut what was accepted last",
+			mode: systems.AtLeastOnce, claims: periodic, scale: scale, flush: store.FlushPeriodic},
+		Profile{name: "memory", summary: "as at-least-once, with the rows in the broker's memory: they end with its process",
+			mode: systems.AtLeastOnce, claims: inMemory, scale: scale, server: ownMemory{}},
+		Profile{name: "postgres", summary: "as at-least-once, with the rows in PostgreSQL", mode: systems.AtLeastOnce, claims: onServer, scale: scale, server: postgres},
+		Profile{name: "postgres-periodic", summary: "as postgres, but with synchronous_commit off: a killed broker loses nothing, a PostgreSQL that is killed what was accepted last",
+			mode: systems.AtLeastOnce, claims: asynchronous, scale: scale, server: postgres, flush: store.FlushPeriodic},
+		Profile{name: "mariadb", summary: "as at-least-once, with the rows in MariaDB", mode: systems.AtLeastOnce, claims: onServer, scale: scale, server: mariadb},
+		Profile{name: "redis", summary: "as at-least-once, with the rows in Redis, appendfsync always", mode: systems.AtLeastOnce, claims: onServer, scale: scale, server: redis{}},
 		Profile{name: "at-most-once", summary: "routed once to who is visible now; never stored, never sent again",
 			mode: systems.AtMostOnce, claims: atMostOnce, scale: scale},
 	}
 }
 
 var (
-	everywhere = []evidence.Class{evidence.ClientCrash, evidence.BrokerRestart, evidence.BrokerCrash, evidence.BrokerPause, evidence.Link, evidence.Store, evidence.Clock}
+	everywhere = []evidence.Class{evidence.ClientCrash, evidence.BrokerRestart, evidence.BrokerCrash, evidence.BrokerPause, evidence.PowerLoss, evidence.Link, evidence.Store, evidence.Clock}
 	// A clock that jumps can expire messages early, which is a legitimate loss.
 	butClock = everywhere[:len(everywhere)-1]
-	butStore = []evidence.Class{evidence.ClientCrash, evidence.BrokerRestart, evidence.BrokerCrash, evidence.BrokerPause, evidence.Link}
+	butStore = everywhere[:len(everywhere)-2]
 	// A crash or store failure between ACK and delete causes a redelivery.
 	butDelete = []evidence.Class{evidence.ClientCrash, evidence.BrokerRestart, evidence.BrokerPause, evidence.Link, evidence.Clock}
 )
+
+// The claims of a store that keeps less than SQLite synced at every commit.
+var (
+	periodic = notUnder(without(atLeastOnce, evidence.PersistedBeforeAccepted), surviving, evidence.PowerLoss)
+	// That the machine of a database server may lose its power is not shown here.
+	onServer     = notUnder(atLeastOnce, nil, evidence.PowerLoss)
+	asynchronous = notUnder(without(onServer, evidence.PersistedBeforeAccepted), surviving, evidence.Store)
+	// Nothing of it survives the process.
+	inMemory = notUnder(without(atLeastOnce, evidence.PersistedBeforeAccepted), surviving, evidence.BrokerRestart, evidence.BrokerCrash, evidence.PowerLoss)
+)
+
+// surviving are the guarantees that rest on rows which survive.
+var surviving = []string{
+	evidence.NoAcceptedLoss, evidence.StableRedeliveryID, evidence.Order, evidence.RedeliveryOrder, evidence.ExpiryHonoured, evidence.AckIsFinal,
+	evidence.BoundedRetry, evidence.AttemptsUsed, evidence.UnknownResolved, evidence.LookupsTrue, evidence.RecoveryBounded, evidence.Progress,
+	evidence.RowsMatchClients,
+}
+
+// without gives the claims but for one guarantee.
+func without(claims []evidence.Claim, guarantee string) []evidence.Claim {
+	return slices.DeleteFunc(slices.Clone(claims), func(c evidence.Claim) bool { return c.Guarantee == guarantee })
+}
+
+// notUnder gives the claims with those of the guarantees (all, if none is named)
+// no longer made under these classes.
+func notUnder(claims []evidence.Claim, guarantees []string, classes ...evidence.Class) []evidence.Claim {
+	less := slices.Clone(claims)
+	for i, c := range less {
+		if guarantees == nil || slices.Contains(guarantees, c.Guarantee) {
+			less[i].Under = slices.DeleteFunc(slices.Clone(c.Under), func(class evidence.Class) bool { return slices.Contains(classes, class) })
+		}
+	}
+	return less
+}
 
 const source = "broker/PROTOCOL.md"
 
@@ -172,11 +215,21 @@ func (p Profile) Describe() systems.Description {
 		systems.NeedFanOut: "in at-least-once all matching subscriptions compete for each message, whatever their group",
 	}
 	d.StoreFaults = storeVerbs(p.server == nil)
-	if p.server != nil {
+	flush := p.FlushPolicy()
+	switch {
+	case p.server != nil:
 		delete(d.Versions, "go-sqlite3")
-		program, version := p.server.version()
-		d.Versions[program] = version
-		d.Profile.Settings[0].Value, d.Profile.Settings[1] = p.server.title(), evidence.Setting{Name: "flush", Value: "every commit"}
+		if program, version := p.server.version(); program != "" {
+			d.Versions[program] = version
+		}
+		d.Profile.Settings[0].Value, d.Profile.Settings[1] = p.server.title(), evidence.Setting{Name: "flush", Value: flush.String()}
+	case flush == store.FlushPeriodic:
+		d.Profile.Settings[1].Value = "NORMAL"
+	}
+	if flush == store.FlushNever {
+		d.Forgets = []evidence.Class{evidence.BrokerRestart, evidence.BrokerCrash, evidence.PowerLoss}
+		const ends = "rows in memory end with the broker's process"
+		d.Lacks[systems.NeedPlanting], d.Lacks[systems.NeedIdentity], d.Lacks[systems.NeedSurvival] = ends, ends, ends
 	}
 	if p.mode == systems.AtMostOnce {
 		d.Profile.Redelivers, d.Profile.AckCounting = evidence.RedeliverNever, "automatic"

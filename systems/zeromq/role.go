@@ -50,6 +50,7 @@ const vfsName = "custody-faulty"
 type roleState struct {
 	server    *broker.Server
 	store     store.Store
+	past      store.Store // the same, past the faults
 	neighbour store.Store
 	files     *faulty.VFS
 	armed     *storeFaults
@@ -95,7 +96,18 @@ func Role() process.Role {
 				return nil
 			}),
 			"setenv": method(func(value string) error { return os.Setenv(store.IdentityVariable, value) }),
-			"arm":    method(func(f systems.StoreFault) error { return r.armed.arm(f) }),
+			rowsMethod: func(ctx context.Context, params json.RawMessage) (any, error) {
+				var now time.Time
+				if err := json.Unmarshal(params, &now); err != nil {
+					return nil, fmt.Errorf("zeromq: parameter of a command: %w", err)
+				}
+				all := func(ctx context.Context, fn func(store.Row) error) error {
+					return r.past.Rows(ctx, store.Selection{Content: true}, fn)
+				}
+				s, _, err := snapshotOf(ctx, all, "", now)
+				return s.Rows, err
+			},
+			"arm": method(func(f systems.StoreFault) error { return r.armed.arm(f) }),
 			"heal": method(func(label string) error {
 				r.armed.heal(label)
 				return nil
@@ -135,7 +147,7 @@ func (r *roleState) start(ctx context.Context, config json.RawMessage, p *proces
 	}
 	wrapped := faulty.Wrap(opened)
 	wrapped.Arm(r.armed)
-	r.store = wrapped
+	r.store, r.past = wrapped, opened
 	cfg := Profile{history: c.History, scale: c.Scale}.Broker()
 	if c.Tight {
 		cfg = Tightened(cfg)

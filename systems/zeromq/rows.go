@@ -13,21 +13,24 @@ import (
 // its rows is no evidence, and rows must be readable while it is down.
 func (in *instance) Rows(ctx context.Context) (evidence.Snapshot, error) {
 	in.mu.Lock()
-	own, now := in.partition(), time.Now().Add(in.config.Clock)
+	own, now, child := in.partition(), time.Now().Add(in.config.Clock), in.child
 	in.mu.Unlock()
-	s, _, err := snapshotOf(ctx, in.database, own, now)
+	if d, ok := in.database.(ofProcess); ok {
+		return d.snapshot(ctx, child, own, now)
+	}
+	s, _, err := snapshotOf(ctx, in.database.rows, own, now)
 	return s, err
 }
 
 // ReadRows reads the rows of a file of SQLite's, and when the next of them expires
 // (zero if none does).
 func ReadRows(ctx context.Context, path, own string, now time.Time) (s evidence.Snapshot, next time.Time, err error) {
-	return snapshotOf(ctx, file(path), own, now)
+	return snapshotOf(ctx, file(path).rows, own, now)
 }
 
-func snapshotOf(ctx context.Context, d database, own string, now time.Time) (s evidence.Snapshot, next time.Time, err error) {
+func snapshotOf(ctx context.Context, rows func(context.Context, func(store.Row) error) error, own string, now time.Time) (s evidence.Snapshot, next time.Time, err error) {
 	s = evidence.Snapshot{Source: evidence.SourceBroker, Trust: evidence.Exact, Partition: own}
-	err = d.rows(ctx, func(row store.Row) error {
+	err = rows(ctx, func(row store.Row) error {
 		r := evidence.StoredRow{
 			State: RowStates[row.State], Partition: row.Partition.String(), Version: int(row.Version), MessageID: row.MessageID, BusinessID: row.BusinessID,
 			Destination: row.Topic, Subscription: row.Group, Attempts: row.Attempts, Reason: row.Reason,

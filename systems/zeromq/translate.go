@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/custodymq/custody/broker/store"
 	"github.com/custodymq/custody/broker/store/faulty"
 	"github.com/custodymq/custody/broker/wire"
 	"github.com/custodymq/custody/evidence"
@@ -37,17 +38,22 @@ var causes = map[wire.Cause]evidence.Cause{
 	wire.Forbidden: evidence.CausePermission,
 }
 
-// ReceiptOf maps the broker's answer to a publish in this mode.
-func ReceiptOf(mode wire.Mode, m wire.Message) systems.Receipt {
-	r := systems.Receipt{Acceptance: acceptances[m.Answer], MessageID: m.MessageID, ClientResult: systems.OK, Duplicate: m.Again, Cause: causes[m.Cause], Reason: m.Reason}
-	switch {
-	case r.Acceptance != evidence.Accepted:
-		r.ClientResult = r.Acceptance.String() + ": " + m.Reason
-	case mode == wire.AtMostOnce:
-		r.HeldBy = evidence.HeldByBrokerMemory
-	default:
-		r.HeldBy = evidence.HeldByStore
+// HeldBy says who is responsible for what is accepted in this mode.
+func (p Profile) HeldBy(mode wire.Mode) evidence.HeldBy {
+	if mode == wire.AtMostOnce || p.FlushPolicy() == store.FlushNever {
+		return evidence.HeldByBrokerMemory
 	}
+	return evidence.HeldByStore
+}
+
+// ReceiptOf maps the broker's answer to a publish that is held so when accepted.
+func ReceiptOf(held evidence.HeldBy, m wire.Message) systems.Receipt {
+	r := systems.Receipt{Acceptance: acceptances[m.Answer], MessageID: m.MessageID, ClientResult: systems.OK, Duplicate: m.Again, Cause: causes[m.Cause], Reason: m.Reason}
+	if r.Acceptance != evidence.Accepted {
+		r.ClientResult = r.Acceptance.String() + ": " + m.Reason
+		return r
+	}
+	r.HeldBy = held
 	return r
 }
 

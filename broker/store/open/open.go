@@ -19,15 +19,15 @@ import (
 
 // Options for the backends. A setting that a backend cannot obey is an error.
 type Options struct {
-	VFS           string // sqlite: a registered VFS
-	Sync          store.Flush
+	VFS           string        // sqlite: a registered VFS
 	FlushInterval time.Duration // FlushPeriodic; 0 is the backend's default
-	KeepHistory   bool          // Delete marks the row processed instead
+	KeepHistory   bool          // Delete marks the row processed instead, also where the connection does not say so
 	BusyTimeout   time.Duration // 0 is the backend's default
 	Reserve       uint64        // bytes to leave free on the disk; 0 is the backend's default
 }
 
-type driver func(ctx context.Context, dsn string, p store.Partition, o Options) (store.Store, error)
+// driver opens a connection. Its Flush has been read, its KeepHistory is in o.
+type driver func(ctx context.Context, c store.Connection, flush store.Flush, p store.Partition, o Options) (store.Store, error)
 
 var drivers = map[string]driver{
 	"memory":    openMemory,
@@ -54,7 +54,12 @@ func Open(ctx context.Context, connections store.Connections, name string, ident
 	if err != nil {
 		return nil, err
 	}
-	opened, err := known(ctx, connection.DSN, store.Partition{Connection: name, Identity: id}, options)
+	options.KeepHistory = options.KeepHistory || connection.KeepHistory
+	flush, err := store.ParseFlush(connection.Flush)
+	var opened store.Store
+	if err == nil {
+		opened, err = known(ctx, connection, flush, store.Partition{Connection: name, Identity: id}, options)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("store: connection %q, driver %s: %w", name, connection.Driver, err)
 	}
@@ -71,22 +76,24 @@ func Drivers() []string {
 	return names
 }
 
-func openMemory(_ context.Context, dsn string, p store.Partition, o Options) (store.Store, error) {
-	if dsn != "" {
-		return nil, fmt.Errorf("takes no DSN, got %q: rows in memory have no place", redact(dsn))
-	}
-	if o.VFS != "" {
+func openMemory(_ context.Context, c store.Connection, _ store.Flush, p store.Partition, o Options) (store.Store, error) {
+	switch {
+	case c.DSN != "":
+		return nil, fmt.Errorf("takes no DSN, got %q: rows in memory have no place", redact(c.DSN))
+	case c.Flush != "":
+		return nil, fmt.Errorf("takes no flush policy, got %q: rows in memory are never flushed", c.Flush)
+	case o.VFS != "":
 		return nil, fmt.Errorf("has no files to put on VFS %q", o.VFS)
 	}
 	return memory.New(p, memory.Options{KeepHistory: o.KeepHistory}), nil
 }
 
-func openSQLite(ctx context.Context, dsn string, p store.Partition, o Options) (store.Store, error) {
-	if strings.Contains(dsn, "://") || strings.HasPrefix(dsn, "file:") {
-		return nil, fmt.Errorf("the DSN is the path of a file, got %q: another driver's, or a URI", redact(dsn))
+func openSQLite(ctx context.Context, c store.Connection, flush store.Flush, p store.Partition, o Options) (store.Store, error) {
+	if strings.Contains(c.DSN, "://") || strings.HasPrefix(c.DSN, "file:") {
+		return nil, fmt.Errorf("the DSN is the path of a file, got %q: another driver's, or a URI", redact(c.DSN))
 	}
 	opened, err := sqlite.Open(ctx, sqlite.Options{
-		Path: dsn, Partition: p, VFS: o.VFS, Sync: o.Sync, FlushInterval: o.FlushInterval,
+		Path: c.DSN, Partition: p, VFS: o.VFS, Sync: flush, FlushInterval: o.FlushInterval,
 		KeepHistory: o.KeepHistory, BusyTimeout: o.BusyTimeout, Reserve: o.Reserve,
 	})
 	if err != nil {
@@ -96,11 +103,11 @@ func openSQLite(ctx context.Context, dsn string, p store.Partition, o Options) (
 }
 
 func openServer(d relational.Dialect) driver {
-	return func(ctx context.Context, dsn string, p store.Partition, o Options) (store.Store, error) {
+	return func(ctx context.Context, c store.Connection, flush store.Flush, p store.Partition, o Options) (store.Store, error) {
 		if err := checkServer(o); err != nil {
 			return nil, err
 		}
-		opened, err := relational.Open(ctx, d, relational.Options{DSN: dsn, Partition: p, Sync: o.Sync, KeepHistory: o.KeepHistory})
+		opened, err := relational.Open(ctx, d, relational.Options{DSN: c.DSN, Partition: p, Sync: flush, KeepHistory: o.KeepHistory})
 		if err != nil {
 			return nil, err // a nil *relational.Store is no nil store.Store
 		}
@@ -108,11 +115,11 @@ func openServer(d relational.Dialect) driver {
 	}
 }
 
-func openRedis(ctx context.Context, dsn string, p store.Partition, o Options) (store.Store, error) {
+func openRedis(ctx context.Context, c store.Connection, flush store.Flush, p store.Partition, o Options) (store.Store, error) {
 	if err := checkServer(o); err != nil {
 		return nil, err
 	}
-	opened, err := redisstore.Open(ctx, redisstore.Options{DSN: dsn, Partition: p, Sync: o.Sync, KeepHistory: o.KeepHistory})
+	opened, err := redisstore.Open(ctx, redisstore.Options{DSN: c.DSN, Partition: p, Sync: flush, KeepHistory: o.KeepHistory})
 	if err != nil {
 		return nil, err // a nil *redisstore.Store is no nil store.Store
 	}

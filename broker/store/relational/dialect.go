@@ -17,6 +17,7 @@ type Dialect struct {
 	open        func(dsn string) (*sql.DB, error)
 	placeholder func(n int) string // of the n-th parameter, from 1
 	begin       string             // begins a transaction
+	sync        string             // in a transaction, has its COMMIT synced under every flush policy
 	database    string             // where the connection's tables are, as information_schema has it
 	limit       string             // the end of a SELECT ... ORDER BY, with a parameter
 	forUpdate   string             // the end of a SELECT that locks what it reads

@@ -52,11 +52,12 @@ var MySQL = Dialect{
 		if _, err := conn.ExecContext(ctx, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"); err != nil {
 			return err
 		}
-		if flush == store.FlushPeriodic {
-			return nil
-		}
 		level, err := setting(ctx, conn, "SELECT @@GLOBAL.innodb_flush_log_at_trx_commit")
-		if err == nil && level != "1" {
+		switch {
+		case err != nil || level == "1":
+		case flush == store.FlushPeriodic && level != "2":
+			err = fmt.Errorf("the server runs with innodb_flush_log_at_trx_commit = %s, and loses what it has confirmed when its process ends: set it to 2, which syncs once a second, or to 1", level)
+		case flush != store.FlushPeriodic:
 			err = fmt.Errorf("the server runs with innodb_flush_log_at_trx_commit = %s, and loses what it has confirmed when power fails: set it to 1, or ask for the flush policy periodic", level)
 		}
 		return err

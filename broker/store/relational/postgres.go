@@ -60,16 +60,16 @@ var Postgres = Dialect{
 	},
 	// https://www.postgresql.org/docs/current/runtime-config-wal.html
 	prepare: func(ctx context.Context, conn *sql.Conn, flush store.Flush) error {
-		if flush == store.FlushPeriodic {
-			_, err := conn.ExecContext(ctx, "SET synchronous_commit = off")
-			return err
-		}
 		fsync, err := setting(ctx, conn, "SHOW fsync")
 		if err != nil {
 			return err
 		}
 		if fsync != "on" {
-			return fmt.Errorf("the server runs with fsync = %s, and loses what it has confirmed when power fails: switch it on, or ask for the flush policy periodic", fsync)
+			return fmt.Errorf("the server runs with fsync = %s, and may lose the whole database when power fails: switch it on", fsync)
+		}
+		if flush == store.FlushPeriodic {
+			_, err := conn.ExecContext(ctx, "SET synchronous_commit = off")
+			return err
 		}
 		commit, err := setting(ctx, conn, "SHOW synchronous_commit")
 		if err == nil && commit == "off" {
@@ -119,6 +119,7 @@ CREATE INDEX custody_expiry ON custody_row (part, expires_at) WHERE expires_at I
 CREATE INDEX custody_settled ON custody_row (part, keep_until) WHERE keep_until IS NOT NULL;
 CREATE INDEX custody_dead ON custody_row (part, ord) WHERE state = 4`},
 	begin:     "BEGIN",
+	sync:      "SET LOCAL synchronous_commit = on",
 	database:  "current_schema()",
 	duplicate: func(err error) bool { return postgresCode(err) == "23505" },
 	full:      func(err error) bool { return postgresCode(err) == "53100" },

@@ -112,3 +112,56 @@ func TestStartRefusals(t *testing.T) {
 		})
 	}
 }
+
+// What the policy rests on is asked of the session where it has that, and of the
+// server where it alone decides.
+func TestFlushPolicies(t *testing.T) {
+	home := store.Partition{Connection: "orders", Identity: "node-a"}
+	t.Run("postgres", func(t *testing.T) {
+		server := running(t, "postgres")
+		dsn := server.database(t)
+		for flush, want := range map[store.Flush]string{store.FlushEveryCommit: "on", store.FlushPeriodic: "off"} {
+			s := mustOpen(t, server.dialect, Options{DSN: dsn, Partition: home, Sync: flush})
+			w := <-s.writer
+			got, err := setting(t.Context(), w.conn, "SHOW synchronous_commit")
+			s.writer <- w
+			if err != nil || got != want || s.Flush() != flush {
+				t.Errorf("%v: synchronous_commit %s, %v; the store says %v", flush, got, err, s.Flush())
+			}
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+	t.Run("mariadb", func(t *testing.T) {
+		server := running(t, "mariadb")
+		dsn := server.database(t)
+		set := func(level string) { server.exec(t, dsn, "SET GLOBAL innodb_flush_log_at_trx_commit = "+level) }
+		t.Cleanup(func() { set("1") })
+		for _, c := range []struct {
+			level   string
+			flush   store.Flush
+			refusal string
+		}{
+			{level: "1"},
+			{level: "1", flush: store.FlushPeriodic},
+			{level: "2", refusal: "when power fails: set it to 1"},
+			{level: "2", flush: store.FlushPeriodic},
+			{level: "0", refusal: "when power fails: set it to 1"},
+			{level: "0", flush: store.FlushPeriodic, refusal: "when its process ends: set it to 2"},
+		} {
+			set(c.level)
+			s, err := Open(t.Context(), server.dialect, Options{DSN: dsn, Partition: home, Sync: c.flush})
+			if c.refusal != "" {
+				if err == nil || !strings.Contains(err.Error(), c.refusal) {
+					t.Errorf("level %s, %v: got %v, want %q", c.level, c.flush, err, c.refusal)
+				}
+			} else if err != nil {
+				t.Errorf("level %s, %v: %v", c.level, c.flush, err)
+			}
+			if s != nil {
+				s.Close()
+			}
+		}
+	})
+}

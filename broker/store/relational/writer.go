@@ -220,6 +220,11 @@ func (w *writer) certify(ctx context.Context) error {
 	var now mark
 	t := &transaction{w: w, ctx: ctx}
 	err := t.run(func() (err error) {
+		if sync := w.store.dialect.sync; sync != "" {
+			if _, err := w.conn.ExecContext(ctx, sync); err != nil {
+				return err
+			}
+		}
 		if now, err = t.readMark(); err == nil {
 			_, err = t.exec("UPDATE custody_partition SET fence = fence + 1 WHERE id = ?", w.partition)
 		}

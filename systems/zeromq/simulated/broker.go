@@ -62,6 +62,7 @@ func (d *database) rows() (evidence.Snapshot, error) {
 // before or after it.
 type inMemory struct {
 	wall       func() time.Time
+	fleeting   bool      // the rows end with the broker's process
 	partitions []lasting // in order of first use
 }
 
@@ -77,12 +78,17 @@ func (m *inMemory) open(p store.Partition) (store.Store, error) {
 			return s, nil
 		}
 	}
-	s := lasting{memory.New(p, memory.Options{Now: m.wall})}
+	s := lasting{memory.New(p, memory.Options{Now: m.wall})} // content is left to it whatever the policy: it reads as fast
 	m.partitions = append(m.partitions, s)
 	return s, nil
 }
 
-func (m *inMemory) end(bool)     {}
+func (m *inMemory) end(bool) {
+	if m.fleeting {
+		m.partitions = nil
+	}
+}
+
 func (m *inMemory) left() error  { return nil }
 func (m *inMemory) close() error { return nil }
 

@@ -176,7 +176,7 @@ func (in *instance) Producer(ctx context.Context, o systems.ProducerOptions) (sy
 
 type pending struct {
 	call *call
-	mode wire.Mode
+	held evidence.HeldBy
 	err  error // nothing was written
 }
 
@@ -185,7 +185,7 @@ func (p producer) Send(ctx context.Context, m systems.Message) (systems.Pending,
 	if err != nil {
 		return nil, err
 	}
-	sent := &pending{mode: p.mode}
+	sent := &pending{held: p.in.system.HeldBy(p.mode)}
 	if sent.err = context.Cause(ctx); sent.err == nil {
 		sent.call, sent.err = p.ask(message)
 	}
@@ -197,7 +197,7 @@ func (p *pending) Receipt(ctx context.Context) systems.Receipt {
 	if err == nil {
 		var m wire.Message
 		if m, err = p.call.answer(ctx); err == nil {
-			return zeromq.ReceiptOf(p.mode, m)
+			return zeromq.ReceiptOf(p.held, m)
 		}
 		if !errors.Is(err, errRefused) {
 			a = evidence.Unknown

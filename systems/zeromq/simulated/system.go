@@ -28,8 +28,8 @@ type System struct {
 	// Disk keeps the rows in the broker's real store, whose files lie on a
 	// simulated disk: whoever kills the broker cuts its power.
 	Disk bool
-	// Flush is when a commit on the disk is synced, for tests: a broker that
-	// answers first breaks its claims.
+	// Flush is when a commit is synced: as the profile has it. A test may set
+	// another, and break the profile's claims.
 	Flush store.Flush
 	// Tamper changes the broker's configuration, for tests.
 	Tamper func(*broker.Config)
@@ -38,11 +38,13 @@ type System struct {
 }
 
 // New simulates a profile with its rows in memory.
-func New(p zeromq.Profile) System { return System{Profile: p, description: describe(p, false)} }
+func New(p zeromq.Profile) System {
+	return System{Profile: p, Flush: p.FlushPolicy(), description: describe(p, false)}
+}
 
 // OnDisk simulates a profile with its rows in files on a simulated disk.
 func OnDisk(p zeromq.Profile) System {
-	return System{Profile: p, Disk: true, description: describe(p, true)}
+	return System{Profile: p, Disk: true, Flush: p.FlushPolicy(), description: describe(p, true)}
 }
 
 // Of simulates a system, on a simulated disk or in memory; false if it cannot be
@@ -50,7 +52,7 @@ func OnDisk(p zeromq.Profile) System {
 func Of(s systems.System, disk bool) (systems.System, bool) {
 	p, ok := s.(zeromq.Profile)
 	if disk {
-		return OnDisk(p), ok
+		return OnDisk(p), ok && p.FlushPolicy() != store.FlushNever
 	}
 	return New(p), ok
 }
@@ -67,6 +69,7 @@ func describe(p zeromq.Profile, disk bool) systems.Description {
 	if d.Lacks == nil {
 		d.Lacks = map[systems.Need]string{}
 	}
+	d.CutsPower = disk
 	world := "simulated: virtual time; network, store and clients in memory"
 	if disk {
 		world = "simulated: virtual time; network and clients in memory; files on a disk that may lose, when the broker is killed, what was not synced"
@@ -101,7 +104,7 @@ func (s System) Start(_ context.Context, env systems.Env) (systems.Instance, err
 	}
 	in := &instance{Simulated: world, system: s, sink: env.Sink, defect: env.Defect, heartbeat: s.Broker().Heartbeat,
 		name: "custody", identity: "identity-1", hostname: "host-1", links: map[string]*link{}}
-	in.database = &database{in: in, storage: &inMemory{wall: in.wall}}
+	in.database = &database{in: in, storage: &inMemory{wall: in.wall, fleeting: s.Flush == store.FlushNever}}
 	if s.Disk {
 		d, err := newDisk(in, env.Seed)
 		if err != nil {
