@@ -27,7 +27,8 @@ CREATE TABLE IF NOT EXISTS effect (
 CREATE TABLE IF NOT EXISTS consumption_log (
 	subscriber TEXT NOT NULL, message_id TEXT NOT NULL,
 	business_id TEXT NOT NULL, publish_id TEXT NOT NULL,
-	PRIMARY KEY (subscriber, message_id)) WITHOUT ROWID;`
+	PRIMARY KEY (subscriber, message_id)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS record (business_id TEXT NOT NULL PRIMARY KEY, producer TEXT NOT NULL) WITHOUT ROWID;`
 
 // Open opens or creates the database at path.
 func Open(ctx context.Context, path string) (*Database, error) {
@@ -93,6 +94,15 @@ func (d *Database) Apply(ctx context.Context, m Delivery, log bool) (Outcome, er
 		return Uncertain, fmt.Errorf("business: commit of %s: %w", m.BusinessID, err)
 	}
 	return Committed, nil
+}
+
+// Record commits a producer's business row, on its own: its message is another
+// matter. A row that is there already stays.
+func (d *Database) Record(ctx context.Context, producer, businessID string) error {
+	if _, err := d.db.ExecContext(ctx, `INSERT INTO record VALUES (?, ?) ON CONFLICT DO NOTHING`, businessID, producer); err != nil {
+		return fmt.Errorf("business: record of %s: %w", businessID, err)
+	}
+	return nil
 }
 
 // Backup copies the committed state to a new file.

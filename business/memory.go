@@ -12,6 +12,8 @@ import (
 type Store interface {
 	// Apply commits the effect of a message: see Database.Apply.
 	Apply(ctx context.Context, m Delivery, log bool) (Outcome, error)
+	// Record commits a producer's business row: see Database.Record.
+	Record(ctx context.Context, producer, businessID string) error
 	Backup(ctx context.Context, path string) error
 	Restore(ctx context.Context, path string) error
 	Rows(ctx context.Context) (evidence.Snapshot, error)
@@ -48,6 +50,9 @@ func (d *Memory) Apply(_ context.Context, m Delivery, log bool) (Outcome, error)
 	d.state.effects = append(d.state.effects, row)
 	return Committed, nil
 }
+
+// Record has nobody who would read the row.
+func (d *Memory) Record(context.Context, string, string) error { return nil }
 
 func (d *Memory) Backup(_ context.Context, path string) error {
 	d.backups[path] = tables{slices.Clone(d.state.effects), slices.Clone(d.state.log)}

@@ -138,7 +138,8 @@ const (
 	Probed // a probe was made: Wanted is the outcome that the protocol demands, Got the actual one
 	Commanded
 	Noted
-	FaultMissed // it found nothing to strike; Reason says why
+	FaultMissed     // it found nothing to strike; Reason says why
+	RecordCommitted // a producer's business row, of which a message tells, is committed
 )
 
 var kindNames = []string{
@@ -148,7 +149,7 @@ var kindNames = []string{
 	"lookup-called", "lookup-returned", "frame-carried", "link-connected", "link-disconnected",
 	"fault-armed", "fault-fired", "fault-healed", "process-started", "process-exited", "process-paused",
 	"process-continued", "store-called", "store-returned", "await-began", "await-ended", "snapshot-taken", "health-checked", "drain-ended", "watch-ended", "dead-lettered", "purged", "clock-set", "probed",
-	"commanded", "noted", "fault-missed",
+	"commanded", "noted", "fault-missed", "record-committed",
 }
 
 func (k Kind) String() string                { return nameOf(kindNames, k) }

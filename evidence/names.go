@@ -36,4 +36,5 @@ const (
 	StrangersRefused        = "strangers-refused"
 	RedeliveryPaced         = "redelivery-paced"
 	LookupsTrue             = "lookups-true"
+	OutboxAtomicity         = "outbox-atomicity"
 )

@@ -15,6 +15,8 @@ type Guarantee struct {
 	Usual string // what the field calls it
 	Text  string // the promise, in one sentence
 	Rule  string // how it is judged, and what proves a violation
+	// OfApplication: only an application can promise it, and no system may claim it.
+	OfApplication bool
 
 	new func() checker
 }
@@ -92,7 +94,18 @@ func Guarantees() []Guarantee {
 		boundedQueue,
 		progressMade,
 		redeliveryOrder,
+		outboxAtomicity,
 	}
+}
+
+// CheckClaims refuses a claim that its owner cannot keep.
+func CheckClaims(claims ...evidence.Claim) error {
+	for _, g := range Guarantees() {
+		if g.OfApplication && slices.ContainsFunc(claims, func(c evidence.Claim) bool { return c.Guarantee == g.Name && c.Owner != evidence.OwnerApplication }) {
+			return fmt.Errorf("%s is no system's to claim: it takes a transaction of the application's, in which the business row and the message are one; leave it out", g.Name)
+		}
+	}
+	return nil
 }
 
 // proof is what a violation rests on. One by absence needs a run that completed;

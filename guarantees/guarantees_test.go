@@ -769,7 +769,7 @@ func TestEveryGuaranteeHasItsHistories(t *testing.T) {
 	for _, g := range Guarantees() {
 		for _, o := range []Outcome{Held, Violated, Inconclusive} {
 			found := false
-			for _, c := range slices.Concat(cases, promises) {
+			for _, c := range slices.Concat(cases, promises, outboxes) {
 				found = found || c.guarantee == g.Name && c.outcome == o
 			}
 			if !found {

@@ -63,7 +63,7 @@ type judge struct {
 	guarantees []Guarantee
 	checkers   []checker
 	rulings    []ruling
-	observers  [evidence.Noted + 1][]watching
+	observers  [evidence.RecordCommitted + 1][]watching
 	conditions *evidence.Conditions
 	faults     []FaultResult
 	byLabel    map[string]int

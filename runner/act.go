@@ -150,6 +150,15 @@ func (r *run) addProducer(ctx context.Context, s script.Producer) error {
 		return err
 	}
 	p := newProducer(s, r.clients, r.addressOf(s.Name), r.rec, r.rt, r.bounds, r.o.Seed, takesMessageID(r.desc))
+	p.record = func(ctx context.Context, businessID string) {
+		ctx, cancel := r.rt.Timeout(ctx, r.bounds.call)
+		defer cancel()
+		if err := r.db.Record(ctx, s.Name, businessID); err != nil {
+			r.fail(err)
+			return
+		}
+		r.rec.Record(evidence.Event{Kind: evidence.RecordCommitted, Actor: s.Name, BusinessID: businessID})
+	}
 	r.producers[s.Name] = p
 	r.publishers = append(r.publishers, p)
 	return p.open(ctx)

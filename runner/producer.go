@@ -26,6 +26,8 @@ type producer struct {
 	bounds    bounds
 	payload   *rand.Rand
 	choosesID bool // publishers may choose the message ID
+	// record commits the business row of a business ID: see script.Producer.Commits.
+	record func(ctx context.Context, businessID string)
 
 	sessions int
 	session  systems.Producer
@@ -235,6 +237,9 @@ func (p *producer) call(ctx context.Context, id string, t *tries, left func(cont
 	if m.TTL == 0 {
 		m.TTL = p.spec.TTL
 	}
+	if p.spec.Commits == script.CommitsFirst && t.try == 1 {
+		p.record(ctx, id)
+	}
 	opening := p.open(ctx)
 	session := int64(p.sessions)
 	e := evidence.Event{Kind: evidence.PublishCalled, Actor: p.spec.Name, Session: p.sessionName(), Destination: m.Destination,
@@ -249,6 +254,9 @@ func (p *producer) call(ctx context.Context, id string, t *tries, left func(cont
 		e.OK, e.Duplicate, e.Cause = r.ClientResult == systems.OK, r.Duplicate, r.Cause
 		e.At = 0
 		p.sink.Record(e)
+		if p.spec.Commits == script.CommitsLast && !notAccepted(r) {
+			p.record(context.WithoutCancel(ctx), id)
+		}
 		return r
 	}
 	if opening != nil {

@@ -52,6 +52,7 @@ func All() []script.Scenario {
 		linkSlow,
 		linkReset,
 		linkDown,
+		noOutbox,
 		strangers,
 		limits,
 		storageFiles,

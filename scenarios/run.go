@@ -17,6 +17,9 @@ import (
 // error is a failure to measure, which the judgement states too, as far as
 // there is evidence. With a *runner.UsageError nothing was started.
 func Run(ctx context.Context, o runner.Options) (guarantees.Judgement, error) {
+	if err := guarantees.CheckClaims(o.System.Describe().Claims...); err != nil {
+		return guarantees.Judgement{}, fmt.Errorf("%w: %w", runner.ErrNoEvidence, err)
+	}
 	failed := runner.Run(ctx, o)
 	var usage *runner.UsageError
 	if errors.As(failed, &usage) || errors.Is(failed, runner.ErrNoEvidence) {

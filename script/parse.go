@@ -133,6 +133,11 @@ var verbs = map[string]func(p *parser) Step{
 			"at-most-once":  func() { s.Mode = "at-most-once" },
 			"at-least-once": func() { s.Mode = "at-least-once" },
 			"ttl":           func() { s.TTL = p.duration("the time to live") },
+			"commits": func() {
+				if s.Commits = p.next("first or last"); s.Commits != CommitsFirst && s.Commits != CommitsLast {
+					p.failAt(p.at-1, "%q: a producer commits its business row %s or %s", s.Commits, CommitsFirst, CommitsLast)
+				}
+			},
 		})
 		return s
 	},

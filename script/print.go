@@ -72,7 +72,7 @@ func counted(name string, n int) string { return when(n != 0, name+" "+strconv.I
 func timed(name string, d time.Duration) string { return when(d != 0, name+" "+d.String()) }
 
 func (s Producer) line() string {
-	return options(phrase("producer", s.Name, "to", s.Destination), s.Mode, timed("ttl", s.TTL))
+	return options(phrase("producer", s.Name, "to", s.Destination), s.Mode, timed("ttl", s.TTL), named("commits", s.Commits))
 }
 
 func (s Consumer) line() string {

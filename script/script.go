@@ -35,7 +35,16 @@ type Producer struct {
 	Destination string
 	Mode        string        // "", at-most-once, at-least-once
 	TTL         time.Duration // default for its messages; 0 for none
+	// Commits a business row for each business ID: CommitsFirst, CommitsLast or
+	// none if empty.
+	Commits string
 }
+
+// When a producer without an outbox commits its business row.
+const (
+	CommitsFirst = "first" // and publishes once, whatever comes of it
+	CommitsLast  = "last"  // if its publish was accepted
+)
 
 // Consumer declares a consumer, and starts it unless Offline.
 type Consumer struct {

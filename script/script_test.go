@@ -174,7 +174,8 @@ func drawCondition(t *rapid.T) evidence.Condition {
 // steps draws each kind of step.
 var steps = map[string]func(*rapid.T) Step{
 	"producer": func(t *rapid.T) Step {
-		return Producer{drawName.Draw(t, "name"), drawName.Draw(t, "to"), drawMode.Draw(t, "mode"), drawMaybeDuration.Draw(t, "ttl")}
+		return Producer{drawName.Draw(t, "name"), drawName.Draw(t, "to"), drawMode.Draw(t, "mode"), drawMaybeDuration.Draw(t, "ttl"),
+			rapid.SampledFrom([]string{"", CommitsFirst, CommitsLast}).Draw(t, "commits")}
 	},
 	"consumer": func(t *rapid.T) Step {
 		c := Consumer{Name: drawName.Draw(t, "name"), Destination: rapid.OneOf(drawName, rapid.SampledFrom([]string{"#", "#/a", "a/+/b", "a.*.b", "a.>"})).Draw(t, "on"), As: drawMaybeName.Draw(t, "as"),

@@ -238,6 +238,9 @@ func (f file) check() error {
 		names = append(names, g.Name)
 	}
 	for i, c := range f.Claims {
+		if err := guarantees.CheckClaims(evidence.Claim{Guarantee: c.Guarantee, Owner: evidence.OwnerSystem}); err != nil {
+			return wrong(fmt.Sprintf("claims[%d].guarantee", i), "%v", err)
+		}
 		if !slices.Contains(names, c.Guarantee) {
 			return wrong(fmt.Sprintf("claims[%d].guarantee", i), "no guarantee %q%s", c.Guarantee, script.Suggest(c.Guarantee, names))
 		}

@@ -62,6 +62,7 @@ func TestParseTellsWhatIsWrong(t *testing.T) {
 		"no system":            {swap("system: redis:aof-always-claim", ""), "s.yaml:1: system: name the adapter"},
 		"no address":           {swap("127.0.0.1:6379", "here"), `s.yaml:3: address: "here" is no address; write HOST:PORT`},
 		"a strange name":       {swap("name: staging", "name: a b"), "s.yaml:2: name: "},
+		"an application's":     {swap("no-accepted-loss", "outbox-atomicity"), "s.yaml:8: claims[0].guarantee: outbox-atomicity is no system's to claim"},
 		"no such guarantee":    {swap("no-accepted-loss", "no-accepted-los"), `s.yaml:8: claims[0].guarantee: no guarantee "no-accepted-los"; did you mean no-accepted-loss?`},
 		"no such class":        {swap("client-crash", "client-crush"), `no class of fault "client-crush"; did you mean client-crash?`},
 		"no such known":        {swap("ack-is-final", "ack"), `s.yaml:11: known[0].guarantee: no guarantee "ack"`},

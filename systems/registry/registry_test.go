@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/custodymq/custody/guarantees"
 	"github.com/custodymq/custody/systems/registry"
 )
 
@@ -39,5 +40,14 @@ func TestNamed(t *testing.T) {
 	every, err2 := registry.Named("redis", 1)
 	if err != nil || err2 != nil || len(one) != len(every) || len(one) < 2 {
 		t.Errorf("%d profiles in an image (%v), %d installed (%v)", len(one), err, len(every), err2)
+	}
+}
+
+func TestNobodyClaimsWhatNoSystemCanKeep(t *testing.T) {
+	for _, s := range registry.Systems(1) {
+		d := s.Describe()
+		if err := guarantees.CheckClaims(d.Claims...); err != nil {
+			t.Errorf("%s:%s: %v", d.System, d.Profile.Name, err)
+		}
 	}
 }
