@@ -456,7 +456,7 @@ var dialogues = []dialogue{
 	{periods, "remembered-long", "So it is however many come, and of whatever length their IDs are.", func(t *talk) {
 		remembering(t, 30, 90)
 		t.wait(tight.memory + 2*tight.expiry) // none is kept any more
-		remembering(t, 3, 90)
+		remembering(t, 30, 90)
 	}},
 	{talks, "limits-of-sessions", "Sessions, subscriptions, and subscriptions to one filter are limited; what has ended makes room.", func(t *talk) {
 		l := tight.limits
