@@ -184,7 +184,6 @@ func (f family) heap() heap[*message] {
 // stay.
 func (c *Core) finish(m *message, final state) {
 	c.drop(m)
-	c.stopTimer(m)
 	if m.deadline > 0 {
 		c.deadlines.remove(m)
 	}

@@ -63,7 +63,7 @@ var (
 type Options struct {
 	TLS       *tls.Config   // nil: in the clear
 	Handshake time.Duration // from the call until Admit, whatever the peer says meanwhile
-	Silence   time.Duration // the peer is gone if nothing came for so long
+	Silence   time.Duration // the peer is gone if nothing came for so long; seen at most a quarter later
 	Write     time.Duration // one write may take so long
 	Heartbeat time.Duration // a Ping is sent if nothing else was for so long
 	Queue     int           // bytes waiting to be sent from which no more are taken: it is exceeded by one message
@@ -371,17 +371,17 @@ func (c *Conn) command(size, headerSize int, flags byte) error {
 	return nil
 }
 
-// extend moves the read deadline, not more often than is needed. Until Admit it
-// stands.
+// extend moves the read deadline, not more often than is needed: a peer has its
+// whole time of silence, and at most a quarter more. Until Admit it stands.
 func (c *Conn) extend() error {
 	if !c.admitted {
 		return nil
 	}
 	now := time.Now()
-	if c.until.Sub(now) > c.silence*3/4 {
+	if c.until.Sub(now) > c.silence {
 		return nil
 	}
-	c.until = now.Add(c.silence)
+	c.until = now.Add(c.silence * 5 / 4)
 	return c.nc.SetReadDeadline(c.until)
 }
 

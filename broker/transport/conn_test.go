@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"net"
+	"os"
 	"testing"
 	"time"
 
@@ -109,6 +110,30 @@ func TestAnIdleSideSendsHeartbeats(t *testing.T) {
 	run(t, client)
 	if m, err := server.Receive(); err != nil || m.Kind != wire.Ping {
 		t.Fatalf("got %+v, %v", m, err)
+	}
+}
+
+func TestAPeerHasItsWholeTimeOfSilence(t *testing.T) {
+	const silence = 80 * time.Millisecond
+	client, server := pair(t, Options{Handshake: generous.Handshake, Silence: silence, Write: generous.Write, Heartbeat: generous.Heartbeat, Queue: 1 << 20})
+	run(t, client)
+	// The last message comes when the deadline was moved a moment ago: it counts too.
+	for _, wait := range []time.Duration{silence / 8, 0} {
+		if _, err := client.Send(&wire.Message{Kind: wire.Ping}); err != nil {
+			t.Fatal(err)
+		}
+		client.Flush()
+		if _, err := server.Receive(); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(wait)
+	}
+	last := time.Now()
+	if _, err := server.Receive(); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatalf("got %v", err)
+	}
+	if quiet := time.Since(last); quiet < silence-time.Millisecond {
+		t.Errorf("ended after %v of silence, want at least %v", quiet, silence)
 	}
 }
 

@@ -456,7 +456,7 @@ var dialogues = []dialogue{
 	{periods, "remembered-long", "So it is however many come, and of whatever length their IDs are.", func(t *talk) {
 		remembering(t, 30, 90)
 		t.wait(tight.memory + 2*tight.expiry) // none is kept any more
-		remembering(t, 3, 90)
+		remembering(t, 30, 90)
 	}},
 	{talks, "limits-of-sessions", "Sessions, subscriptions, and subscriptions to one filter are limited; what has ended makes room.", func(t *talk) {
 		l := tight.limits
@@ -880,6 +880,30 @@ var dialogues = []dialogue{
 		c.gets("h/#", "m7")
 		c.admin("dlq.discard", "m4").is(answerAccepted)
 		p.answer(p.say(kindPublish, "x", text(tagTopic, "h/none"), number(tagMode, modeLeast)), "Publish").is(answerAccepted)
+	}},
+	{before, "waiting", "Of what is published at once, as much is handed out as there is credit.", func(t *talk) {
+		p, c := t.enter("p"), t.enter("c")
+		c.subscribe("j", modeLeast, 1).is(answerAccepted)
+		var asked []uint64
+		for _, m := range numbered(4) {
+			asked = append(asked, p.say(kindPublish, "payload of "+m, text(tagTopic, "j"), number(tagMode, modeLeast), text(tagMessage, t.id(m))))
+		}
+		for _, request := range asked {
+			p.answer(request, "Publish").is(answerAccepted)
+		}
+		c.gets("j", "m1")
+		c.quiet()
+	}},
+	{after, "waiting-again", "What only waited before the restart has used no attempt.", func(t *talk) {
+		for _, m := range numbered(4) {
+			t.remember("j", m, len("payload of ")+len(m))
+		}
+		c := t.enter("c")
+		c.subscribe("j", modeLeast, 8).is(answerAccepted)
+		c.getsAttempt("j", "m1", 2)
+		c.gets("j", numbered(4)[1:]...)
+		c.ack(numbered(4)...)
+		c.leave()
 	}},
 	{after, "kept-again", "What was left behind before the restart is there: with its content, its place in the order, its attempts and its IDs.", func(t *talk) {
 		for i, m := range numbered(4) {

@@ -93,8 +93,12 @@ var keepings = []probe{
 	shelved("cancelled", "a call that is given up, or comes after the end, says whether it was done, and one that is held up is left by its caller", cancelled),
 	shelved("side-by-side", "no read waits for a write or for another kind of read", sideBySide),
 	shelved("second-writer", "what became of a write is not claimed when another has written since", secondWriter),
+	shelved("bounded-markers", "of settled messages as many IDs are kept as the bound says, and these are the newest", boundedMarkers),
 	shelved("old-version", "a row of another protocol version is refused by name, and counted", refusedVersion),
 }
+
+// contentGone leaves nothing that is to be read.
+const contentGone = `NULL, headers=NULL`
 
 // alterations are probes of kind storage, one for each column and another value
 // of it.
@@ -103,11 +107,14 @@ var alterations = func() (all []probe) {
 		{"message_id", `'other'`}, {"state", `4`}, {"version", `version+1`}, {"business_id", `'x'`}, {"topic", `'elsewhere'`}, {"competitor", `'x'`},
 		{"key", `'x'`}, {"inserted_at", `inserted_at+1`}, {"inserted_at", `NULL`}, {"expires_at", `1`}, {"expires_at", `NULL`}, {"attempts", `1`},
 		{"last_consumer", `'x'`}, {"reason", `'x'`}, {"keep_until", `1`}, {"checksum", `checksum+1`}, {"content_checksum", `content_checksum+1`},
-		{"headers", `'{"a":"c"}'`}, {"headers", `NULL`}, {"payload", `x'00'`}, {"payload", `NULL`}, {"partition", `2`},
+		{"headers", `'{"a":"c"}'`}, {"headers", `NULL`}, {"payload", `x'00'`}, {"payload", `NULL`}, {"payload", contentGone}, {"partition", `2`},
 	} {
 		name := "damaged-" + strings.ReplaceAll(a.column, "_", "-")
-		if a.value == "NULL" {
+		switch a.value {
+		case "NULL":
 			name += "-gone"
+		case contentGone:
+			name += "-and-headers-gone"
 		}
 		all = append(all, shelved(name, "a row of which one column was altered is named as damaged, by the store and by the check, and never given",
 			func(s *shelf) error { return damagedColumn(s, a.column, a.value) }))
@@ -336,8 +343,10 @@ func damagedColumn(s *shelf, column, value string) error {
 	switch column {
 	case "message_id":
 		want, id = "a:pending other:damaged c:pending", "other"
-	case "headers", "payload": // seen when the content is read
-		want = "a:pending b:pending c:pending"
+	case "headers", "payload": // seen when the content is read, if there is any
+		if value != contentGone {
+			want = "a:pending b:pending c:pending"
+		}
 	case "partition": // it has no name here
 		want, id = "a:pending c:pending 1 rows are missing: the partition counts 3, and has 2 that are sound and 0 that are damaged", ""
 	}
@@ -668,6 +677,7 @@ func foreignFiles(s *shelf) error {
 			return os.WriteFile(s.path, bytes.Repeat([]byte("no database at all "), 300), 0o600)
 		}, []string{"not a database"}},
 		"a newer version": {made(`PRAGMA user_version=3`), []string{"schema version 3 is newer than this build's 2"}},
+		"an older number": {made(`PRAGMA user_version=1`), []string{"is not as schema version 1 has it"}},
 		"no version":      {made(`PRAGMA user_version=0`), []string{"schema version 0 is older than any"}},
 		"a table gone":    {made(`DROP TABLE custody_row`), []string{"custody_row is missing: the file was tampered with"}},
 		"an index gone":   {made(`DROP INDEX custody_deadline`), []string{"custody_deadline is missing"}},
@@ -745,6 +755,30 @@ func reserve(s *shelf) error {
 	}
 	err = st.Apply(s.ctx, []store.Operation{{Kind: store.Delete, Row: store.Row{MessageID: "a"}}, {Kind: store.Attempt, Row: store.Row{MessageID: "b", Attempts: 1}}})
 	return errors.Join(err, st.Close(), s.loads("b:pending"))
+}
+
+func boundedMarkers(s *shelf) error {
+	s.options.MaxSettled = 3
+	s.options.Now = func() time.Time { return time.Unix(100, 0) }
+	ids := []string{"a", "b", "c", "d", "e", "f", "g", "h"}
+	if err := s.filled(1, ids...); err != nil {
+		return err
+	}
+	settle := func(ids []string) error {
+		st, err := s.open()
+		if err != nil {
+			return err
+		}
+		var batch []store.Operation
+		for _, id := range ids {
+			batch = append(batch, store.Operation{Kind: store.Delete, Row: store.Row{MessageID: id, KeepUntil: time.Unix(1000, 0)}})
+		}
+		return errors.Join(st.Apply(s.ctx, batch), st.Close())
+	}
+	return errors.Join(
+		settle(ids[:5]), s.loads("c:settled d:settled e:settled f:pending g:pending h:pending"),
+		settle(ids[5:6]), s.loads("d:settled e:settled f:settled g:pending h:pending"),
+		settle(ids[6:]), s.loads("f:settled g:settled h:settled"), s.sound())
 }
 
 func refusedVersion(s *shelf) error {

@@ -341,7 +341,7 @@ func (t *twin) same() error {
 			return err
 		}
 	}
-	settled := t.random.IntN(6)
+	settled := t.random.IntN(3 * maxSettled)
 	loaded := 0
 	if err := t.model.Load(t.ctx, settled, func(store.Row) error { loaded++; return nil }); err != nil {
 		return err
@@ -377,7 +377,7 @@ type reading struct {
 
 // reads are ways to read a store, drawn anew each time.
 func (t *twin) reads() []reading {
-	settled, limit := t.random.IntN(6), 1+t.random.IntN(4)
+	settled, limit := t.random.IntN(3*maxSettled), 1+t.random.IntN(4)
 	ids := slices.Clone(t.known[max(0, len(t.known)-10):])
 	t.random.Shuffle(len(ids), func(i, j int) { ids[i], ids[j] = ids[j], ids[i] })
 	ids = append(ids, "nobody")
