@@ -20,6 +20,9 @@ type Defect struct {
 	Breaks  string   // the guarantee that must be seen broken first
 	Follows []string // guarantees that may lawfully break with it
 	SeenIn  string   // the kind of scenario that shows it
+	// Shown names the scenario to try first, where those that exercise the
+	// guarantee do not show it.
+	Shown string
 
 	Store    func(inner store.Store, o Options) store.Store
 	Machine  func(inner core.Machine) core.Machine
@@ -333,5 +336,45 @@ var all = []Defect{
 		Name: "backlog-unreadable", Text: "a broker that finds messages waiting in its store does not start",
 		Breaks: survives, Follows: []string{noAcceptedLoss, recoveryBounded, progress},
 		SeenIn: "the broker is started again while messages wait", Store: unreadableBacklog, Connected: true,
+	},
+	{
+		Name: "uncertain-commit-called-absent", Text: "a COMMIT whose answer was lost is taken for one that was not done, and the publish is rejected",
+		Breaks: declinedMeansAbsent, Follows: []string{rowsMatchClients, singleEffect, ackIsFinal, unknownResolved, lookupsTrue, messageIdentity, noAcceptedLoss, recoveryBounded, progress},
+		SeenIn: "the reply of a COMMIT is lost", Shown: "storage-reply-lost", Store: callAbsent,
+	},
+	{
+		Name: "settled-ids-forgotten", Text: "nothing is kept of a settled message, so that after a restart the broker knows neither its message ID nor its business ID",
+		Breaks: lookupsTrue, Follows: []string{unknownResolved, singleEffect, noDuplicateDelivery, stableRedeliveryID, ackIsFinal, rowsMatchClients, noAcceptedLoss, boundedRetry},
+		SeenIn: "a look-up or a retry after a restart", Store: forgetMarkers,
+	},
+	{
+		Name: "attempts-not-stored", Text: "the attempts of a message are not stored: after a restart it is delivered as if for the first time",
+		Breaks: stableRedeliveryID, Follows: []string{boundedRetry, attemptsUsed, settledByHolder, rowsMatchClients},
+		SeenIn: "a restart while a consumer holds messages", Shown: "kill-in-flight", Store: forgetAttempts,
+	},
+	{
+		Name: "history-replayed-as-pending", Text: "settled rows are kept, and served again after a restart",
+		Breaks: ackIsFinal, Follows: []string{rowsMatchClients, noDuplicateDelivery, singleEffect, stableRedeliveryID, lookupsTrue, recoveryBounded, expiryHonoured, order, redeliveryOrder, boundedRetry},
+		SeenIn: "a restart after acknowledgements", Shown: "lookups", Store: replayHistory,
+	},
+	{
+		Name: "migration-forgets-rows", Text: "rows are carried over to a new layout at the start, and some pending ones are left behind",
+		Breaks: noAcceptedLoss, Follows: []string{rowsMatchClients, recoveryBounded, unknownResolved, lookupsTrue, progress, boundedRetry, expiryHonoured},
+		SeenIn: "a restart with messages that wait", Store: leaveBehind,
+	},
+	{
+		Name: "old-payload-misread", Text: "a row whose payload is of an older version is served as one of this version",
+		Breaks: noPhantom, Follows: []string{rowsMatchClients},
+		SeenIn: "a row of an older version among newer ones", Store: misreadVersion, Connected: true, // rows of older versions are not simulated
+	},
+	{
+		Name: "falls-back-to-another-partition", Text: "a broker that finds no rows under its own storage identity serves those of another",
+		Breaks: partitionIsolation, Follows: []string{rowsMatchClients, ackIsFinal, singleEffect, noAcceptedLoss, noPhantom, messageIdentity, recoveryBounded, stableRedeliveryID},
+		SeenIn: "a start under another storage identity", Store: fallBack, NeedsNeighbour: true,
+	},
+	{
+		Name: "memory-taken-for-durable", Text: "rows are kept in memory, and called durable: they end with the broker",
+		Breaks: noAcceptedLoss, Follows: []string{rowsMatchClients, recoveryBounded, unknownResolved, lookupsTrue, persistedBeforeAccepted, boundedRetry, progress, ackIsFinal, declinedMeansAbsent, expiryHonoured, partitionIsolation, stableRedeliveryID, singleEffect},
+		SeenIn: "the broker is restarted or killed while messages wait", Store: keepInMemory,
 	},
 }

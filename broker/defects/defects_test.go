@@ -39,6 +39,8 @@ type rig struct {
 type strikable struct {
 	store.Store
 	fail atomic.Bool
+	lose atomic.Bool // the answer
+	old  atomic.Bool // every row is of an older payload version
 	hold atomic.Pointer[chan struct{}]
 }
 
@@ -49,7 +51,52 @@ func (s *strikable) Apply(ctx context.Context, batch []store.Operation) error {
 	if s.fail.Load() {
 		return &store.Failure{NotWritten: true, Err: errors.New("disk full")}
 	}
-	return s.Store.Apply(ctx, batch)
+	err := s.Store.Apply(ctx, batch)
+	if s.lose.Load() {
+		return &store.Failure{Err: errors.New("no answer")}
+	}
+	return err
+}
+
+func (s *strikable) Reestablish(ctx context.Context) (bool, error) {
+	return s.Store.(store.Certifier).Reestablish(ctx)
+}
+
+func (s *strikable) Load(ctx context.Context, settled int, fn func(store.Row) error) error {
+	return s.Store.Load(ctx, settled, s.aged(fn))
+}
+
+func (s *strikable) Rows(ctx context.Context, selection store.Selection, fn func(store.Row) error) error {
+	state := selection.State
+	if state == store.RefusedVersion {
+		selection.State = store.Pending
+	}
+	return s.Store.Rows(ctx, selection, func(row store.Row) error {
+		return s.aged(func(row store.Row) error {
+			if state != 0 && row.State != state {
+				return nil
+			}
+			return fn(row)
+		})(row)
+	})
+}
+
+func (s *strikable) Content(ctx context.Context, ids []string, fn func(store.Row) error) error {
+	if s.old.Load() {
+		return nil
+	}
+	return s.Store.Content(ctx, ids, fn)
+}
+
+// aged shows the rows as those of an older payload version.
+func (s *strikable) aged(fn func(store.Row) error) func(store.Row) error {
+	return func(row store.Row) error {
+		if s.old.Load() {
+			row.Version = wire.OldestVersion - 1
+			row = store.Refuse(row)
+		}
+		return fn(row)
+	}
 }
 
 func newRig(t *testing.T, defect string) *rig {
@@ -459,6 +506,64 @@ var probes = map[string]func(r *rig) bool{
 		}
 		return err != nil
 	},
+	"uncertain-commit-called-absent": func(r *rig) bool {
+		r.subscribe(wire.AtLeastOnce, 0)
+		r.rows.lose.Store(true)
+		reply := r.publish(order(1))
+		r.rows.lose.Store(false)
+		return reply.Answer == wire.Rejected && r.count(r.rows, store.Pending) == 1
+	},
+	"settled-ids-forgotten": func(r *rig) bool {
+		sub := r.subscribe(wire.AtLeastOnce, 1)
+		m := order(1)
+		m.MessageID = "chosen"
+		r.publish(m)
+		r.ack(r.receive(sub))
+		r.restart()
+		r.subscribe(wire.AtLeastOnce, 0)
+		return !r.publish(m).Again
+	},
+	"attempts-not-stored": func(r *rig) bool {
+		r.publishTo(r.subscribe(wire.AtLeastOnce, 1))
+		r.restart()
+		return !r.receive(r.subscribe(wire.AtLeastOnce, 1)).Again
+	},
+	"history-replayed-as-pending": func(r *rig) bool {
+		r.ack(r.publishTo(r.subscribe(wire.AtLeastOnce, 1)))
+		r.restart()
+		return r.arrives(r.subscribe(wire.AtLeastOnce, 5))
+	},
+	"migration-forgets-rows": func(r *rig) bool {
+		r.subscribe(wire.AtLeastOnce, 0)
+		r.publish(order(1))
+		r.publish(order(2))
+		r.restart()
+		return r.count(r.rows, store.Pending) < 2
+	},
+	"old-payload-misread": func(r *rig) bool {
+		r.subscribe(wire.AtLeastOnce, 0)
+		r.publish(order(1))
+		r.stop()
+		r.rows.old.Store(true)
+		r.start()
+		misread := strings.Contains(r.stats(), `"refusedRows":0`)
+		r.rows.old.Store(false)
+		return misread
+	},
+	"falls-back-to-another-partition": func(r *rig) bool {
+		row := store.Row{MessageID: "theirs", Topic: "orders", Version: wire.Version, InsertedAt: time.Now(), ExpiresAt: time.Now().Add(time.Hour)}
+		if err := r.neighbour.Apply(r.ctx, []store.Operation{{Kind: store.Insert, Row: row}}); err != nil {
+			r.t.Fatal(err)
+		}
+		r.restart()
+		return r.arrives(r.subscribe(wire.AtLeastOnce, 5))
+	},
+	"memory-taken-for-durable": func(r *rig) bool {
+		r.subscribe(wire.AtLeastOnce, 0)
+		r.publish(order(1))
+		r.restart()
+		return !r.arrives(r.subscribe(wire.AtLeastOnce, 5))
+	},
 	"headers-lost-on-restart": func(r *rig) bool {
 		r.subscribe(wire.AtLeastOnce, 0)
 		m := order(1)
@@ -648,6 +753,12 @@ var probes = map[string]func(r *rig) bool{
 		}
 		return r.count(r.rows, store.Pending) < len(calls)
 	},
+}
+
+// publishTo publishes a message, and gives its delivery.
+func (r *rig) publishTo(sub *client.Subscription) *client.Delivery {
+	r.publish(order(1))
+	return r.receive(sub)
 }
 
 func (r *rig) redeliver() (first, again *client.Delivery) {

@@ -1,12 +1,15 @@
 package defects
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
 	"time"
 
 	"github.com/custodymq/custody/broker/store"
+	"github.com/custodymq/custody/broker/store/memory"
+	"github.com/custodymq/custody/broker/wire"
 )
 
 // edited is a store of which some methods are another's. It hides the optional
@@ -17,6 +20,7 @@ type edited struct {
 	load    func(context.Context, int, func(store.Row) error) error
 	content func(context.Context, []string, func(store.Row) error) error
 	expired func(context.Context, time.Time, int) ([]string, error)
+	certify func(context.Context) (bool, error)
 }
 
 func (e edited) Apply(ctx context.Context, batch []store.Operation) error {
@@ -49,6 +53,9 @@ func (e edited) Expired(ctx context.Context, now time.Time, limit int) ([]string
 
 // Reestablish passes the ability on where there is one.
 func (e edited) Reestablish(ctx context.Context) (bool, error) {
+	if e.certify != nil {
+		return e.certify(ctx)
+	}
 	if c, ok := e.Store.(store.Certifier); ok {
 		return c.Reestablish(ctx)
 	}
@@ -225,4 +232,163 @@ func purgeNeighbour(inner store.Store, o Options) store.Store {
 		}
 		return inner.Expired(ctx, now, limit)
 	}}
+}
+
+// callAbsent reads after a COMMIT without an answer, and finds nothing.
+func callAbsent(inner store.Store, _ Options) store.Store {
+	return edited{Store: inner, certify: func(context.Context) (bool, error) { return true, nil }}
+}
+
+// forgetMarkers leaves nothing of what is settled.
+func forgetMarkers(inner store.Store, _ Options) store.Store {
+	return editing(inner, func(op store.Operation) (store.Operation, bool) {
+		op.Row.KeepUntil = time.Time{}
+		return op, true
+	})
+}
+
+func forgetAttempts(inner store.Store, _ Options) store.Store {
+	return editing(inner, func(op store.Operation) (store.Operation, bool) {
+		op.Row.Attempts = 0
+		return op, op.Kind != store.Attempt
+	})
+}
+
+// leaveBehind carries the rows over at the start, and of two pending ones leaves
+// the first behind.
+func leaveBehind(inner store.Store, _ Options) store.Store {
+	return edited{Store: inner, load: func(ctx context.Context, settled int, fn func(store.Row) error) error {
+		var left []store.Operation
+		first := false
+		err := inner.Load(ctx, 0, func(row store.Row) error {
+			if first = row.State == store.Pending && !first; first {
+				left = append(left, store.Operation{Kind: store.Delete, Row: store.Row{MessageID: row.MessageID}})
+			}
+			return nil
+		})
+		if err == nil {
+			err = inner.Apply(ctx, left)
+		}
+		if err != nil {
+			return err
+		}
+		return inner.Load(ctx, settled, fn)
+	}}
+}
+
+// notFlushed is a store in memory that says otherwise, as a Redis without its log
+// would if nobody asked it.
+type notFlushed struct{ *memory.Store }
+
+func (notFlushed) Flush() store.Flush { return store.FlushEveryCommit }
+
+func keepInMemory(inner store.Store, _ Options) store.Store {
+	return notFlushed{memory.New(inner.Partition(), memory.Options{})}
+}
+
+// contentBy gives the content of rows that other may have, one by one.
+func contentBy(inner store.Store, other func(ctx context.Context, messageID string, fn func(store.Row) error) error) func(context.Context, []string, func(store.Row) error) error {
+	return func(ctx context.Context, messageIDs []string, fn func(store.Row) error) error {
+		for _, id := range messageIDs {
+			found := false
+			err := inner.Content(ctx, []string{id}, func(row store.Row) error {
+				found = true
+				return fn(row)
+			})
+			if err == nil && !found {
+				err = other(ctx, id, fn)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// fallBack finds no rows of its own, and takes those of another partition.
+func fallBack(inner store.Store, o Options) store.Store {
+	return edited{
+		Store: inner,
+		load: func(ctx context.Context, settled int, fn func(store.Row) error) error {
+			empty := true
+			err := inner.Load(ctx, settled, func(row store.Row) error {
+				empty = false
+				return fn(row)
+			})
+			if err != nil || !empty {
+				return err
+			}
+			return o.Neighbour.Load(ctx, settled, fn)
+		},
+		content: contentBy(inner, func(ctx context.Context, id string, fn func(store.Row) error) error {
+			return o.Neighbour.Content(ctx, []string{id}, fn)
+		}),
+	}
+}
+
+// asPending gives the selected rows as if they were pending.
+func asPending(ctx context.Context, inner store.Store, selection store.Selection, fn func(store.Row) error) error {
+	return inner.Rows(ctx, selection, func(row store.Row) error {
+		row.State, row.Version = store.Pending, wire.Version
+		return fn(row)
+	})
+}
+
+// reading gives rows of a state as pending at the start, in their order.
+func reading(inner store.Store, state store.State) edited {
+	return edited{
+		Store: inner,
+		load: func(ctx context.Context, settled int, fn func(store.Row) error) error {
+			again := map[string]bool{}
+			var waiting []store.Row
+			gather := func(row store.Row) error {
+				waiting = append(waiting, row)
+				return nil
+			}
+			err := asPending(ctx, inner, store.Selection{State: state}, func(row store.Row) error {
+				again[row.MessageID] = true
+				return gather(row)
+			})
+			if err != nil {
+				return err
+			}
+			err = inner.Load(ctx, settled, func(row store.Row) error {
+				switch {
+				case again[row.MessageID]:
+					return nil
+				case row.State == store.SettledMarker:
+					return fn(row)
+				}
+				return gather(row)
+			})
+			slices.SortFunc(waiting, func(a, b store.Row) int { return cmp.Compare(a.Order, b.Order) })
+			for _, row := range waiting {
+				if err == nil {
+					err = fn(row)
+				}
+			}
+			return err
+		},
+		content: contentBy(inner, func(ctx context.Context, id string, fn func(store.Row) error) error {
+			return asPending(ctx, inner, store.Selection{State: state, MessageID: id, Content: true}, fn)
+		}),
+	}
+}
+
+// replayHistory keeps settled rows, and takes them for pending when it starts.
+func replayHistory(inner store.Store, _ Options) store.Store {
+	replayed := reading(inner, store.Processed)
+	replayed.Store = editing(inner, func(op store.Operation) (store.Operation, bool) {
+		if op.Kind == store.Delete {
+			op.Kind = store.Settle
+		}
+		return op, true
+	})
+	return replayed
+}
+
+// misreadVersion takes a payload of any version for one of its own.
+func misreadVersion(inner store.Store, _ Options) store.Store {
+	return reading(inner, store.RefusedVersion)
 }
