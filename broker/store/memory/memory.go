@@ -176,29 +176,33 @@ func (s *Store) Load(ctx context.Context, settled int, fn func(store.Row) error)
 		return err
 	}
 	now := s.options.Now()
-	var finished, others []store.Row
+	var finished, others []*store.Row
 	for _, row := range rows {
 		switch row.State {
 		case store.Processed, store.SettledMarker:
 			if row.KeepUntil.After(now) {
-				finished = append(finished, marker(row, row.KeepUntil))
+				finished = append(finished, row)
 			}
 		default:
 			others = append(others, row)
 		}
 	}
-	slices.SortStableFunc(finished, func(a, b store.Row) int { return a.KeepUntil.Compare(b.KeepUntil) })
+	slices.SortStableFunc(finished, func(a, b *store.Row) int { return a.KeepUntil.Compare(b.KeepUntil) })
 	finished = finished[max(0, len(finished)-settled):]
-	return each(ctx, append(finished, others...), false, fn)
+	err = each(ctx, finished, false, func(row store.Row) error { return fn(marker(row, row.KeepUntil)) })
+	if err != nil {
+		return err
+	}
+	return each(ctx, others, false, fn)
 }
 
 func (s *Store) Content(ctx context.Context, messageIDs []string, fn func(store.Row) error) error {
 	s.mu.Lock()
 	err := s.usable(ctx)
-	var rows []store.Row
+	var rows []*store.Row
 	for _, id := range messageIDs {
 		if row := s.rows[id]; row != nil && (row.State == store.Pending || row.State == store.Dead) {
-			rows = append(rows, shown(row))
+			rows = append(rows, row)
 		}
 	}
 	s.mu.Unlock()
@@ -213,25 +217,22 @@ func (s *Store) Rows(ctx context.Context, selection store.Selection, fn func(sto
 	if err != nil {
 		return err
 	}
-	rows = slices.DeleteFunc(rows, func(row store.Row) bool { return !selection.Takes(row) })
+	rows = slices.DeleteFunc(rows, func(row *store.Row) bool { return !selection.Takes(shown(row)) })
 	if selection.Limit > 0 {
 		rows = rows[:min(selection.Limit, len(rows))]
 	}
 	return each(ctx, rows, selection.Content, fn)
 }
 
-// read gives all rows in order. Their content is still the store's.
-func (s *Store) read(ctx context.Context) ([]store.Row, error) {
+// read gives all rows in order. None is changed any more: a change makes another.
+func (s *Store) read(ctx context.Context) ([]*store.Row, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.usable(ctx); err != nil {
 		return nil, err
 	}
-	rows := make([]store.Row, 0, len(s.rows))
-	for _, row := range s.rows {
-		rows = append(rows, shown(row))
-	}
-	slices.SortFunc(rows, func(a, b store.Row) int { return cmp.Compare(a.Order, b.Order) })
+	rows := slices.Collect(maps.Values(s.rows))
+	slices.SortFunc(rows, func(a, b *store.Row) int { return cmp.Compare(a.Order, b.Order) })
 	return rows, nil
 }
 
@@ -245,11 +246,12 @@ func shown(row *store.Row) store.Row {
 	return store.Refuse(r)
 }
 
-func each(ctx context.Context, rows []store.Row, content bool, fn func(store.Row) error) error {
+func each(ctx context.Context, rows []*store.Row, content bool, fn func(store.Row) error) error {
 	for _, row := range rows {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
+		row := shown(row)
 		if content {
 			row.Headers, row.Payload = maps.Clone(row.Headers), slices.Clone(row.Payload)
 		} else {

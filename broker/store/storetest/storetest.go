@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -49,12 +50,16 @@ func Exercise(t *testing.T, newDatabase func(t *testing.T) Database) {
 		{"the newest settled IDs are loaded first, up to the limit", newestSettled},
 		{"a message ID is inserted once", insertedOnce},
 		{"a batch is all or nothing", allOrNothing},
+		{"a batch of thousands is all or nothing", largeBatch},
+		{"100,000 pending rows are loaded in bounded memory", backlog},
 		{"a malformed batch is refused", malformed},
 		{"a change of a row in another state changes nothing", changes},
 		{"a settled ID is kept until its time", settledWindow},
 		{"history keeps the row", history},
 		{"only expired rows expire, up to the limit", expired},
+		{"time is the caller's, not the backend's", clocks},
 		{"partitions do not see each other", isolation},
+		{"partitions are written at once", together},
 		{"only so many settled IDs are kept, the newest", bounded},
 		{"a damaged row is named, kept and left alone", damaged},
 		{"another payload version is refused by name and left alone", otherVersion},
@@ -467,19 +472,142 @@ func isolation(t *testing.T, db Database) {
 		}
 		wantRows(t, s, untouched...)
 	}
-	first := stores[0]
+	first, before := stores[0], [][]store.Row{rows(t, stores[1]), rows(t, stores[2])}
+	same := store.Row{MessageID: "same", Attempts: 7, Group: "g", LastConsumer: "c", Reason: "r"}
+	apply(t, first, on(store.Attempt, same), on(store.DeadLetter, same), on(store.Redrive, same))
 	ids, err := first.Expired(testContext(t), epoch, 10)
 	if err != nil || !slices.Equal(ids, []string{"doomed"}) {
 		t.Fatalf("expired: %v %v", ids, err)
 	}
 	apply(t, first, on(store.Settle, store.Row{MessageID: "same"}), on(store.Discard, store.Row{MessageID: "dead"}), insert("only-here"))
-	for _, s := range stores[1:] {
-		wantRows(t, s, untouched...)
+	for i, s := range stores[1:] {
+		if after := rows(t, s); !reflect.DeepEqual(before[i], after) {
+			t.Fatalf("rows of %v were touched:\nbefore %+v\nafter  %+v", s.Partition(), before[i], after)
+		}
 		for _, kind := range []store.OperationKind{store.Attempt, store.Settle, store.Delete, store.DeadLetter} {
 			apply(t, s, on(kind, store.Row{MessageID: "only-here"}))
 		}
 	}
 	wantRows(t, first, "same:processed", "only-here:pending")
+}
+
+// together writes two partitions at once, by batches that would wait for each
+// other if the backend locked more than its own rows, or in another order.
+func together(t *testing.T, db Database) {
+	ctx := testContext(t)
+	var group sync.WaitGroup
+	for _, p := range []store.Partition{home, neighbour, stranger} {
+		s := open(t, db.Open, p)
+		group.Go(func() {
+			for i := range 10 {
+				a, b := fmt.Sprint("a-", i), fmt.Sprint("b-", i)
+				if i%2 == 1 {
+					a, b = b, a
+				}
+				err := s.Apply(ctx, []store.Operation{insert(a), insert(b), on(store.Attempt, store.Row{MessageID: b, Attempts: 1}),
+					on(store.Delete, store.Row{MessageID: a, KeepUntil: longAgo})})
+				if err != nil {
+					t.Errorf("%v: %v", p, err)
+				}
+				if _, err := s.Expired(ctx, epoch, 10); err != nil {
+					t.Errorf("%v: %v", p, err)
+				}
+			}
+			pending := 0
+			if err := s.Load(ctx, 0, func(store.Row) error { pending++; return nil }); err != nil || pending != 10 {
+				t.Errorf("%v: %d rows are pending, %v", p, pending, err)
+			}
+		})
+	}
+	group.Wait()
+}
+
+// clocks asks at times on which no backend's clock agrees.
+func clocks(t *testing.T, db Database) {
+	s := open(t, db.Open, home)
+	early, late := insert("early"), insert("late")
+	early.Row.ExpiresAt, late.Row.ExpiresAt = longAgo.Add(time.Hour), farOff.Add(time.Hour)
+	apply(t, s, early, late, insert("marker"))
+	apply(t, s, on(store.Delete, store.Row{MessageID: "marker", KeepUntil: longAgo.Add(time.Hour)}))
+	for _, step := range []struct {
+		now  time.Time
+		ids  string
+		left []string
+	}{
+		{longAgo, "[]", []string{"early:pending", "late:pending", "marker:settled"}},
+		{longAgo.Add(2 * time.Hour), "[early]", []string{"late:pending"}},
+		{farOff, "[]", []string{"late:pending"}},
+		{farOff.Add(2 * time.Hour), "[late]", nil},
+	} {
+		if ids, err := s.Expired(testContext(t), step.now, 10); err != nil || fmt.Sprint(ids) != step.ids {
+			t.Fatalf("expired at %v: %v, %v", step.now, ids, err)
+		}
+		wantRows(t, s, step.left...)
+	}
+}
+
+// largeBatch is more than a backend would put into one statement.
+func largeBatch(t *testing.T, db Database) {
+	s := open(t, db.Open, home)
+	var batch []store.Operation
+	for i := range 1500 {
+		batch = append(batch, insert(fmt.Sprint(i)))
+	}
+	for i := range 1500 {
+		switch id := (store.Row{MessageID: fmt.Sprint(i), Attempts: 1, KeepUntil: farOff}); i % 3 {
+		case 0:
+			batch = append(batch, on(store.Attempt, id))
+		case 1:
+			batch = append(batch, on(store.Delete, id))
+		}
+	}
+	notWritten(t, s.Apply(testContext(t), append(slices.Clone(batch), insert("7"))))
+	wantRows(t, s)
+	apply(t, s, batch...)
+	count := map[string]int{}
+	for _, r := range rows(t, s) {
+		count[fmt.Sprintf("%v%d", r.State, r.Attempts)]++
+	}
+	if want := map[string]int{"pending1": 500, "pending0": 500, "settled0": 500}; !reflect.DeepEqual(count, want) {
+		t.Fatalf("got %v, want %v", count, want)
+	}
+}
+
+// backlog is what a broker finds after a long outage of its consumers.
+func backlog(t *testing.T, db Database) {
+	const rows, payload, most = 100_000, 512, 24 << 20 // bytes of memory: less than half of the payloads
+	s := open(t, db.Open, home)
+	batch := make([]store.Operation, 0, 2000)
+	for i := range rows {
+		op := insert(fmt.Sprintf("m-%06d", i))
+		op.Row.Headers, op.Row.Payload = nil, make([]byte, payload)
+		if batch = append(batch, op); len(batch) == cap(batch) {
+			apply(t, s, batch...)
+			batch = make([]store.Operation, 0, cap(batch)) // the one before is the store's
+		}
+	}
+	heap := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before, highest, seen := heap(), uint64(0), 0
+	err := s.Load(testContext(t), manySettled, func(r store.Row) error {
+		if want := fmt.Sprintf("m-%06d", seen); r.MessageID != want || r.Payload != nil || r.Size < payload {
+			return fmt.Errorf("row %d is %s of %d bytes, with %d of payload", seen, r.MessageID, r.Size, len(r.Payload))
+		}
+		if seen++; seen%20_000 == 1 {
+			highest = max(highest, heap())
+		}
+		return nil
+	})
+	if err != nil || seen != rows {
+		t.Fatalf("%d rows, %v", seen, err)
+	}
+	if grown := int64(highest) - int64(before); grown > most {
+		t.Errorf("loading took %d bytes of memory, more than %d", grown, most)
+	}
 }
 
 func otherVersion(t *testing.T, db Database) {
