@@ -77,9 +77,13 @@ func (s *Store) Apply(ctx context.Context, batch []store.Operation) error {
 			}
 			return &store.Failure{NotWritten: true, Err: &store.ExistsError{MessageID: id}}
 		}
-		after := s.change(op, before)
+		after := op.Change(before, s.options.KeepHistory)
 		if after == before {
 			continue
+		}
+		if op.Kind == store.Insert {
+			s.order++
+			after.Order, after.Partition = s.order, s.partition
 		}
 		s.put(id, after)
 		undo = append(undo, func() { s.put(id, before) })
@@ -117,59 +121,6 @@ func (s *Store) sweepSurplus() {
 	}
 }
 
-// change gives the row as it is after op: a new one, none, or the same one where
-// op changes nothing.
-func (s *Store) change(op store.Operation, before *store.Row) *store.Row {
-	if op.Kind == store.Insert {
-		s.order++
-		row := op.Row
-		row.Order, row.State, row.Partition = s.order, store.Pending, s.partition
-		row.Headers, row.Payload = maps.Clone(row.Headers), slices.Clone(row.Payload)
-		return &row
-	}
-	needs := store.Pending
-	if op.Kind == store.Redrive || op.Kind == store.Discard {
-		needs = store.Dead
-	}
-	if before == nil || before.State != needs || !store.Readable(before.Version) {
-		return before
-	}
-	row := *before
-	switch op.Kind {
-	case store.Attempt:
-		row.Attempts, row.Group, row.LastConsumer = op.Row.Attempts, op.Row.Group, op.Row.LastConsumer
-	case store.Settle:
-		row.State, row.KeepUntil = store.Processed, op.Row.KeepUntil
-	case store.Delete:
-		switch {
-		case s.options.KeepHistory:
-			row.State, row.KeepUntil = store.Processed, op.Row.KeepUntil
-		case op.Row.KeepUntil.IsZero():
-			return nil
-		default:
-			row = marker(row, op.Row.KeepUntil)
-		}
-	case store.DeadLetter:
-		row.State, row.Reason, row.LastConsumer = store.Dead, op.Row.Reason, op.Row.LastConsumer
-	case store.Redrive:
-		row.State, row.Attempts, row.Reason, row.ExpiresAt = store.Pending, 0, "", op.Row.ExpiresAt
-	case store.Discard:
-		if op.Row.KeepUntil.IsZero() {
-			return nil
-		}
-		row = marker(row, op.Row.KeepUntil)
-	}
-	return &row
-}
-
-// marker is what is kept of a settled row: its IDs.
-func marker(r store.Row, keepUntil time.Time) store.Row {
-	return store.Row{
-		Order: r.Order, State: store.SettledMarker, MessageID: r.MessageID, BusinessID: r.BusinessID,
-		Version: r.Version, InsertedAt: r.InsertedAt, KeepUntil: keepUntil, Partition: r.Partition,
-	}
-}
-
 func (s *Store) Load(ctx context.Context, settled int, fn func(store.Row) error) error {
 	rows, err := s.read(ctx)
 	if err != nil {
@@ -189,7 +140,7 @@ func (s *Store) Load(ctx context.Context, settled int, fn func(store.Row) error)
 	}
 	slices.SortStableFunc(finished, func(a, b *store.Row) int { return a.KeepUntil.Compare(b.KeepUntil) })
 	finished = finished[max(0, len(finished)-settled):]
-	err = each(ctx, finished, false, func(row store.Row) error { return fn(marker(row, row.KeepUntil)) })
+	err = each(ctx, finished, false, func(row store.Row) error { return fn(row.Marker(row.KeepUntil)) })
 	if err != nil {
 		return err
 	}
