@@ -4,12 +4,27 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strconv"
 	"strings"
 )
 
 // DefaultMemory is that of a Config that names none.
 func DefaultMemory() int64 { return max(machineMemory()/4, leastMemory) }
+
+// TuneCollector sets Go's garbage collector for a process that serves a broker
+// with this much memory, and does little else. A collection takes a core for as
+// long as it lasts, and on a small machine everybody's answers wait for it; so it
+// comes when the heap has grown to five times what was live, not to twice, but
+// before the process holds twice what the broker may. GOGC and GOMEMLIMIT win.
+func TuneCollector(memory int64) {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(400)
+	}
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(2 * memory)
+	}
+}
 
 // machineMemory is what this process may use, in bytes: the least of the
 // machine's memory and the limits of its cgroups. 1 GiB where nothing says.

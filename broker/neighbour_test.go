@@ -27,6 +27,7 @@ import (
 // client has made its cycles. One that is not answered within cycleLimit is the
 // last: its time is what p99 shows, and unanswered is 1.
 func BenchmarkNeighbour(b *testing.B) {
+	broker.TuneCollector(broker.DefaultMemory()) // as custody broker does
 	for _, a := range append([]attack.Attack{{Name: "quiet"}}, attack.All()...) {
 		b.Run(a.Name, func(b *testing.B) {
 			s := start(b, broker.Config{Store: openSQLite(b)})

@@ -309,8 +309,10 @@ func isMessageError(err error) bool {
 
 // read tells the loop what a session says, as many messages at once as are here.
 func (s *Server) read(from session, p *peer) error {
+	var m wire.Message // one for all, for its address is passed on
 	for {
-		m, err := from.conn.Receive()
+		var err error
+		m, err = from.conn.Receive()
 		switch {
 		case isMessageError(err):
 			p.add(core.Input{Kind: core.Malformed, Session: p.id, Message: m, Reason: err.Error()})

@@ -9,7 +9,6 @@ import (
 	"net"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"strings"
 	"syscall"
 	"time"
@@ -110,6 +109,7 @@ func serve(cmd *cobra.Command, f brokerFlags) (err error) {
 	if config.Memory, err = memoryFrom(f.memory); err != nil {
 		return err
 	}
+	broker.TuneCollector(config.Memory)
 	if config.Log, err = f.observed.logger(cmd.ErrOrStderr()); err != nil {
 		return err
 	}
@@ -166,9 +166,7 @@ func serve(cmd *cobra.Command, f brokerFlags) (err error) {
 	return nil
 }
 
-// memoryFrom reads --memory, and has the garbage collector work harder before the
-// process holds twice as much: what it holds beside messages, and what it has not
-// collected yet, is about as much again. GOMEMLIMIT stands above it.
+// memoryFrom reads --memory.
 func memoryFrom(size string) (int64, error) {
 	n := broker.DefaultMemory()
 	if size != "" {
@@ -176,9 +174,6 @@ func memoryFrom(size string) (int64, error) {
 		if n, err = units.RAMInBytes(size); err != nil || n < minMemory {
 			return 0, fmt.Errorf("--memory %q: give a size of at least %s, such as 512MiB", size, units.BytesSize(minMemory))
 		}
-	}
-	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(2 * n)
 	}
 	return n, nil
 }
