@@ -57,7 +57,7 @@ func (h *HeldBy) UnmarshalText(b []byte) error { return unmarshalName(heldByName
 type AckOutcome uint8
 
 const (
-	// AckUnknown: it may have been handled; no answer came.
+	// AckUnknown: no answer came; the system may have handled it.
 	AckUnknown AckOutcome = iota
 	// AckConfirmed: the system confirmed that it was handled.
 	AckConfirmed
