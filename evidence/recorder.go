@@ -22,7 +22,6 @@ import (
 // Only Close syncs to disk: the harness's machine is not under test.
 //
 // The first error on any file is kept, closes Failed and stops the recording:
-// a run with incomplete evidence must end as a failure of the harness.
 // run with incomplete evidence must end as a failure of the harness.
 type Recorder struct {
 	dir  string

@@ -68,7 +68,7 @@ func (s *Simulator) Bytes(h *evidence.History) []byte {
 	return s.line
 }
 
-// brokenOf returns the guarantees with a violated covering claim.
+// brokenOf returns the guarantees for which a covering claim is violated.
 func brokenOf(j guarantees.Judgement) []string {
 	var names []string
 	for _, f := range j.Broken {
