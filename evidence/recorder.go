@@ -21,7 +21,7 @@ import (
 // event survives the SIGKILL of this process (a compressed stream would not).
 // Only Close syncs to disk: the harness's machine is not under test.
 //
-// The first error on any file is kept, closes Failed and stops the recording:
+// The first error on any file is kept, closes Failed and stops the recording: a
 // run with incomplete evidence must end as a failure of the harness.
 type Recorder struct {
 	dir  string
