@@ -384,8 +384,8 @@ func size(s string) (int, error) {
 	return int(n), nil
 }
 
-// plausible rejects bytes that are no NATS before a line ends: TLS has line
-// ends only by accident.
+// plausible rejects bytes that are not NATS before a line ends, because TLS
+// has line ends only by accident.
 func plausible(buf []byte) error {
 	word := buf[:min(len(buf), len("CONNECT"))]
 	if i := bytes.IndexAny(word, " \t\r"); i >= 0 {
