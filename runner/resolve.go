@@ -472,7 +472,7 @@ func (r *run) unsupportedByInstance() string {
 	return ""
 }
 
-// protocolOf is that of the actor's link, or nil.
+// protocolOf returns the protocol of the actor's link, or nil.
 func (r *run) protocolOf(actor string) links.Protocol {
 	if s, ok := r.instance.(systems.StoreLinked); ok && actor == faults.Store {
 		return s.StoreProtocol()
