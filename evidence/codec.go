@@ -78,7 +78,7 @@ func (d *Decoder) eventField(key []byte, e *Event) error {
 		return name(d, markNames, "mark", &e.Mark)
 	case "attempt":
 		return integer(d, &e.Attempt)
-	case "clientResult", "told": // told: format 1
+	case "clientResult", "told": // "told" in format 1
 		return d.text(&e.ClientResult)
 	case "key":
 		return d.text(&e.Key)

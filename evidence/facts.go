@@ -12,7 +12,7 @@ type Cause uint8
 const (
 	NoCause           Cause = iota // the system gave none
 	CauseStated                    // given only as free text
-	CauseNoConsumer                // nobody was there to receive
+	CauseNoConsumer                // no consumer was there to receive
 	CauseMode                      // only consumers of another mode are subscribed
 	CauseLimit                     // a stated bound was reached: length, bytes, window
 	CauseInvalid                   // the request itself: an argument, a size, an unknown destination

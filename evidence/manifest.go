@@ -65,7 +65,7 @@ const (
 	EndFailed    EndHow = "failed" // the harness or the machine failed: no verdict can be Held
 )
 
-// Machine describes the machine that made the run.
+// Machine describes the machine on which the run was made.
 type Machine struct {
 	OS    string `json:"os"`
 	Arch  string `json:"arch"`

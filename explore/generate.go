@@ -418,7 +418,7 @@ func (g *generator) heal() {
 	}
 }
 
-// ensureBroker starts the broker where a fault may have ended it.
+// ensureBroker starts the broker if a fault may have ended it.
 func (g *generator) ensureBroker() {
 	if g.maybeDown {
 		g.add(script.Start{Actor: faults.Broker})

@@ -1,4 +1,4 @@
-// Package explore searches for schedules nobody thought of: it draws small
+// Package explore searches for unforeseen schedules: it draws small
 // random scenarios, runs and judges each, and shrinks one that violates a
 // claim. A simulated system runs thousands a second, deterministically for a
 // seed.

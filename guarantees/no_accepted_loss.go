@@ -22,7 +22,8 @@ type loss struct {
 	excuses   int
 }
 
-// sequence is a range of a producer's publish counts.
+// sequence is the range of counts of a producer's accepted publishes that are
+// not lost.
 type sequence struct{ first, last uint32 }
 
 type lostOne struct {

@@ -30,7 +30,7 @@ type Server struct {
 }
 
 // StartFunc starts a server's process. log receives its output; exited must be
-// called once when it has ended. partitions are those of its store, its own
+// called once when it has exited. partitions are those of its store, its own
 // first, recorded with the start; nil if there are none.
 type StartFunc func(ctx context.Context, log io.Writer, exited func(Exit)) (p Process, partitions []string, err error)
 

@@ -296,7 +296,7 @@ type operation struct {
 // maxLine bounds a line; CONNECT and INFO are the longest.
 const maxLine = 1 << 20
 
-// shape gives the arguments of a verb. Sizes are last; a reply is present if
+// shape describes the arguments of a verb. Sizes are last; a reply is present if
 // there is one argument more than needed.
 type shape struct {
 	need    int  // number of arguments without a reply
