@@ -8,11 +8,12 @@ import (
 	"strings"
 )
 
-// DefaultMemory is that of a Config that names none.
+// DefaultMemory returns the memory limit of a Config that sets none, in bytes.
 func DefaultMemory() int64 { return max(machineMemory()/4, leastMemory) }
 
-// machineMemory is what this process may use, in bytes: the least of the
-// machine's memory and the limits of its cgroups. 1 GiB where nothing says.
+// machineMemory returns the memory that this process may use, in bytes: the
+// minimum of the machine's memory and its cgroups' limits, or 1 GiB if none is
+// known.
 func machineMemory() int64 {
 	least := int64(math.MaxInt64)
 	if text, err := os.ReadFile("/proc/meminfo"); err == nil {
@@ -42,8 +43,8 @@ func machineMemory() int64 {
 	return least
 }
 
-// cgroupLimit is the least limit of a cgroup and those above it. In a container
-// the path may be one of the host's, of which only the root is to be seen.
+// cgroupLimit returns the minimum of the limits of a cgroup and its ancestors. In
+// a container the path may be the host's, of which only the root is visible.
 func cgroupLimit(root, path, file string) int64 {
 	least := int64(math.MaxInt64)
 	for {
