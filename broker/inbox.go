@@ -213,8 +213,8 @@ func (b *inbox) back(p *peer) {
 	}
 }
 
-// take returns a session's next input, or nil. The input is valid until the next
-// call.
+// take is the next input of a session; nil if there is none. It holds until the
+// next call.
 func (b *inbox) take(p *peer) *core.Input {
 	if p.at > 0 {
 		last := &p.current[p.at-1]

@@ -24,7 +24,7 @@ var needs = []struct {
 	{NeedClock, instance[Clocked]},
 	{NeedIdentity, instance[Configurable]},
 	{NeedPlanting, instance[Planter]},
-	{NeedLookup, nil}, // implemented by a Producer: see Resolver
+	{NeedLookup, nil}, // of a Producer: see Resolver
 	{NeedNack, nil},
 	{NeedTTL, nil},
 	{NeedModes, nil},

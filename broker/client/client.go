@@ -359,9 +359,8 @@ func (c *Conn) Lookup(ctx context.Context, businessID string, age time.Duration)
 	return c.request(ctx, wire.Message{Kind: wire.Lookup, BusinessID: businessID, TTL: age})
 }
 
-// Admin sends an administrative command: stats, rows, dlq.list, dlq.show,
-// dlq.redrive or dlq.discard. The last three apply to messageID. The AdminReply's
-// Payload is JSON.
+// Admin sends a command: stats, rows, dlq.list, dlq.show, dlq.redrive,
+// dlq.discard; the last three name a message. The AdminReply's Payload is JSON.
 func (c *Conn) Admin(ctx context.Context, command, messageID string) (wire.Message, error) {
 	return c.request(ctx, wire.Message{Kind: wire.Admin, Topic: command, MessageID: messageID})
 }

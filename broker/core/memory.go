@@ -134,7 +134,7 @@ func (c *Core) contentHere(row *store.Row, size int, err error) {
 		c.unassign(m)
 		c.stats.Damaged++
 		c.finish(m, damaged)
-	case !ok: // the store failed or the row is gone; if it expired, a purge will report it
+	case !ok: // the store failed, or the row is gone: if it has expired, a purge says so
 		sub := c.unassign(m)
 		c.delay(m, c.cfg.StoreRetry)
 		c.flush(sub)
