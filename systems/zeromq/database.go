@@ -17,28 +17,28 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// database is where a run's broker keeps its rows. It outlives the broker's
-// process, and is read past it.
+// database is where a run's broker stores its rows. It outlives the broker's
+// process, and is read without the broker.
 type database interface {
-	// connection is what the broker opens: the driver's name and the DSN.
+	// connection returns the driver name and DSN with which the broker opens it.
 	connection() (driver, dsn string)
-	// rows gives every row of every partition, whole, and as it is.
+	// rows calls fn for every row of every partition, with content, as stored.
 	rows(ctx context.Context, fn func(store.Row) error) error
 	// plant writes a row of any payload version while the broker is down.
 	plant(ctx context.Context, p store.Partition, row store.Row) error
-	// release ends what it has for this run.
+	// release ends the run's use of the database.
 	release(ctx context.Context) error
 }
 
-// databaseKind makes databases on a kind of server.
+// databaseKind creates databases on one kind of server.
 type databaseKind interface {
 	title() string
-	installed() error              // nil if the server is on this machine
-	version() (program, of string) // as it is installed
+	installed() error              // nil if the server is available on this machine
+	version() (program, of string) // of the installed server
 	open(ctx context.Context, env systems.Env) (database, error)
 }
 
-// open gives the profile's kind of database.
+// open opens the profile's database.
 func (p Profile) open(ctx context.Context, env systems.Env) (database, error) {
 	if p.server != nil {
 		return p.server.open(ctx, env)
@@ -75,7 +75,7 @@ func versionOf(path string) string {
 // file is a database of SQLite's.
 type file string
 
-// path of the broker's database; empty if that is no file.
+// path returns the broker's database file, or "" if the database is not a file.
 func (in *instance) path() string {
 	f, _ := in.database.(file)
 	return string(f)
@@ -108,7 +108,7 @@ func (f file) plant(ctx context.Context, p store.Partition, row store.Row) error
 
 func (file) release(context.Context) error { return nil }
 
-// rowsOf scans what a statement selects.
+// rowsOf calls fn for every row that a statement selects.
 func rowsOf(ctx context.Context, db *sql.DB, statement string, fn func(store.Row) error) error {
 	rows, err := db.QueryContext(ctx, statement)
 	if err != nil {
