@@ -17,28 +17,28 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// database is where a run's broker stores its rows. It outlives the broker's
-// process, and is read without the broker.
+// database is where a run's broker keeps its rows. It outlives the broker's
+// process, and is read past it.
 type database interface {
-	// connection returns the driver name and DSN with which the broker opens it.
+	// connection is what the broker opens: the driver's name and the DSN.
 	connection() (driver, dsn string)
-	// rows calls fn for every row of every partition, with content, as stored.
+	// rows gives every row of every partition, whole, and as it is.
 	rows(ctx context.Context, fn func(store.Row) error) error
 	// plant writes a row of any payload version while the broker is down.
 	plant(ctx context.Context, p store.Partition, row store.Row) error
-	// release ends the run's use of the database.
+	// release ends what it has for this run.
 	release(ctx context.Context) error
 }
 
-// databaseKind creates databases on one kind of server.
+// databaseKind makes databases on a kind of server.
 type databaseKind interface {
 	title() string
-	installed() error              // nil if the server is available on this machine
-	version() (program, of string) // of the installed server
+	installed() error              // nil if the server is on this machine
+	version() (program, of string) // as it is installed
 	open(ctx context.Context, env systems.Env) (database, error)
 }
 
-// open opens the profile's database.
+// open gives the profile's kind of database.
 func (p Profile) open(ctx context.Context, env systems.Env) (database, error) {
 	if p.server != nil {
 		return p.server.open(ctx, env)
@@ -75,7 +75,7 @@ func versionOf(path string) string {
 // file is a database of SQLite's.
 type file string
 
-// path returns the broker's database file, or "" if the database is not a file.
+// path of the broker's database; empty if that is no file.
 func (in *instance) path() string {
 	f, _ := in.database.(file)
 	return string(f)
@@ -108,7 +108,7 @@ func (f file) plant(ctx context.Context, p store.Partition, row store.Row) error
 
 func (file) release(context.Context) error { return nil }
 
-// rowsOf calls fn for every row that a statement selects.
+// rowsOf scans what a statement selects.
 func rowsOf(ctx context.Context, db *sql.DB, statement string, fn func(store.Row) error) error {
 	rows, err := db.QueryContext(ctx, statement)
 	if err != nil {

@@ -30,11 +30,11 @@ type serverKind struct {
 	driver   string // name of the driver
 	dialect  relational.Dialect
 	protocol links.Protocol
-	program  string // name of the server program
-	places   string // glob for its directory if it is not in PATH
-	packaged string // Debian package
-	user     string // user to run it as if this process is root; empty: root
-	admin    string // database that exists from the start
+	program  string // the server
+	places   string // where it is, if not in PATH
+	packaged string // the package that brings it
+	user     string // as whom it has to run where this process is root; empty: as root
+	admin    string // database that is there from the start
 
 	// create returns the command that creates the data folder. It runs in the
 	// server's folder, where the file password holds the administrator's

@@ -71,8 +71,8 @@ type reply struct {
 	heard
 }
 
-// Dialogues returns the talks as probes. A profile with history has none: its
-// rows would remain, although the run knows of no publish for them.
+// Dialogues are the talks as probes. A profile with history has none: the rows
+// that they would leave behind were published by nobody that the run knows.
 func (p Profile) Dialogues() []systems.Probe {
 	if p.history {
 		return nil
@@ -98,8 +98,8 @@ func Converse(ctx context.Context, world World, name string) (systems.Probed, er
 	t.clerk = t.enter("clerk")
 	t.before = t.still()
 	dialogues[at].hold(t)
-	// Reading rows waits for all earlier changes, so that nothing of this talk is
-	// in progress when the next one, or a fault, begins.
+	// Rows are read behind every change: nothing of this talk is under way when
+	// the next one, or a fault, comes.
 	t.clerk.answer(t.clerk.say(kindAdmin, "", text(tagTopic, "rows")), "rows").is(answerAccepted)
 	for _, p := range t.all {
 		p.line.Close()

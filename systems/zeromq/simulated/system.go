@@ -25,11 +25,11 @@ import (
 // System is a simulated profile of the reference broker.
 type System struct {
 	zeromq.Profile
-	// Disk keeps the rows in the broker's real store, whose files are on a
-	// simulated disk: killing the broker cuts its power.
+	// Disk keeps the rows in the broker's real store, whose files lie on a
+	// simulated disk: whoever kills the broker cuts its power.
 	Disk bool
-	// Flush is the store's flush policy, for tests: a broker that answers before
-	// syncing violates its claims.
+	// Flush is when a commit on the disk is synced, for tests: a broker that
+	// answers first breaks its claims.
 	Flush store.Flush
 	// Tamper changes the broker's configuration, for tests.
 	Tamper func(*broker.Config)
@@ -128,7 +128,7 @@ type instance struct {
 	boots                    int
 	offset                   time.Duration // of the broker's clock
 	name, identity, hostname string
-	tight, confirms          bool             // settings of the next broker: tight limits; ACKs confirmed after the delete
+	tight, confirms          bool             // the next broker: its limits; its Acks after the delete
 	links                    map[string]*link // by address
 }
 
