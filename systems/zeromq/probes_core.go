@@ -51,8 +51,8 @@ const (
 	insertsSlow, attemptsSlow, contentsSlow = "inserts-slow", "attempts-slow", "contents-slow"
 )
 
-// virtual lists the kinds that take too long in real time, or are determined only
-// with exact timing.
+// virtual are the kinds that take longer than anybody wants to wait, or are
+// determined only where a moment is exact.
 var virtual = map[string]bool{periods: true, insertsSlow: true, attemptsSlow: true, contentsSlow: true}
 
 // inStore lists messages of which only the last has its content in memory.
@@ -96,8 +96,8 @@ func (t *talk) level(topics ...string) {
 	t.before = t.counters()
 }
 
-// leveled requires that only the counters show what happened on these topics: not
-// a byte of memory may still be charged.
+// leveled demands that nothing is left of what was said about these topics but
+// the counts: not a byte is held.
 func (t *talk) leveled(changes map[string]int, topics ...string) {
 	for _, topic := range topics {
 		t.clerk.publish(topic, "nothing").is(answerDeclined, because(causeNobody))

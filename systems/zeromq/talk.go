@@ -430,7 +430,7 @@ func (p *party) end() {
 	}
 }
 
-// wait lets time pass, while all sessions send heartbeats.
+// wait lets time pass.
 func (t *talk) wait(d time.Duration) {
 	if !t.over() {
 		if err := t.world.Rest(t.ctx, d); err != nil {
