@@ -22,9 +22,9 @@ type Journal struct {
 
 // Words of the journal. Each is followed by a message's number.
 const (
-	sent       = "sent" // about to be published
-	accepted   = "accepted" // followed by the message ID
-	refused    = "refused" // Declined, Rejected, or proven never sent
+	sent       = "sent"       // about to be published
+	accepted   = "accepted"   // followed by the message ID
+	refused    = "refused"    // Declined, Rejected, or proven never sent
 	unknown    = "unknown"    // the connection ended before the answer
 	unanswered = "unanswered" // no answer on a live connection
 	delivered  = "delivered"  // as it was published
