@@ -54,8 +54,8 @@ func BenchmarkNeighbour(b *testing.B) {
 
 const attackEnv, underWay = "CUSTODY_BROKER_ATTACK", "the attack is under way"
 
-// startAttack runs BenchmarkAttacker in another process, and returns when it is
-// prepared.
+// startAttack runs BenchmarkAttacker in another process and returns once the
+// attack is prepared.
 func startAttack(b *testing.B, name, addr string) (end func()) {
 	b.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^$", "-test.bench=^BenchmarkAttacker$", "-test.benchtime=1x")
