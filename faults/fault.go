@@ -1,6 +1,6 @@
-// Package faults is what can be broken on purpose, one file per family. A fault
-// declares the small interface it strikes (link, process, store, clock); it
-// knows nothing of the runner.
+// Package faults defines what can be broken on purpose, one file per family. A
+// fault declares the small interface it strikes (link, process, store, clock);
+// it knows nothing of the runner.
 package faults
 
 import (
@@ -120,7 +120,7 @@ func Find(verb string) (Fault, bool) {
 }
 
 // ClassOf returns the class for a use of the fault: killing a consumer is a
-// client crash, and what befalls the link to the store befalls the store.
+// client crash, and a fault on the link to the store is a store fault.
 func (f Fault) ClassOf(s Spec) evidence.Class {
 	switch {
 	case f.Strikes == StrikesProcess && s.Target != Broker:

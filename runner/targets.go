@@ -73,7 +73,7 @@ func (p broker) order(ctx context.Context, do func(systems.Process, context.Cont
 		return notRunning(s, faults.Broker), nil
 	}
 	if errors.Is(err, process.ErrNoOrderlyEnd) && !p.process.Running() {
-		err = nil // the evidence says so, and judging decides whose fault it is
+		err = nil // the evidence shows it, and judging decides whose fault it is
 	}
 	return s, err
 }

@@ -5,12 +5,14 @@ import (
 
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/script"
+	"github.com/custodymq/custody/systems"
 )
 
 // groupCommit: a commit of many messages is atomic for each.
 var groupCommit = script.Scenario{
-	Name: "group-commit",
-	Why:  "The store is slow, so that many messages gather in one commit, and the broker is killed while they do: what was accepted is there, whole.",
+	Name:  "group-commit",
+	Why:   "The store is slow, so that many messages gather in one commit, and the broker is killed while they do: what was accepted is there, whole.",
+	Needs: []string{string(systems.NeedSurvival)},
 	Steps: []script.Step{
 		script.Producer{Name: "p1", Destination: "orders"},
 		script.Producer{Name: "p2", Destination: "orders"},

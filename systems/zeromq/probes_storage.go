@@ -23,23 +23,25 @@ import (
 	"github.com/custodymq/custody/tasks"
 )
 
-// storage are probes of the broker's store: what it does with damaged, missing
-// and moved files, with files that are not its own, and with a second owner.
+// storage is the kind of the probes of the broker's store: how it handles
+// damaged, missing and moved files, files that are not its own, and a second
+// owner.
 const storage = "storage"
 
-// shelf is where a probe keeps files of its own.
+// shelf holds a probe's own files.
 type shelf struct {
 	ctx     context.Context
 	in      *instance
 	folder  string
 	path    string // of a database
 	options sqlite.Options
-	disk    *disk.Disk // syncs nothing: the probes would wait for the machine's
+	disk    *disk.Disk // does not really sync, because the probes would wait for the machine's disk
 }
 
 var shelves atomic.Uint64
 
-// shelved is a probe that is accepted if the store keeps what it promises.
+// shelved returns a probe that is accepted if try finds that the store keeps its
+// promises.
 func shelved(name, text string, try func(*shelf) error) probe {
 	return listed(storage, name, text, evidence.ProbeAccepted, func(a *attempt) (systems.Probed, error) {
 		folder, err := os.MkdirTemp(filepath.Dir(a.in.path()), "probe-")
@@ -62,7 +64,8 @@ func shelved(name, text string, try func(*shelf) error) probe {
 		select {
 		case err = <-done:
 		case <-a.ctx.Done():
-			// The work is this process's, and so may be the delay: it proves nothing.
+			// The work, and possibly the delay, is this process's, so it proves
+			// nothing.
 			return systems.Probed{}, errors.New("zeromq: probe: the store did not end within the bound")
 		}
 		if a.ctx.Err() != nil {
@@ -97,11 +100,10 @@ var keepings = []probe{
 	shelved("old-version", "a row of another protocol version is refused by name, and counted", refusedVersion),
 }
 
-// contentGone leaves nothing that is to be read.
+// contentGone deletes a row's content, so that nothing can be read.
 const contentGone = `NULL, headers=NULL`
 
-// alterations are probes of kind storage, one for each column and another value
-// of it.
+// alterations are probes of kind storage, one per column and altered value.
 var alterations = func() (all []probe) {
 	for _, a := range []struct{ column, value string }{
 		{"message_id", `'other'`}, {"state", `4`}, {"version", `version+1`}, {"business_id", `'x'`}, {"topic", `'elsewhere'`}, {"competitor", `'x'`},
@@ -124,7 +126,7 @@ var alterations = func() (all []probe) {
 
 func (s *shelf) open() (*sqlite.Store, error) { return sqlite.Open(s.ctx, s.options) }
 
-// filled makes a closed store with these pending messages.
+// filled creates a closed store with these pending messages.
 func (s *shelf) filled(size int, ids ...string) error {
 	st, err := s.open()
 	if err != nil {
@@ -137,8 +139,8 @@ func (s *shelf) filled(size int, ids ...string) error {
 	return errors.Join(st.Apply(s.ctx, batch), st.Close())
 }
 
-// anew is the shelf with another path. Its disk records two databases as one,
-// which nobody asks it for.
+// anew returns the shelf with another path. Its disk would record both databases
+// as one, but that record is not used.
 func (s *shelf) anew(name string) *shelf {
 	other := *s
 	other.path = filepath.Join(s.folder, name)
@@ -153,7 +155,7 @@ func inserting(id string, size int) store.Operation {
 	}}
 }
 
-// alter changes the file behind the store's back.
+// alter modifies the file behind the store's back.
 func (s *shelf) alter(statements ...string) error {
 	db, err := file(s.path).open("rw")
 	if err != nil {
@@ -173,7 +175,7 @@ func (s *shelf) check() (sqlite.Report, error) {
 	return sqlite.Check(s.ctx, s.path, func(int64, int64) {})
 }
 
-// sound is nil if the check finds nothing.
+// sound returns nil if the check finds nothing wrong.
 func (s *shelf) sound() error {
 	r, err := s.check()
 	if err == nil && !r.Sound() {
@@ -182,8 +184,7 @@ func (s *shelf) sound() error {
 	return err
 }
 
-// loaded is what a load tells: "a:pending", and in the place of what has no name
-// its reason.
+// loaded summarises a load: "a:pending", and the reason for a row without an ID.
 func loaded(ctx context.Context, st store.Store) (string, error) {
 	var told []string
 	err := st.Load(ctx, 100, func(r store.Row) error {
@@ -210,8 +211,8 @@ func (s *shelf) loads(want string) error {
 	return errors.Join(err, st.Close())
 }
 
-// proven is nil if err is a failure for that reason which proves that nothing
-// was written.
+// proven returns nil if err is a failure for that reason which proves that
+// nothing was written.
 func proven(err, reason error) error {
 	var f *store.Failure
 	if errors.As(err, &f) && f.NotWritten && errors.Is(err, reason) {
@@ -229,7 +230,7 @@ func orNothing(err error) error {
 	return err
 }
 
-// says is nil if err's text holds all of these.
+// says returns nil if err's text contains all of these parts.
 func says(err error, parts ...string) error {
 	for _, part := range parts {
 		if err == nil || !strings.Contains(err.Error(), part) {
@@ -247,7 +248,7 @@ func equal[T comparable](what string, got, want T) error {
 }
 
 func ownership(s *shelf) error {
-	// The broker that runs.
+	// The running broker's partition.
 	s.in.mu.Lock()
 	name, identity := s.in.config.Name, s.in.identity
 	s.in.mu.Unlock()
@@ -265,7 +266,7 @@ func ownership(s *shelf) error {
 	if err := errors.Join(err, other.Close()); err != nil {
 		return err
 	}
-	// A store of our own.
+	// A store of the probe's own.
 	first, err := s.open()
 	if err != nil {
 		return err
@@ -275,7 +276,7 @@ func ownership(s *shelf) error {
 		return err
 	}
 	if err := errors.Join(first.Apply(s.ctx, []store.Operation{inserting("a", 1)}), s.sound()); err != nil {
-		return err // also while it is running
+		return err // the partition is taken while the broker runs
 	}
 	report, err := s.check()
 	if err == nil && len(report.Partitions) != 1 {
@@ -343,11 +344,11 @@ func damagedColumn(s *shelf, column, value string) error {
 	switch column {
 	case "message_id":
 		want, id = "a:pending other:damaged c:pending", "other"
-	case "headers", "payload": // seen when the content is read, if there is any
+	case "headers", "payload": // noticed when the content is read, if there is any
 		if value != contentGone {
 			want = "a:pending b:pending c:pending"
 		}
-	case "partition": // it has no name here
+	case "partition": // the row has no ID in this partition
 		want, id = "a:pending c:pending 1 rows are missing: the partition counts 3, and has 2 that are sound and 0 that are damaged", ""
 	}
 	report, err := s.check()
@@ -386,7 +387,7 @@ func damagedColumn(s *shelf, column, value string) error {
 	if len(found) != 3 || found[1].State != store.Damaged || found[1].Partition != s.options.Partition || found[2].State != store.Pending {
 		return fmt.Errorf("the rows are shown as %+v", found)
 	}
-	// Nobody deletes it for a time that it does not have, and no change strikes it.
+	// A damaged deadline does not get the row deleted, and no change affects it.
 	gone, err := st.Expired(s.ctx, time.Unix(2, 0), 10)
 	if err != nil || len(gone) > 0 {
 		return fmt.Errorf("expired are %v, %w", gone, orNothing(err))
@@ -453,7 +454,7 @@ func missingRows(s *shelf) error {
 
 const pageSize = 4096
 
-// overwrite damages a page of the file where it has this text.
+// overwrite damages the page that contains this text.
 func (s *shelf) overwrite(pattern string) error {
 	data, err := os.ReadFile(s.path)
 	if err != nil {
@@ -561,7 +562,7 @@ func damagedIndex(s *shelf) error {
 	return errors.Join(err, equal("loaded", told, "a:pending b:pending c:pending"))
 }
 
-// copied copies files of the store to another path: those with these endings.
+// copied copies the store's files with these suffixes to another path.
 func (s *shelf) copied(name string, endings ...string) (*shelf, error) {
 	lock, err := s.lock()
 	if err != nil {
@@ -606,14 +607,14 @@ func lostLog(s *shelf) error {
 		return err
 	}
 	report, err := other.check()
-	if err != nil || report.Sound() || len(report.Partitions) != 1 || report.Partitions[0].Lost != 3 { // the second opening is one
+	if err != nil || report.Sound() || len(report.Partitions) != 1 || report.Partitions[0].Lost != 3 { // reopening is a transaction too
 		return fmt.Errorf("the check finds %+v, %w", report, orNothing(err))
 	}
 	const lost = "3 transactions are missing: the database is older than what this broker last wrote; its log was deleted or damaged, or an older copy was put in its place"
-	if err := errors.Join(other.loads("a:pending "+lost), other.loads("a:pending")); err != nil { // told once
+	if err := errors.Join(other.loads("a:pending "+lost), other.loads("a:pending")); err != nil { // reported once
 		return err
 	}
-	if report, err = other.check(); err != nil || report.Partitions[0].Lost != 3 { // and kept
+	if report, err = other.check(); err != nil || report.Partitions[0].Lost != 3 { // and recorded
 		return fmt.Errorf("later the check finds %+v, %w", report, orNothing(err))
 	}
 	return nil
@@ -640,7 +641,7 @@ func movedFiles(s *shelf) error {
 			_, expired := st.Expired(s.ctx, time.Unix(2, 0), 1)
 			err = errors.Join(err, proven(expired, store.ErrMoved))
 		}
-		_ = st.Close() // what it says of files that are gone matters to nobody
+		_ = st.Close() // errors about missing files do not matter
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
@@ -725,7 +726,7 @@ func foreignFiles(s *shelf) error {
 	return nil
 }
 
-// create makes an SQLite file.
+// create creates a SQLite file.
 func (s *shelf) create(statement string) error {
 	db, err := sql.Open("sqlite3", "file:"+s.path)
 	if err != nil {
@@ -735,7 +736,7 @@ func (s *shelf) create(statement string) error {
 	return errors.Join(err, db.Close())
 }
 
-// made makes a store and alters it.
+// made creates a store and alters it.
 func made(statement string) func(*shelf) error {
 	return func(s *shelf) error { return errors.Join(s.filled(1, "a"), s.alter(statement)) }
 }

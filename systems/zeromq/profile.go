@@ -225,6 +225,7 @@ func (p Profile) Describe() systems.Description {
 		d.Profile.Settings[0].Value, d.Profile.Settings[1] = p.server.title(), evidence.Setting{Name: "flush", Value: flush.String()}
 	case flush == store.FlushPeriodic:
 		d.Profile.Settings[1].Value = "NORMAL"
+		delete(d.StoreFaults, "fsync-error") // a sync is no part of a write: no message brings one about
 	}
 	if flush == store.FlushNever {
 		d.Forgets = []evidence.Class{evidence.BrokerRestart, evidence.BrokerCrash, evidence.PowerLoss}
