@@ -55,6 +55,8 @@ func All() []script.Scenario {
 		strangers,
 		limits,
 		storageFiles,
+		permissions,
+		stoppedInOrder,
 		publishWindow,
 		storageRepaired,
 		lookups,
@@ -79,6 +81,7 @@ func All() []script.Scenario {
 		groupCommit,
 		bounds,
 		periods,
+		crowds,
 		storeTroubles,
 		storeSlow,
 	}
