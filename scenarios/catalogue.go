@@ -56,6 +56,8 @@ func All() []script.Scenario {
 		strangers,
 		limits,
 		storageFiles,
+		permissions,
+		stoppedInOrder,
 		publishWindow,
 		storageRepaired,
 		lookups,
@@ -80,6 +82,7 @@ func All() []script.Scenario {
 		groupCommit,
 		bounds,
 		periods,
+		crowds,
 		storeTroubles,
 		storeSlow,
 	}
