@@ -20,6 +20,7 @@ type Defect struct {
 	Breaks  string   // the guarantee that must be seen violated first
 	Follows []string // guarantees that may be violated along with it
 	SeenIn  string   // the kind of scenario that shows it
+	Shown   string   // the one scenario that does, if only one kind of command can
 
 	Store    func(inner store.Store, o Options) store.Store
 	Machine  func(inner core.Machine) core.Machine
@@ -50,7 +51,6 @@ type Unbuilt struct {
 // NotBuilt lists the defects that cannot be built.
 func NotBuilt() []Unbuilt {
 	return []Unbuilt{
-		{"store-swap-loses-pending", "pending messages are left behind when the store is exchanged for another", "the broker cannot exchange its store"},
 		{"paused-node-settles-after-takeover", "a node that was paused settles messages that another has taken over", "the broker has one node"},
 	}
 }
@@ -259,6 +259,17 @@ var all = []Defect{
 		// The rows still exist, so nothing is lost yet, but no one is served.
 		Breaks: recoveryBounded, Follows: []string{noAcceptedLoss, rowsMatchClients, unknownResolved, progress},
 		SeenIn: "broker restart; broker killed", Store: forgetPending,
+	},
+	{
+		Name: "store-swap-loses-pending", Text: "pending messages are left behind when the store is exchanged for another",
+		// What is in memory is delivered all the same, and its row cannot be marked.
+		Breaks: noAcceptedLoss, Follows: []string{rowsMatchClients, recoveryBounded, boundedRetry, attemptsUsed, ackIsFinal, unknownResolved, lookupsTrue, progress},
+		SeenIn: "a kill after the store was swapped", Shown: "swap-store", Store: swapForgets, Connected: true,
+	},
+	{
+		Name: "migration-forgets-rows", Text: "rows are left behind when they are migrated to another storage identity",
+		Breaks: noAcceptedLoss, Follows: []string{rowsMatchClients, recoveryBounded, unknownResolved, lookupsTrue, progress},
+		SeenIn: "a start after a migration", Shown: "identity-migrated", Store: migrationForgets, Connected: true,
 	},
 	{
 		Name: "replay-out-of-order", Text: "pending rows are served after a restart with the latest first",

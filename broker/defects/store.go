@@ -17,6 +17,14 @@ type edited struct {
 	load    func(context.Context, int, func(store.Row) error) error
 	content func(context.Context, []string, func(store.Row) error) error
 	expired func(context.Context, time.Time, int) ([]string, error)
+	rows    func(context.Context, store.Selection, func(store.Row) error) error
+}
+
+func (e edited) Rows(ctx context.Context, selection store.Selection, fn func(store.Row) error) error {
+	if e.rows != nil {
+		return e.rows(ctx, selection, fn)
+	}
+	return e.Store.Rows(ctx, selection, fn)
 }
 
 func (e edited) Apply(ctx context.Context, batch []store.Operation) error {
@@ -226,4 +234,25 @@ func purgeNeighbour(inner store.Store, o Options) store.Store {
 		}
 		return inner.Expired(ctx, now, limit)
 	}}
+}
+
+// forgetting leaves rows behind when they are moved, as many as forgotten says.
+func forgetting(inner store.Store, forgotten func(n int, r store.Row) bool) store.Store {
+	return edited{Store: inner, rows: func(ctx context.Context, selection store.Selection, fn func(store.Row) error) error {
+		n := 0
+		return inner.Rows(ctx, selection, func(r store.Row) error {
+			if n++; selection.Content && selection.Limit == 0 && forgotten(n, r) {
+				return nil
+			}
+			return fn(r)
+		})
+	}}
+}
+
+func swapForgets(inner store.Store, _ Options) store.Store {
+	return forgetting(inner, func(n int, r store.Row) bool { return n%3 == 0 && r.State == store.Pending })
+}
+
+func migrationForgets(inner store.Store, _ Options) store.Store {
+	return forgetting(inner, func(n int, _ store.Row) bool { return n%2 == 0 })
 }

@@ -217,7 +217,7 @@ func seededIn(system string) []seeded {
 	ofBroker := name == referenceBroker
 	if ofBroker {
 		for _, d := range broker.All() {
-			found = append(found, seeded{Name: d.Name, Text: d.Text, Breaks: d.Breaks, Follows: d.Follows, SeenIn: d.SeenIn})
+			found = append(found, seeded{Name: d.Name, Text: d.Text, Breaks: d.Breaks, Follows: d.Follows, SeenIn: d.SeenIn, Shown: d.Shown})
 		}
 	}
 	for _, d := range clients.All() {

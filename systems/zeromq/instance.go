@@ -32,6 +32,8 @@ type instance struct {
 	identity string         // the environment variable; empty is unset
 	child    *process.Child // of the last start
 	fired    map[string]func(systems.StoreFired)
+	taken    map[string][]string // by partition: those of which it has the rows, by migration
+	swapped  bool                // the rows are in the spare place
 }
 
 var (
@@ -45,6 +47,7 @@ var (
 	_ systems.Clocked       = (*instance)(nil)
 	_ systems.Configurable  = (*instance)(nil)
 	_ systems.Planter       = (*instance)(nil)
+	_ systems.StoreMover    = (*instance)(nil)
 	_ systems.Resolver      = (*producer)(nil)
 	_ systems.Rejecter      = (*delivery)(nil)
 )
@@ -68,7 +71,7 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	}
 	token := rand.Text()
 	in := &instance{clients: clients{profile: p, token: token, address: port.Address}, adopt: env.Adopt,
-		database: rows, identity: "identity-1", fired: map[string]func(systems.StoreFired){}}
+		database: rows, identity: "identity-1", fired: map[string]func(systems.StoreFired){}, taken: map[string][]string{}}
 	in.config = brokerConfig{Name: "custody", Listen: port.Address, Token: token, Hostname: "host-1", History: p.history, Scale: p.scale, Defect: env.Defect, Base: env.Base}
 	in.Server = process.NewServer(actor, env.Sink, log, in.start, port)
 	if err := in.Restart(ctx); err != nil {
@@ -96,9 +99,7 @@ func (in *instance) StoreProtocol() links.Protocol {
 func (in *instance) start(ctx context.Context, log io.Writer, exited func(process.Exit)) (process.Process, []string, error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	driver, dsn := in.database.connection()
-	in.config.Connections = store.Connections{First: store.ConnectionList{Title: "run", Entries: []store.Connection{
-		{Name: in.config.Name, Driver: driver, DSN: dsn}}}}
+	in.config.Connections = in.connections()
 	var env []string
 	if in.identity != "" {
 		env = []string{store.IdentityVariable + "=" + in.identity}
@@ -110,7 +111,7 @@ func (in *instance) start(ctx context.Context, log io.Writer, exited func(proces
 		return nil, nil, fmt.Errorf("zeromq: start the broker on %s: %w", in.address, err)
 	}
 	in.child = child
-	return child, []string{in.partition()}, nil
+	return child, append([]string{in.partition()}, in.taken[in.partition()]...), nil
 }
 
 func (in *instance) partition() string {

@@ -17,6 +17,7 @@ import (
 	"github.com/custodymq/custody/broker/defects"
 	"github.com/custodymq/custody/broker/store"
 	"github.com/custodymq/custody/broker/store/faulty"
+	"github.com/custodymq/custody/broker/store/handover"
 	"github.com/custodymq/custody/broker/store/open"
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/process"
@@ -129,19 +130,26 @@ func (r *roleState) start(ctx context.Context, config json.RawMessage, p *proces
 	if c.Connections.First.Entries[0].Driver == "sqlite" {
 		options.VFS, options.Reserve = vfsName, 1<<20
 	}
-	opened, err := open.Open(ctx, c.Connections, c.Name, identity, options)
+	connect := func(ctx context.Context, name string) (store.Store, error) {
+		opened, err := open.Open(ctx, c.Connections, name, identity, options)
+		if err != nil {
+			return nil, err
+		}
+		wrapped := faulty.Wrap(opened)
+		wrapped.Arm(r.armed)
+		return wrapped, nil
+	}
+	opened, err := handover.Open(ctx, connect, c.Name)
 	if err != nil {
 		return err
 	}
-	wrapped := faulty.Wrap(opened)
-	wrapped.Arm(r.armed)
-	r.store = wrapped
+	r.store = opened
 	cfg := Profile{history: c.History, scale: c.Scale}.Broker()
 	if c.Tight {
 		cfg = Tightened(cfg)
 	}
 	cfg.ConfirmAfterDelete = c.Confirms
-	cfg.Name, cfg.Listen, cfg.Token, cfg.Store = c.Name, c.Listen, c.Token, wrapped
+	cfg.Name, cfg.Listen, cfg.Token, cfg.Store, cfg.Connect = c.Name, c.Listen, c.Token, opened, connect
 	cfg.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	if c.Defect != "" {
 		if err := r.seed(ctx, c, options, &cfg); err != nil {
