@@ -59,6 +59,8 @@ func All() []script.Scenario {
 		strangers,
 		limits,
 		storageFiles,
+		permissions,
+		stoppedInOrder,
 		publishWindow,
 		storageRepaired,
 		lookups,
@@ -83,6 +85,7 @@ func All() []script.Scenario {
 		groupCommit,
 		bounds,
 		periods,
+		crowds,
 		storeTroubles,
 		storeSlow,
 	}
