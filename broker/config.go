@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -33,6 +34,12 @@ type Config struct {
 	// at-most-once only, and refuses the other mode at the call. The server
 	// does not close it.
 	Store store.Store
+
+	// Connect opens the store of another connection of this broker's lists, which
+	// the Admin command swap moves the rows to; nil refuses it. The server closes
+	// what it has opened, and the Store above once it was swapped.
+	Connect    func(ctx context.Context, connection string) (store.Store, error)
+	SwapWithin time.Duration // how long writes may wait for a swap; 1 min
 
 	MaxAttempts       int           // deliveries of one message before it is dead-lettered; 5
 	VisibilityTimeout time.Duration // a delivery may stay unanswered for so long; 30 s
@@ -72,6 +79,9 @@ type Config struct {
 type Seams struct {
 	Store   func(store.Store) store.Store
 	Machine func(core.Machine) core.Machine
+	// Swap is told of each step of a swap before and after it, and ends it with
+	// an error.
+	Swap func(step string) error
 }
 
 // limits are the defaults.
@@ -120,6 +130,10 @@ func (c Config) withDefaults() (Config, error) {
 	c.ExpiryInterval = or(c.ExpiryInterval, 30*time.Second)
 	c.SettledWindow = or(c.SettledWindow, time.Hour)
 	c.StoreRetry = or(c.StoreRetry, 250*time.Millisecond)
+	c.SwapWithin = or(c.SwapWithin, time.Minute)
+	if c.Seams.Swap == nil {
+		c.Seams.Swap = func(string) error { return nil }
+	}
 	c.Heartbeat = or(c.Heartbeat, 5*time.Second)
 	c.Handshake = or(c.Handshake, 5*time.Second)
 	c.WriteTimeout = or(c.WriteTimeout, 5*time.Second)
@@ -160,7 +174,7 @@ func (c *Config) validate() error {
 	}{
 		{"VisibilityTimeout", c.VisibilityTimeout}, {"Backoff.Base", c.Backoff.Base}, {"DefaultTTL", c.DefaultTTL},
 		{"ExpiryInterval", c.ExpiryInterval}, {"SettledWindow", c.SettledWindow}, {"StoreRetry", c.StoreRetry},
-		{"Heartbeat", c.Heartbeat}, {"Handshake", c.Handshake}, {"WriteTimeout", c.WriteTimeout},
+		{"SwapWithin", c.SwapWithin}, {"Heartbeat", c.Heartbeat}, {"Handshake", c.Handshake}, {"WriteTimeout", c.WriteTimeout},
 	} {
 		if d.v < 0 {
 			return fmt.Errorf("broker: config: %s is %v, must be positive", d.name, d.v)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/custodymq/custody/broker/core"
 	"github.com/custodymq/custody/broker/store"
+	"github.com/custodymq/custody/broker/store/handover"
 	"github.com/custodymq/custody/broker/wire"
 )
 
@@ -40,6 +41,16 @@ type Engine struct {
 	busy    bool   // a turn is under way
 	asked   uint64 // writes, ever: each has its number
 	fatal   error  // the store takes nothing any more
+
+	connect    func(context.Context, string) (store.Store, error) // nil: the store stays
+	seam       func(store.Store) store.Store
+	swapWithin time.Duration
+	swapStep   func(string) error
+	swap       *swap     // asked for, or under way
+	opened     bool      // the store is the target of a swap, and the engine's to close
+	retired    []retired // waiting to be closed
+	closing    bool      // the first of them
+	reads      *int      // readings of store that are under way
 
 	fetches     []core.Effect
 	fetching    bool
@@ -96,6 +107,7 @@ type Turn struct {
 	batch   []store.Operation
 	oldest  uint64 // number of a write in it
 	purge   time.Time
+	swap    *swap // it is this, and nothing else
 
 	failed []error // of each operation; nil if all succeeded
 	purged []string
@@ -143,9 +155,13 @@ func newEngine(cfg *Config, idPrefix string) *Engine {
 	e := &Engine{
 		store: cfg.Store, settledIDs: cfg.Limits.SettledIDs, machine: core.New(cfg.core(idPrefix)), log: cfg.Log,
 		limit: maxBatch, byOwner: map[core.Session]*lane{}, inspectors: map[core.Session]int{},
+		connect: cfg.Connect, seam: cfg.Seams.Store, swapWithin: cfg.SwapWithin, swapStep: cfg.Seams.Swap, reads: new(int),
 	}
-	if e.store != nil && cfg.Seams.Store != nil {
-		e.store = cfg.Seams.Store(e.store)
+	if e.seam == nil {
+		e.seam = func(s store.Store) store.Store { return s }
+	}
+	if e.store != nil {
+		e.store = e.seam(e.store)
 	}
 	if cfg.Seams.Machine != nil {
 		e.machine = cfg.Seams.Machine(e.machine)
@@ -158,6 +174,9 @@ func newEngine(cfg *Config, idPrefix string) *Engine {
 func (e *Engine) Recover(ctx context.Context, now func() core.Instant) error {
 	if e.store == nil {
 		return nil
+	}
+	if err := handover.Refusal(ctx, e.store); err != nil {
+		return fmt.Errorf("broker: %w", err)
 	}
 	count := map[store.State]int{}
 	progress := newProgress(ctx, e.store, e.settledIDs, e.log, now)
@@ -223,6 +242,8 @@ func (e *Engine) Execute(out Outlet) {
 		case core.Inspect:
 			e.inspections = append(e.inspections, &inspection{session: f.Session, command: f.Message, after: e.asked})
 			e.inspectors[f.Session]++
+		case core.Swap:
+			e.askSwap(f, out)
 		}
 	}
 	clear(e.effects)
@@ -257,10 +278,15 @@ func (e *Engine) Limit(operations int) { e.limit = max(1, min(operations, maxBat
 // Begin gives the store's next turn, to be done by Work and answered by End; nil
 // while one is under way, or if there is nothing to do.
 func (e *Engine) Begin() *Turn {
-	if e.busy || e.fatal != nil || e.waiting == 0 && e.purge.IsZero() {
+	ready := e.swap != nil && e.swap.stage == swapReady
+	if e.busy || e.fatal != nil || e.waiting == 0 && e.purge.IsZero() && !ready {
 		return nil
 	}
 	t := &e.turn
+	if ready {
+		e.swap.stage, e.busy, t.swap = swapRunning, true, e.swap
+		return t
+	}
 	light := e.lightFirst()
 	limit, bytes, most := cmp.Or(light, e.limit), 0, maxBatchBytes
 	if e.limit < maxBatch {
@@ -355,6 +381,12 @@ func (e *Engine) Busy() bool { return e.busy }
 // end: the store takes nothing any more.
 func (e *Engine) End(t *Turn, now core.Instant) error {
 	e.busy = false
+	if s := t.swap; s != nil {
+		if t.fatal != nil {
+			s.err = fmt.Errorf("%w: %w", handover.ErrDoubt, t.fatal)
+		}
+		e.swapped(s)
+	}
 	for i, ticket := range t.tickets {
 		in := core.Input{Kind: core.Stored, Ticket: ticket}
 		if t.failed != nil {
@@ -385,6 +417,10 @@ func (t *Turn) abort(why error) {
 
 // Work does a turn: what the store's goroutine does.
 func (e *Engine) Work(ctx context.Context, t *Turn) {
+	if t.swap != nil {
+		t.swap.run(ctx, e.swapWithin)
+		return
+	}
 	if len(t.batch) > 0 {
 		e.apply(ctx, t)
 	}

@@ -47,7 +47,7 @@ var _ Outlet = (*loop)(nil)
 func newLoop(ctx context.Context, s *Server, e *Engine) *loop {
 	return &loop{
 		s: s, engine: e, peers: map[core.Session]*peer{}, timer: time.NewTimer(time.Hour),
-		ctx: ctx, turns: make(chan *Turn, 1), results: make(chan *Turn, 1), readings: make(chan *Reading, inspectionsAtOnce+1),
+		ctx: ctx, turns: make(chan *Turn, 1), results: make(chan *Turn, 1), readings: make(chan *Reading, inspectionsAtOnce+3),
 	}
 }
 
@@ -323,6 +323,7 @@ func (l *loop) guard(work func(), failed func(error)) {
 func (l *loop) drain() {
 	in := core.Input{Kind: core.Drain}
 	l.engine.Step(&in, l.s.now())
+	l.engine.StopSwapping()
 	for {
 		l.execute()
 		if l.ctx.Err() == nil {
@@ -336,6 +337,7 @@ func (l *loop) drain() {
 	for ; l.reading > 0; l.reading-- {
 		l.engine.Finish(<-l.readings, l.s.now())
 	}
+	l.engine.StopSwapping() // what was being prepared
 	l.execute()
 	l.s.endConnections()
 }

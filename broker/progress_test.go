@@ -21,6 +21,8 @@ type slow struct {
 
 func (s slow) Partition() store.Partition { return store.Partition{Connection: "a", Identity: "b"} }
 
+func (s slow) Rows(context.Context, store.Selection, func(store.Row) error) error { return nil }
+
 func (s slow) Count(context.Context, int) (int, error) { return s.rows, nil }
 
 func (s slow) Load(_ context.Context, _ int, fn func(store.Row) error) error {

@@ -9,11 +9,15 @@ import (
 )
 
 // Reading is a piece of work on the store's read side: the content of some
-// messages, or one inspection.
+// messages, one inspection, or what goes before and after a swap.
 type Reading struct {
+	store   store.Store
+	reads   *int // readings of that store
 	fetches []core.Effect
 	content map[string]store.Row
 	inspect *inspection
+	swap    *swap       // to be prepared
+	close   store.Store // that was swapped
 	err     error
 }
 
@@ -27,6 +31,23 @@ const (
 // by Finish; nil if there is none. An inspection begins when the writes that were
 // asked for before it are made.
 func (e *Engine) Read() *Reading {
+	r := e.nextReading()
+	if r != nil && r.close == nil {
+		r.store, r.reads = e.store, e.reads
+		*r.reads++
+	}
+	return r
+}
+
+func (e *Engine) nextReading() *Reading {
+	if e.swap != nil && e.swap.stage == swapAsked {
+		e.swap.stage = swapPreparing
+		return &Reading{swap: e.swap}
+	}
+	if len(e.retired) > 0 && *e.retired[0].reads == 0 && !e.closing {
+		e.closing = true
+		return &Reading{close: e.retired[0].store}
+	}
 	if len(e.fetches) > 0 && !e.fetching {
 		n, bytes := 0, 0
 		for n < min(len(e.fetches), fetchesAtOnce) && (n == 0 || bytes+e.fetches[n].Size <= fetchBytes) {
@@ -51,8 +72,15 @@ func (e *Engine) Read() *Reading {
 
 // Perform reads.
 func (e *Engine) Perform(ctx context.Context, r *Reading) {
-	if r.inspect != nil {
-		r.inspect.run(ctx, e.store)
+	switch {
+	case r.inspect != nil:
+		r.inspect.run(ctx, r.store)
+		return
+	case r.swap != nil:
+		e.prepare(ctx, r.swap, r.store)
+		return
+	case r.close != nil:
+		r.err = r.close.Close()
 		return
 	}
 	ids := make([]string, len(r.fetches))
@@ -60,7 +88,7 @@ func (e *Engine) Perform(ctx context.Context, r *Reading) {
 		ids[i] = r.fetches[i].ID
 	}
 	r.content = make(map[string]store.Row, len(ids))
-	r.err = e.store.Content(ctx, ids, func(row store.Row) error {
+	r.err = r.store.Content(ctx, ids, func(row store.Row) error {
 		r.content[row.MessageID] = row
 		return nil
 	})
@@ -68,6 +96,20 @@ func (e *Engine) Perform(ctx context.Context, r *Reading) {
 
 // Finish gives the machine the result of a reading.
 func (e *Engine) Finish(r *Reading, now core.Instant) {
+	if r.reads != nil {
+		*r.reads--
+	}
+	switch {
+	case r.swap != nil:
+		e.prepared(r.swap, r.err)
+		return
+	case r.close != nil:
+		e.retired, e.closing = e.retired[1:], false
+		if r.err != nil {
+			e.log.Error("a store that was swapped could not be closed", "error", r.err)
+		}
+		return
+	}
 	if i := r.inspect; i != nil {
 		e.inspecting--
 		if e.inspectors[i.session]--; e.inspectors[i.session] == 0 {

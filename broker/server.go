@@ -98,6 +98,9 @@ func Open(ctx context.Context, cfg Config) (*Server, error) {
 	go func() {
 		s.all.Wait()
 		abandon()
+		if err := l.engine.Release(); err != nil {
+			cfg.Log.Error("a store could not be closed", "error", err)
+		}
 		close(s.done)
 	}()
 	cfg.Log.Info("broker is serving", "name", cfg.Name, "address", s.Addr(), "tls", cfg.TLS != nil)

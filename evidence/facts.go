@@ -64,9 +64,11 @@ const (
 	CommandKill
 	CommandShutdown
 	CommandPause
+	CommandSwap    // the store
+	CommandMigrate // the rows to another storage identity
 )
 
-var commandNames = []string{"", "restart", "redrive", "discard", "restore", "rewind", "provoke", "kill", "shutdown", "pause"}
+var commandNames = []string{"", "restart", "redrive", "discard", "restore", "rewind", "provoke", "kill", "shutdown", "pause", "swap", "migrate"}
 
 func (c Command) String() string                { return nameOf(commandNames, c) }
 func (c Command) MarshalText() ([]byte, error)  { return marshalName(commandNames, c) }

@@ -54,6 +54,10 @@ var unsimulated = map[string]string{
 	"publish-window":         "bytes that no client sends",
 	"storage-files":          "files of its own",
 	"storage-repaired":       "the log's file",
+	"identity-migrated":      "one store, which nobody exchanges",
+	"swap-store":             "one store, which nobody exchanges",
+	"swap-killed-before":     "one store, which nobody exchanges",
+	"swap-killed-after":      "one store, which nobody exchanges",
 }
 
 // A paused consumer keeps what it holds while the broker redelivers it, and

@@ -11,11 +11,12 @@ import (
 var recoveryBounded = Guarantee{
 	Name: evidence.RecoveryBounded, Usual: "RTO",
 	Text: "From the latest of heal, acceptance and a ready matching consumer, an accepted message is settled within the bound.",
-	Rule: "The bound is the profile's and longer than its redelivery period. While a fault is at work the time does not run; it starts anew when the handler itself failed, and with each earlier message that its subscriber is handed or settles: a consumer that works through a backlog is not free. Unsettled at the end of the drain, with the bound passed, is a violation. The longest time is reported.",
+	Rule: "The bound is the profile's and longer than its redelivery period. While a fault is at work the time does not run; it starts anew when the handler itself failed, and with each earlier message that its subscriber is handed or settles: a consumer that works through a backlog is not free. Unsettled at the end of the drain, with the bound passed, is a violation. The longest time is reported; after a restore from a backup also what it lacked (RPO), and how long that took to come back (RTO).",
 	new:  func() checker { return &recovery{progress: make(map[symbol]*progress)} },
 }
 
 type recovery struct {
+	restoration
 	longest  time.Duration
 	settled  int
 	progress map[symbol]*progress // by logical subscriber
@@ -58,11 +59,12 @@ func (p *progress) note(r ref, at time.Duration) {
 }
 
 func (c *recovery) on() []evidence.Kind {
-	return []evidence.Kind{evidence.AckReturned, evidence.Delivered}
+	return []evidence.Kind{evidence.AckReturned, evidence.Delivered, evidence.EffectCommitted, evidence.SnapshotTaken, evidence.Commanded}
 }
 
 func (c *recovery) observe(v view, e *evidence.Event, m *message, r *receipt, out *ruling) {
-	if m == nil || v.Limits.RecoveryBound <= 0 {
+	c.restoration.observe(e, m, r)
+	if m == nil || v.Limits.RecoveryBound <= 0 || e.Kind != evidence.AckReturned && e.Kind != evidence.Delivered {
 		return
 	}
 	first := r.Acked.Seq == e.Seq
@@ -153,5 +155,6 @@ func (c *recovery) conclude(v view, out *ruling) {
 	if c.settled > 0 {
 		out.measures = []Measure{{"longest recovery", milliseconds(c.longest), "ms"}}
 	}
+	out.measures = append(out.measures, c.restoration.measures()...)
 	out.layers = []Layer{{"broker", "redelivered", v.Redelivered}}
 }

@@ -57,6 +57,7 @@ func markdownTable(b *bytes.Buffer, r Report) {
 				layers = append(layers, layer(l))
 			}
 		}
+		layers = append(layers, restored(run.Judgement)...)
 		st := run.Status()
 		fmt.Fprintf(b, "| %s | %s | %s %s | %s | %s | %s |\n", mdCode(run.Judgement.Scenario), mdCode(run.subject()),
 			badges[st], st.words(), tally(run.Judgement), md(strings.Join(layers, ", ")), took(run))

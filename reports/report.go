@@ -14,6 +14,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/guarantees"
@@ -275,6 +276,32 @@ func carriers(j guarantees.Judgement) []guarantees.Layer {
 		worked[l.Name] = worked[l.Name] || l.Count > 0
 	}
 	return slices.DeleteFunc(all, func(l guarantees.Layer) bool { return l.Count == 0 && worked[l.Name] })
+}
+
+// restored tells of a restore from a backup: what it lacked, and how long that took
+// to come back.
+func restored(j guarantees.Judgement) (texts []string) {
+	found := map[string]float64{}
+	for _, v := range j.Verdicts {
+		for _, m := range v.Measures {
+			found[m.Name] = m.Value
+		}
+	}
+	age, there := found[guarantees.MeasureBackupAge]
+	if !there {
+		return nil
+	}
+	ms := func(n float64) time.Duration {
+		return time.Duration(n * float64(time.Millisecond)).Round(time.Millisecond)
+	}
+	texts = append(texts, fmt.Sprintf("backup lacked %s (RPO %v)", plural(int(found[guarantees.MeasureLacked]), "effect"), ms(age)))
+	if back, some := found[guarantees.MeasureBack]; some {
+		texts = append(texts, fmt.Sprintf("back in %v (RTO)", ms(back)))
+	}
+	if never := int(found[guarantees.MeasureNotBack]); never > 0 {
+		texts = append(texts, fmt.Sprintf("%d never came back", never))
+	}
+	return texts
 }
 
 // worstFirst returns the indices of at most n runs, chosen worst first, in

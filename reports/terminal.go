@@ -154,6 +154,7 @@ func (t *terminal) row(run Run) {
 			layers = append(layers, Visible(layer(l)))
 		}
 	}
+	layers = append(layers, restored(run.Judgement)...)
 	if len(layers) > 0 {
 		lines = append(lines, pack(layers, ", ", c.guarantees)...)
 	}

@@ -77,6 +77,10 @@ func (r *run) step(ctx context.Context, step script.Step) error {
 		return r.instance.(systems.Configurable).Configure(ctx, s.Setting, s.Value)
 	case script.Plant:
 		return r.instance.(systems.Planter).PlantOld(ctx, s.BusinessID, s.Destination)
+	case script.Swap:
+		return r.move(ctx, evidence.CommandSwap, systems.StoreMover.SwapStore)
+	case script.Migrate:
+		return r.move(ctx, evidence.CommandMigrate, func(m systems.StoreMover, ctx context.Context) error { return m.MigrateIdentity(ctx, s.From, s.To) })
 	case script.Probe:
 		return r.probe(ctx, s)
 	case script.Redrive:
@@ -212,6 +216,20 @@ func (r *run) restart(ctx context.Context) error {
 		return err
 	}
 	return r.revive(ctx)
+}
+
+// move has an administrator move the broker's rows. One that the broker refuses is a
+// failure to measure; one that it did not live to answer is not.
+func (r *run) move(ctx context.Context, command evidence.Command, do func(systems.StoreMover, context.Context) error) error {
+	bounded, cancel := r.rt.Timeout(ctx, scaled(startBound, r.o.Scale))
+	defer cancel()
+	r.rec.Record(evidence.Event{Kind: evidence.Commanded, Actor: faults.Broker, Command: command})
+	err := do(r.instance.(systems.StoreMover), bounded)
+	if errors.Is(err, systems.ErrDisconnected) {
+		r.note("%s: %v", command, err)
+		return nil
+	}
+	return err
 }
 
 func (r *run) publish(ctx context.Context, s script.Publish) error {

@@ -366,6 +366,8 @@ func Needs(s script.Scenario) []systems.Need {
 			add(systems.NeedIdentity)
 		case script.Plant:
 			add(systems.NeedPlanting)
+		case script.Swap, script.Migrate:
+			add(systems.NeedMoves)
 		case script.Redrive, script.Discard:
 			add(systems.NeedDeadLetters)
 		case script.Probe:

@@ -64,7 +64,7 @@ var inapplicable = map[string][]string{
 	"zeromq:at-least-once":         {"recover-from-timestamp", "recover-from-sequence", "two-subscribers", "periods", "store-slow"},
 	"zeromq:at-least-once-history": {"recover-from-timestamp", "recover-from-sequence", "two-subscribers", "bounds", "periods", "store-troubles", "store-slow"},
 	"zeromq:at-most-once": {
-		"backup-restored",
+		"backup-restored", "identity-migrated", "swap-store", "swap-killed-before", "swap-killed-after",
 		"ack-lost", "ack-window-killed", "ack-window-delete-fails", "ack-window-consumer-exits", "disconnect-before-ack",
 		"disconnect-after-ack", "storage-down", "storage-reply-lost", "storage-full", "storage-slow", "fsync-error", "expiry",
 		"expiry-clock-jump", "competing-consumers", "poison-message", "consumer-crash", "storage-identity-changed",
@@ -76,6 +76,7 @@ var inapplicable = map[string][]string{
 		"bounds", "periods", "store-troubles", "store-slow",
 	},
 	"nats": {
+		"identity-migrated", "swap-store", "swap-killed-before", "swap-killed-after",
 		"ack-window-killed", "ack-window-delete-fails", "mode-mismatch", "storage-down", "storage-reply-lost", "storage-full",
 		"storage-slow", "fsync-error", "no-online-consumer", "expiry-clock-jump", "poison-message", "storage-identity-changed",
 		"old-protocol-payload", "commit-held", "storage-down-crash", "recover-from-timestamp", "recover-from-sequence",

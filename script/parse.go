@@ -275,6 +275,15 @@ var verbs = map[string]func(p *parser) Step{
 		p.expect("old")
 		return Plant{BusinessID: p.name("a business ID"), Destination: p.after("on", "a destination")}
 	},
+	"swap": func(p *parser) Step {
+		p.expect("broker")
+		p.expect("store")
+		return Swap{}
+	},
+	"migrate": func(p *parser) Step {
+		p.expect("broker")
+		return Migrate{From: p.after("from", "a storage identity"), To: p.after("to", "a storage identity")}
+	},
 	"redrive": func(p *parser) Step { return Redrive{BusinessID: p.name("a business ID")} },
 	"discard": func(p *parser) Step { return Discard{BusinessID: p.name("a business ID")} },
 	"restore": func(p *parser) Step {

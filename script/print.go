@@ -130,6 +130,11 @@ func (s Set) line() string { return phrase("set", "broker", s.Setting, "to", s.V
 
 func (s Plant) line() string { return phrase("plant", "old", s.BusinessID, "on", s.Destination) }
 
+func (Swap) line() string { return phrase("swap", "broker", "store") }
+func (s Migrate) line() string {
+	return phrase("migrate", "broker", "from", s.From, "to", s.To)
+}
+
 func (s Probe) line() string { return phrase("probe", s.Target, s.Kind) }
 
 func (s Redrive) line() string { return phrase("redrive", s.BusinessID) }

@@ -231,6 +231,12 @@ type Plant struct {
 	Destination string
 }
 
+// Swap moves the rows of the running broker to its other store.
+type Swap struct{}
+
+// Migrate moves the rows of the broker, which is down, to another storage identity.
+type Migrate struct{ From, To string }
+
 // Probe sends the system malformed and extreme requests.
 type Probe struct {
 	Target string // the broker

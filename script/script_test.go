@@ -240,6 +240,8 @@ var steps = map[string]func(*rapid.T) Step{
 	"restart":  func(t *rapid.T) Step { return Restart{drawName.Draw(t, "actor")} },
 	"snapshot": func(t *rapid.T) Step { return Snapshot{drawName.Draw(t, "name")} },
 	"set":      func(t *rapid.T) Step { return Set{drawName.Draw(t, "setting"), drawName.Draw(t, "value")} },
+	"swap":     func(*rapid.T) Step { return Swap{} },
+	"migrate":  func(t *rapid.T) Step { return Migrate{drawName.Draw(t, "from"), drawName.Draw(t, "to")} },
 	"plant":    func(t *rapid.T) Step { return Plant{drawName.Draw(t, "id"), drawName.Draw(t, "on")} },
 	"redrive":  func(t *rapid.T) Step { return Redrive{drawName.Draw(t, "id")} },
 	"discard":  func(t *rapid.T) Step { return Discard{drawName.Draw(t, "id")} },

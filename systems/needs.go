@@ -24,6 +24,7 @@ var needs = []struct {
 	{NeedClock, instance[Clocked]},
 	{NeedIdentity, instance[Configurable]},
 	{NeedPlanting, instance[Planter]},
+	{NeedMoves, instance[StoreMover]},
 	{NeedLookup, nil}, // of a Producer: see Resolver
 	{NeedNack, nil},
 	{NeedTTL, nil},

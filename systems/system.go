@@ -81,6 +81,7 @@ const (
 	NeedClock       Need = "clock"          // Clocked
 	NeedIdentity    Need = "identity"       // Configurable
 	NeedPlanting    Need = "planting"       // Planter
+	NeedMoves       Need = "moves"          // StoreMover
 	NeedLookup      Need = "lookup"         // Producer is a Resolver
 	NeedNack        Need = "nack"           // Delivery is a Rejecter
 	NeedTTL         Need = "ttl"            // a message can expire
@@ -457,6 +458,16 @@ type Configurable interface {
 // protocol version.
 type Planter interface {
 	PlantOld(ctx context.Context, businessID, destination string) error
+}
+
+// StoreMover is an optional interface of an Instance: an administrator moves its
+// rows.
+type StoreMover interface {
+	// SwapStore moves them to its other store while the broker runs. The error says
+	// why it was not done.
+	SwapStore(ctx context.Context) error
+	// MigrateIdentity moves them to another storage identity while it is down.
+	MigrateIdentity(ctx context.Context, from, to string) error
 }
 
 // Prober is an optional interface of an Instance that can be probed with

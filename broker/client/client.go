@@ -366,7 +366,8 @@ func (c *Conn) Lookup(ctx context.Context, businessID string, age time.Duration)
 }
 
 // Admin sends a command: stats, rows, dlq.list, dlq.show, dlq.redrive,
-// dlq.discard; the last three name a message. The AdminReply's Payload is JSON.
+// dlq.discard, swap. The three before the last name a message, swap a connection.
+// The AdminReply's Payload is JSON.
 func (c *Conn) Admin(ctx context.Context, command, messageID string) (wire.Message, error) {
 	return c.request(ctx, wire.Message{Kind: wire.Admin, Topic: command, MessageID: messageID})
 }

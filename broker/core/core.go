@@ -73,7 +73,7 @@ const (
 type Effect struct {
 	Kind      EffectKind
 	Session   Session         // Persist: of whose input it is an effect; 0 if of none
-	Message   wire.Message    // Send; Inspect: the Admin command
+	Message   wire.Message    // Send; Inspect, Swap: the Admin command
 	Ticket    uint64          // Persist: named again in Stored
 	Operation store.Operation // Persist
 	Wall      time.Time       // Purge: what has expired by then
@@ -94,6 +94,7 @@ const (
 	Purge                              // store.Expired, after the operations before it
 	Fetch                              // read the content of a message
 	Inspect                            // read rows for an Admin command: dlq.list, dlq.show and rows are answered by the server, dlq.redrive and dlq.discard come back as Found
+	Swap                               // move to the store of another connection, as the Admin command Message says, and answer it
 )
 
 // Config configures a Core. The zero value of a field is not a default: the

@@ -18,6 +18,7 @@ import (
 	"github.com/custodymq/custody/broker/core"
 	"github.com/custodymq/custody/broker/defects"
 	"github.com/custodymq/custody/broker/store"
+	"github.com/custodymq/custody/broker/store/handover"
 	"github.com/custodymq/custody/broker/store/memory"
 	"github.com/custodymq/custody/broker/transport"
 	"github.com/custodymq/custody/broker/wire"
@@ -491,6 +492,27 @@ var probes = map[string]func(r *rig) bool{
 		r.restart()
 		return !r.arrives(r.subscribe(wire.AtLeastOnce, 5))
 	},
+	"store-swap-loses-pending": func(r *rig) bool {
+		spare := r.spare()
+		r.cfg.Connect = func(context.Context, string) (store.Store, error) { return spare, nil }
+		r.restart()
+		r.waiting(6)
+		if reply, err := r.producer.Admin(r.ctx, "swap", "spare"); err != nil || reply.Answer != wire.Accepted {
+			r.t.Fatalf("swap: %+v, %v", reply, err)
+		}
+		return r.count(spare, store.Pending) < 6
+	},
+	"migration-forgets-rows": func(r *rig) bool {
+		r.waiting(6)
+		spare, source := r.spare(), store.Store(r.rows)
+		if r.cfg.Seams.Store != nil {
+			source = r.cfg.Seams.Store(source)
+		}
+		if _, err := handover.Migrate(r.ctx, source, spare); err != nil {
+			r.t.Fatal(err)
+		}
+		return r.count(spare, store.Pending) < 6
+	},
 	"replay-out-of-order": func(r *rig) bool {
 		r.subscribe(wire.AtLeastOnce, 0)
 		r.publish(order(1))
@@ -535,7 +557,7 @@ var probes = map[string]func(r *rig) bool{
 		r.restart()
 		return r.arrives(r.subscribe(wire.AtLeastOnce, 5))
 	},
-	"migration-forgets-rows": func(r *rig) bool {
+	"upgrade-forgets-rows": func(r *rig) bool {
 		r.subscribe(wire.AtLeastOnce, 0)
 		r.publish(order(1))
 		r.publish(order(2))
@@ -761,6 +783,19 @@ var probes = map[string]func(r *rig) bool{
 func (r *rig) publishTo(sub *client.Subscription) *client.Delivery {
 	r.publish(order(1))
 	return r.receive(sub)
+}
+
+// spare is another place for rows, which is taken for one that lasts.
+func (r *rig) spare() store.Store {
+	return &strikable{Store: memory.New(store.Partition{Connection: "spare", Identity: "one"}, memory.Options{})}
+}
+
+// waiting has so many messages wait in the store.
+func (r *rig) waiting(n int) {
+	r.subscribe(wire.AtLeastOnce, 0)
+	for i := range n {
+		r.publish(order(i))
+	}
 }
 
 func (r *rig) redeliver() (first, again *client.Delivery) {

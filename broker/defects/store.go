@@ -21,6 +21,14 @@ type edited struct {
 	content func(context.Context, []string, func(store.Row) error) error
 	expired func(context.Context, time.Time, int) ([]string, error)
 	certify func(context.Context) (bool, error)
+	rows    func(context.Context, store.Selection, func(store.Row) error) error
+}
+
+func (e edited) Rows(ctx context.Context, selection store.Selection, fn func(store.Row) error) error {
+	if e.rows != nil {
+		return e.rows(ctx, selection, fn)
+	}
+	return e.Store.Rows(ctx, selection, fn)
 }
 
 func (e edited) Apply(ctx context.Context, batch []store.Operation) error {
@@ -392,4 +400,25 @@ func replayHistory(inner store.Store, _ Options) store.Store {
 // misreadVersion takes a payload of any version for one of its own.
 func misreadVersion(inner store.Store, _ Options) store.Store {
 	return reading(inner, store.RefusedVersion)
+}
+
+// forgetting leaves rows behind when they are moved, as many as forgotten says.
+func forgetting(inner store.Store, forgotten func(n int, r store.Row) bool) store.Store {
+	return edited{Store: inner, rows: func(ctx context.Context, selection store.Selection, fn func(store.Row) error) error {
+		n := 0
+		return inner.Rows(ctx, selection, func(r store.Row) error {
+			if n++; selection.Content && selection.Limit == 0 && forgotten(n, r) {
+				return nil
+			}
+			return fn(r)
+		})
+	}}
+}
+
+func swapForgets(inner store.Store, _ Options) store.Store {
+	return forgetting(inner, func(n int, r store.Row) bool { return n%3 == 0 && r.State == store.Pending })
+}
+
+func migrationForgets(inner store.Store, _ Options) store.Store {
+	return forgetting(inner, func(n int, _ store.Row) bool { return n%2 == 0 })
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/custodymq/custody/broker"
 	"github.com/custodymq/custody/broker/access"
 	"github.com/custodymq/custody/broker/store"
+	"github.com/custodymq/custody/broker/store/handover"
 	"github.com/custodymq/custody/broker/store/open"
 	"github.com/custodymq/custody/evidence"
 )
@@ -79,17 +80,14 @@ of them is wrong, all that was read before stays.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return serve(cmd, f) },
 	}
-	cmd.AddCommand(brokerCheckCommand(), brokerMigrateCommand())
+	cmd.AddCommand(brokerCheckCommand(), brokerMigrateCommand(), brokerSwapCommand(), brokerMaintainCommand())
 	flags := cmd.Flags()
 	flags.StringVar(&f.config.Listen, "listen", defaultAddress, "address; port 0 takes a free one")
 	flags.BoolVar(&f.config.AllowRemote, "allow-remote", false, "listen on another address than loopback; needs --token-env, --users or --tls-client-ca")
 	flags.StringVar(&f.tokenEnv, "token-env", "", "environment variable with the token, of at least 16 bytes, that clients must show")
 	f.access.add(flags)
-	flags.StringVar(&f.config.Name, "name", "custody", "of the broker, by which its connection is found")
-	flags.StringVar(&f.store, "store", "sqlite", "where rows are kept: "+strings.Join(open.Drivers(), " or "))
-	flags.StringVar(&f.data, "data", "custody.db", "file of the sqlite store")
+	f.places(flags)
 	flags.StringVar(&f.flush, "flush", "", "of --store: every-commit (the default), or periodic, which loses the last moments in a power cut")
-	flags.StringArrayVar(&f.connections, "connections", nil, "file with a list of connections, instead of --store and --data or after them")
 	flags.IntVar(&f.config.MaxAttempts, "max-attempts", 5, "deliveries of one message before it is dead-lettered")
 	flags.DurationVar(&f.config.VisibilityTimeout, "visibility-timeout", 30*time.Second, "how long a delivery may stay unanswered before it comes again")
 	flags.DurationVar(&f.config.DefaultTTL, "default-ttl", 24*time.Hour, "time to live of a message that names none")
@@ -136,9 +134,13 @@ func serve(cmd *cobra.Command, f brokerFlags) (err error) {
 	signal.Reset(syscall.SIGHUP) // elsewhere SIGHUP ends a command: see endSignals
 	signal.Notify(hangUp, syscall.SIGHUP)
 	defer signal.Stop(hangUp)
-	rows, err := open.Open(cmd.Context(), connections, config.Name, store.ProcessIdentity, open.Options{KeepHistory: config.KeepHistory})
+	config.Connect = opener(connections, open.Options{KeepHistory: config.KeepHistory})
+	rows, err := handover.Open(cmd.Context(), config.Connect, config.Name)
 	if err != nil {
 		return unmeasured{err}
+	}
+	if at := rows.Partition().Connection; at != config.Name {
+		config.Log.Warn("the rows were handed over: name that connection to begin with it", "from", config.Name, "to", at)
 	}
 	defer func() {
 		if closing := rows.Close(); err == nil && closing != nil {

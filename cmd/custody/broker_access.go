@@ -125,7 +125,7 @@ reads it again at SIGHUP.
 
 A topic filter follows MQTT: + is one level, # the topic and all below it. To
 subscribe to a filter, one that is permitted must cover the whole of it. Who may
-administer may ask for statistics and rows, and settle dead letters.`,
+administer may ask for statistics and rows, settle dead letters, and swap the store.`,
 		Example: `  custody broker user add shop --users users.yaml --publish orders/+
   custody broker user add stock --users users.yaml --subscribe orders/# --certificate stock.example
   custody broker user add operator --users users.yaml --administer`,

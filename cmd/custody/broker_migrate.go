@@ -8,6 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/custodymq/custody/broker/store"
+	"github.com/custodymq/custody/broker/store/handover"
 	"github.com/custodymq/custody/broker/store/open"
 	"github.com/custodymq/custody/broker/store/relational"
 )
@@ -15,6 +17,7 @@ import (
 func brokerMigrateCommand() *cobra.Command {
 	var f brokerFlags
 	var print string
+	var from, to string
 	cmd := &cobra.Command{
 		Use:   "migrate",
 		Short: "Make the tables of a database server's store, or bring them up to date",
@@ -25,21 +28,30 @@ itself: where they are missing or of another version it does not start.
 Two migrations at once wait for each other, and running it again changes nothing.
 Where an administrator alone may change tables, --print gives the statements.
 
-The sqlite store makes its own tables, and the memory store has none.`,
+The sqlite store makes its own tables, and the memory store has none.
+
+With --from-identity and --to-identity the rows of a broker that is stopped move to
+another storage identity, in the same place: a host whose name has changed finds
+them again. Under the new identity there must be no rows yet.`,
 		Example: `  custody broker migrate --connections connections.json
   custody broker migrate --name orders --connections connections.json
-  custody broker migrate --print postgres > schema.sql`,
+  custody broker migrate --print postgres > schema.sql
+  custody broker migrate --from-identity old-host --to-identity new-host --connections connections.json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if print != "" {
 				return printSchema(cmd, print)
 			}
+			if from != "" || to != "" {
+				return migrateIdentity(cmd, f, from, to)
+			}
 			return migrate(cmd, f)
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.config.Name, "name", "custody", "of the broker, by which its connection is found")
-	flags.StringArrayVar(&f.connections, "connections", nil, "file with a list of connections")
+	f.places(flags)
+	flags.StringVar(&from, "from-identity", "", "storage identity under which the rows are")
+	flags.StringVar(&to, "to-identity", "", "storage identity to which they move")
 	flags.StringVar(&print, "print", "", "print the statements for this driver instead: "+strings.Join(serverDrivers(), ", "))
 	return cmd
 }
@@ -86,5 +98,31 @@ func migrate(cmd *cobra.Command, f brokerFlags) error {
 	default:
 		fmt.Fprintf(cmd.OutOrStdout(), "the tables of connection %q were brought from version %d to %d\n", connection.Name, from, to)
 	}
+	return nil
+}
+
+// migrateIdentity moves the rows of one partition to that of another identity.
+func migrateIdentity(cmd *cobra.Command, f brokerFlags, from, to string) (err error) {
+	if from == "" || to == "" || from == to {
+		return errors.New("--from-identity and --to-identity go together, and differ")
+	}
+	connections, err := f.lists(cmd.Flags().Changed("store") || cmd.Flags().Changed("data"))
+	if err != nil {
+		return err
+	}
+	var at [2]store.Store
+	for i, identity := range []string{from, to} {
+		named := store.Identity(func(string) (string, bool) { return identity, true }, nil)
+		if at[i], err = open.Open(cmd.Context(), connections, f.config.Name, named, open.Options{}); err != nil {
+			return unmeasured{fmt.Errorf("broker migrate: %w", err)}
+		}
+		defer at[i].Close()
+	}
+	counts, err := handover.Migrate(cmd.Context(), at[0], at[1])
+	if err = errors.Join(err, at[0].Close(), at[1].Close()); err != nil {
+		return unmeasured{fmt.Errorf("broker migrate: %w", err)}
+	}
+	fmt.Fprintf(cmd.OutOrStdout(), "%v has the rows of %v: %d pending, %d dead, %d processed, %d IDs of settled messages\n",
+		at[1].Partition(), at[0].Partition(), counts.Pending, counts.Dead, counts.Processed, counts.Settled)
 	return nil
 }

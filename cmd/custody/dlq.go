@@ -25,9 +25,17 @@ import (
 
 // dlqFlags select the broker.
 type dlqFlags struct {
+	command                   string // "dlq"
 	address, tokenEnv, format string
 	secure                    secureFlags
 	timeout                   time.Duration
+}
+
+func (f *dlqFlags) add(flags *pflag.FlagSet, timeout time.Duration) {
+	flags.StringVar(&f.address, "address", defaultAddress, "of the broker")
+	flags.StringVar(&f.tokenEnv, "token-env", "", "environment variable with the token")
+	f.secure.add(flags)
+	flags.DurationVar(&f.timeout, "timeout", timeout, "for the connection and the answer")
 }
 
 // secureFlags say how a client uses TLS.
@@ -58,7 +66,7 @@ func (f *secureFlags) config() (*tls.Config, error) {
 }
 
 func dlqCommand() *cobra.Command {
-	var f dlqFlags
+	f := dlqFlags{command: "dlq"}
 	cmd := &cobra.Command{
 		Use:   "dlq list|show|redrive|discard",
 		Short: "Inspect and settle the dead letters of a reference broker",
@@ -77,11 +85,7 @@ again, with its attempts counted anew; to discard one is to lose it on purpose.`
 			return errors.New("say what to do with the dead letters: list, show, redrive or discard")
 		},
 	}
-	flags := cmd.PersistentFlags()
-	flags.StringVar(&f.address, "address", defaultAddress, "of the broker")
-	flags.StringVar(&f.tokenEnv, "token-env", "", "environment variable with the token")
-	f.secure.add(flags)
-	flags.DurationVar(&f.timeout, "timeout", 10*time.Second, "for the connection and the answer")
+	f.add(cmd.PersistentFlags(), 10*time.Second)
 	textOrJSON(cmd, &f.format)
 
 	cmd.AddCommand(
@@ -164,12 +168,12 @@ func (f *dlqFlags) ask(ctx context.Context, command, id string) (wire.Message, e
 	}
 	ctx, cancel := context.WithTimeout(ctx, f.timeout)
 	defer cancel()
-	conn, err := client.Dial(ctx, f.address, client.Options{Name: "custody dlq", Token: token, TLS: secure})
+	conn, err := client.Dial(ctx, f.address, client.Options{Name: "custody " + f.command, Token: token, TLS: secure})
 	switch {
 	case errors.Is(err, client.ErrRefused):
-		return wire.Message{}, unmeasured{fmt.Errorf("dlq: the broker on %s refuses the connection: %s", f.address, reports.Visible(firstLine(err)))}
+		return wire.Message{}, unmeasured{fmt.Errorf("%s: the broker on %s refuses the connection: %s", f.command, f.address, reports.Visible(firstLine(err)))}
 	case err != nil:
-		return wire.Message{}, unmeasured{fmt.Errorf("dlq: no broker answers on %s (is custody broker running there? --address names another): %s", f.address, firstLine(err))}
+		return wire.Message{}, unmeasured{fmt.Errorf("%s: no broker answers on %s (is custody broker running there? --address names another): %s", f.command, f.address, firstLine(err))}
 	}
 	defer conn.Close()
 	reply, err := conn.Admin(ctx, command, id)
@@ -179,7 +183,7 @@ func (f *dlqFlags) ask(ctx context.Context, command, id string) (wire.Message, e
 	case reply.Answer == wire.Refused:
 		return reply, unmeasured{fmt.Errorf("%s on %s: the broker did nothing: %s", command, f.address, reports.Visible(reply.Reason))}
 	case reply.Answer != wire.Accepted:
-		return reply, unmeasured{fmt.Errorf("%s on %s: it may or may not be done, look with custody dlq list: %s", command, f.address, reports.Visible(reply.Reason))}
+		return reply, unmeasured{fmt.Errorf("%s on %s: it may or may not be done: look what the broker says: %s", command, f.address, reports.Visible(reply.Reason))}
 	}
 	return reply, nil
 }

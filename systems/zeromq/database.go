@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -22,6 +23,8 @@ import (
 type database interface {
 	// connection is what the broker opens: the driver's name and the DSN.
 	connection() (driver, dsn string)
+	// spare is another place, to which the rows can be swapped.
+	spare() (driver, dsn string)
 	// rows gives every row of every partition, whole, and as it is.
 	rows(ctx context.Context, fn func(store.Row) error) error
 	// plant writes a row of any payload version while the broker is down.
@@ -91,6 +94,11 @@ func (in *instance) path() string {
 
 func (f file) connection() (driver, dsn string) { return "sqlite", string(f) }
 
+// spareFile holds what was swapped out of the other one.
+func (f file) spareFile() file { return f + "-spare" }
+
+func (f file) spare() (driver, dsn string) { return f.spareFile().connection() }
+
 func (f file) open(mode string) (*sql.DB, error) {
 	db, err := sql.Open("sqlite3", "file:"+string(f)+"?mode="+mode+"&_pragma=busy_timeout(5000)")
 	if err != nil {
@@ -99,7 +107,16 @@ func (f file) open(mode string) (*sql.DB, error) {
 	return db, nil
 }
 
+// rows are those of the other file too, if there is one.
 func (f file) rows(ctx context.Context, fn func(store.Row) error) error {
+	err := f.rowsHere(ctx, fn)
+	if _, missing := os.Stat(string(f.spareFile())); err == nil && missing == nil {
+		err = f.spareFile().rowsHere(ctx, fn)
+	}
+	return err
+}
+
+func (f file) rowsHere(ctx context.Context, fn func(store.Row) error) error {
 	db, err := f.open("ro")
 	if err != nil {
 		return err

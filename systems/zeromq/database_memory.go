@@ -26,6 +26,7 @@ type ofProcess struct{}
 var errOfProcess = errors.New("zeromq: the rows are in the broker's memory, out of reach")
 
 func (ofProcess) connection() (driver, dsn string)                        { return "memory", "" }
+func (ofProcess) spare() (driver, dsn string)                             { return "memory", "" }
 func (ofProcess) rows(context.Context, func(store.Row) error) error       { return errOfProcess }
 func (ofProcess) plant(context.Context, store.Partition, store.Row) error { return errOfProcess }
 func (ofProcess) release(context.Context) error                           { return nil }

@@ -138,6 +138,9 @@ func (k redis) open(ctx context.Context, env systems.Env) (database, error) {
 
 func (d *redisDatabase) connection() (driver, dsn string) { return "redis", d.dsn }
 
+// spare is another partition of the same server.
+func (d *redisDatabase) spare() (driver, dsn string) { return d.connection() }
+
 func (d *redisDatabase) rows(ctx context.Context, fn func(store.Row) error) error {
 	return redisstore.All(ctx, d.dsn, fn)
 }

@@ -273,6 +273,9 @@ func (d *served) connection() (driver, dsn string) {
 	return d.kind.driver, d.kind.dsn(d.link, d.password, d.name)
 }
 
+// spare is another partition of the same database.
+func (d *served) spare() (driver, dsn string) { return d.connection() }
+
 func (d *served) rows(ctx context.Context, fn func(store.Row) error) error {
 	return d.with(d.name, func(db *sql.DB) error {
 		return rowsOf(ctx, db, `SELECT p.connection_name, p.storage_identity, r.state, r.version, r.message_id, r.business_id, r.topic, r.competitor,

@@ -35,6 +35,8 @@ type instance struct {
 	identity string         // the environment variable; empty is unset
 	child    *process.Child // of the last start
 	fired    map[string]func(systems.StoreFired)
+	taken    map[string][]string // by partition: those of which it has the rows, by migration
+	swapped  bool                // the rows are in the spare place
 }
 
 var (
@@ -48,6 +50,7 @@ var (
 	_ systems.Clocked       = (*instance)(nil)
 	_ systems.Configurable  = (*instance)(nil)
 	_ systems.Planter       = (*instance)(nil)
+	_ systems.StoreMover    = (*instance)(nil)
 	_ systems.Resolver      = (*producer)(nil)
 	_ systems.Rejecter      = (*delivery)(nil)
 )
@@ -71,7 +74,7 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	}
 	token := rand.Text()
 	in := &instance{clients: clients{profile: p, token: token, address: port.Address}, adopt: env.Adopt,
-		database: rows, identity: "identity-1", fired: map[string]func(systems.StoreFired){}}
+		database: rows, identity: "identity-1", fired: map[string]func(systems.StoreFired){}, taken: map[string][]string{}}
 	if p.flush == store.FlushPeriodic {
 		in.flush = p.flush.String()
 	}
@@ -102,9 +105,7 @@ func (in *instance) StoreProtocol() links.Protocol {
 func (in *instance) start(ctx context.Context, log io.Writer, exited func(process.Exit)) (process.Process, []string, error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	driver, dsn := in.database.connection()
-	in.config.Connections = store.Connections{First: store.ConnectionList{Title: "run", Entries: []store.Connection{
-		{Name: in.config.Name, Driver: driver, DSN: dsn, Flush: in.flush}}}}
+	in.config.Connections = in.connections()
 	var env []string
 	if in.identity != "" {
 		env = []string{store.IdentityVariable + "=" + in.identity}
@@ -116,7 +117,7 @@ func (in *instance) start(ctx context.Context, log io.Writer, exited func(proces
 		return nil, nil, fmt.Errorf("zeromq: start the broker on %s: %w", in.address, err)
 	}
 	in.child = child
-	return child, []string{in.partition()}, nil
+	return child, append([]string{in.partition()}, in.taken[in.partition()]...), nil
 }
 
 func (in *instance) partition() string {

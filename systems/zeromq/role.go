@@ -17,6 +17,7 @@ import (
 	"github.com/custodymq/custody/broker/defects"
 	"github.com/custodymq/custody/broker/store"
 	"github.com/custodymq/custody/broker/store/faulty"
+	"github.com/custodymq/custody/broker/store/handover"
 	"github.com/custodymq/custody/broker/store/open"
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/process"
@@ -149,17 +150,27 @@ func (r *roleState) start(ctx context.Context, config json.RawMessage, p *proces
 	if c.Connections.First.Entries[0].Driver == "sqlite" {
 		options.VFS, options.Reserve = vfsName, 1<<20
 	}
-	opened, err := open.Open(ctx, c.Connections, c.Name, identity, options)
+	connect := func(ctx context.Context, name string) (store.Store, error) {
+		opened, err := open.Open(ctx, c.Connections, name, identity, options)
+		if err != nil {
+			return nil, err
+		}
+		if r.past == nil {
+			r.past = opened // nothing is swapped from or to memory, of which it is read
+		}
+		wrapped := faulty.Wrap(opened)
+		wrapped.Arm(r.armed)
+		return wrapped, nil
+	}
+	opened, err := handover.Open(ctx, connect, c.Name)
 	if err != nil {
 		return err
 	}
-	wrapped := faulty.Wrap(opened)
-	wrapped.Arm(r.armed)
-	r.store, r.past = wrapped, opened
+	r.store = opened
 	cfg := Profile{history: c.History, scale: c.Scale}.Broker()
 	cfg = Limited(cfg, c.Limits)
 	cfg.ConfirmAfterDelete = c.Confirms
-	cfg.Name, cfg.Listen, cfg.Token, cfg.Store = c.Name, c.Listen, c.Token, wrapped
+	cfg.Name, cfg.Listen, cfg.Token, cfg.Store, cfg.Connect = c.Name, c.Listen, c.Token, opened, connect
 	if c.Users {
 		if cfg.Users, err = usersOf(c.Token, false); err != nil {
 			return err

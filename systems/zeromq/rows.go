@@ -30,14 +30,15 @@ func ReadRows(ctx context.Context, path, own string, now time.Time) (s evidence.
 
 func snapshotOf(ctx context.Context, rows func(context.Context, func(store.Row) error) error, own string, now time.Time) (s evidence.Snapshot, next time.Time, err error) {
 	s = evidence.Snapshot{Source: evidence.SourceBroker, Trust: evidence.Exact, Partition: own}
-	err = rows(ctx, func(row store.Row) error {
+	stored, err := inCharge(ctx, rows)
+	for _, row := range stored {
 		r := evidence.StoredRow{
 			State: RowStates[row.State], Partition: row.Partition.String(), Version: int(row.Version), MessageID: row.MessageID, BusinessID: row.BusinessID,
 			Destination: row.Topic, Subscription: row.Group, Attempts: row.Attempts, Reason: row.Reason,
 			Expired: !row.ExpiresAt.IsZero() && now.After(row.ExpiresAt),
 		}
 		if r.State == evidence.RowInvalid {
-			return nil // the marker of a settled message, whose row is deleted
+			continue // the marker of a settled message, whose row is deleted
 		}
 		if r.Version < oldest {
 			r.State = evidence.RowRefused
@@ -53,8 +54,7 @@ func snapshotOf(ctx context.Context, rows func(context.Context, func(store.Row) 
 			r.Digest = evidence.Digest(row.Payload, row.Key, row.Headers)
 		}
 		s.Rows = append(s.Rows, r)
-		return nil
-	})
+	}
 	if err != nil {
 		return s, next, fmt.Errorf("zeromq: read the stored rows: %w", err)
 	}

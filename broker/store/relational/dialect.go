@@ -37,6 +37,7 @@ type Dialect struct {
 	// refuses a server that does not honour the flush policy.
 	prepare func(ctx context.Context, conn *sql.Conn, flush store.Flush) error
 	schema  []string  // statements that create the tables, by version
+	compact string    // releases the space of deleted rows; empty if the server does so on its own
 	guard   [2]string // statements that take and release the migration lock
 
 	duplicate func(error) bool // a unique index refused it

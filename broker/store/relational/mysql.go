@@ -62,7 +62,8 @@ var MySQL = Dialect{
 		}
 		return err
 	},
-	guard: [2]string{"SELECT GET_LOCK(SHA1(CONCAT(DATABASE(), 'custody schema')), 30)", "SELECT RELEASE_LOCK(SHA1(CONCAT(DATABASE(), 'custody schema')))"},
+	compact: "OPTIMIZE TABLE custody_row",
+	guard:   [2]string{"SELECT GET_LOCK(SHA1(CONCAT(DATABASE(), 'custody schema')), 30)", "SELECT RELEASE_LOCK(SHA1(CONCAT(DATABASE(), 'custody schema')))"},
 	schema: []string{`
 CREATE TABLE IF NOT EXISTS custody_partition (
 	id               BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,

@@ -78,7 +78,8 @@ var Postgres = Dialect{
 		}
 		return err
 	},
-	guard: [2]string{"SELECT pg_advisory_lock(5071237)", "SELECT pg_advisory_unlock(5071237)"},
+	compact: "VACUUM custody_row",
+	guard:   [2]string{"SELECT pg_advisory_lock(5071237)", "SELECT pg_advisory_unlock(5071237)"},
 	schema: []string{`
 CREATE TABLE custody_partition (
 	id               BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
