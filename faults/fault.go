@@ -120,12 +120,14 @@ func Find(verb string) (Fault, bool) {
 }
 
 // ClassOf returns the class for a use of the fault: killing a consumer is a
-// client crash, and what befalls the link to the store befalls the store.
+// client crash, and what befalls the link to the store befalls the store. So does
+// an orderly end at a frame of that link: it needs the store, from which the broker
+// is cut off while the frame is held.
 func (f Fault) ClassOf(s Spec) evidence.Class {
 	switch {
 	case f.Strikes == StrikesProcess && s.Target != Broker:
 		return evidence.ClientCrash
-	case (f.Strikes == StrikesFrame || f.Strikes == StrikesLink) && s.On == Store:
+	case s.On == Store && (f.Strikes == StrikesFrame || f.Strikes == StrikesLink || f.Class == evidence.BrokerRestart):
 		return evidence.Store
 	}
 	return f.Class

@@ -299,6 +299,9 @@ func TestClassOfTheStoresLink(t *testing.T) {
 		}
 	}
 	f, _ := faults.Find("kill")
+	if down, _ := faults.Find("shutdown"); down.ClassOf(faults.Spec{Target: faults.Broker, Frame: "commit", On: faults.Store}) != evidence.Store {
+		t.Error("an orderly end without the store is no restart")
+	}
 	if c := f.ClassOf(faults.Spec{Target: faults.Broker, Frame: "commit", On: faults.Store}); c != evidence.BrokerCrash {
 		t.Errorf("a kill of the broker at its commit is %s", c)
 	}

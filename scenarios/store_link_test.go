@@ -62,6 +62,30 @@ expect no-accepted-loss, single-effect, survives`)
 		)
 	}
 
+	// What is done may be stored: whoever asked must not be told that it is not.
+	DescribeTable("that loses the answer to what stores a message", func(ctx context.Context, system, frame, verb string) {
+		j, dir := run(ctx, system, verb+" frame "+frame+" of order-3 on store")
+		Expect(j.Outcome).To(Equal(guarantees.Held), j.Why)
+		_, h, err := script.OpenRun(dir)
+		Expect(err).NotTo(HaveOccurred())
+		answers := 0
+		for e, err := range h.Events {
+			Expect(err).NotTo(HaveOccurred())
+			if e.Kind == evidence.PublishReturned && e.BusinessID == "order-3" {
+				answers++
+				Expect(e.Acceptance).To(BeElementOf(evidence.Unknown, evidence.Accepted))
+			}
+		}
+		Expect(answers).NotTo(BeZero())
+	},
+		Entry("PostgreSQL withholds it", SpecTimeout(scaledLimit()), "zeromq:postgres", "commit-reply", "drop"),
+		Entry("PostgreSQL is cut off", SpecTimeout(scaledLimit()), "zeromq:postgres", "commit-reply", "cut before"),
+		Entry("MariaDB withholds it", SpecTimeout(scaledLimit()), "zeromq:mariadb", "commit-reply", "drop"),
+		Entry("MariaDB is cut off", SpecTimeout(scaledLimit()), "zeromq:mariadb", "commit-reply", "cut before"),
+		Entry("Redis withholds it", SpecTimeout(scaledLimit()), "zeromq:redis", "insert-reply", "drop"),
+		Entry("Redis is cut off", SpecTimeout(scaledLimit()), "zeromq:redis", "insert-reply", "cut before"),
+	)
+
 	DescribeTable("that is struck by what cannot be", func(ctx context.Context, system, fault, why string) {
 		j, _ := run(ctx, system, fault)
 		Expect(j.Outcome).To(Equal(guarantees.NotApplicable))
@@ -70,6 +94,7 @@ expect no-accepted-loss, single-effect, survives`)
 		Entry("a store in a file", SpecTimeout(scaledLimit()), "zeromq", "drop frame commit on store", "no store-link"),
 		Entry("a frame of another link", SpecTimeout(scaledLimit()), "zeromq:postgres", "drop frame publish on store", `postgres has no "publish" frame`),
 		Entry("a frame of this link on another", SpecTimeout(scaledLimit()), "zeromq:postgres", "drop frame insert on p1", `has no "insert" frame`),
+		Entry("a COMMIT where a script is one", SpecTimeout(scaledLimit()), "zeromq:redis", "drop frame commit on store", `resp has no "commit" frame`),
 		Entry("a second COMMIT", SpecTimeout(scaledLimit()), "zeromq:postgres", "duplicate frame commit on store", "matched by position"),
 	)
 })

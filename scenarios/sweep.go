@@ -33,8 +33,11 @@ type HandOver struct {
 }
 
 func (h HandOver) String() string {
-	if h.Operation != "" {
+	switch {
+	case h.Operation != "":
 		return "store " + h.Operation
+	case h.Actor == faults.Store: // whose operations have the names of its frames
+		return "store link " + h.Frame
 	}
 	return h.Actor + " " + h.Frame
 }
@@ -47,25 +50,42 @@ func (h HandOver) event() string {
 	return "frame " + h.Frame
 }
 
+// unnamed are the frames that come before it is known which message they are for.
+// They belong to the next message on their connection.
+var unnamed = map[string]bool{"begin": true, "begin-reply": true}
+
 // HandOvers returns the struck message's hand-overs in a run, in order of first
 // occurrence.
 func HandOvers(h *evidence.History) ([]HandOver, error) {
+	type connection struct {
+		link string
+		conn int
+	}
 	var found []HandOver
+	before := map[connection][]HandOver{} // unnamed ones
 	for e, err := range h.Events {
 		if err != nil {
 			return nil, fmt.Errorf("scenarios: hand-overs of run %s: %w", h.Manifest.Run, err)
 		}
-		var next HandOver
+		var next []HandOver
+		on := connection{e.Link, e.Conn}
 		switch {
-		case e.Kind == evidence.FrameCarried && e.Frame != "" && carries(e.Items, sweepStruck):
-			next = HandOver{Actor: e.Link, Frame: e.Frame}
+		case e.Kind == evidence.FrameCarried && unnamed[e.Frame]:
+			if h := (HandOver{Actor: e.Link, Frame: e.Frame}); !slices.Contains(before[on], h) {
+				before[on] = append(before[on], h)
+			}
+		case e.Kind == evidence.FrameCarried && e.Frame != "" && len(e.Items) > 0:
+			if carries(e.Items, sweepStruck) {
+				next = append(before[on], HandOver{Actor: e.Link, Frame: e.Frame})
+			}
+			delete(before, on)
 		case e.Kind == evidence.StoreCalled && carries(e.Items, sweepStruck):
-			next = HandOver{Operation: e.Frame}
-		default:
-			continue
+			next = []HandOver{{Operation: e.Frame}}
 		}
-		if !slices.Contains(found, next) {
-			found = append(found, next)
+		for _, n := range next {
+			if !slices.Contains(found, n) {
+				found = append(found, n)
+			}
 		}
 	}
 	return found, nil
@@ -142,10 +162,13 @@ func (h HandOver) Strike(s SweepFault, expect []string) (scenario script.Scenari
 	case f.Strikes == faults.StrikesStore:
 		fault.Target = faults.Store
 	}
-	if ofStore {
+	if !ofStore {
+		fault.On = h.Actor
+	}
+	if ofStore || unnamed[h.Frame] { // the second, whosever it is
 		fault.N = 2
 	} else {
-		fault.Of, fault.On = sweepStruck, h.Actor
+		fault.Of = sweepStruck
 	}
 	if f.Timed {
 		fault.By = sweepDelay

@@ -14,6 +14,7 @@ import (
 
 	"github.com/custodymq/custody/broker/store"
 	"github.com/custodymq/custody/broker/store/sqlite"
+	"github.com/custodymq/custody/links"
 	"github.com/custodymq/custody/systems"
 )
 
@@ -22,6 +23,8 @@ import (
 type database interface {
 	// connection is what the broker opens: the driver's name and the DSN.
 	connection() (driver, dsn string)
+	// wire is the protocol between broker and server; nil if there is none.
+	wire() links.Protocol
 	// rows gives every row of every partition, whole, and as it is.
 	rows(ctx context.Context, fn func(store.Row) error) error
 	// plant writes a row of any payload version while the broker is down.
@@ -82,6 +85,8 @@ func (in *instance) path() string {
 }
 
 func (f file) connection() (driver, dsn string) { return "sqlite", string(f) }
+
+func (file) wire() links.Protocol { return nil }
 
 func (f file) open(mode string) (*sql.DB, error) {
 	db, err := sql.Open("sqlite3", "file:"+string(f)+"?mode="+mode+"&_pragma=busy_timeout(5000)")

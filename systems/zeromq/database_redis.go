@@ -14,6 +14,8 @@ import (
 
 	"github.com/custodymq/custody/broker/store"
 	"github.com/custodymq/custody/broker/store/redisstore"
+	"github.com/custodymq/custody/links"
+	"github.com/custodymq/custody/links/resp"
 	"github.com/custodymq/custody/process"
 	"github.com/custodymq/custody/systems"
 )
@@ -43,8 +45,9 @@ func (k redis) version() (program, of string) {
 // itself.
 type redisServer struct {
 	*process.Server
-	dsn string
-	dir string
+	address  string
+	password string
+	dir      string
 }
 
 var _ process.Kept = (*redisServer)(nil)
@@ -82,7 +85,7 @@ func (k redis) start(ctx context.Context, env systems.Env, log io.WriteCloser) (
 	if err := os.WriteFile(file, fmt.Appendf(nil, redisText, port.Number(), dir, password), 0o600); err != nil {
 		return nil, fmt.Errorf("zeromq: configuration of redis-server: %w", err)
 	}
-	s := &redisServer{dsn: "redis://:" + password + "@" + port.Address + "/0", dir: dir}
+	s := &redisServer{address: port.Address, password: password, dir: dir}
 	s.Server = process.NewServer(serverName, env.Sink, log, func(ctx context.Context, log io.Writer, exited func(process.Exit)) (process.Process, []string, error) {
 		p, err := process.StartProgram(ctx, process.ProgramOptions{Path: redisProgram, Args: []string{file}, Dir: dir, Log: log, Exited: exited, Ready: s.ping})
 		if err != nil {
@@ -93,8 +96,12 @@ func (k redis) start(ctx context.Context, env systems.Env, log io.WriteCloser) (
 	return s, s.Restart(ctx)
 }
 
+func (s *redisServer) dsn(address string) string {
+	return "redis://:" + s.password + "@" + address + "/0"
+}
+
 func (s *redisServer) with(do func(*client.Client) error) error {
-	o, err := client.ParseURL(s.dsn)
+	o, err := client.ParseURL(s.dsn(s.address))
 	if err != nil {
 		return err
 	}
@@ -119,6 +126,7 @@ func (s *redisServer) Close(ctx context.Context) error {
 type redisDatabase struct {
 	*redisServer
 	pool *process.Pool
+	link string // address of the broker's link to it
 }
 
 // open takes a server that was used before, or a new one.
@@ -133,17 +141,25 @@ func (k redis) open(ctx context.Context, env systems.Env) (database, error) {
 	} else if s, err = k.start(ctx, env, log); err != nil {
 		return nil, errors.Join(err, log.Close())
 	}
-	return &redisDatabase{s, env.Servers}, nil
+	d := &redisDatabase{redisServer: s, pool: env.Servers, link: s.address}
+	if env.Link != nil {
+		if d.link, err = env.Link(ctx, serverName, s.address, d.wire()); err != nil {
+			return nil, errors.Join(err, s.Close(ctx))
+		}
+	}
+	return d, nil
 }
 
-func (d *redisDatabase) connection() (driver, dsn string) { return "redis", d.dsn }
+func (d *redisDatabase) connection() (driver, dsn string) { return "redis", d.dsn(d.link) }
+
+func (*redisDatabase) wire() links.Protocol { return resp.Protocol{Store: true} }
 
 func (d *redisDatabase) rows(ctx context.Context, fn func(store.Row) error) error {
-	return redisstore.All(ctx, d.dsn, fn)
+	return redisstore.All(ctx, d.dsn(d.address), fn)
 }
 
 func (d *redisDatabase) plant(ctx context.Context, p store.Partition, row store.Row) error {
-	return redisstore.Plant(ctx, d.dsn, p, row)
+	return redisstore.Plant(ctx, d.dsn(d.address), p, row)
 }
 
 // release gives the server back empty, or ends it if it was struck.

@@ -270,6 +270,8 @@ func (d *served) connection() (driver, dsn string) {
 	return d.kind.driver, d.kind.dsn(d.link, d.password, d.name)
 }
 
+func (d *served) wire() links.Protocol { return d.kind.protocol }
+
 func (d *served) rows(ctx context.Context, fn func(store.Row) error) error {
 	return d.with(d.name, func(db *sql.DB) error {
 		return rowsOf(ctx, db, `SELECT p.connection_name, p.storage_identity, r.state, r.version, r.message_id, r.business_id, r.topic, r.competitor,

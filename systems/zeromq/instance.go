@@ -85,12 +85,7 @@ func (in *instance) Stop(ctx context.Context) error {
 func (in *instance) Address() string          { return in.address }
 func (in *instance) Protocol() links.Protocol { return zmtp.Protocol{} }
 
-func (in *instance) StoreProtocol() links.Protocol {
-	if d, ok := in.database.(*served); ok {
-		return d.kind.protocol
-	}
-	return nil
-}
+func (in *instance) StoreProtocol() links.Protocol { return in.database.wire() }
 
 // start starts the broker's process, which must not be running.
 func (in *instance) start(ctx context.Context, log io.Writer, exited func(process.Exit)) (process.Process, []string, error) {
