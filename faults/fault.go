@@ -120,11 +120,13 @@ func Find(verb string) (Fault, bool) {
 }
 
 // ClassOf returns the class for a use of the fault: killing a consumer is a
-// client crash, and what befalls the link to the store befalls the store. So does
-// an orderly end at a frame of that link: it needs the store, from which the broker
+// client crash, what befalls the store's server or the link to it befalls the
+// store. So does an orderly end at a frame of that link: it needs the store, from which the broker
 // is cut off while the frame is held.
 func (f Fault) ClassOf(s Spec) evidence.Class {
 	switch {
+	case f.Strikes == StrikesProcess && s.Target == Store:
+		return evidence.Store
 	case f.Strikes == StrikesProcess && s.Target != Broker:
 		return evidence.ClientCrash
 	case s.On == Store && (f.Strikes == StrikesFrame || f.Strikes == StrikesLink || f.Class == evidence.BrokerRestart):

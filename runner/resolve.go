@@ -105,7 +105,7 @@ func (r *resolver) step(i int, step script.Step) error {
 			return need(step.By, kindProducer)
 		}
 	case script.Start:
-		if step.Actor != faults.Broker {
+		if step.Actor != faults.Broker && step.Actor != faults.Store {
 			return need(step.Actor, kindConsumer)
 		}
 	case script.Stop:
@@ -224,8 +224,8 @@ func (r *resolver) fault(i int, step script.Fault) error {
 			}
 		}
 	}
-	if f.Strikes == faults.StrikesProcess && step.Target != faults.Broker && !r.children[step.Target] {
-		return r.wrong(script.PartStep, i, step.Target, "%s has no process of its own to %s: only %s and consumers declared with \"child\" have one", step.Target, step.Verb, faults.Broker)
+	if f.Strikes == faults.StrikesProcess && step.Target != faults.Broker && step.Target != faults.Store && !r.children[step.Target] {
+		return r.wrong(script.PartStep, i, step.Target, "%s has no process of its own to %s: only %s, %s and consumers declared with \"child\" have one", step.Target, step.Verb, faults.Broker, faults.Store)
 	}
 	r.labels[step.Label] = true
 	r.faults = append(r.faults, evidence.FaultLabel{Label: step.Label, Class: f.ClassOf(spec), Verb: step.Verb, Line: script.Line(step)})
@@ -337,6 +337,10 @@ func Needs(s script.Scenario) []systems.Need {
 			}
 		case script.Restart:
 			add(systems.NeedProcess)
+		case script.Start:
+			if step.Actor == faults.Store {
+				add(systems.NeedStoreLink)
+			}
 		case script.Set:
 			add(systems.NeedIdentity)
 		case script.Plant:
@@ -352,9 +356,10 @@ func Needs(s script.Scenario) []systems.Need {
 		case script.Fault:
 			f, _ := faults.Find(step.Verb)
 			spec := specOf(step)
-			if spec.On == faults.Store {
+			if spec.On == faults.Store || f.Strikes == faults.StrikesProcess && spec.Target == faults.Store {
 				add(systems.NeedStoreLink)
-			} else if spec.Frame != "" {
+			}
+			if spec.On != faults.Store && spec.Frame != "" {
 				add(systems.NeedFrames)
 			}
 			switch spec.Frame {

@@ -270,7 +270,8 @@ const maxRestarts = 3
 // superviseBroker restarts a broker that exited unexpectedly, so that the run
 // shows what it kept. The crash itself is in the evidence.
 func (r *run) superviseBroker(ctx context.Context) {
-	if _, ok := r.instance.(systems.Process); !ok {
+	p, ok := r.instance.(systems.Process)
+	if !ok {
 		return
 	}
 	for seen := 1; r.rt.Wait(ctx, func() bool { return r.watch.crashes() >= seen }) == nil; seen++ {
@@ -279,7 +280,7 @@ func (r *run) superviseBroker(ctx context.Context) {
 			return
 		}
 		r.note("the broker exited unexpectedly and is restarted")
-		if err := r.revive(ctx); err != nil && ctx.Err() == nil {
+		if err := r.revive(ctx, server{faults.Broker, p, r}); err != nil && ctx.Err() == nil {
 			r.note("the broker does not start: %v", err)
 			return
 		}
@@ -441,7 +442,7 @@ func (r *run) close(ctx context.Context, failed error) error {
 	if r.instance != nil {
 		err := r.instance.Stop(bounded)
 		if p, ok := r.instance.(systems.Process); ok && errors.Is(err, process.ErrNoOrderlyEnd) && !p.Running() {
-			err = nil // as in broker.order
+			err = nil // as in server.order
 		}
 		errs = append(errs, err)
 	}

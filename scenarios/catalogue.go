@@ -32,6 +32,8 @@ func All() []script.Scenario {
 		storageReplyLost,
 		storageFull,
 		storageSlow,
+		storeServerKilled,
+		storeServerPaused,
 		fsyncError,
 		noOnlineConsumer,
 		lateConsumer,

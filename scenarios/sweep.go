@@ -98,7 +98,7 @@ func carries(items []evidence.FrameItem, businessID string) bool {
 // SweepFault is one fault of a sweep, at any hand-over.
 type SweepFault struct {
 	Verb   string
-	Target string      // of a process fault: broker, consumer
+	Target string      // of a process fault: broker, store, consumer
 	When   script.When // relative to the hand-over
 }
 
@@ -129,6 +129,7 @@ func SweepFaults() []SweepFault {
 			all = append(all, SweepFault{f.Verb, "", script.Before}, SweepFault{f.Verb, "", script.After})
 		case faults.StrikesProcess:
 			all = append(all, SweepFault{f.Verb, faults.Broker, script.Before}, SweepFault{f.Verb, faults.Broker, script.After})
+			all = append(all, SweepFault{f.Verb, faults.Store, script.Before}, SweepFault{f.Verb, faults.Store, script.After})
 			if f.Class == evidence.BrokerCrash {
 				all = append(all, SweepFault{f.Verb, consumerTarget, script.Before}, SweepFault{f.Verb, consumerTarget, script.After})
 			}
@@ -152,6 +153,7 @@ func (h HandOver) Strike(s SweepFault, expect []string) (scenario script.Scenari
 	fault := script.Fault{Label: sweepLabel, Verb: s.Verb, Target: s.Target, When: s.When, Event: h.event()}
 	switch {
 	case f.Strikes == faults.StrikesFrame && ofStore, f.Strikes == faults.StrikesStore && !ofStore,
+		f.Strikes == faults.StrikesProcess && s.Target == faults.Store && h.Actor != faults.Store,
 		s.Verb == faults.Full && h.Operation != "insert": // only an insert takes space
 		return script.Scenario{}, false
 	case s.Target == consumerTarget:

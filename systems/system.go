@@ -406,9 +406,11 @@ type StoreFaulter interface {
 }
 
 // StoreLinked is an optional interface of an Instance whose store is a server of
-// its own. It is reached over a link named "store": see Env.Link.
+// its own. It is reached over a link named "store": see Env.Link. Both are nil where
+// this profile's store is no server.
 type StoreLinked interface {
-	StoreProtocol() links.Protocol // nil where this profile's store is no server
+	StoreProtocol() links.Protocol
+	StoreProcess() Process // whose starts and exits are recorded under the same name
 }
 
 // StoreFault is a fault of the store.

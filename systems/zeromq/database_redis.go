@@ -87,7 +87,7 @@ func (k redis) start(ctx context.Context, env systems.Env, log io.WriteCloser) (
 	}
 	s := &redisServer{address: port.Address, password: password, dir: dir}
 	s.Server = process.NewServer(serverName, env.Sink, log, func(ctx context.Context, log io.Writer, exited func(process.Exit)) (process.Process, []string, error) {
-		p, err := process.StartProgram(ctx, process.ProgramOptions{Path: redisProgram, Args: []string{file}, Dir: dir, Log: log, Exited: exited, Ready: s.ping})
+		p, err := process.StartProgram(ctx, process.ProgramOptions{Path: redisProgram, Args: []string{file}, Dir: dir, Log: log, Exited: exited, Ready: s.ping, Family: true})
 		if err != nil {
 			return nil, nil, fmt.Errorf("zeromq: start redis-server on %s: %w", port.Address, err)
 		}

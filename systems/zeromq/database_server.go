@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/custodymq/custody/broker/store"
 	"github.com/custodymq/custody/broker/store/relational"
@@ -30,11 +31,12 @@ type serverKind struct {
 	driver   string // of a connection
 	dialect  relational.Dialect
 	protocol links.Protocol
-	program  string // the server
-	places   string // where it is, if not in PATH
-	packaged string // the package that brings it
-	user     string // as whom it has to run where this process is root; empty: as root
-	admin    string // database that is there from the start
+	program  string         // the server
+	places   string         // where it is, if not in PATH
+	packaged string         // the package that brings it
+	user     string         // as whom it has to run where this process is root; empty: as root
+	admin    string         // database that is there from the start
+	end      syscall.Signal // of an orderly end that waits for no client; 0: SIGTERM
 
 	// create makes the data folder. It is run in the server's folder, with the
 	// password of the administrator in the file password.
@@ -48,7 +50,7 @@ const serverName = "store"
 
 var postgres = &serverKind{
 	name: "postgres", driver: "postgres", dialect: relational.Postgres, protocol: wirepostgres.Protocol{},
-	program: "postgres", places: "/usr/lib/postgresql/*/bin", packaged: "postgresql", user: "postgres", admin: "postgres",
+	program: "postgres", places: "/usr/lib/postgresql/*/bin", packaged: "postgresql", user: "postgres", admin: "postgres", end: syscall.SIGINT,
 	create: func(bin, dir string) []string {
 		return []string{filepath.Join(bin, "initdb"), "-D", filepath.Join(dir, "data"), "-U", "custody", "-A", "scram-sha-256", "--pwfile", filepath.Join(dir, "password"), "--no-sync", "-E", "UTF8"}
 	},
@@ -172,7 +174,7 @@ func (k *serverKind) start(ctx context.Context, env systems.Env, log io.WriteClo
 		return nil, err
 	}
 	s.Server = process.NewServer(serverName, env.Sink, log, func(ctx context.Context, log io.Writer, exited func(process.Exit)) (process.Process, []string, error) {
-		p, err := process.StartProgram(ctx, process.ProgramOptions{Path: command[0], Args: command[1:], Dir: s.dir, Log: log, Exited: exited, Ready: s.ping})
+		p, err := process.StartProgram(ctx, process.ProgramOptions{Path: command[0], Args: command[1:], Dir: s.dir, Log: log, Exited: exited, Ready: s.ping, Family: true, End: k.end})
 		if err != nil {
 			return nil, nil, fmt.Errorf("zeromq: start %s on %s: %w", k.program, s.address, err)
 		}

@@ -87,6 +87,11 @@ func (in *instance) Protocol() links.Protocol { return zmtp.Protocol{} }
 
 func (in *instance) StoreProtocol() links.Protocol { return in.database.wire() }
 
+func (in *instance) StoreProcess() systems.Process {
+	p, _ := in.database.(systems.Process) // a file is none
+	return p
+}
+
 // start starts the broker's process, which must not be running.
 func (in *instance) start(ctx context.Context, log io.Writer, exited func(process.Exit)) (process.Process, []string, error) {
 	in.mu.Lock()
