@@ -63,9 +63,10 @@ const (
 	CommandKill
 	CommandShutdown
 	CommandPause
+	CommandFailOver // the store's server is lost, and its standby takes its place
 )
 
-var commandNames = []string{"", "restart", "redrive", "discard", "restore", "rewind", "provoke", "kill", "shutdown", "pause"}
+var commandNames = []string{"", "restart", "redrive", "discard", "restore", "rewind", "provoke", "kill", "shutdown", "pause", "fail-over"}
 
 func (c Command) String() string                { return nameOf(commandNames, c) }
 func (c Command) MarshalText() ([]byte, error)  { return marshalName(commandNames, c) }

@@ -51,6 +51,7 @@ func (r *rig) Kill(context.Context) (faults.Outcome, error)     { return r.order
 func (r *rig) Shutdown(context.Context) (faults.Outcome, error) { return r.order("shutdown") }
 func (r *rig) Pause(context.Context) (faults.Outcome, error)    { return r.order("pause") }
 func (r *rig) Revive(context.Context) (faults.Outcome, error)   { return r.order("revive") }
+func (r *rig) FailOver(context.Context) (faults.Outcome, error) { return r.order("fail-over") }
 func (r *rig) Continue(_ context.Context, s faults.Outcome) (faults.Outcome, error) {
 	return r.order(fmt.Sprintf("continue %d", s.Incarnation))
 }

@@ -56,7 +56,7 @@ func resolve(s script.Scenario) ([]evidence.FaultLabel, error) {
 	if err := evidence.FileName(s.Name); err != nil {
 		return nil, &UsageError{&script.Error{File: fmt.Sprintf("scenario %q", s.Name), Line: 1, Text: fmt.Sprintf("the name becomes a directory's: %v", err)}}
 	}
-	r := &resolver{s: s, actors: map[string]string{faults.Broker: faults.Broker, faults.Store: faults.Store},
+	r := &resolver{s: s, actors: map[string]string{faults.Broker: faults.Broker, faults.Store: faults.Store, faults.Standby: faults.Standby},
 		children: map[string]bool{}, labels: map[string]bool{}, checkpoints: map[string]int{}, above: map[string]bool{}}
 	for _, step := range s.Steps {
 		if snapshot, ok := bare(step).(script.Snapshot); ok {
@@ -358,6 +358,12 @@ func Needs(s script.Scenario) []systems.Need {
 			spec := specOf(step)
 			if spec.On == faults.Store || f.Strikes == faults.StrikesProcess && spec.Target == faults.Store {
 				add(systems.NeedStoreLink)
+			}
+			if spec.On == faults.Standby || f.Class == evidence.NodeLoss {
+				add(systems.NeedStandby)
+			}
+			if f.Verb == faults.Fill {
+				add(systems.NeedVolume)
 			}
 			if spec.On != faults.Store && spec.Frame != "" {
 				add(systems.NeedFrames)

@@ -355,7 +355,8 @@ func (r *run) prepare(ctx context.Context) (inapplicable string, err error) {
 	if seeded {
 		systemDefect = ""
 	}
-	env := systems.Env{Dir: data, Sink: r.rec, Scale: r.o.Scale, Seed: r.o.Seed, Defect: systemDefect, Adopt: r.recordChild, Servers: r.o.Servers, Runtime: r.rt, Link: r.storeLink}
+	env := systems.Env{Dir: data, Sink: r.rec, Scale: r.o.Scale, Seed: r.o.Seed, Defect: systemDefect, Adopt: r.recordChild, Servers: r.o.Servers, Runtime: r.rt, Link: r.storeLink,
+		Volume: slices.Contains(Needs(r.o.Scenario), systems.NeedVolume)}
 	if r.files != nil {
 		env.Log, env.Base = r.files.Log, r.files.Base()
 	}

@@ -106,6 +106,17 @@ func (p server) Shutdown(ctx context.Context) (faults.Outcome, error) {
 	return p.order(ctx, systems.Process.Shutdown)
 }
 
+// FailOver gives the incarnation that was lost.
+func (p server) FailOver(ctx context.Context) (faults.Outcome, error) {
+	return p.order(ctx, func(s systems.Process, ctx context.Context) error {
+		r, ok := s.(systems.Replicated)
+		if !ok {
+			return fmt.Errorf("runner: %s has no standby", p.actor)
+		}
+		return r.FailOver(ctx)
+	})
+}
+
 func (p server) Pause(ctx context.Context) (faults.Outcome, error) {
 	s, err := p.order(ctx, systems.Process.Pause)
 	if s.Missed == "" {

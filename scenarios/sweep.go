@@ -128,13 +128,16 @@ func SweepFaults() []SweepFault {
 			}
 			all = append(all, SweepFault{f.Verb, "", script.Before}, SweepFault{f.Verb, "", script.After})
 		case faults.StrikesProcess:
+			if f.Class == evidence.NodeLoss {
+				continue // a store has one standby to lose
+			}
 			all = append(all, SweepFault{f.Verb, faults.Broker, script.Before}, SweepFault{f.Verb, faults.Broker, script.After})
 			all = append(all, SweepFault{f.Verb, faults.Store, script.Before}, SweepFault{f.Verb, faults.Store, script.After})
 			if f.Class == evidence.BrokerCrash {
 				all = append(all, SweepFault{f.Verb, consumerTarget, script.Before}, SweepFault{f.Verb, consumerTarget, script.After})
 			}
 		case faults.StrikesStore:
-			if f.Verb != faults.FsyncError { // fsync-error is not tied to an operation
+			if f.Verb != faults.FsyncError && !f.Whole { // these are not tied to an operation
 				all = append(all, SweepFault{f.Verb, faults.Store, script.Before})
 			}
 		}

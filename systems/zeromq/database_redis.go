@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync/atomic"
 
 	client "github.com/redis/go-redis/v9"
 
@@ -47,7 +48,9 @@ type redisServer struct {
 	*process.Server
 	address  string
 	password string
-	dir      string
+	folder   string
+	volume   *process.Volume // in the folder, or nil
+	changed  atomic.Bool     // what it is set to
 }
 
 var _ process.Kept = (*redisServer)(nil)
@@ -57,6 +60,7 @@ const redisText = `bind 127.0.0.1
 port %s
 dir %q
 requirepass %s
+maxclients %d
 databases 1
 save ""
 appendonly yes
@@ -71,21 +75,26 @@ func (k redis) start(ctx context.Context, env systems.Env, log io.WriteCloser) (
 	if err != nil {
 		return nil, err
 	}
-	dir, err := process.Folder()
+	folder, err := process.Folder()
 	if err != nil {
 		return nil, errors.Join(err, port.Close())
 	}
+	s := &redisServer{address: port.Address, password: rand.Text(), folder: folder}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, port.Close(), os.RemoveAll(dir))
+			err = errors.Join(err, port.Close(), s.volume.Close(), os.RemoveAll(folder))
 		}
 	}()
-	password := rand.Text()
-	file := filepath.Join(dir, "redis.conf")
-	if err := os.WriteFile(file, fmt.Appendf(nil, redisText, port.Number(), dir, password), 0o600); err != nil {
+	dir, file := filepath.Join(folder, "server"), filepath.Join(folder, "redis.conf")
+	err = errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(file, fmt.Appendf(nil, redisText, port.Number(), dir, s.password, maxConnections), 0o600))
+	if err != nil {
 		return nil, fmt.Errorf("zeromq: configuration of redis-server: %w", err)
 	}
-	s := &redisServer{address: port.Address, password: password, dir: dir}
+	if env.Volume {
+		if s.volume, err = process.Mount(dir, redisVolume); err != nil {
+			return nil, err
+		}
+	}
 	s.Server = process.NewServer(serverName, env.Sink, log, func(ctx context.Context, log io.Writer, exited func(process.Exit)) (process.Process, []string, error) {
 		p, err := process.StartProgram(ctx, process.ProgramOptions{Path: redisProgram, Args: []string{file}, Dir: dir, Log: log, Exited: exited, Ready: s.ping, Family: true})
 		if err != nil {
@@ -100,13 +109,28 @@ func (s *redisServer) dsn(address string) string {
 	return "redis://:" + s.password + "@" + address + "/0"
 }
 
-func (s *redisServer) with(do func(*client.Client) error) error {
+const redisVolume = 24 << 20 // bytes
+
+func (s *redisServer) client() (*client.Client, error) {
 	o, err := client.ParseURL(s.dsn(s.address))
+	if err != nil {
+		return nil, err
+	}
+	o.MaxRetries = -1
+	return client.NewClient(o), nil
+}
+
+func (s *redisServer) with(do func(*client.Client) error) error {
+	c, err := s.client()
 	if err != nil {
 		return err
 	}
-	c := client.NewClient(o)
 	return errors.Join(do(c), c.Close())
+}
+
+// Untouched reports whether another run can have it.
+func (s *redisServer) Untouched() bool {
+	return !s.changed.Load() && s.volume == nil && s.Server.Untouched()
 }
 
 func (s *redisServer) ping(ctx context.Context) error {
@@ -119,7 +143,7 @@ func (s *redisServer) Close(ctx context.Context) error {
 	if s.Running() {
 		err = s.Kill(ctx)
 	}
-	return errors.Join(err, s.Server.Close(ctx), os.RemoveAll(s.dir))
+	return errors.Join(err, s.Server.Close(ctx), s.volume.Close(), os.RemoveAll(s.folder))
 }
 
 // redisDatabase is the whole of a server's, empty at the start of the run.
@@ -135,7 +159,11 @@ func (k redis) open(ctx context.Context, env systems.Env) (database, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, kept := process.Take[*redisServer](ctx, env.Servers, k.title())
+	servers := env.Servers
+	if env.Volume {
+		servers = nil
+	}
+	s, kept := process.Take[*redisServer](ctx, servers, k.title())
 	if kept {
 		s.Attach(env.Sink, log)
 	} else if s, err = k.start(ctx, env, log); err != nil {

@@ -69,7 +69,11 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	token := rand.Text()
 	in := &instance{clients: clients{profile: p, token: token, address: port.Address}, adopt: env.Adopt,
 		database: rows, identity: "identity-1", fired: map[string]func(systems.StoreFired){}}
-	in.config = brokerConfig{Name: "custody", Listen: port.Address, Token: token, Hostname: "host-1", History: p.history, Scale: p.scale, Defect: env.Defect, Base: env.Base}
+	defect := env.Defect
+	if defect == GapDefect {
+		defect = "" // the servers have it
+	}
+	in.config = brokerConfig{Name: "custody", Listen: port.Address, Token: token, Hostname: "host-1", History: p.history, Scale: p.scale, Defect: defect, Base: env.Base}
 	in.Server = process.NewServer(actor, env.Sink, log, in.start, port)
 	if err := in.Restart(ctx); err != nil {
 		return nil, errors.Join(err, log.Close(), rows.release(ctx))
@@ -134,8 +138,16 @@ func (in *instance) notified(note string, value json.RawMessage) {
 	}
 }
 
-// ArmStore arms a fault in the store of the broker's process.
+// ArmStore arms a fault of the store's server, or in the store of the broker's
+// process.
 func (in *instance) ArmStore(ctx context.Context, f systems.StoreFault, fired func(systems.StoreFired)) (func(context.Context) error, error) {
+	if strike := in.database.faults()[f.Verb]; strike != nil {
+		heal, err := strike(ctx)
+		if err == nil {
+			fired(systems.StoreFired{})
+		}
+		return heal, err
+	}
 	in.mu.Lock()
 	child := in.child
 	in.fired[f.Label] = fired

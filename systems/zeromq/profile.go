@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"time"
 
 	"github.com/go-zeromq/zmq4"
@@ -16,6 +17,7 @@ import (
 	"github.com/custodymq/custody/broker/core"
 	"github.com/custodymq/custody/broker/wire"
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/process"
 	"github.com/custodymq/custody/systems"
 )
 
@@ -41,6 +43,10 @@ func Profiles(scale float64) []systems.System {
 			mode: systems.AtLeastOnce, history: true, claims: atLeastOnce, scale: scale},
 		Profile{name: "postgres", summary: "as at-least-once, with the rows in PostgreSQL", mode: systems.AtLeastOnce, claims: atLeastOnce, scale: scale, server: postgres},
 		Profile{name: "mariadb", summary: "as at-least-once, with the rows in MariaDB", mode: systems.AtLeastOnce, claims: atLeastOnce, scale: scale, server: mariadb},
+		Profile{name: "postgres-sync", summary: "as postgres, with a synchronous standby: a COMMIT waits until the standby has it", mode: systems.AtLeastOnce,
+			claims: replicated(atLeastOnce), scale: scale, server: pair{postgres, true}},
+		Profile{name: "postgres-async", summary: "as postgres, with an asynchronous standby: promoted, it has what it was sent in time", mode: systems.AtLeastOnce,
+			claims: atLeastOnce, scale: scale, server: pair{postgres, false}},
 		Profile{name: "redis", summary: "as at-least-once, with the rows in Redis, appendfsync always", mode: systems.AtLeastOnce, claims: atLeastOnce, scale: scale, server: redis{}},
 		Profile{name: "at-most-once", summary: "routed once to who is visible now; never stored, never sent again",
 			mode: systems.AtMostOnce, claims: atMostOnce, scale: scale},
@@ -105,6 +111,18 @@ var atLeastOnce = []evidence.Claim{
 	section(evidence.StrangersRefused, everywhere, "Connection; Head; Kinds; Session; the tables of answers"),
 	section(evidence.RedeliveryPaced, everywhere, "Subscribe and deliver: redelivered, after a Nack with backoff"),
 	section(evidence.LookupsTrue, everywhere, "Lookup"),
+}
+
+// replicated claims under the loss of the store's server what is claimed under
+// other failures of the store.
+func replicated(claims []evidence.Claim) (list []evidence.Claim) {
+	for _, c := range claims {
+		if slices.Contains(c.Under, evidence.Store) {
+			c.Under = append(slices.Clone(c.Under), evidence.NodeLoss)
+		}
+		list = append(list, c)
+	}
+	return list
 }
 
 var atMostOnce = []evidence.Claim{
@@ -172,8 +190,15 @@ func (p Profile) Describe() systems.Description {
 		systems.NeedFanOut: "in at-least-once all matching subscriptions compete for each message, whatever their group",
 	}
 	d.StoreFaults = storeVerbs(p.server == nil)
+	d.StoreFaults["fill"] = nil
+	if err := process.CanMount(); err != nil {
+		d.Lacks[systems.NeedVolume] = err.Error()
+	}
 	if p.server != nil {
 		delete(d.Versions, "go-sqlite3")
+		for _, verb := range p.server.strikes() {
+			d.StoreFaults[verb] = nil
+		}
 		program, version := p.server.version()
 		d.Versions[program] = version
 		d.Profile.Settings[0].Value, d.Profile.Settings[1] = p.server.title(), evidence.Setting{Name: "flush", Value: "every commit"}

@@ -22,7 +22,7 @@ func (in *instance) Rows(ctx context.Context) (evidence.Snapshot, error) {
 // ReadRows reads the rows of a file of SQLite's, and when the next of them expires
 // (zero if none does).
 func ReadRows(ctx context.Context, path, own string, now time.Time) (s evidence.Snapshot, next time.Time, err error) {
-	return snapshotOf(ctx, file(path), own, now)
+	return snapshotOf(ctx, file{path: path}, own, now)
 }
 
 func snapshotOf(ctx context.Context, d database, own string, now time.Time) (s evidence.Snapshot, next time.Time, err error) {

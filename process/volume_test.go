@@ -1,0 +1,45 @@
+package process_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/custodymq/custody/process"
+)
+
+// A volume that is full refuses a byte, and takes one when it was emptied. Nothing
+// is left of it.
+func TestAVolumeIsFilled(t *testing.T) {
+	if err := process.CanMount(); err != nil {
+		t.Skip(err)
+	}
+	dir := t.TempDir()
+	v, err := process.Mount(dir, 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer v.Close()
+	file := filepath.Join(dir, "rows")
+	write := func() error { return os.WriteFile(file, []byte("x"), 0o600) }
+	if err := write(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(file, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := v.Fill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := write(); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("a write to a full volume: %v", err)
+	}
+	if err := errors.Join(v.Empty(), write(), v.Close(), v.Close()); err != nil {
+		t.Error(err)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
+		t.Errorf("left behind: %v %v", left, err)
+	}
+}
