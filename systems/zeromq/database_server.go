@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/custodymq/custody/broker/store"
 	"github.com/custodymq/custody/broker/store/relational"
@@ -244,6 +245,9 @@ func (s *databaseServer) makeFolder(volume bool) error {
 	return nil
 }
 
+// onceDelay is for the output of a program that was killed.
+const onceDelay = 2 * time.Second
+
 // once runs a program to its end, in the server's folder and as its user.
 func (s *databaseServer) once(ctx context.Context, program []string, env ...string) error {
 	command, _, _, err := s.kind.as(program)
@@ -252,6 +256,10 @@ func (s *databaseServer) once(ctx context.Context, program []string, env ...stri
 	}
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Dir, cmd.Env = s.dir, append(os.Environ(), env...)
+	// It may be a script, whose children would go on, and keep its output open.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = onceDelay
 	if said, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("zeromq: %s: %w: %s", filepath.Base(program[0]), err, said[max(0, len(said)-1000):])
 	}

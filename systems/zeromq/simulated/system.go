@@ -85,6 +85,7 @@ func describe(p zeromq.Profile, disk bool) systems.Description {
 	for need, why := range map[systems.Need]string{
 		systems.NeedPlanting: "the simulated store keeps no rows of older versions",
 		systems.NeedBytes:    "the simulated network carries frames whole",
+		systems.NeedVolume:   "the simulated store lies in memory",
 	} {
 		if d.Lacks[need] == "" {
 			d.Lacks[need] = why
