@@ -8,8 +8,8 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// audit writes to the log what strangers cause, at a bounded pace, so that they
-// cannot fill the disk with it. A line says how many were left out before it.
+// audit logs events caused by strangers at a bounded rate, so that they cannot
+// fill the disk. Each line says how many were dropped before it.
 type audit struct {
 	out     *slog.Logger
 	pace    *rate.Limiter
@@ -17,7 +17,7 @@ type audit struct {
 }
 
 const (
-	auditPace  = 10 // lines a second
+	auditPace  = 10 // lines per second
 	auditBurst = 50
 )
 

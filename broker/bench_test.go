@@ -54,7 +54,7 @@ func openSQLite(b *testing.B) store.Store {
 
 var benchTransport = transport.Options{Handshake: 10 * time.Second, Silence: time.Minute, Write: 10 * time.Second, Heartbeat: 20 * time.Second, Queue: 64 << 20}
 
-// connect makes the load's connection, past the Hello.
+// connect opens the load's connection and completes the Hello.
 func connect(b *testing.B, addr string) *transport.Conn {
 	b.Helper()
 	nc, err := net.Dial("tcp", addr)
@@ -106,7 +106,7 @@ func pump(b *testing.B, conn *transport.Conn, window int) {
 func startBroker(b *testing.B, s store.Store) string {
 	b.Helper()
 	server := start(b, broker.Config{Store: s})
-	subscribe(b, dial(b, server, "idle"), "orders", wire.AtLeastOnce, 0) // online, and takes nothing
+	subscribe(b, dial(b, server, "idle"), "orders", wire.AtLeastOnce, 0) // online, but without credit
 	return server.Addr()
 }
 
@@ -200,7 +200,7 @@ func bare(nc net.Conn, s store.Store) {
 	}
 }
 
-// BenchmarkFullCycle takes a message from publish to the answered ACK, its row
+// BenchmarkFullCycle measures a message from publish to answered ACK, its row
 // inserted and deleted, 64 at a time.
 func BenchmarkFullCycle(b *testing.B) {
 	const window = 64

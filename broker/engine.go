@@ -14,13 +14,14 @@ import (
 	"github.com/custodymq/custody/broker/wire"
 )
 
-// Engine is the broker without network, clock and goroutines: the state machine,
-// and what meets the store in which order. A Server drives one in real time, a
-// simulation in virtual time.
+// Engine is the broker without network, clock and goroutines: the state machine
+// and its use of the store. A Server drives one in real time, a simulation in
+// virtual time.
 //
-// It has two sides to the store. Writes are made in turns, one after another:
-// Begin, Work, End. Reads wait for no turn: Read, Perform, Finish; a few at once.
-// Work and Perform do the I/O and may be called beside the other methods.
+// It uses the store in two ways. Writes are made in turns, one after another:
+// Begin, Work, End. Reads do not wait for a turn, and several may run at once:
+// Read, Perform, Finish. Work and Perform do the I/O and may run concurrently
+// with the other methods, which are not safe for concurrent use.
 type Engine struct {
 	store      store.Store // nil without one
 	settledIDs int         // that are recovered
@@ -47,42 +48,44 @@ type Engine struct {
 	inspectors  map[core.Session]int
 }
 
-// lane is the writes that the inputs of one session have asked for. Lanes share
-// each turn equally, so that nobody waits for what others have queued. Writes of
-// different sessions depend on each other only through answers that follow a turn.
+// lane holds the writes requested by one session's inputs. Lanes share each turn
+// equally, so that no session waits for what others have queued. Writes of
+// different sessions depend on each other only through answers, which follow a
+// turn.
 type lane struct {
 	owner  core.Session // 0: of no session's input
 	writes []write
 	bytes  int // of content
 }
 
-// light says that it wants little of the store.
+// light reports whether the lane has few and small writes.
 func (l *lane) light() bool { return len(l.writes) <= lightLane && l.bytes <= lightBytes }
 
-// write is an operation on its way to the store.
+// write is an operation queued for the store.
 type write struct {
 	number    uint64
 	ticket    uint64
 	operation store.Operation
 }
 
-// Outlet carries out the effects that are not the store's.
+// Outlet carries out the effects that do not concern the store.
 type Outlet interface {
 	Send(to core.Session, m *wire.Message)
 	CloseSession(s core.Session, reason string)
 	Arm(at time.Duration)
 }
 
-// A turn takes as long as what is in it: whoever comes meanwhile waits for it.
+// A turn takes time in proportion to its content, and whatever arrives meanwhile
+// waits for it.
 const (
 	maxBatch      = 512     // operations of one commit
-	maxBatchBytes = 8 << 20 // of content in one commit, or one operation
+	maxBatchBytes = 8 << 20 // bytes of content in one commit; a single operation may exceed it
 	purgeAtOnce   = 512
 
-	// Of a session that wants little, and of turns for these alone.
+	// Bounds of a light lane, and of turns for light lanes only.
 	lightLane     = 8         // writes
 	lightBytes    = 64 << 10  // of content
-	longTurn      = 512 << 10 // bytes of content that make a turn a long one, and end it where turns are shared
+	longTurn      = 512 << 10 // bytes of content that make a turn long; it ends there while several sessions write
 	maxShortTurns = 2         // in a row
 )
 
@@ -101,18 +104,18 @@ type Turn struct {
 	took time.Duration // measured by the server
 }
 
-// reset makes it ready for the next turn. After a failure the store may still be
-// reading the batch, which is left to it.
+// reset prepares for the next turn. After a failure the store may still be
+// reading the batch, so it is not reused.
 func (t *Turn) reset() {
 	batch := t.batch
 	if t.failed != nil {
 		batch = nil
 	}
-	clear(batch) // the payloads
+	clear(batch) // releases the payloads
 	*t = Turn{tickets: t.tickets[:0], batch: batch[:0]}
 }
 
-// fail gives the operations from one to another this outcome.
+// fail sets the outcome of operations [from, to).
 func (t *Turn) fail(from, to int, err error) {
 	if err == nil {
 		return
@@ -125,9 +128,9 @@ func (t *Turn) fail(from, to int, err error) {
 	}
 }
 
-// NewEngine makes one from what a Server is made from; what the network needs of
-// cfg is not used. idPrefix begins every message ID that is given, and must be
-// unique for each start.
+// NewEngine returns an engine configured like a Server; it ignores the network
+// settings in cfg. idPrefix starts every message ID assigned by the broker, and
+// must be unique per start.
 func NewEngine(cfg Config, idPrefix string) (*Engine, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -187,8 +190,8 @@ func (e *Engine) recovered(row store.Row, now func() core.Instant) {
 	e.Step(&in, now())
 }
 
-// Step takes one input, whose effects wait for Execute. It says what they cost:
-// one each, and more where much is to be copied.
+// Step processes one input; its effects wait for Execute. It returns their cost:
+// one each, plus more if much is to be copied.
 func (e *Engine) Step(in *core.Input, now core.Instant) (cost int) {
 	before := len(e.effects)
 	e.effects = e.machine.Step(in, now, e.effects)
@@ -198,7 +201,7 @@ func (e *Engine) Step(in *core.Input, now core.Instant) (cost int) {
 	return cost
 }
 
-const copiedForOne = 2 << 10 // bytes that cost as much as an effect
+const copiedForOne = 2 << 10 // payload bytes that cost as much as one effect
 
 // Execute carries out the effects so far, in order.
 func (e *Engine) Execute(out Outlet) {
@@ -240,7 +243,7 @@ func (e *Engine) persist(f *core.Effect) {
 	l.writes = append(l.writes, write{e.asked, f.Ticket, f.Operation})
 }
 
-// Owners is how many sessions have writes that wait for the next turn.
+// Owners returns how many sessions have writes waiting for the next turn.
 func (e *Engine) Owners() int {
 	if e.byOwner[0] != nil {
 		return len(e.lanes) - 1
@@ -248,7 +251,7 @@ func (e *Engine) Owners() int {
 	return len(e.lanes)
 }
 
-// Limit bounds the operations of the turns to come.
+// Limit bounds the operations in each of the following turns.
 func (e *Engine) Limit(operations int) { e.limit = max(1, min(operations, maxBatch)) }
 
 // Begin gives the store's next turn, to be done by Work and answered by End; nil
@@ -294,10 +297,10 @@ func (e *Engine) Begin() *Turn {
 	return t
 }
 
-// lightFirst puts the lanes first that want little, and is how many writes they
-// have, when the next turn is to be theirs alone: others have enough for a long
-// one. Now and then it is not, so that the others are served however many want
-// little.
+// lightFirst moves light lanes to the front. If the next turn is to be theirs
+// alone, because the others have enough for a long one, it returns how many
+// writes they have. Now and then it grants the others a turn, so that they are
+// served however many light lanes there are.
 func (e *Engine) lightFirst() (writes int) {
 	if e.limit < maxBatch && (e.waiting > e.limit || e.bytes > longTurn) && e.short < maxShortTurns {
 		for _, l := range e.lanes {
@@ -323,7 +326,7 @@ func (e *Engine) lightFirst() (writes int) {
 	return writes
 }
 
-// madeBefore says whether all writes up to a number are made.
+// madeBefore reports whether all writes up to this number are done.
 func (e *Engine) madeBefore(number uint64) bool {
 	if e.busy && len(e.turn.batch) > 0 && e.turn.oldest <= number {
 		return false
@@ -336,7 +339,8 @@ func (e *Engine) madeBefore(number uint64) bool {
 	return true
 }
 
-// Stats of the machine; zero if it keeps none, as one seen through a seam may not.
+// Stats returns the machine's counters, or zero if it has none, as may be the
+// case behind a seam.
 func (e *Engine) Stats() core.Stats {
 	if m, ok := e.machine.(interface{ Stats() core.Stats }); ok {
 		return m.Stats()
@@ -344,7 +348,7 @@ func (e *Engine) Stats() core.Stats {
 	return core.Stats{}
 }
 
-// Busy says whether a turn is under way.
+// Busy reports whether a turn is in progress.
 func (e *Engine) Busy() bool { return e.busy }
 
 // End gives the machine the results of a turn. An error says that the broker must
@@ -372,8 +376,8 @@ func (e *Engine) End(t *Turn, now core.Instant) error {
 	return e.fatal
 }
 
-// abort ends a turn that a panic of the store broke off: nobody knows what of it
-// is stored, and the store is not to be trusted with more.
+// abort ends a turn in which the store panicked: it is unknown what is stored,
+// and the store cannot be trusted with further writes.
 func (t *Turn) abort(why error) {
 	t.fatal = why
 	t.fail(0, len(t.batch), why)
@@ -392,8 +396,8 @@ func (e *Engine) Work(ctx context.Context, t *Turn) {
 	}
 }
 
-// apply makes the batch durable. An insert whose ID is taken costs only itself:
-// what stands before it is made without it, then what follows.
+// apply makes the batch durable. An insert whose ID exists fails alone: the
+// operations before it are applied without it, then those after it.
 func (e *Engine) apply(ctx context.Context, t *Turn) {
 	for from := 0; from < len(t.batch); {
 		err := e.store.Apply(ctx, t.batch[from:])
@@ -417,7 +421,7 @@ func (e *Engine) apply(ctx context.Context, t *Turn) {
 		if taken > from {
 			if err := e.store.Apply(ctx, t.batch[from:taken]); err != nil {
 				t.fail(from, taken, e.certify(ctx, err))
-				t.fail(taken+1, len(t.batch), &store.Failure{NotWritten: true, Err: err}) // not tried
+				t.fail(taken+1, len(t.batch), &store.Failure{NotWritten: true, Err: err}) // not attempted
 				e.failed(t, "the store failed", err)
 				return
 			}
@@ -426,7 +430,8 @@ func (e *Engine) apply(ctx context.Context, t *Turn) {
 	}
 }
 
-// failed logs a failure, and notes one after which the broker must not serve.
+// failed logs a failure, and records one after which the broker must not
+// continue.
 func (e *Engine) failed(t *Turn, what string, err error) {
 	e.log.Error(what, "operations", len(t.batch), "error", err)
 	if errors.Is(err, store.ErrFenced) {
@@ -434,8 +439,9 @@ func (e *Engine) failed(t *Turn, what string, err error) {
 	}
 }
 
-// certify settles an uncertain write where the store can: nil if it is stored
-// after all, a *store.Failure that says not written if that is proven.
+// certify determines the outcome of an uncertain write if the store can: it
+// returns nil if it is stored after all, or a *store.Failure with NotWritten if
+// it is proven absent.
 func (e *Engine) certify(ctx context.Context, err error) error {
 	var failure *store.Failure
 	certifier, can := e.store.(store.Certifier)

@@ -13,7 +13,7 @@ import (
 	"github.com/custodymq/custody/broker/wire"
 )
 
-// outlet keeps what an engine sends.
+// outlet records what an engine sends.
 type outlet struct{ sent []wire.Kind }
 
 func (o *outlet) Send(_ core.Session, m *wire.Message) { o.sent = append(o.sent, m.Kind) }
@@ -27,7 +27,8 @@ func received(s core.Session, m wire.Message) core.Input {
 	return core.Input{Kind: core.Received, Session: s, Message: m}
 }
 
-// An engine is driven by hand: nothing is answered before its turn at the store.
+// TestEngine drives an engine by hand: nothing is answered before its turn at the
+// store.
 func TestEngine(t *testing.T) {
 	held := memory.New(store.Partition{Connection: "c", Identity: "i"}, memory.Options{})
 	e, err := broker.NewEngine(broker.Config{Store: held}, "m-")
@@ -64,8 +65,8 @@ func TestEngine(t *testing.T) {
 	}
 }
 
-// Who wants little of the store does not wait for a long turn of others, and never
-// keeps them from theirs.
+// TestAShortTurnForThoseWhoWantLittle checks that light sessions do not wait for
+// a long turn of others, and do not starve them either.
 func TestAShortTurnForThoseWhoWantLittle(t *testing.T) {
 	e, err := broker.NewEngine(broker.Config{Store: memory.New(partition, memory.Options{})}, "m-")
 	if err != nil {
@@ -113,7 +114,7 @@ func TestAShortTurnForThoseWhoWantLittle(t *testing.T) {
 	if want := 1000 + 6*3; sum != want {
 		t.Errorf("%d were answered of %d", sum, want)
 	}
-	publish(1, 1, 4<<20) // few, and large
+	publish(1, 1, 4<<20) // one, but large
 	publish(2, 1, 1)
 	if n := answered(e.Begin()); n != 1 {
 		t.Errorf("a small message was answered among %d, beside a large one", n)

@@ -29,7 +29,7 @@ func raw(t testing.TB, s *broker.Server) net.Conn {
 
 func join(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
 
-// closedByPeer reads until the broker ends the connection.
+// closedByPeer reads until the broker closes the connection.
 func closedByPeer(t testing.TB, nc net.Conn) {
 	t.Helper()
 	var timeout net.Error
@@ -38,7 +38,7 @@ func closedByPeer(t testing.TB, nc net.Conn) {
 	}
 }
 
-// cycle shows that a healthy pair of clients is served.
+// cycle checks that a healthy producer and consumer are served.
 func cycle(t testing.TB, producer *client.Conn, sub *client.Subscription, id string) {
 	t.Helper()
 	if reply := publish(t, producer, order(id)); reply.Answer != wire.Accepted {
@@ -57,7 +57,7 @@ func TestAHostilePeerCostsNobodyElseAnything(t *testing.T) {
 	source.Read(random)
 	for name, c := range map[string]struct {
 		say  []byte
-		cut  bool // the broker must end the connection
+		cut  bool // the broker must close the connection
 		want string
 	}{
 		"silent":                  {},
@@ -80,7 +80,7 @@ func TestAHostilePeerCostsNobodyElseAnything(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			nc := raw(t, s)
-			// The broker may have cut the connection before all was said.
+			// The broker may close the connection before everything is sent.
 			_, _ = nc.Write(c.say)
 			cycle(t, producer, sub, "order-"+name)
 			if c.cut {
@@ -129,7 +129,7 @@ func TestPINGIsAnsweredWithItsContext(t *testing.T) {
 	}
 }
 
-// stall enters a subscription whose peer never reads.
+// stall opens a subscription whose peer never reads.
 func stall(t testing.TB, s *broker.Server, mode wire.Mode) {
 	t.Helper()
 	say := join(attack.Greeting(), attack.Ready(attack.Dealer), attack.Hello(""), attack.Frames(wire.Message{Kind: wire.Subscribe, Request: 2, Topic: "orders", Mode: mode, Credit: 64}))
@@ -138,14 +138,15 @@ func stall(t testing.TB, s *broker.Server, mode wire.Mode) {
 	}
 }
 
-// A peer that stops reading loses its session; what it held goes to another.
+// TestWhatAStalledPeerHeldIsRedelivered checks that a peer which stops reading
+// loses its session, and its messages go to another.
 func TestWhatAStalledPeerHeldIsRedelivered(t *testing.T) {
 	s := start(t, broker.Config{Store: newStore(), Outgoing: 64 << 20, WriteTimeout: 200 * time.Millisecond})
 	stall(t, s, wire.AtLeastOnce)
 	producer := dial(t, s, "p")
 	big := order("order-big")
 	big.Payload = make([]byte, 1<<20)
-	for accepted := 0; accepted < 32; { // more than the sockets' own buffers
+	for accepted := 0; accepted < 32; { // exceeds the sockets' own buffers
 		answer := publish(t, producer, big).Answer
 		if answer == wire.Accepted {
 			accepted++

@@ -10,69 +10,71 @@ import (
 	"github.com/custodymq/custody/broker/transport"
 )
 
-// inbox holds what sessions have said until the loop takes it, from the sessions
-// in turn. Each session may have a number of inputs and bytes there; its reader
-// waits when it has used them up, so that only its own socket feels it.
+// inbox queues the sessions' inputs for the loop, which takes them from the
+// sessions in turn. Each session may queue a limited number of inputs and bytes;
+// beyond that its reader blocks, so that backpressure affects only its own
+// socket.
 //
-// Bytes beyond a session's allowance come out of a pool that all share: for large
-// payloads. A small message takes of the pool only what is free: otherwise it waits
-// for what its own session has said before, so that nobody waits with it for a peer
-// that has announced a large one.
+// Bytes beyond a session's allowance come from a shared pool, meant for large
+// payloads. A small message takes from the pool only what is free at once;
+// otherwise it waits for its own session's earlier inputs, so that it never waits
+// along with a peer that has announced a large message.
 type inbox struct {
 	allowance int
 	pool      *semaphore.Weighted
-	wake      chan struct{} // capacity 1: something is here
+	wake      chan struct{} // capacity 1: there is input
 	ctx       context.Context
 
 	mu   sync.Mutex
-	turn []*peer // have inputs here, the next first
+	turn []*peer // sessions with input, the next one first
 	asks []func(*Engine)
 }
 
-// said is an input, and the bytes that it keeps reserved.
+// said is an input with the bytes reserved for it.
 type said struct {
 	in   core.Input
 	size int
 }
 
-// peer is a session between its reader and the loop.
+// peer connects a session's reader with the loop.
 type peer struct {
 	id    core.Session
 	conn  *transport.Conn
 	inbox *inbox
-	room  chan struct{} // capacity 1: the loop has taken something
-	freed chan struct{} // capacity 1: bytes were released for a reader that waits
+	room  chan struct{} // capacity 1: the loop has taken inputs
+	freed chan struct{} // capacity 1: bytes were released while the reader waited
 
-	// Of the reader.
+	// Used by the reader only.
 	batch []said
-	size  int // of the message that is being read
+	size  int // reserved for the message being read
 
 	// Guarded by inbox.mu.
 	inputs []said
 	bytes  int   // reserved
-	pooled int64 // of these, out of the pool
-	scarce bool  // the reader waits for bytes to be released
-	listed bool  // stands in inbox.turn, or is parked by the loop
+	pooled int64 // of these, taken from the pool
+	scarce bool  // the reader waits for bytes
+	listed bool  // is in inbox.turn, or parked by the loop
 
-	// Of the loop.
-	current []said // taken, and not handled from at on
+	// Used by the loop only.
+	current []said // inputs taken; those from at on are not handled yet
 	at      int
-	deficit int // what it may still cost in this round; below zero, what it owes
+	deficit int // cost still allowed in this round; negative: owed
 	touched bool
 	lost    bool
 }
 
 const (
-	queuedInputs = 256 // of one session
-	gatherInputs = 128 // of one session, before the loop gets them
-	inputCost    = 256 // bytes, beside those that were read
-	poolShare    = 2   // half of what may be read ahead is the pool
+	queuedInputs = 256 // per session
+	gatherInputs = 128 // per session, before they are handed to the loop
+	inputCost    = 256 // bytes, in addition to those read
+	poolShare    = 2   // the divisor of the memory for input that gives the pool's share
 	leastReserve = 16 << 10
-	poolLeast    = 8 << 20 // of which one payload always fits
+	poolLeast    = 8 << 20 // large enough for any single payload
 	waitingAsks  = 64
 )
 
-// newInbox makes one for so many sessions, that may hold so many bytes.
+// newInbox returns an inbox for that many sessions, which together may hold that
+// many bytes.
 func newInbox(ctx context.Context, sessions int, bytes int64) *inbox {
 	return &inbox{
 		allowance: max(int(bytes/poolShare)/sessions, leastReserve),
@@ -87,7 +89,7 @@ func (b *inbox) enter(id core.Session, conn *transport.Conn) *peer {
 	return p
 }
 
-// reserve waits until a message of n bytes, or that part of one, may be read.
+// reserve blocks until a message or a part of it, of n bytes, may be read.
 func (p *peer) reserve(n int) error {
 	n += inputCost
 	b := p.inbox
@@ -96,10 +98,10 @@ func (p *peer) reserve(n int) error {
 	case b.pool.TryAcquire(int64(n)):
 		p.borrow(n)
 	default:
-		if err := p.hand(); err != nil { // what has been read holds bytes too
+		if err := p.hand(); err != nil { // inputs not yet handed over hold bytes too
 			return err
 		}
-		if p.size+n > b.allowance { // also when all before it is handled
+		if p.size+n > b.allowance { // would not fit even after all earlier inputs are handled
 			if err := b.pool.Acquire(b.ctx, int64(n)); err != nil {
 				return errEnded
 			}
@@ -118,7 +120,7 @@ func (p *peer) reserve(n int) error {
 	return nil
 }
 
-// own takes n bytes of the session's allowance, if they are free.
+// own takes n bytes from the session's allowance, if they are free.
 func (p *peer) own(n int) bool {
 	p.inbox.mu.Lock()
 	defer p.inbox.mu.Unlock()
@@ -129,7 +131,7 @@ func (p *peer) own(n int) bool {
 	return !p.scarce
 }
 
-// borrow notes n bytes that were taken out of the pool.
+// borrow records n bytes taken from the pool.
 func (p *peer) borrow(n int) {
 	p.inbox.mu.Lock()
 	defer p.inbox.mu.Unlock()
@@ -137,14 +139,14 @@ func (p *peer) borrow(n int) {
 	p.pooled += int64(n)
 }
 
-// add puts an input into the reader's batch.
+// add appends an input to the reader's batch.
 func (p *peer) add(in core.Input) {
 	p.batch = append(p.batch, said{in, p.size})
 	p.size = 0
 }
 
-// hand gives the batch to the loop, once there is room for it. An error says that
-// the loop takes nothing any more.
+// hand passes the batch to the loop, once there is room for it. It returns an
+// error once the loop takes no more input.
 func (p *peer) hand() error {
 	b := p.inbox
 	for len(p.batch) > 0 {
@@ -180,13 +182,13 @@ func (b *inbox) signal() {
 	}
 }
 
-// leave gives back what a message that was not read to its end had reserved.
+// leave releases what was reserved for a message that was not read completely.
 func (p *peer) leave() {
 	p.inbox.release(p, p.size)
 	p.size = 0
 }
 
-// next is the session whose turn it is; nil if nobody has said anything.
+// next removes and returns the session whose turn it is, or nil.
 func (b *inbox) next() *peer {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -199,8 +201,8 @@ func (b *inbox) next() *peer {
 	return p
 }
 
-// back puts a session that has more at the end of the turn, and forgets the turn
-// of one that has not.
+// back queues a session for another turn if it has more input, and otherwise
+// resets its deficit.
 func (b *inbox) back(p *peer) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -256,7 +258,8 @@ func (b *inbox) release(p *peer, n int) {
 	}
 }
 
-// ask has the loop call f; false if too many wait already.
+// ask makes the loop call f. It returns false if too many calls are waiting
+// already.
 func (b *inbox) ask(f func(*Engine)) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -276,7 +279,7 @@ func (b *inbox) asked() []func(*Engine) {
 	return asks
 }
 
-// waiting is how many sessions wait for their turn.
+// waiting returns how many sessions wait for their turn.
 func (b *inbox) waiting() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -25,8 +25,8 @@ func ping(s core.Session) core.Input {
 	return core.Input{Kind: core.Received, Session: s, Message: wire.Message{Kind: wire.Ping, Request: 1}}
 }
 
-// order notes whose input comes when, and has each cost as many effects as its
-// request says.
+// order records whose inputs are processed when. Each input has as many effects
+// as its request number.
 type order struct{ sessions []core.Session }
 
 func (o *order) Step(in *core.Input, _ core.Instant, out []core.Effect) []core.Effect {
@@ -34,12 +34,13 @@ func (o *order) Step(in *core.Input, _ core.Instant, out []core.Effect) []core.E
 	return append(out, make([]core.Effect, in.Message.Request)...)
 }
 
-// A flood, or an input with many effects, costs the others a bounded wait.
+// TestSessionsAreServedInTurn checks that a flood, or an input with many effects,
+// delays the others only by a bounded amount.
 func TestSessionsAreServedInTurn(t *testing.T) {
 	for name, c := range map[string]struct {
 		inputs int
 		cost   uint64
-		before int // inputs of the flood before the one of the other, at most
+		before int // maximum number of the flood's inputs before the other session's
 	}{
 		"many inputs":  {200, 0, quantum},
 		"many effects": {20, 1000, 1},
@@ -97,7 +98,7 @@ func TestAReaderWaitsForRoomInItsInbox(t *testing.T) {
 	}
 	for range 2 * queuedInputs {
 		in := b.take(p)
-		if in == nil { // the reader is not there yet
+		if in == nil { // the reader has not handed over yet
 			if err := <-handed; err != nil {
 				t.Fatal(err)
 			}
@@ -112,8 +113,9 @@ func TestAReaderWaitsForRoomInItsInbox(t *testing.T) {
 	}
 }
 
-// Large messages share a pool; whoever needs none of it does not wait, and what
-// was read goes to the loop before anybody waits.
+// TestBytesReadAheadAreBounded checks that large messages share a pool, that
+// sessions which need none of it do not wait, and that what was read is handed to
+// the loop before anyone waits.
 func TestBytesReadAheadAreBounded(t *testing.T) {
 	b := testInbox(t, 100, 0) // an allowance of leastReserve each, a pool of poolLeast
 	hog, big, small := b.testPeer(1), b.testPeer(2), b.testPeer(3)
@@ -143,7 +145,7 @@ func TestBytesReadAheadAreBounded(t *testing.T) {
 		t.Fatal("a MiB was reserved in a pool that is used up")
 	default:
 	}
-	b.take(hog) // the input before is done with
+	b.take(hog) // marks the previous input as handled
 	if err := <-waited; err != nil {
 		t.Fatal(err)
 	}
@@ -158,8 +160,9 @@ func TestBytesReadAheadAreBounded(t *testing.T) {
 	}
 }
 
-// Small messages beyond the allowance wait for the session's own to be handled, and
-// never for the pool, which others may hold for as long as they like.
+// TestSmallMessagesDoNotWaitForThePool checks that small messages beyond the
+// allowance wait for the session's own inputs to be handled, and never for the
+// pool, which others may hold indefinitely.
 func TestSmallMessagesDoNotWaitForThePool(t *testing.T) {
 	b := testInbox(t, 100, 0) // an allowance of leastReserve each, a pool of poolLeast
 	if !b.pool.TryAcquire(poolLeast) {

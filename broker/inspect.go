@@ -13,20 +13,20 @@ import (
 	"github.com/custodymq/custody/broker/wire"
 )
 
-// inspection is an Admin command that needs rows, and its outcome: a reply, or
-// the row with which the state machine carries on.
+// inspection is an Admin command that reads rows, with its outcome: a reply, or
+// the row with which the state machine continues.
 type inspection struct {
 	session core.Session
 	command wire.Message
-	after   uint64 // the number of the last write that must be made before
+	after   uint64 // writes up to this number must be done first
 
 	reply wire.Message
 	row   store.Row
 	err   error
 }
 
-// RowView is one row as the Admin commands rows, dlq.list and dlq.show answer
-// it, in JSON. Payload only in dlq.show.
+// RowView is a row in the JSON reply to the Admin commands rows, dlq.list and
+// dlq.show. Only dlq.show includes the payload.
 type RowView struct {
 	State        string            `json:"state"` // pending, processed, settled, dead, refused-version, damaged
 	MessageID    string            `json:"messageId"`
@@ -48,16 +48,18 @@ type RowView struct {
 	Partition    string            `json:"partition"`
 }
 
-// RowsView is one page. What it leaves out is asked for with Next.
+// RowsView is one page of rows. Next requests the following page.
 type RowsView struct {
 	Rows []RowView `json:"rows"`
-	// There is more: rows, or bytes of the payload of the one that is shown.
+	// Truncated says that there are more rows, or more bytes of the payload
+	// shown.
 	Truncated bool `json:"truncated,omitempty"`
-	// The object of the command that lists the next page; empty on the last.
+	// Next is the object with which the command returns the next page; empty on
+	// the last.
 	Next string `json:"next,omitempty"`
 }
 
-// A page is bounded in rows, in bytes of JSON, and in bytes of a shown payload.
+// Bounds of a page: rows, bytes of JSON, and bytes of a payload that is shown.
 const (
 	pageRows     = 1000
 	pageBytes    = 1 << 20
@@ -90,11 +92,11 @@ func (i *inspection) run(ctx context.Context, s store.Store) {
 		i.answer(RowsView{Rows: []RowView{view}, Truncated: len(view.Payload) < len(i.row.Payload)}, nil)
 	default: // dlq.redrive, dlq.discard
 		i.find(ctx, s)
-		i.row.Payload, i.row.Headers = nil, nil // the size is enough
+		i.row.Payload, i.row.Headers = nil, nil // only their size is needed
 	}
 }
 
-// errPage ends the reading of a page that is full.
+// errPage stops reading once a page is full.
 var errPage = errors.New("the page is full")
 
 func (i *inspection) list(ctx context.Context, s store.Store, state store.State) {

@@ -24,7 +24,8 @@ import (
 	"github.com/custodymq/custody/broker/wire"
 )
 
-// broken is a store that fails as told from a time on.
+// broken is a store whose Apply and Content run hooks first, so that a test can
+// make them fail.
 type broken struct {
 	store.Store
 	apply   func([]store.Operation) error
@@ -47,7 +48,7 @@ func (b *broken) Content(ctx context.Context, ids []string, fn func(store.Row) e
 	return b.Store.Content(ctx, ids, fn)
 }
 
-// machine is a state machine that panics when it is told the word.
+// machine is a state machine that panics on the topic "panic".
 type machine struct{ core.Machine }
 
 func (m machine) Step(in *core.Input, now core.Instant, out []core.Effect) []core.Effect {
@@ -57,8 +58,9 @@ func (m machine) Step(in *core.Input, now core.Instant, out []core.Effect) []cor
 	return m.Machine.Step(in, now, out)
 }
 
-// What cannot go on ends with an error that names it, and answers before that what
-// it can; it never hangs.
+// TestTheServerEndsWithANamedErrorWhenItCannotGoOn checks that a server which
+// cannot continue answers what it can and ends with an error that names the
+// cause, and never hangs.
 func TestTheServerEndsWithANamedErrorWhenItCannotGoOn(t *testing.T) {
 	for name, c := range map[string]struct {
 		apply  func([]store.Operation) error
@@ -121,7 +123,7 @@ func TestAStoreWhoseFilesWereMovedAcceptsNothing(t *testing.T) {
 	if reply := publish(t, p, order("order-1")); reply.Answer != wire.Accepted {
 		t.Fatalf("before: %+v", reply)
 	}
-	moved = true // after the answer, before the next: in order
+	moved = true // moved after the answer, before the next publish
 	for range 3 {
 		if reply := publish(t, p, order("order-2")); reply.Answer != wire.Rejected || !strings.Contains(reply.Reason, "moved or deleted") {
 			t.Fatalf("after: %+v", reply)
@@ -148,7 +150,8 @@ func TestAPanicWhileReadingFailsThatReadingOnly(t *testing.T) {
 	}
 }
 
-// An insert whose ID the store knows and the broker does not costs only itself.
+// TestTakenIDsCostOnlyThemselves checks that an insert whose ID the store knows
+// and the broker does not fails alone.
 func TestTakenIDsCostOnlyThemselves(t *testing.T) {
 	held := memory.New(partition, memory.Options{})
 	e, err := broker.NewEngine(broker.Config{Store: held}, "m-")
@@ -189,7 +192,7 @@ func TestTakenIDsCostOnlyThemselves(t *testing.T) {
 	}
 }
 
-// replies keeps what an engine sends.
+// replies records what an engine sends.
 type replies struct {
 	sent []wire.Message
 	at   time.Duration
@@ -199,8 +202,9 @@ func (r *replies) Send(_ core.Session, m *wire.Message) { r.sent = append(r.sent
 func (r *replies) CloseSession(core.Session, string)    {}
 func (r *replies) Arm(at time.Duration)                 { r.at = at }
 
-// Valid messages in any order, within the limits of the protocol: every publish is
-// answered, once, as soon as the store has had its turns.
+// TestEveryValidPublishIsAnswered checks that for valid messages in any order,
+// within the protocol's limits, every publish is answered exactly once, as soon
+// as the store has had its turns.
 func TestEveryValidPublishIsAnswered(t *testing.T) {
 	text := rapid.SampledFrom([]string{"", "a", "b", "a/b", strings.Repeat("x", 100), strings.Repeat("é", 50), "$a"})
 	rapid.Check(t, func(t *rapid.T) {
@@ -286,8 +290,8 @@ func TestEveryValidPublishIsAnswered(t *testing.T) {
 	})
 }
 
-// Messages beyond the memory wait in the store, also over a restart, and are
-// delivered whole.
+// TestMoreThanTheMemoryHoldsIsDeliveredWhole checks that messages beyond the
+// memory limit wait in the store, across a restart too, and are delivered intact.
 func TestMoreThanTheMemoryHoldsIsDeliveredWhole(t *testing.T) {
 	const n, size = 80, 1 << 20
 	path := filepath.Join(t.TempDir(), "broker.db")
@@ -397,8 +401,9 @@ func TestInspectionIsPaged(t *testing.T) {
 	}
 }
 
-// Peers that do not read lose their sessions before all of them together take
-// more than the broker may hold for peers; who reads does not.
+// TestPeersThatDoNotReadAreBoundedTogether checks that peers which do not read
+// lose their sessions before they exceed the memory for outgoing data together,
+// and that a peer which reads does not.
 func TestPeersThatDoNotReadAreBoundedTogether(t *testing.T) {
 	s := start(t, broker.Config{Store: newStore(), Memory: 64 << 20, WriteTimeout: time.Minute})
 	for range 20 {

@@ -14,13 +14,12 @@ import (
 	"github.com/custodymq/custody/broker/wire"
 )
 
-// Sessions are served in turn (deficit round robin): each may cost a quantum in
-// its turn. An input counts one, and so does each effect of it, or the time that
-// it took if that is more. What an input costs beyond the quantum, its session
-// waits for.
+// Sessions are served in turn (deficit round robin). In its turn each may cost a
+// quantum. An input costs one plus one per effect, or the time it took if that is
+// more. A session that exceeds its quantum owes the excess to later turns.
 const (
 	quantum   = 64
-	roundCost = 128 // between two looks at the store and the clock
+	roundCost = 128 // cost between two checks of the store and the clock
 	costTime  = 4 * time.Microsecond
 )
 
@@ -29,12 +28,12 @@ type loop struct {
 	s       *Server
 	engine  *Engine
 	peers   map[core.Session]*peer
-	parked  []*peer // have a turn, and wait for the store
-	touched []*peer // have something to write
+	parked  []*peer // have their turn, but wait for the store
+	touched []*peer // have output to flush
 	timer   *time.Timer
 
-	contended time.Duration // when several sessions wanted something of the store
-	operation time.Duration // what one takes in a turn that is not small, on average
+	contended time.Duration // when several sessions last had writes for the store
+	operation time.Duration // average time per operation, in turns that are not small
 
 	ctx      context.Context // of the store's work
 	turns    chan *Turn
@@ -52,9 +51,9 @@ func newLoop(ctx context.Context, s *Server, e *Engine) *loop {
 	}
 }
 
-// run ends with the server. A panic of the state machine ends it too: what it
-// holds in memory cannot be trusted any more, and what is stored is recovered by
-// the next start.
+// run drives the engine until the server stops. A panic of the state machine
+// stops the server too: its memory can no longer be trusted, and the next start
+// recovers what is stored.
 func (l *loop) run() {
 	if l.engine.store != nil {
 		l.s.all.Go(l.work)
@@ -87,7 +86,7 @@ func (l *loop) run() {
 			}
 			continue
 		}
-		select { // without waiting: there may be more to take
+		select { // do not block: there may be more input
 		case t := <-l.results:
 			l.end(t)
 		case r := <-l.readings:
@@ -98,12 +97,12 @@ func (l *loop) run() {
 			l.drain()
 			return
 		default:
-			runtime.Gosched() // readers and writers have no processor of their own
+			runtime.Gosched() // yield, in case readers and writers have no processor of their own
 		}
 	}
 }
 
-// carryOut sends what is to be sent, and has the store begin what it may.
+// carryOut sends pending output and starts whatever the store may do next.
 func (l *loop) carryOut() {
 	l.execute()
 	l.commit()
@@ -115,8 +114,8 @@ func (l *loop) tick() {
 	l.engine.Step(&in, l.s.now())
 }
 
-// take serves sessions in turn until a round has cost enough, or the store is
-// done with its turn; false if nobody has said anything.
+// take serves sessions in turn until a round has cost enough or the store has
+// finished its turn. It returns false if there was no input.
 func (l *loop) take() (took bool) {
 	for _, ask := range l.s.inbox.asked() {
 		ask(l.engine)
@@ -133,8 +132,8 @@ func (l *loop) take() (took bool) {
 	return took
 }
 
-// serve takes what a session has said for as long as it has credit, and nothing
-// is in its way at the store.
+// serve processes a session's inputs as long as it has credit and need not wait
+// for the store.
 func (l *loop) serve(p *peer) (cost int) {
 	now := l.s.now()
 	for p.deficit > 0 {
@@ -155,7 +154,7 @@ func (l *loop) serve(p *peer) (cost int) {
 		cost += n
 		switch {
 		case in.Kind == core.Received && in.Message.Kind == wire.Admin:
-			l.engine.Execute(l) // so that mustWait knows
+			l.engine.Execute(l) // updates what mustWait checks
 		case in.Kind == core.Closed:
 			l.engine.Execute(l)
 			delete(l.peers, p.id)
@@ -165,13 +164,13 @@ func (l *loop) serve(p *peer) (cost int) {
 	return max(cost, 1)
 }
 
-// mustWait: a session has one inspection under way. What else it says waits in its
-// inbox and in its socket.
+// mustWait reports whether a session has an inspection in progress, of which each
+// may have only one. Its further input waits in its inbox and its socket.
 func (l *loop) mustWait(p *peer) bool { return l.engine.Inspections(p.id) > 0 }
 
-// batch is how many operations the store's next turn may have. While several
-// sessions want something of the store, turns are shorter: each waits for the one
-// under way and for its own.
+// batch returns the maximum number of operations in the store's next turn. While
+// several sessions write, turns are shorter, because each session waits for the
+// turn in progress and for its own.
 func (l *loop) batch() int {
 	now := time.Since(l.s.begin)
 	if l.engine.Owners() > 1 {
@@ -186,12 +185,12 @@ func (l *loop) batch() int {
 const (
 	sharedBatch     = 64
 	contentionLasts = time.Second
-	// An operation that takes longer than this on average takes it for the sync,
-	// of which fewer are better for everybody.
+	// If operations take longer than this on average, the sync dominates, and
+	// fewer, larger turns are better for everyone.
 	syncBound = 500 * time.Microsecond
 )
 
-// unpark lets those go on who need not wait any more.
+// unpark resumes sessions that no longer have to wait.
 func (l *loop) unpark() {
 	l.parked = slices.DeleteFunc(l.parked, func(p *peer) bool {
 		if l.mustWait(p) {
@@ -209,7 +208,7 @@ func (l *loop) end(t *Turn) {
 	if err := l.engine.End(t, l.s.now()); err != nil {
 		l.s.shutDown(err)
 	}
-	l.carryOut() // before more is taken: answers wait
+	l.carryOut() // first send the answers, which clients wait for
 	l.unpark()
 }
 
@@ -219,7 +218,7 @@ func (l *loop) finish(r *Reading) {
 	l.unpark()
 }
 
-// execute carries out the effects so far, in order, and writes what was sent.
+// execute carries out the effects so far, in order, and flushes what was sent.
 func (l *loop) execute() {
 	l.engine.Execute(l)
 	for _, p := range l.touched {
@@ -232,7 +231,7 @@ func (l *loop) execute() {
 // Arm sets the timer.
 func (l *loop) Arm(at time.Duration) { l.timer.Reset(at - time.Since(l.s.begin)) }
 
-// CloseSession ends one after what was sent to it.
+// CloseSession ends a session once everything sent to it is written.
 func (l *loop) CloseSession(s core.Session, reason string) {
 	l.s.cfg.Log.Info("session closed", "session", s, "reason", reason)
 	if p := l.peers[s]; p != nil {
@@ -240,8 +239,8 @@ func (l *loop) CloseSession(s core.Session, reason string) {
 	}
 }
 
-// Send never waits: a peer whose queue is full loses its session, and so does the
-// one with the longest queue if all of them together are too long.
+// Send never blocks. A peer whose queue is full loses its session, and so does
+// the one with the longest queue if all queues together are too long.
 func (l *loop) Send(to core.Session, m *wire.Message) {
 	p := l.peers[to]
 	if p == nil || p.lost {
@@ -272,8 +271,8 @@ func (l *loop) lose(p *peer, why error) {
 	p.conn.Close()
 }
 
-// shed closes the session that has the most waiting for it, if that is more than
-// its share.
+// shed ends the session with the most output queued, if that exceeds an equal
+// share.
 func (l *loop) shed() {
 	var longest *peer
 	most := l.s.outgoing.Limit() / int64(len(l.peers))
@@ -287,7 +286,8 @@ func (l *loop) shed() {
 	}
 }
 
-// commit sends what has gathered on its way, if the store is free.
+// commit starts the store's next turn if the store is free and there is something
+// to write.
 func (l *loop) commit() {
 	l.engine.Limit(l.batch())
 	if t := l.engine.Begin(); t != nil {
@@ -295,7 +295,7 @@ func (l *loop) commit() {
 	}
 }
 
-// read begins what is to be read and may be.
+// read starts the readings that may run now.
 func (l *loop) read() {
 	for r := l.engine.Read(); r != nil; r = l.engine.Read() {
 		l.reading++
@@ -306,7 +306,7 @@ func (l *loop) read() {
 	}
 }
 
-// guard makes a panic of the store an error.
+// guard converts a panic of the store into an error.
 func (l *loop) guard(work func(), failed func(error)) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -338,7 +338,7 @@ func (l *loop) drain() {
 	l.s.endConnections()
 }
 
-// work is the store's goroutine.
+// work is the goroutine that writes to the store.
 func (l *loop) work() {
 	for t := range l.turns {
 		begin, size := time.Now(), len(t.batch)

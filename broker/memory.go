@@ -4,15 +4,32 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strconv"
 	"strings"
 )
 
-// DefaultMemory is that of a Config that names none.
+// DefaultMemory returns the memory limit of a Config that sets none, in bytes.
 func DefaultMemory() int64 { return max(machineMemory()/4, leastMemory) }
 
-// machineMemory is what this process may use, in bytes: the least of the
-// machine's memory and the limits of its cgroups. 1 GiB where nothing says.
+// TuneCollector configures Go's garbage collector for a process that serves one
+// broker with this much memory, in bytes, and does little else. A collection
+// occupies a core while it lasts, and on a small machine every answer waits for
+// it. So the heap may grow to five times what was live instead of twice, as long
+// as the process stays below twice the broker's memory. GOGC and GOMEMLIMIT take
+// precedence.
+func TuneCollector(memory int64) {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(400)
+	}
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(2 * memory)
+	}
+}
+
+// machineMemory returns the memory that this process may use, in bytes: the
+// minimum of the machine's memory and its cgroups' limits, or 1 GiB if none is
+// known.
 func machineMemory() int64 {
 	least := int64(math.MaxInt64)
 	if text, err := os.ReadFile("/proc/meminfo"); err == nil {
@@ -42,8 +59,8 @@ func machineMemory() int64 {
 	return least
 }
 
-// cgroupLimit is the least limit of a cgroup and those above it. In a container
-// the path may be one of the host's, of which only the root is to be seen.
+// cgroupLimit returns the minimum of the limits of a cgroup and its ancestors. In
+// a container the path may be the host's, of which only the root is visible.
 func cgroupLimit(root, path, file string) int64 {
 	least := int64(math.MaxInt64)
 	for {

@@ -27,6 +27,7 @@ import (
 // client has made its cycles. One that is not answered within cycleLimit is the
 // last: its time is what p99 shows, and unanswered is 1.
 func BenchmarkNeighbour(b *testing.B) {
+	broker.TuneCollector(broker.DefaultMemory()) // as custody broker does
 	for _, a := range append([]attack.Attack{{Name: "quiet"}}, attack.All()...) {
 		b.Run(a.Name, func(b *testing.B) {
 			s := start(b, broker.Config{Store: openSQLite(b)})
@@ -53,8 +54,8 @@ func BenchmarkNeighbour(b *testing.B) {
 
 const attackEnv, underWay = "CUSTODY_BROKER_ATTACK", "the attack is under way"
 
-// startAttack runs BenchmarkAttacker in another process, and returns when it is
-// prepared.
+// startAttack runs BenchmarkAttacker in another process and returns once the
+// attack is prepared.
 func startAttack(b *testing.B, name, addr string) (end func()) {
 	b.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^$", "-test.bench=^BenchmarkAttacker$", "-test.benchtime=1x")

@@ -8,9 +8,9 @@ import (
 	"github.com/custodymq/custody/broker/wire"
 )
 
-// guarded is what needs a permission, and how it is answered without one. What a
-// session was granted once (to answer its deliveries, to widen or end its
-// subscriptions) needs none.
+// guarded lists the requests that need a permission, and how they are answered
+// without one. Using what was granted before needs none: answering deliveries,
+// and widening or ending subscriptions.
 var guarded = map[wire.Kind]struct {
 	may    func(*access.User, *wire.Message) bool
 	verb   string
@@ -20,7 +20,8 @@ var guarded = map[wire.Kind]struct {
 	wire.Publish: {func(u *access.User, m *wire.Message) bool { return u.MayPublish(m.Topic) }, "publish to", wire.PublishReply, wire.Declined},
 	wire.Subscribe: {func(u *access.User, m *wire.Message) bool { return u.MaySubscribe(m.Topic) }, "subscribe to", wire.SubscribeReply,
 		wire.Declined},
-	// A business ID names no topic; it is for publishers to ask what became of it.
+	// A business ID names no topic. Lookups are for publishers, to ask what
+	// became of a publish.
 	wire.Lookup: {func(u *access.User, _ *wire.Message) bool { return len(u.Publish) > 0 || u.Administer }, "look up", wire.LookupReply, wire.Refused},
 	wire.Admin:  {func(u *access.User, _ *wire.Message) bool { return u.Administer }, "administer", wire.AdminReply, wire.Refused},
 }
@@ -33,7 +34,8 @@ func permitted(user *access.User, m *wire.Message) bool {
 	return !ok || g.may(user, m)
 }
 
-// forbid answers what is not permitted. The state machine never hears of it.
+// forbid answers a request that is not permitted, which the state machine never
+// sees.
 func (s *Server) forbid(from session, m *wire.Message) error {
 	g := guarded[m.Kind]
 	object := m.Topic
@@ -50,7 +52,8 @@ func (s *Server) forbid(from session, m *wire.Message) error {
 	return err
 }
 
-// businessID is in the answer of a Lookup only.
+// businessID returns the business ID that the reply must carry, which only a
+// Lookup's does.
 func businessID(m *wire.Message) string {
 	if m.Kind == wire.Lookup {
 		return m.BusinessID

@@ -9,12 +9,11 @@ import (
 	"github.com/custodymq/custody/broker/store"
 )
 
-// progress tells how far a recovery is that takes long: nobody is let in before
-// its end.
+// progress logs how far a long recovery is, during which no client is admitted.
 type progress struct {
 	log  *slog.Logger
 	now  func() core.Instant
-	of   int // 0: the store cannot count
+	of   int // 0: unknown
 	done int
 	told time.Duration
 }
@@ -24,7 +23,7 @@ const tellEvery = time.Second
 func newProgress(ctx context.Context, s store.Store, settled int, log *slog.Logger, now func() core.Instant) *progress {
 	p := &progress{log: log, now: now, told: now().Elapsed}
 	if counter, ok := s.(store.Counter); ok {
-		if n, err := counter.Count(ctx, settled); err == nil { // Load will say what is wrong
+		if n, err := counter.Count(ctx, settled); err == nil { // if counting fails, Load reports why
 			p.of = n
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/custodymq/custody/broker/store"
 )
 
-// slow has rows, and counts them.
+// slow is a store with many rows that it can count.
 type slow struct {
 	store.Store
 	rows int
@@ -33,10 +33,11 @@ func (s slow) Load(_ context.Context, _ int, fn func(store.Row) error) error {
 	return nil
 }
 
-// A start that takes long says, once a second, how far it is.
+// TestALongRecoveryTellsHowFarItIs checks that a slow start logs its progress
+// once a second.
 func TestALongRecoveryTellsHowFarItIs(t *testing.T) {
 	for name, c := range map[string]struct {
-		each time.Duration // of one look at the clock
+		each time.Duration // per reading of the clock
 		want string
 	}{
 		"slow":  {10 * time.Millisecond, "rows=128 of=1000"},

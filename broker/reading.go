@@ -106,5 +106,6 @@ func (e *Engine) Finish(r *Reading, now core.Instant) {
 	}
 }
 
-// Inspections of a session that wait or are under way.
+// Inspections returns how many of a session's inspections are waiting or in
+// progress.
 func (e *Engine) Inspections(s core.Session) int { return e.inspectors[s] }

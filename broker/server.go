@@ -23,10 +23,11 @@ import (
 
 // Server is a running broker. Its methods are safe for concurrent use.
 //
-// Goroutines: one accepts; one for each connection until its Hello is accepted,
-// then two (reading, writing); one owns the state machine; one writes to the store,
-// and a few read it. No peer can make another wait: what it says waits in its own
-// bounded inbox for its turn, and what is for it in its own bounded queue.
+// It runs one goroutine that accepts connections, one per connection until its
+// Hello is accepted and two afterwards (reading and writing), one that owns the
+// state machine, one that writes to the store, and a few that read from it. No
+// peer can block another: its input waits for its turn in a bounded inbox of its
+// own, and output to it in a bounded queue of its own.
 type Server struct {
 	cfg    Config
 	ln     net.Listener
@@ -35,18 +36,18 @@ type Server struct {
 
 	inbox      *inbox
 	outgoing   *transport.Budget
-	stopping   chan struct{}      // nothing new is taken
-	stopTaking context.CancelFunc // ends what waits for a place in the inbox
+	stopping   chan struct{}      // closed when nothing new is accepted
+	stopTaking context.CancelFunc // unblocks readers that wait for room in the inbox
 	abandon    context.CancelFunc
 	stop       sync.Once
 	all        sync.WaitGroup // every goroutine
 	done       chan struct{}
 
 	lastSession atomic.Uint64
-	gate        *admission.Gate // of those who have not said Hello
-	sessions    chan struct{}   // a place for each of those who have
-	strangers   audit           // what comes before the Hello
-	tokens      audit           // tokens that are wrong, and permissions that are lacking
+	gate        *admission.Gate // for connections that have not said Hello
+	sessions    chan struct{}   // semaphore for those that have
+	strangers   audit           // logs events before the Hello
+	tokens      audit           // logs wrong tokens and missing permissions
 	refused     refusals
 	turns       turns
 
@@ -57,14 +58,14 @@ type Server struct {
 	err   error
 }
 
-// session is a connection; zero until its Hello is accepted.
+// session is a connection. It is zero until the Hello is accepted.
 type session struct {
 	conn *transport.Conn
 	user *access.User // nil may do everything
 }
 
-// Open recovers what the store holds, listens, and serves until Close. ctx
-// bounds the recovery only.
+// Open recovers the store's rows, listens, and serves until Close. ctx bounds
+// only the recovery.
 func Open(ctx context.Context, cfg Config) (*Server, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -105,13 +106,13 @@ func Open(ctx context.Context, cfg Config) (*Server, error) {
 
 var errEnded = errors.New("broker: the server has ended")
 
-// Addr is host:port of the listener.
+// Addr returns the listener's host:port.
 func (s *Server) Addr() string { return s.ln.Addr().String() }
 
-// Done is closed when the server has ended.
+// Done returns a channel that is closed when the server has ended.
 func (s *Server) Done() <-chan struct{} { return s.done }
 
-// Wait waits for the end; the error is nil after a Close.
+// Wait blocks until the server has ended. The error is nil after Close.
 func (s *Server) Wait() error {
 	<-s.done
 	s.mu.Lock()
@@ -119,8 +120,8 @@ func (s *Server) Wait() error {
 	return s.err
 }
 
-// SetClockOffset shifts the broker's wall clock, which decides about expiry and
-// nothing else. It replaces the earlier offset.
+// SetClockOffset shifts the broker's wall clock, which decides only expiry. It
+// replaces any earlier offset.
 func (s *Server) SetClockOffset(d time.Duration) { s.offset.Store(int64(d)) }
 
 func (s *Server) now() core.Instant {
@@ -130,9 +131,9 @@ func (s *Server) now() core.Instant {
 	}
 }
 
-// Close stops in good order: nothing new is taken, the commits under way and
-// gathered are finished, their answers are sent, and every connection ends. When
-// ctx ends first, the rest is abandoned: its publishers are left with Unknown.
+// Close shuts down gracefully: nothing new is accepted, commits in progress and
+// queued are finished and answered, and every connection ends. If ctx ends first,
+// the rest is abandoned, and its publishers are left with Unknown.
 func (s *Server) Close(ctx context.Context) error {
 	s.shutDown(nil)
 	select {
@@ -183,10 +184,10 @@ func (s *Server) accept() {
 	}
 }
 
-// acceptPause is the wait before another try when there are no files left.
+// acceptPause is the delay before retrying when file descriptors run out.
 const acceptPause = 50 * time.Millisecond
 
-// passing says whether the listener can still be used after an error.
+// passing reports whether the listener is still usable after this error.
 func passing(err error) bool {
 	for _, passing := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED} {
 		if errors.Is(err, passing) {
@@ -207,8 +208,9 @@ func (s *Server) admit(nc net.Conn) {
 	s.all.Go(func() { s.serve(nc, place) })
 }
 
-// track lets endConnections and SetUsers reach a connection. False says that it
-// is too late to begin one.
+// track registers a connection for endConnections and SetUsers. It returns false
+// if the connection must not begin, because the server is ending or the user has
+// changed.
 func (s *Server) track(nc net.Conn, of session) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -225,7 +227,8 @@ func (s *Server) untrack(nc net.Conn) {
 	delete(s.conns, nc)
 }
 
-// endConnections lets every peer have what is queued for it, and none begin.
+// endConnections closes every connection after its queue is written, and prevents
+// new ones.
 func (s *Server) endConnections() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -240,9 +243,9 @@ func (s *Server) endConnections() {
 }
 
 // SetUsers replaces the users of a server that was opened with some. A session
-// goes on with the permissions with which it began, so those whose user is gone
-// or was changed in any way are ended: what they held goes to others, and their
-// clients connect again.
+// keeps the permissions with which it began, so sessions whose user was removed
+// or changed in any way are ended: their messages go to others, and their clients
+// must reconnect.
 func (s *Server) SetUsers(users *access.Users) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -257,7 +260,7 @@ func (s *Server) SetUsers(users *access.Users) {
 	}
 }
 
-// serve is a connection's whole life.
+// serve handles a connection from accept to close.
 func (s *Server) serve(nc net.Conn, place *admission.Place) {
 	defer nc.Close()
 	defer place.Leave()
@@ -307,10 +310,12 @@ func isMessageError(err error) bool {
 	return errors.Is(err, wire.ErrVersion) || errors.Is(err, wire.ErrMalformed) || errors.Is(err, wire.ErrField)
 }
 
-// read tells the loop what a session says, as many messages at once as are here.
+// read passes a session's messages to the loop, batching those that have arrived.
 func (s *Server) read(from session, p *peer) error {
+	var m wire.Message // one for all, for its address is passed on
 	for {
-		m, err := from.conn.Receive()
+		var err error
+		m, err = from.conn.Receive()
 		switch {
 		case isMessageError(err):
 			p.add(core.Input{Kind: core.Malformed, Session: p.id, Message: m, Reason: err.Error()})

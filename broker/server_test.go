@@ -22,7 +22,7 @@ var partition = store.Partition{Connection: "broker", Identity: "test"}
 
 func newStore() store.Store { return memory.New(partition, memory.Options{}) }
 
-// within bounds everything that a test waits for.
+// within returns a context that bounds everything a test waits for.
 func within(t testing.TB) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
@@ -207,8 +207,9 @@ func TestAnUncertainWriteIsSettledWhereTheStoreCan(t *testing.T) {
 	}
 }
 
-// An ID whose message the broker has forgotten and the store has not: answered
-// as published before, and nobody else in the batch is the worse for it.
+// TestAForgottenMessageIDIsKnownToTheStore checks that an ID which the broker has
+// forgotten but the store has not is answered as published before, without
+// affecting the rest of the batch.
 func TestAForgottenMessageIDIsKnownToTheStore(t *testing.T) {
 	cfg := broker.Config{Store: newStore()}
 	cfg.Limits.SettledIDs = 1
@@ -256,7 +257,7 @@ func TestCloseFinishesWhatWasTaken(t *testing.T) {
 	<-begun
 	closed := make(chan error, 1)
 	go func() { closed <- s.Close(within(t)) }()
-	for ctx := within(t); ; { // until the broker is stopping: it takes no connection any more
+	for ctx := within(t); ; { // until the broker stops accepting connections
 		nc, err := new(net.Dialer).DialContext(ctx, "tcp", s.Addr())
 		if ctx.Err() != nil {
 			t.Fatal("the broker does not stop")

@@ -10,32 +10,32 @@ import (
 	"github.com/custodymq/custody/broker/core"
 )
 
-// State is what a running server can tell of itself, for monitoring.
+// State is a running server's state, for monitoring.
 type State struct {
 	Core     core.Stats
-	Gathered int // operations that wait for the store's next turn
+	Gathered int // operations waiting for the store's next turn
 
 	Sessions      int // connections that have said Hello
-	Strangers     int // those that have not
-	Waiting       int // sessions of which inputs wait for the state machine
-	OutgoingBytes int // that wait for peers to read, in sum
+	Strangers     int // connections that have not
+	Waiting       int // sessions with input waiting for the state machine
+	OutgoingBytes int // sum of bytes waiting to be written
 	Refused       map[Refusal]uint64
 	Turns         Turns
 }
 
-// Refusal is why somebody or something was turned away before the state machine
-// heard of it.
+// Refusal is the reason why a connection or request was turned away before it
+// reached the state machine.
 type Refusal string
 
 const (
 	RefusedHandshake  Refusal = "handshake"  // no valid handshake and Hello, or not in time
-	RefusedPlace      Refusal = "place"      // another connection needed its place, or its address was serving penalties
-	RefusedSessions   Refusal = "sessions"   // the limit of sessions
-	RefusedToken      Refusal = "token"      // a wrong token, or no certificate of a user
-	RefusedPermission Refusal = "permission" // a request that the user may not make
+	RefusedPlace      Refusal = "place"      // evicted for another connection, or its address was serving penalties
+	RefusedSessions   Refusal = "sessions"   // the limit of sessions was reached
+	RefusedToken      Refusal = "token"      // a wrong token, or no user's certificate
+	RefusedPermission Refusal = "permission" // a request without permission
 )
 
-// Turns is a histogram of how long the store's turns took.
+// Turns is a histogram of the duration of the store's turns.
 type Turns struct {
 	Count      uint64
 	Operations uint64
@@ -43,8 +43,8 @@ type Turns struct {
 	Within     map[time.Duration]uint64 // cumulative
 }
 
-// State asks the server how it is. It waits for the state machine as long as ctx
-// allows; with an error Core and Gathered are missing, and the rest is there.
+// State returns the server's state. It waits for the state machine as long as ctx
+// allows; with an error Core and Gathered are zero and the rest is valid.
 func (s *Server) State(ctx context.Context) (State, error) {
 	st := State{
 		Sessions: len(s.sessions), Strangers: s.gate.Taken(), Waiting: s.inbox.waiting(),
@@ -76,7 +76,7 @@ func (s *Server) State(ctx context.Context) (State, error) {
 	}
 }
 
-// refusals count from the start.
+// refusals counts since the start.
 type refusals struct{ handshakes, places, sessions, tokens, permissions atomic.Uint64 }
 
 func (r *refusals) counts() map[Refusal]uint64 {
@@ -86,8 +86,8 @@ func (r *refusals) counts() map[Refusal]uint64 {
 	}
 }
 
-// bounds of the histogram: what a sync takes on anything from a fast disk to one
-// that hangs.
+// bounds of the histogram cover a sync on anything from a fast disk to one that
+// hangs.
 var bounds = [...]time.Duration{
 	100 * time.Microsecond, 250 * time.Microsecond, 500 * time.Microsecond, time.Millisecond, 2500 * time.Microsecond, 5 * time.Millisecond,
 	10 * time.Millisecond, 25 * time.Millisecond, 50 * time.Millisecond, 100 * time.Millisecond, 250 * time.Millisecond, time.Second, 5 * time.Second,

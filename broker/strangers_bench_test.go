@@ -13,10 +13,10 @@ import (
 	"github.com/custodymq/custody/broker/client"
 )
 
-// BenchmarkStrangers attacks a broker without its token for a while, and says
-// what that costs: how long a connection lasts, how many are held at the end, how
-// much memory is in use at most (the attacker's own included), how long a client
-// takes to enter meanwhile, and how many tokens are tried in a second.
+// BenchmarkStrangers attacks a broker for a while without its token and reports
+// the cost: how long a connection lasts, how many are held at the end, the peak
+// memory use (including the attacker's own), how long a client takes to enter
+// meanwhile, and how many tokens are tried per second.
 func BenchmarkStrangers(b *testing.B) {
 	const lasting = 8 * time.Second
 	for _, stranger := range attack.Strangers() {
@@ -63,7 +63,7 @@ func BenchmarkStrangers(b *testing.B) {
 	}
 }
 
-// peakUntil watches the memory, and tries to enter in the last third.
+// peakUntil samples the memory in use, and tries to enter in the last third.
 func peakUntil(end time.Time, enter func() time.Duration) (peak uint64, entered time.Duration) {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()

@@ -19,7 +19,7 @@ import (
 	"github.com/custodymq/custody/broker/wire"
 )
 
-// The tests of this file are about who has not shown a token, or a wrong one.
+// The tests in this file cover peers that have shown no token, or a wrong one.
 
 const token = "a-token-of-24-characters"
 
@@ -41,7 +41,7 @@ func state(t testing.TB, s *broker.Server) broker.State {
 	return st
 }
 
-// trickle writes at a steady pace until the broker has ended the connection.
+// trickle writes at a steady pace until the broker closes the connection.
 func trickle(t testing.TB, nc net.Conn, next func() []byte) {
 	t.Helper()
 	pace := time.NewTicker(20 * time.Millisecond)
@@ -58,7 +58,8 @@ func trickle(t testing.TB, nc net.Conn, next func() []byte) {
 	}
 }
 
-// The deadline from the first byte to the Hello does not move, whatever is said.
+// TestTheDeadlineOfTheHelloIsAbsolute checks that the deadline from the first
+// byte to the Hello does not move, whatever the peer sends.
 func TestTheDeadlineOfTheHelloIsAbsolute(t *testing.T) {
 	s := start(t, broker.Config{Handshake: 300 * time.Millisecond, Heartbeat: 10 * time.Minute})
 	ping := []byte(attack.Ping)
@@ -90,13 +91,13 @@ func TestTheDeadlineOfTheHelloIsAbsolute(t *testing.T) {
 	})
 }
 
-// No frame that announces more than a Hello needs is waited for, nor made room
-// for, and there is no end of small ones either.
+// TestBeforeTheHelloLittleIsRead checks that a frame announcing more than a Hello
+// needs is neither awaited nor allocated, and that small ones are limited too.
 func TestBeforeTheHelloLittleIsRead(t *testing.T) {
 	s := start(t, broker.Config{Handshake: 10 * time.Minute})
 	entering := join(attack.Greeting(), attack.Ready(attack.Dealer))
 	head := attack.Frames(wire.Message{Kind: wire.Hello, Request: 1, Client: "x"})
-	head = head[:len(head)-9] // without its empty payload
+	head = head[:len(head)-9] // strip the empty payload
 	for name, say := range map[string][]byte{
 		"a head of 64 KiB":                 join(entering, attack.Header(1, 64<<10)),
 		"a payload of 4 MiB":               join(entering, head, attack.Header(0, 4<<20)),
@@ -110,7 +111,8 @@ func TestBeforeTheHelloLittleIsRead(t *testing.T) {
 			closedByPeer(t, nc)
 		})
 	}
-	// The limit is gone once it is accepted, for what came along with it too.
+	// Once accepted there is no such limit, for data sent along with the Hello
+	// too.
 	nc := raw(t, s)
 	big := attack.Frames(wire.Message{Kind: wire.Publish, Request: 2, Topic: "nobody", Mode: wire.AtMostOnce, Payload: make([]byte, 1<<20)})
 	if _, err := nc.Write(join(entering, attack.Hello(""), big, attack.Frames(wire.Message{Kind: wire.Ping, Request: 3}))); err != nil {
@@ -127,7 +129,8 @@ func TestBeforeTheHelloLittleIsRead(t *testing.T) {
 	}
 }
 
-// However many connections say nothing, a client finds its place.
+// TestStrangersShutNobodyOut checks that a client is admitted however many
+// connections stay silent.
 func TestStrangersShutNobodyOut(t *testing.T) {
 	const places = 16
 	s := start(t, broker.Config{Store: newStore(), Connections: 2, Strangers: places, Handshake: 10 * time.Minute, Token: token})
@@ -206,8 +209,9 @@ func TestAWrongTokenLeavesALine(t *testing.T) {
 	}
 }
 
-// Whoever guesses waits ever longer, also when it does not wait for the answer;
-// and it can flood neither the log nor keep out a client behind its address.
+// TestGuessingIsSlow checks that guessing costs ever longer waits, even without
+// waiting for the answer, and that it can neither flood the log nor lock out a
+// client behind the same address.
 func TestGuessingIsSlow(t *testing.T) {
 	var log logged
 	s := start(t, broker.Config{Token: token, Strangers: 64, Handshake: time.Minute, Log: slog.New(slog.NewTextHandler(&log, nil))})
@@ -215,7 +219,7 @@ func TestGuessingIsSlow(t *testing.T) {
 
 	var all sync.WaitGroup
 	ctx, stop := context.WithCancel(within(t))
-	for range 8 { // half the places of the address
+	for range 8 { // half of the address's places
 		all.Go(func() {
 			for ctx.Err() == nil {
 				nc, err := net.Dial("tcp", s.Addr())
@@ -239,7 +243,7 @@ func TestGuessingIsSlow(t *testing.T) {
 	stop()
 	all.Wait()
 
-	// They say all at once and wait for nothing.
+	// impatient connections send everything at once and wait for nothing.
 	const impatient = 300
 	before := state(t, s).Refused
 	for range impatient {

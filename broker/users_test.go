@@ -26,7 +26,7 @@ func users(t testing.TB, text string) *access.Users {
 	return u
 }
 
-// add gives the text with one more user, and the token.
+// add returns the text with one more user, and that user's token.
 func add(t testing.TB, text string, u access.User) (string, string) {
 	t.Helper()
 	token, hash := access.NewToken()
@@ -97,7 +97,7 @@ func TestUsersMayDoWhatIsTheirs(t *testing.T) {
 			t.Errorf("%s looks up: %+v, %v", user, reply, err)
 		}
 	}
-	// Nothing that was forbidden was stored, and what was not is served.
+	// Nothing forbidden was stored, and what was permitted is served.
 	reply, err := conns["operator"].Admin(within(t), "rows", "")
 	var view broker.RowsView
 	if err := errors.Join(err, json.Unmarshal(reply.Payload, &view)); err != nil || len(view.Rows) != 1 || view.Rows[0].Topic != "orders/1" {
@@ -145,7 +145,7 @@ func TestUsersAreReplacedWhileTheBrokerRuns(t *testing.T) {
 	}
 }
 
-// secured serves with TLS, and gives what a client needs to trust it.
+// secured serves with TLS and returns what a client needs to trust it.
 func secured(t *testing.T, authority certificatestest.Authority, cfg broker.Config, files certificates.ServerFiles) (*broker.Server, *certificates.Server, *tls.Config) {
 	t.Helper()
 	files.Certificate, files.Key = authority.Sign(t, "broker")
@@ -203,7 +203,7 @@ func TestTLS(t *testing.T) {
 		c.Close()
 		t.Error("TLS 1.2, which the configuration allows: a session")
 	}
-	closedByPeer(t, raw(t, s)) // who never begins
+	closedByPeer(t, raw(t, s)) // which never starts the handshake
 	cycle(t, c, sub, "order-3")
 }
 
@@ -217,8 +217,8 @@ func laxly(t *testing.T, authority certificatestest.Authority) *tls.Config {
 	return &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
 }
 
-// A client certificate stands for a token, if an authority of the broker's has
-// signed it and a user has its name.
+// TestACertificateNamesItsUser checks that a client certificate replaces a token
+// if the broker's authority has signed it and it names a user.
 func TestACertificateNamesItsUser(t *testing.T) {
 	authority, strangers := certificatestest.New(t), certificatestest.New(t)
 	text, shop := add(t, "users:\n- name: stock\n  certificate: stock.example\n  subscribe: [orders]\n", access.User{Name: "shop", Publish: []string{"orders"}})
@@ -247,7 +247,7 @@ func TestACertificateNamesItsUser(t *testing.T) {
 	if reply := publish(t, stock, order("order-1")); reply.Cause != wire.Forbidden {
 		t.Errorf("stock publishes: %+v", reply)
 	}
-	producer, err := dial(authority, "stock.example", shop) // the token decides
+	producer, err := dial(authority, "stock.example", shop) // the token takes precedence
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,11 +14,10 @@ import (
 	"github.com/custodymq/custody/broker/wire"
 )
 
-// welcome takes a connection from its first byte to a Hello that is accepted:
-// all within Config.Handshake, in the place that it was given, and with the small
-// frames that transport allows until then. Then it has a place among the
-// sessions. What is wrong is written to the log here, and told to a peer that
-// has come as far as to say something.
+// welcome takes a connection from its first byte to an accepted Hello: within
+// Config.Handshake, in its place at the gate, and with the small frames to which
+// transport limits it until then. After that it occupies a session slot. welcome
+// logs failures, and tells a peer that got as far as a Hello.
 func (s *Server) welcome(nc net.Conn, place *admission.Place) (session, wire.Message, error) {
 	deadline := time.Now().Add(s.cfg.Handshake)
 	conn, err := transport.Accept(nc, transport.Options{
@@ -59,13 +58,13 @@ func (s *Server) welcome(nc net.Conn, place *admission.Place) (session, wire.Mes
 			s.turnAway(nc, place, &s.refused.sessions, "connection refused", err)
 		}
 	}
-	_ = conn.Refuse(&wire.Message{Kind: wire.Error, Request: hello.Request, Reason: core.Clip(err.Error())}) // it may be gone
+	_ = conn.Refuse(&wire.Message{Kind: wire.Error, Request: hello.Request, Reason: core.Clip(err.Error())}) // the peer may be gone
 	return session{}, hello, err
 }
 
 var errStranger = errors.New("the token is wrong")
 
-// judge says who has said Hello, or what is wrong with it.
+// judge returns the user who has said Hello, or why the Hello is refused.
 func (s *Server) judge(conn *transport.Conn, hello *wire.Message, malformed error) (*access.User, error) {
 	switch {
 	case malformed != nil:
@@ -89,7 +88,7 @@ func (s *Server) judge(conn *transport.Conn, hello *wire.Message, malformed erro
 	return user, nil
 }
 
-// serveTime keeps a connection, and its place, where it is.
+// serveTime keeps a connection and its place for the duration of a penalty.
 func (s *Server) serveTime(place *admission.Place, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -100,7 +99,7 @@ func (s *Server) serveTime(place *admission.Place, d time.Duration) {
 	}
 }
 
-// turnAway counts and logs a stranger who came to nothing.
+// turnAway counts and logs a refused stranger.
 func (s *Server) turnAway(nc net.Conn, place *admission.Place, counter *atomic.Uint64, what string, err error) {
 	select {
 	case <-place.Lost():

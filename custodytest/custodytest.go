@@ -104,7 +104,8 @@ func Accept(t *testing.T, s systems.System, opts ...Option) {
 	}
 }
 
-// limit of one run before scaling, far above what a healthy system takes.
+// limit is the deadline of one run before scaling, far above what a healthy
+// system needs.
 const limit = time.Minute
 
 func (o options) run(ctx context.Context, s systems.System, scenario script.Scenario, dir string) scenarios.Outcome {

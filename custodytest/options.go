@@ -28,10 +28,11 @@ func Scenarios(names ...string) Option { return func(o *options) { o.names = nam
 // directory, which only go test -artifacts keeps.
 func Out(dir string) Option { return func(o *options) { o.out = dir } }
 
-// Seed of all randomness. The default is 1.
+// Seed sets the seed of all randomness. The default is 1.
 func Seed(n uint64) Option { return func(o *options) { o.seed = n } }
 
-// Parallel is the number of concurrent scenarios. The default is two per core.
+// Parallel sets the number of concurrent scenarios. The default is two per
+// core.
 func Parallel(n int) Option { return func(o *options) { o.parallel = n } }
 
 // Scale multiplies the harness's deadlines and bounds, for a slow machine;

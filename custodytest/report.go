@@ -74,13 +74,13 @@ func findings(broken []guarantees.Finding) string {
 	return b.String()
 }
 
-// trail says how to investigate.
+// trail explains how to investigate a result.
 func trail(t testing.TB, o scenarios.Outcome, seed uint64) string {
 	return fmt.Sprintf("  evidence     %s (kept with CUSTODY_OUT=DIR or -artifacts)\n  judge again  custody judge %[1]s\n  run again    go test -count=1 -run '%s' (seed %d)",
 		o.Dir, pattern(t.Name()), seed)
 }
 
-// pattern for -run that matches this test only.
+// pattern returns a -run pattern that matches this test only.
 func pattern(name string) string {
 	parts := strings.Split(name, "/")
 	for i, p := range parts {

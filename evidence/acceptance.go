@@ -53,11 +53,11 @@ func (h HeldBy) String() string                { return nameOf(heldByNames, h) }
 func (h HeldBy) MarshalText() ([]byte, error)  { return marshalName(heldByNames, h) }
 func (h *HeldBy) UnmarshalText(b []byte) error { return unmarshalName(heldByNames, "heldBy", b, h) }
 
-// AckOutcome is what is known of one acknowledgement.
+// AckOutcome is the known outcome of one acknowledgement.
 type AckOutcome uint8
 
 const (
-	// AckUnknown: it may have been handled; no answer came.
+	// AckUnknown: no answer came; the system may have handled it.
 	AckUnknown AckOutcome = iota
 	// AckConfirmed: the system confirmed that it was handled.
 	AckConfirmed

@@ -11,7 +11,7 @@ import (
 // guarantee impossible to violate in any real run.
 const maxLimit = 24 * time.Hour
 
-// orderScopes that a profile may promise order within.
+// orderScopes lists the scopes within which a profile may promise order.
 var orderScopes = []string{"", "connection", "key", "partition"}
 
 // check rejects a manifest with values that no run can have.
@@ -47,7 +47,7 @@ func (m *Manifest) check() error {
 		return fmt.Errorf("profile.limits.maxAttempts: %d is negative", l.MaxAttempts)
 	case !slices.Contains(orderScopes, l.OrderScope):
 		return fmt.Errorf("profile.limits.orderScope: %q is no scope; there are %q", l.OrderScope, orderScopes[1:])
-	case !(m.Scale > 0) || math.IsInf(m.Scale, 0): // not a number is not more than zero
+	case !(m.Scale > 0) || math.IsInf(m.Scale, 0): // rejects NaN, which compares false
 		return fmt.Errorf("scale: %v is no factor; it must be more than 0", m.Scale)
 	case m.End != nil && m.End.After < 0:
 		return fmt.Errorf("end.after: %s is negative", m.End.After)

@@ -78,7 +78,7 @@ func (d *Decoder) eventField(key []byte, e *Event) error {
 		return name(d, markNames, "mark", &e.Mark)
 	case "attempt":
 		return integer(d, &e.Attempt)
-	case "clientResult", "told": // told: format 1
+	case "clientResult", "told": // "told" in format 1
 		return d.text(&e.ClientResult)
 	case "key":
 		return d.text(&e.Key)
@@ -242,7 +242,7 @@ func (d *Decoder) space() {
 	}
 }
 
-// peek gives the next token's first byte, 0 at the end of the line.
+// peek returns the next token's first byte, or 0 at the end of the line.
 func (d *Decoder) peek() byte {
 	if d.pos < len(d.line) && d.line[d.pos] > ' ' {
 		return d.line[d.pos]
@@ -315,7 +315,7 @@ func (d *Decoder) literal(word string) bool {
 	return true
 }
 
-// null leaves a field unchanged, as in encoding/json.
+// null consumes a null, which leaves a field unchanged, as in encoding/json.
 func (d *Decoder) null() bool { return d.literal("null") }
 
 func (d *Decoder) boolean(v *bool) error {
@@ -383,7 +383,8 @@ func integer[T int | time.Duration](d *Decoder, v *T) error {
 	return err
 }
 
-// small converts digits that cannot overflow; the rest is for strconv.
+// small converts digits that cannot overflow; callers fall back to strconv for
+// the rest.
 func small(b []byte) (n uint64, ok bool) {
 	if len(b) > 18 || b[0] == '-' {
 		return 0, false
@@ -485,7 +486,8 @@ func unquote(literal []byte) ([]byte, error) {
 	return []byte(s), err
 }
 
-// skip discards any value: a field that this version does not know.
+// skip discards a value of any type, for fields that this version does not
+// know.
 func (d *Decoder) skip() error {
 	rest := json.NewDecoder(bytes.NewReader(d.line[d.pos:]))
 	var value json.RawMessage

@@ -200,9 +200,9 @@ func TestDecoderInternsAndLeavesStringsAlone(t *testing.T) {
 	}
 }
 
-// FuzzDecodeEvent: whatever the Decoder accepts, encoding/json accepts with the
-// same result; whatever encoding/json makes of a line, our encoder can write
-// and both read back alike.
+// FuzzDecodeEvent checks that encoding/json accepts whatever the Decoder
+// accepts, with the same result, and that whatever encoding/json decodes from
+// a line, AppendJSON can encode and both decoders read back alike.
 func FuzzDecodeEvent(f *testing.F) {
 	full := fullEvent()
 	f.Add(AppendJSON(nil, &full))
@@ -222,7 +222,7 @@ func FuzzDecodeEvent(f *testing.F) {
 		if ref != nil {
 			return
 		}
-		if want.Items == nil || len(want.Items) > 0 { // an empty list is written as no list
+		if want.Items == nil || len(want.Items) > 0 { // AppendJSON omits an empty list
 			again := AppendJSON(nil, &want)
 			if b := jsonLine(t, &want); !bytes.Equal(again, b) {
 				t.Fatalf("encoded %q, encoding/json %q", again, b)
@@ -234,7 +234,8 @@ func FuzzDecodeEvent(f *testing.F) {
 	})
 }
 
-// foldedNames reports whether some object's name is one of ours but for case.
+// foldedNames reports whether some object has a field name that differs from
+// one of ours only in case.
 func foldedNames(line []byte) bool {
 	known := map[string]bool{}
 	for _, t := range []reflect.Type{reflect.TypeFor[Event](), reflect.TypeFor[FrameItem](), reflect.TypeFor[ExitInfo]()} {
@@ -276,7 +277,8 @@ func BenchmarkDecodeMemory(b *testing.B) {
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "events/s")
 }
 
-// benchEvent is one of the four that a typical message leaves.
+// benchEvent returns the i-th event of a typical history, which has four
+// events per message.
 func benchEvent(i int) Event {
 	id := PublishID("p1", i/4+1, 1)
 	e := Event{

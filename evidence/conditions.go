@@ -14,14 +14,14 @@ type Conditions struct {
 	open    map[string]flight // publishes in flight; nil unless a condition asks for it
 }
 
-// watched is one condition with what was seen of it.
+// watched is one condition and its progress.
 type watched struct {
 	Condition
 	verb  verb
 	known bool
 	count int
 	seen  map[handing]int // redelivery: deliveries of one publish to one logical subscriber
-	note  string          // what is missing, where a count does not say it
+	note  string          // what is missing, where the count does not tell
 }
 
 type handing struct{ publish, subscription string }
@@ -46,7 +46,7 @@ func hasRow(s Snapshot, business string, state RowState) bool {
 	return false
 }
 
-// passedWith are the fault actions that let a whole frame pass.
+// passedWith lists the fault actions that let a whole frame pass.
 var passedWith = map[string]bool{"": true, "duplicate": true, "delay": true, "cut-after": true}
 
 var verbs = map[string]verb{
@@ -80,7 +80,7 @@ var verbs = map[string]verb{
 			if e.Fault == w.Subject {
 				w.count = max(w.count, len(c.open))
 			}
-			return false // the count is of messages, not of firings
+			return false // count messages, not firings
 		}},
 	CondStored: {missing: "no snapshot has a pending row of it",
 		snapshot: func(w *watched, s Snapshot) {
@@ -119,7 +119,7 @@ var verbs = map[string]verb{
 		}},
 }
 
-// NewConditions follows these conditions, which keep their index.
+// NewConditions follows the listed conditions, which keep their index.
 func NewConditions(list []Condition) *Conditions {
 	c := &Conditions{watched: make([]watched, len(list))}
 	for i, cond := range list {
@@ -147,8 +147,8 @@ func (c *Conditions) Observe(e *Event) {
 	}
 }
 
-// flight is why a publish is in flight: it is unanswered, or not settled. It may
-// be settled before it is answered.
+// flight says why a publish is in flight: it is unanswered or unsettled. It
+// may be settled before it is answered.
 type flight struct{ unanswered, unsettled bool }
 
 // follow tracks the publishes in flight.

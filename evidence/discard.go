@@ -10,9 +10,9 @@ import (
 	"strings"
 )
 
-// Discard removes the files of a run, so that it can be made anew in the same
-// folder. Nothing is removed while a recorder writes there, or where something
-// lies in the folder that no recorder has made: the error names it.
+// Discard removes the files of a run, so that the folder can be reused. It
+// removes nothing while a recorder holds the folder, or if the folder contains
+// anything that no recorder wrote, which the error names.
 func (r *Run) Discard() error {
 	refuse := func(err error) error { return fmt.Errorf("evidence: %s is not removed: %w", r.dir, err) }
 	lock, err := r.dir.lock()
@@ -37,9 +37,9 @@ func (r *Run) Discard() error {
 	return nil
 }
 
-// recorded are the paths of all that lies in the folder, in the order in which
-// it can be removed: the manifest, by which it is known as a run, goes last. The
-// error names what no recorder has made.
+// recorded returns the paths of everything in the folder in removal order. The
+// manifest, which identifies the folder as a run, is last. The error names any
+// entry that no recorder wrote.
 func (dir folder) recorded() ([]string, error) {
 	names, err := dir.logs()
 	if err != nil {
@@ -75,11 +75,12 @@ func (dir folder) recorded() ([]string, error) {
 	return append(names, manifestFile), nil
 }
 
-// ownName reports whether a recorder, or judging and signing, makes files of this name.
+// ownName reports whether the recorder, judging or signing writes files of
+// this name.
 func ownName(name string) bool {
 	own := []string{manifestFile, scriptFile, eventsFile, eventsFile + packedSuffix, rowsFile, rowsFile + packedSuffix, verdictFile, signatureFile, logsFolder}
 	return slices.Contains(own, name) || slices.ContainsFunc(own, func(of string) bool {
-		temp, _ := path.Match("."+of+"-*"+tempSuffix, name) // what a write that was broken off has left
+		temp, _ := path.Match("."+of+"-*"+tempSuffix, name) // left by an interrupted write
 		return temp
 	})
 }

@@ -17,7 +17,7 @@ import (
 //
 //	custody/1 PUBLISH-ID BUSINESS-ID\n body
 //
-// The IDs hold no blank and no control character (see ValidID).
+// The IDs contain no spaces and no control characters (see ValidID).
 type Envelope struct {
 	PublishID  string
 	BusinessID string
@@ -32,10 +32,10 @@ const maxEnvelopeHead = len(envelopeMagic) + 2*MaxIDLength + 2
 // MaxIDLength is the longest business or publish ID, in bytes.
 const MaxIDLength = 128
 
-// ErrNoEnvelope: these bytes were not published by Custody, or were altered.
+// ErrNoEnvelope: the payload was not published by Custody, or was altered.
 var ErrNoEnvelope = errors.New("evidence: payload has no custody envelope")
 
-// Encode gives the payload's bytes.
+// Encode returns the payload's bytes.
 func (e Envelope) Encode() []byte {
 	b := make([]byte, 0, len(envelopeMagic)+len(e.PublishID)+len(e.BusinessID)+2+len(e.Body))
 	b = append(b, envelopeMagic...)
@@ -46,8 +46,8 @@ func (e Envelope) Encode() []byte {
 	return append(b, e.Body...)
 }
 
-// ParseEnvelope reads a payload. Body shares the payload's memory. A truncated
-// body is no error here: the digest detects it.
+// ParseEnvelope parses a payload. Body aliases the payload's memory. A
+// truncated body is not an error here: the digest detects it.
 func ParseEnvelope(payload []byte) (Envelope, error) {
 	if !bytes.HasPrefix(payload, []byte(envelopeMagic)) {
 		return Envelope{}, ErrNoEnvelope
@@ -77,8 +77,8 @@ func ValidID(s string) error {
 	return nil
 }
 
-// PublishID names one call: producer, count of that producer's publishes
-// (from 1), and try (from 1).
+// PublishID identifies one call: the producer, the number of that producer's
+// publish (from 1), and the try (from 1).
 func PublishID(producer string, count, try int) string {
 	return producer + "-" + strconv.Itoa(count) + "-" + strconv.Itoa(try)
 }
@@ -117,8 +117,8 @@ func ordinal(s string) (n int, ok bool) {
 	return n, true
 }
 
-// Digest of the payload, key and headers, which a delivery must match: 16 hex
-// digits of SHA-256, enough against accidental corruption.
+// Digest returns the digest of the payload, key and headers, which a delivery
+// must match: 16 hex digits of SHA-256, enough against accidental corruption.
 func Digest(payload []byte, key string, headers map[string]string) string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%d\n", len(payload))

@@ -13,33 +13,33 @@ import "time"
 // frames on one connection, or by a hold.
 type Event struct {
 	Seq  uint64        `json:"seq"`
-	At   time.Duration `json:"at"` // CLOCK_MONOTONIC since the run began, nanoseconds; the same clock in child processes
+	At   time.Duration `json:"at"` // on CLOCK_MONOTONIC since the run began, in nanoseconds; child processes use the same clock
 	Kind Kind          `json:"kind"`
 
 	Actor        string `json:"actor,omitempty"`        // p1, c1, broker, harness; for a frame: the actor whose link carried it
 	Session      string `json:"session,omitempty"`      // one connection of an actor, as the actor counts them: "c1#2"
 	Subscription string `json:"subscription,omitempty"` // the logical subscriber: a competing set, group or durable identity
 	Destination  string `json:"destination,omitempty"`  // topic, queue, stream
-	BusinessID   string `json:"business,omitempty"`     // what the application calls it
-	PublishID    string `json:"publish,omitempty"`      // producer + counter + try: ours, carried in the payload, one for each call
-	MessageID    string `json:"message,omitempty"`      // what the system calls it; may be absent
+	BusinessID   string `json:"business,omitempty"`     // the application's ID
+	PublishID    string `json:"publish,omitempty"`      // Custody's ID, one per call, carried in the payload: producer + counter + try
+	MessageID    string `json:"message,omitempty"`      // the system's ID; may be absent
 
 	Acceptance   Acceptance    `json:"acceptance,omitzero"` // PublishReturned, LookupReturned
 	HeldBy       HeldBy        `json:"heldBy,omitzero"`
 	Ack          AckOutcome    `json:"ack,omitzero"`           // AckReturned, NackReturned
 	Mark         Mark          `json:"mark,omitzero"`          // Delivered
-	Attempt      int           `json:"attempt,omitzero"`       // Delivered: as the system counts, from 1; 0 where it does not
-	ClientResult string        `json:"clientResult,omitempty"` // PublishReturned: what the call told the application, in words
+	Attempt      int           `json:"attempt,omitzero"`       // Delivered: the system's own delivery count, from 1; 0 if it keeps none
+	ClientResult string        `json:"clientResult,omitempty"` // PublishReturned: what the call returned to the application, in words
 	Key          string        `json:"key,omitempty"`          // ordering key
 	Digest       string        `json:"digest,omitempty"`       // of payload, key and headers: see Envelope
 	Size         int           `json:"size,omitzero"`          // payload bytes
-	TTL          time.Duration `json:"ttl,omitzero"`           // PublishCalled: asked for; 0 is none
+	TTL          time.Duration `json:"ttl,omitzero"`           // PublishCalled: requested time to live; 0 means none
 
-	Link  string      `json:"link,omitempty"`  // Frame*, Fault*: the link's name, that is its actor's
+	Link  string      `json:"link,omitempty"`  // Frame*, Fault*: the link's name, which is its actor's
 	Conn  int         `json:"conn,omitzero"`   // Frame*: connection number on that link, from 1
-	Frame string      `json:"frame,omitempty"` // Frame*: the frame's kind, such as "ack"; for a store operation its name
-	To    Direction   `json:"to,omitzero"`     // Frame*: which way it went
-	Items []FrameItem `json:"items,omitempty"` // Frame*, FaultFired: the messages in the frame that was carried or hit
+	Frame string      `json:"frame,omitempty"` // Frame*: the frame's kind, such as "ack"; for a store operation, its name
+	To    Direction   `json:"to,omitzero"`     // Frame*: its direction
+	Items []FrameItem `json:"items,omitempty"` // Frame*, FaultFired: the messages in the frame that was carried or struck
 
 	Fault  string `json:"fault,omitempty"`  // Fault*: the label in the script
 	Struck string `json:"struck,omitempty"` // FrameCarried, Fault*: what was done: "drop", "hold", "duplicate"…
@@ -49,28 +49,28 @@ type Event struct {
 
 	Phase Phase     `json:"phase,omitzero"` // PhaseBegan
 	Exit  *ExitInfo `json:"exit,omitempty"` // ProcessExited
-	Call  uint64    `json:"call,omitzero"`  // *Called and its *Returned: the actor's own count of calls, pairing the two
-	OK    bool      `json:"ok,omitzero"`    // AwaitEnded, SubscribeReturned, HealthChecked; PublishReturned: the call told the application that all is well
+	Call  uint64    `json:"call,omitzero"`  // *Called and its *Returned: the actor's own call number, which pairs the two
+	OK    bool      `json:"ok,omitzero"`    // AwaitEnded, SubscribeReturned, HealthChecked: success; PublishReturned: the call returned success to the application
 
-	Cause      Cause         `json:"cause,omitzero"`       // PublishReturned, LookupReturned, DeadLettered, Probed: the system's own why; SessionEnded: disconnected, unless its owner closed it
+	Cause      Cause         `json:"cause,omitzero"`       // PublishReturned, LookupReturned, DeadLettered, Probed: the cause given by the system; SessionEnded: disconnected, unless the owner closed it
 	Standing   Standing      `json:"standing,omitzero"`    // LookupReturned
-	Duplicate  bool          `json:"duplicate,omitzero"`   // PublishReturned: the system calls it an earlier publish, come again
-	Negative   bool          `json:"negative,omitzero"`    // FrameCarried: an answer that takes no responsibility and confirms nothing
-	Window     int           `json:"window,omitzero"`      // SubscribeCalled: most unacknowledged deliveries asked for
-	Command    Command       `json:"command,omitzero"`     // Commanded, Purged: what was ordered
-	Checkpoint string        `json:"checkpoint,omitempty"` // SnapshotTaken; Commanded restore and rewind: to where
-	Offset     time.Duration `json:"offset,omitzero"`      // ClockSet: how far ahead of true time
+	Duplicate  bool          `json:"duplicate,omitzero"`   // PublishReturned: the system reported a duplicate of an earlier publish
+	Negative   bool          `json:"negative,omitzero"`    // FrameCarried: an answer that neither takes responsibility nor confirms anything
+	Window     int           `json:"window,omitzero"`      // SubscribeCalled: the requested maximum of unacknowledged deliveries
+	Command    Command       `json:"command,omitzero"`     // Commanded, Purged: the command
+	Checkpoint string        `json:"checkpoint,omitempty"` // SnapshotTaken; Commanded restore and rewind: the target
+	Offset     time.Duration `json:"offset,omitzero"`      // ClockSet: offset ahead of true time
 	Drain      DrainReason   `json:"drain,omitzero"`       // DrainEnded
-	Partitions []string      `json:"partitions,omitempty"` // ProcessStarted of the broker: its own, then those it took over by migration
-	Line       int           `json:"line,omitzero"`        // AwaitEnded, not OK: the line of the script whose deadline passed, as printed
-	Left       int           `json:"left,omitzero"`        // AwaitEnded, not OK: so many steps of the script were not run because of it
+	Partitions []string      `json:"partitions,omitempty"` // ProcessStarted of the broker: its own partitions, then those it took over by migration
+	Line       int           `json:"line,omitzero"`        // AwaitEnded, not OK: the line of the printed script whose deadline passed
+	Left       int           `json:"left,omitzero"`        // AwaitEnded, not OK: the number of script steps skipped because of it
 
 	Probe       string       `json:"probe,omitempty"`      // Probed: its name
-	Wanted      ProbeOutcome `json:"wanted,omitzero"`      // Probed: what the protocol says must come of it
-	Got         ProbeOutcome `json:"got,omitzero"`         // Probed: what came of it; left out where it could not be made
-	WantedCause Cause        `json:"wantedCause,omitzero"` // Probed: the cause that a refusal must name; Cause is the one that it named
+	Wanted      ProbeOutcome `json:"wanted,omitzero"`      // Probed: the outcome that the protocol demands
+	Got         ProbeOutcome `json:"got,omitzero"`         // Probed: the actual outcome; omitted if the probe could not be made
+	WantedCause Cause        `json:"wantedCause,omitzero"` // Probed: the cause that a refusal must give; Cause is the one given
 
-	Reason string `json:"reason,omitempty"` // why, in words for people: an error, a refusal, what was missing. Nothing is judged by it
+	Reason string `json:"reason,omitempty"` // free text for people: an error, a refusal, what was missing. Never judged
 }
 
 // FrameItem is one message (or its acknowledgement) carried by a frame.
@@ -84,9 +84,9 @@ type FrameItem struct {
 type ExitInfo struct {
 	Code    int    `json:"code"`             // -1 when ended by a signal
 	Signal  string `json:"signal,omitempty"` // "killed"
-	Ordered bool   `json:"ordered"`          // the harness asked for it
-	// Waited is how long the harness waited for an orderly end, before it killed
-	// the process instead; 0 if it did not have to.
+	Ordered bool   `json:"ordered"`          // requested by the harness
+	// Waited is how long the harness waited for an orderly exit before it
+	// killed the process; 0 if it did not have to.
 	Waited time.Duration `json:"waited,omitzero"`
 }
 
@@ -98,7 +98,7 @@ const (
 	PhaseBegan
 	PublishCalled
 	PublishReturned
-	SubscribeCalled   // a consumer's session asks for its subscription
+	SubscribeCalled   // a consumer's session requests its subscription
 	SubscribeReturned // confirmed (OK) or refused
 	SessionOpened     // an actor has a working connection
 	SessionEnded      // closed or broken; Reason says which
@@ -106,8 +106,8 @@ const (
 	HandlerFailed     // the application could not process a delivery
 	EffectCalled      // business transaction begins
 	EffectCommitted   // …and is committed
-	EffectAbsorbed    // the consumption log knew the message: nothing done
-	EffectFailed      // …rolled back, or its outcome is not known (Reason)
+	EffectAbsorbed    // the consumption log had the message: no effect
+	EffectFailed      // …rolled back, or of unknown outcome (Reason)
 	AckCalled
 	AckReturned
 	NackCalled
@@ -125,17 +125,17 @@ const (
 	ProcessPaused
 	ProcessContinued
 	StoreCalled   // a store operation begins (Frame names it)
-	StoreReturned // …and has returned (Reason when it failed)
+	StoreReturned // …and returned (with Reason if it failed)
 	AwaitBegan
 	AwaitEnded    // OK, or the deadline passed
 	SnapshotTaken // stored rows were read
 	HealthChecked
 	DrainEnded
 	WatchEnded
-	DeadLettered // an administrator's command or the system said so
+	DeadLettered // reported by the system or by an administrator's command
 	Purged
 	ClockSet
-	Probed // a probe was made: Wanted is the outcome that the protocol demands, Got the actual one
+	Probed // Wanted is the outcome that the protocol demands, Got the actual one
 	Commanded
 	Noted
 	FaultMissed // it found nothing to strike; Reason says why
@@ -172,7 +172,7 @@ func (d *Direction) UnmarshalText(b []byte) error {
 	return unmarshalName(directionNames, "direction", b, d)
 }
 
-// Phase of a run; they always come in this order.
+// Phase of a run. Phases always occur in this order.
 type Phase uint8
 
 const (

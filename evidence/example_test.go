@@ -7,7 +7,7 @@ import (
 	"github.com/custodymq/custody/evidence"
 )
 
-// A run is recorded, closed, and read again from its folder.
+// Record a run, close it, and read it back from its folder.
 func ExampleOpen() {
 	dir, err := os.MkdirTemp("", "run")
 	if err != nil {
@@ -32,7 +32,7 @@ func ExampleOpen() {
 	}
 	fmt.Printf("%s, damage %q\n", h.Manifest.End.How, h.Damage)
 	for e, err := range h.Events {
-		if err != nil { // evidence that cannot be read: never ignore it
+		if err != nil { // the evidence is unreadable: never ignore this
 			fmt.Println(err)
 			return
 		}
@@ -54,7 +54,7 @@ func record(dir string) error {
 	return r.Close(evidence.End{How: evidence.EndCompleted})
 }
 
-// A filter is read in the notation of MQTT, whatever the system's own is.
+// A filter uses MQTT's notation, whatever the system's own is.
 func ExampleFilter() {
 	f := evidence.Filter("orders/+/paid")
 	fmt.Println(f.Matches("orders/7/paid"), f.Matches("orders/7/8/paid"))

@@ -1,18 +1,19 @@
 package evidence
 
-// The facts that judging needs, each in a field of its own. Free text
-// (Event.Reason, Event.ClientResult, StoredRow.Reason) is for people and decides
-// nothing: a system may word its errors as it likes.
+// These types hold the facts that judging needs. Free text (Event.Reason,
+// Event.ClientResult, StoredRow.Reason) is for people and never judged,
+// because a system may word its errors as it likes.
 
 // Cause is the reason a system gives for declining a publish, dead-lettering a
-// message, answering a look-up or ending a session, as far as it is one of these.
+// message, answering a look-up or ending a session, mapped to one of these
+// values.
 type Cause uint8
 
 const (
 	NoCause           Cause = iota // the system gave none
-	CauseStated                    // given in words alone
-	CauseNoConsumer                // nobody was there to receive
-	CauseMode                      // only consumers of another mode
+	CauseStated                    // given only as free text
+	CauseNoConsumer                // no consumer was there to receive
+	CauseMode                      // only consumers of another mode are subscribed
 	CauseLimit                     // a stated bound was reached: length, bytes, window
 	CauseInvalid                   // the request itself: an argument, a size, an unknown destination
 	CausePermission                // not allowed
@@ -20,7 +21,7 @@ const (
 	CauseAttempts                  // its attempts were used up
 	CauseRejected                  // a consumer rejected it for good
 	CauseDiscarded                 // removed by command
-	CauseDisconnected              // the other side, or what lies between, ended the session
+	CauseDisconnected              // the peer or the network ended the session
 )
 
 var causeNames = []string{"", "stated", "no-consumer", "mode", "limit", "invalid", "permission", "expired", "attempts", "rejected", "discarded", "disconnected"}
@@ -59,7 +60,7 @@ const (
 	CommandDiscard
 	CommandRestore // the business database, to Checkpoint
 	CommandRewind  // Subscription, to Checkpoint
-	CommandProvoke // a redelivery, by the profile's own means
+	CommandProvoke // a redelivery, by the profile's own mechanism
 	CommandKill
 	CommandShutdown
 	CommandPause
@@ -77,11 +78,11 @@ type DrainReason uint8
 
 const (
 	NoDrainReason   DrainReason = iota
-	DrainSettled                // the store is exactly empty of what waits
-	DrainBarrier                // a barrier passed for each partition
-	DrainQuiet                  // nothing moved for longer than the longest redelivery delay
+	DrainSettled                // an exact snapshot has no pending rows
+	DrainBarrier                // a barrier passed on each partition
+	DrainQuiet                  // no progress for longer than the longest redelivery delay
 	DrainDeadline               // it was still making progress
-	DrainNoConsumer             // nobody was there to drain
+	DrainNoConsumer             // no consumer was there to drain
 )
 
 var drainReasonNames = []string{"", "settled", "barrier", "quiet", "deadline", "no-consumer"}
@@ -98,14 +99,14 @@ type ProbeOutcome uint8
 
 const (
 	NoProbeOutcome   ProbeOutcome = iota // the probe could not be made
-	ProbeAccepted                        // taken, and done in full
-	ProbeAnswered                        // answered as the protocol says; nothing was asked for that could be refused
-	ProbeRefused                         // answered no, nothing was done, and the session goes on
-	ProbeInDoubt                         // answered that it is not known
-	ProbeIgnored                         // nothing came of it, and the session goes on
+	ProbeAccepted                        // accepted and carried out in full
+	ProbeAnswered                        // answered as the protocol demands; the request had nothing to refuse
+	ProbeRefused                         // refused without effect; the session continues
+	ProbeInDoubt                         // answered that the outcome is unknown
+	ProbeIgnored                         // no effect and no answer; the session continues
 	ProbeEnded                           // the system ended the session
 	ProbeUnanswered                      // an answer was due, and none came within the bound
-	ProbeMisanswered                     // an answer came that is not of this request, or does not say what was done
+	ProbeMisanswered                     // the answer does not belong to this request, or does not say what was done
 )
 
 var probeOutcomeNames = []string{"", "accepted", "answered", "refused", "in-doubt", "ignored", "ended", "unanswered", "misanswered"}

@@ -33,7 +33,7 @@ type Run struct {
 	dir         folder
 	manifest    Manifest
 	maxEvents   uint64
-	raw         []byte // manifest.json
+	raw         []byte // bytes of manifest.json
 	manifestErr error  // how it differs from what was sealed
 }
 
@@ -45,7 +45,7 @@ const (
 	maxWindow   = 32 << 20  // of a compressed file
 	maxRowBytes = 512 << 20 // of rows, which are held in memory; not compressed
 	maxRowLines = 2 << 20   // snapshots and rows
-	rowMemory   = 256       // bytes that a row or snapshot takes beside its line's
+	rowMemory   = 256       // memory overhead of a row or snapshot beyond its line's bytes
 	maxEvents   = 16 << 20  // unless EventsVariable says otherwise
 )
 
@@ -67,17 +67,17 @@ func eventBound() (uint64, error) {
 	return n, nil
 }
 
-// unpacked is the most that a compressed file of this many bytes may take once it
-// is read: zstd can make gigabytes of a few of them. What Custody writes takes some
-// 25 times its size, for identities and digests do not compress.
+// unpacked bounds the uncompressed size of a file, given its compressed size:
+// zstd can turn a few bytes into gigabytes. Files that Custody writes expand
+// about 25 times, since IDs and digests hardly compress.
 func unpacked(packed int64) int64 { return 64<<20 + 256*packed }
 
 // ErrNewerFormat: the run was written by a later Custody.
 var ErrNewerFormat = errors.New("evidence: the run is of a newer format")
 
-// Open reads the manifest of the run in dir. Older formats are accepted, newer
-// ones refused with ErrNewerFormat. The folder is not trusted: no link in
-// it is followed, and only regular files are read.
+// Open reads the manifest of the run in dir. It accepts older formats and
+// refuses newer ones with ErrNewerFormat. The folder is untrusted: Open
+// follows no link in it and reads only regular files.
 func Open(dir string) (*Run, error) {
 	bound, err := eventBound()
 	if err != nil {
@@ -93,7 +93,8 @@ func Open(dir string) (*Run, error) {
 	}
 	r.raw = b
 	at := r.dir.path(manifestFile)
-	// The version first: the rest of a newer manifest may have other types.
+	// Check the version first: the rest of a newer manifest may have other
+	// types.
 	var version struct {
 		Format int `json:"format"`
 	}
@@ -116,19 +117,19 @@ func Open(dir string) (*Run, error) {
 	return r, nil
 }
 
-// Dir is the run's folder.
+// Dir returns the run's folder.
 func (r *Run) Dir() string { return string(r.dir) }
 
-// Manifest as it was when the run was opened.
+// Manifest returns the manifest as it was when the run was opened.
 func (r *Run) Manifest() Manifest { return r.manifest }
 
-// Script of the scenario, as it was run.
+// Script returns the scenario's script, as it was run.
 func (r *Run) Script() ([]byte, error) { return r.dir.read(scriptFile, maxScript) }
 
-// WriteVerdict saves a judgement in place of any before.
+// WriteVerdict saves a judgement, replacing any earlier one.
 func (r *Run) WriteVerdict(b []byte) error { return r.dir.replaceFile(verdictFile, b) }
 
-// Logs are the names that LogTail takes, sorted.
+// Logs returns the names that LogTail accepts, sorted.
 func (r *Run) Logs() ([]string, error) {
 	paths, err := r.dir.logs()
 	if err != nil {
@@ -158,13 +159,13 @@ func (r *Run) LogTail(name string, max int64) ([]byte, error) {
 	return io.ReadAll(io.NewSectionReader(f, from, max))
 }
 
-// History returns the run for judging. Rows are read at once; each range over
-// Events opens the file again. The plain files that a killed harness leaves are
-// read up to their last complete record.
+// History returns the run for judging. It reads rows at once; each range over
+// Events opens the file again. It reads the plain files of a killed harness up
+// to their last complete record.
 //
-// Damage names a file that is not as the run left it; what is still readable can
-// be shown. An unreadable event ends the events with an error that names file
-// and line. History itself only fails if the folder cannot be read.
+// Damage names a file that changed since the run ended; what is still readable
+// can be shown. An unreadable event ends the sequence with an error that names
+// file and line. History itself fails only if the folder cannot be read.
 func (r *Run) History() (*History, error) {
 	root, err := r.dir.root()
 	if err != nil {
@@ -202,8 +203,8 @@ func (r *Run) History() (*History, error) {
 
 func noEvents(func(*Event, error) bool) {}
 
-// eventsOf reads the events; want is how many there are, -1 where nobody has
-// said so. Numbers without a gap prove that no line was lost.
+// eventsOf reads the events. want is their expected number, -1 if unknown.
+// Sequence numbers without a gap prove that no line was lost.
 func eventsOf(f *lineFile, want int64, bound uint64, format int) iter.Seq2[*Event, error] {
 	return func(yield func(*Event, error) bool) {
 		var d Decoder
@@ -240,7 +241,7 @@ func eventsOf(f *lineFile, want int64, bound uint64, format int) iter.Seq2[*Even
 // readSnapshots keeps complete snapshots only: if the writer died in the middle
 // of one, a missing row proves nothing.
 func readSnapshots(h *History, f *lineFile) error {
-	var due int // rows of the last snapshot that must follow
+	var due int // rows still expected of the last snapshot
 	n := 0
 	var held int64 // bytes of memory
 	for line, err := range f.all() {
@@ -291,15 +292,16 @@ func readSnapshots(h *History, f *lineFile) error {
 type lineFile struct {
 	dir    folder
 	name   string
-	path   string // for messages
+	path   string // for error messages
 	packed bool
-	size   int64 // packed: on disk; plain: where the last complete line ends
-	torn   bool  // plain: something follows that
-	most   int64 // bound on the uncompressed bytes; 0 is none
+	size   int64 // packed: bytes on disk; plain: the end of the last complete line
+	torn   bool  // plain: an incomplete line follows
+	most   int64 // bound on the uncompressed bytes; 0 means none
 }
 
-// lines finds a file of the run. A compressed file was renamed into place whole,
-// so it is preferred to a plain one that an interrupted Close left beside it.
+// lines finds a file of the run. It prefers a compressed file, which was
+// renamed into place whole, to the plain one that an interrupted Close left
+// behind.
 func (r *Run) lines(name string) (*lineFile, error) {
 	l := &lineFile{dir: r.dir, name: name, path: r.dir.path(name)}
 	if name == rowsFile {
@@ -381,8 +383,8 @@ func (f *lineFile) all() iter.Seq2[[]byte, error] {
 	}
 }
 
-// pack replaces the first size bytes of a plain file by a compressed one. The
-// plain file goes last, so that one of the two is always whole.
+// pack replaces the first size bytes of a plain file by a compressed one. It
+// removes the plain file last, so that one of the two is always complete.
 func (dir folder) pack(name string, size int64) (err error) {
 	defer func() {
 		if err != nil {
@@ -416,7 +418,7 @@ func (dir folder) pack(name string, size int64) (err error) {
 	return root.Remove(name)
 }
 
-// replaceFile puts a file in place whole, or leaves what was there.
+// replaceFile replaces a file atomically.
 func (dir folder) replaceFile(name string, content []byte) error {
 	return dir.replace(name, func(w io.Writer) error {
 		_, err := w.Write(content)
@@ -424,9 +426,10 @@ func (dir folder) replaceFile(name string, content []byte) error {
 	})
 }
 
-// replace writes beside the file, syncs, renames, and syncs the folder, so that
-// after a crash of the machine too there is the old file or the new one. The
-// file beside it has a name that nobody can have planted a link under.
+// replace writes a temporary file, fsyncs it, renames it, and fsyncs the
+// folder, so that even after a machine crash there is either the old file or
+// the new one. The temporary name is unpredictable, so that nobody can plant a
+// link under it.
 func (dir folder) replace(name string, write func(io.Writer) error) (err error) {
 	defer func() {
 		if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// golden copies the run that stands for every run of format 1 ever made. It is
-// handmade and never regenerated: it must be readable for ever.
+// golden copies a handmade run that represents every run of format 1 ever
+// made. Never regenerate it: it must stay readable forever.
 func golden(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -237,7 +237,8 @@ func TestACutCompressedFileIsAnError(t *testing.T) {
 	}
 }
 
-// Close was killed after the compressed file was in place, or before.
+// Close was killed either after the compressed file was renamed into place, or
+// before.
 func TestAnInterruptedCloseLeavesAReadableRun(t *testing.T) {
 	dir := golden(t)
 	plain, err := os.ReadFile(filepath.Join(dir, eventsFile))
@@ -266,7 +267,7 @@ func TestHistorySaysWhichFileIsMissing(t *testing.T) {
 	}
 }
 
-// A range that is left early closes its file.
+// Breaking out of a range over Events closes the file.
 func TestEventsMayBeLeftEarly(t *testing.T) {
 	h := history(t, golden(t))
 	for range 3 {

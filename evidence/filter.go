@@ -3,16 +3,17 @@ package evidence
 import "strings"
 
 // Filter is the destination of a subscription as the harness writes it, for
-// systems that have wildcards (systems.NeedWildcards): levels are parted by
-// "/"; "+" is one level, and "#" this level's parent and all below it. That is
-// MQTT's notation; no other is read.
+// systems that have wildcards (systems.NeedWildcards): "/" separates levels,
+// "+" matches one level, and "#" matches its parent level and everything
+// below. This is MQTT's notation, and the only one understood.
 type Filter string
 
-// Foreign reports whether the filter holds wildcards of a system's own notation,
-// so that Matches says nothing.
+// Foreign reports whether the filter contains wildcards of a system's own
+// notation, for which Matches is meaningless.
 func (f Filter) Foreign() bool { return strings.ContainsAny(string(f), "*>") }
 
-// Matches reports whether what is published to a destination passes the filter.
+// Matches reports whether a message published to destination passes the
+// filter.
 func (f Filter) Matches(destination string) bool {
 	filter := string(f)
 	if filter == destination {

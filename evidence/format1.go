@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Format 1 had in free text what later formats have in fields. The fields are
-// filled in when its events and rows are read, so that no other code parses text.
+// Format 1 kept in free text what later formats keep in fields. Reading its
+// events and rows fills in the fields, so that no other code parses text.
 
 // commandWords are the first words of a reason that in format 1 denoted a command.
 var commandWords = []struct {

@@ -5,31 +5,32 @@ import (
 	"time"
 )
 
-// FormatVersion of the evidence that this code writes. Older formats are read,
-// newer ones are rejected. Since 2 a run that has ended is sealed.
+// FormatVersion is the evidence format that this code writes. It reads older
+// formats and rejects newer ones. Since version 2 a run that has ended is
+// sealed.
 const FormatVersion = 2
 
-// Manifest says what a run was: written when it starts, replaced when it ends.
-// Without End nothing in the run can be Held.
+// Manifest describes a run. It is written at the start and rewritten at the
+// end; without End, no guarantee in the run can be Held.
 type Manifest struct {
 	Format       int               `json:"format"`
 	Run          string            `json:"run"`
 	System       string            `json:"system"`
-	Spec         string            `json:"spec,omitempty"` // how the run's caller named system and profile
+	Spec         string            `json:"spec,omitempty"` // system and profile, as the run's caller named them
 	Profile      Profile           `json:"profile"`
 	Claims       []Claim           `json:"claims"` // of the system and of the application's mechanisms
 	Scenario     string            `json:"scenario"`
 	Why          string            `json:"why"`
 	Expect       []string          `json:"expect"`  // the guarantees exercised
-	Reached      []Condition       `json:"reached"` // what must have happened for a verdict to count
+	Reached      []Condition       `json:"reached"` // conditions that must be met for a verdict to count
 	Faults       []FaultLabel      `json:"faults"`
 	Known        []Known           `json:"known,omitempty"`
-	Inapplicable string            `json:"inapplicable,omitempty"` // why this scenario cannot run on this system; then there are no events
+	Inapplicable string            `json:"inapplicable,omitempty"` // why this scenario cannot run on this system; such a run has no events
 	Seed         uint64            `json:"seed"`
 	Scale        float64           `json:"scale"` // factor on deadlines, bounds and tolerances
 	Versions     map[string]string `json:"versions"`
 	Machine      Machine           `json:"machine"`
-	Defect       string            `json:"defect,omitempty"` // a seeded defect that was switched on
+	Defect       string            `json:"defect,omitempty"` // the seeded defect that was enabled
 	StartedAt    time.Time         `json:"startedAt"`
 	End          *End              `json:"end,omitempty"`
 }
@@ -41,18 +42,18 @@ type End struct {
 	After  time.Duration `json:"after"`
 	Events uint64        `json:"events"`          // the number of events on disk
 	Files  []SealedFile  `json:"files,omitempty"` // every file of the run except the manifest
-	Seal   string        `json:"seal,omitempty"`  // of the manifest itself, Files and all: see sealManifest
+	Seal   string        `json:"seal,omitempty"`  // of the manifest itself, including Files: see sealManifest
 }
 
-// Known is a violation that the profile's owner is aware of: until its date it is
-// reported, and does not fail the run.
+// Known is a violation that the profile's owner is aware of. Until its date it
+// is reported but does not fail the run.
 type Known struct {
 	Guarantee string `json:"guarantee"`
-	Reason    string `json:"reason"` // such as the number of a ticket
-	Until     string `json:"until"`  // the last day on which it counts: 2026-12-31
+	Reason    string `json:"reason"` // such as a ticket number
+	Until     string `json:"until"`  // the last day on which it applies: 2026-12-31
 }
 
-// Day is the form of Known.Until.
+// Day is the layout of Known.Until.
 const Day = "2006-01-02"
 
 // EndHow is how a run ended.
@@ -64,14 +65,14 @@ const (
 	EndFailed    EndHow = "failed" // the harness or the machine failed: no verdict can be Held
 )
 
-// Machine that a run was made on.
+// Machine describes the machine on which the run was made.
 type Machine struct {
 	OS    string `json:"os"`
 	Arch  string `json:"arch"`
 	Cores int    `json:"cores"`
 }
 
-// FaultLabel is one fault of the script, as data.
+// FaultLabel is one fault of the script.
 type FaultLabel struct {
 	Label string `json:"label"`
 	Class Class  `json:"class"`
@@ -79,37 +80,38 @@ type FaultLabel struct {
 	Line  string `json:"line"` // as printed in the script
 }
 
-// Condition is one thing that must have happened, as data, so that awaiting it
-// and judging it mean the same. Which fields a verb uses is in script/condition.go.
+// Condition is one thing that must have happened. It is data, so that awaiting
+// and judging interpret it alike. script/condition.go says which fields a verb
+// uses.
 type Condition struct {
 	Verb    string `json:"verb"`
 	Subject string `json:"subject,omitempty"` // a business ID, a fault's label, an actor
 	Word    string `json:"word,omitempty"`    // an acceptance, a checkpoint
-	Times   int    `json:"times,omitzero"`    // at least; 0 means 1
+	Times   int    `json:"times,omitzero"`    // at least this often; 0 means 1
 	Line    string `json:"line"`              // as printed in the script
 }
 
 // The verbs of conditions.
 const (
 	CondFired      = "fired"      // fault Subject fired
-	CondDelivered  = "delivered"  // Subject was handed to an application, Times times
-	CondRedelivery = "redelivery" // Subject was handed out again (a second Delivered event of one publish and subscription)
+	CondDelivered  = "delivered"  // Subject was handed to an application at least Times times
+	CondRedelivery = "redelivery" // Subject was handed out again (a second Delivered event for one publish and subscription)
 	CondAcceptance = "acceptance" // a publish of Subject returned acceptance Word
 	CondEffect     = "effect"     // an effect of Subject was committed
-	CondAbsorbed   = "absorbed"   // the consumption log absorbed Subject, Times times
+	CondAbsorbed   = "absorbed"   // the consumption log absorbed Subject at least Times times
 	CondAcked      = "acked"      // an acknowledgement of Subject was confirmed or sent
-	CondInFlight   = "in-flight"  // when fault Subject fired, at least Times publishes were accepted or called and not yet settled
-	CondStored     = "stored"     // a snapshot (of checkpoint Word if given) has a pending row of Subject
-	CondDead       = "dead"       // Subject was seen dead-lettered, in a snapshot
-	CondResolved   = "resolved"   // a lookup of Subject settled it
-	CondConnected  = "connected"  // actor Subject has opened a session, Times times
-	CondFailed     = "failed"     // the handler failed on Subject, Times times
-	CondCarried    = "carried"    // Times frames of kind Word passed on the link of Subject
+	CondInFlight   = "in-flight"  // when fault Subject fired, at least Times publishes were called or accepted and not yet settled
+	CondStored     = "stored"     // a snapshot (of checkpoint Word, if given) has a pending row of Subject
+	CondDead       = "dead"       // a snapshot has Subject dead-lettered
+	CondResolved   = "resolved"   // a look-up of Subject settled it
+	CondConnected  = "connected"  // actor Subject opened at least Times sessions
+	CondFailed     = "failed"     // the handler failed on Subject at least Times times
+	CondCarried    = "carried"    // at least Times frames of kind Word passed the link of Subject
 	CondGone       = "gone"       // the newest broker snapshot has no pending row of Subject
 )
 
-// Class of a fault. A claim covers a run if and only if every class that fired
-// is among those it is made under.
+// Class is the class of a fault. A claim covers a run if and only if it is
+// made under every class that fired.
 type Class string
 
 const (
@@ -125,12 +127,12 @@ const (
 	Overload      Class = "overload"
 )
 
-// Classes is the list of fault classes, in the order of reports.
+// Classes lists the fault classes in the order of reports.
 func Classes() []Class {
 	return []Class{ClientCrash, BrokerRestart, BrokerCrash, BrokerPause, PowerLoss, Link, Store, Clock, NodeLoss, Overload}
 }
 
-// Owner of a claim.
+// Owner is who makes a claim.
 type Owner string
 
 const (
@@ -138,7 +140,7 @@ const (
 	OwnerApplication Owner = "application"
 )
 
-// Claim is a promise: guarantee G holds under these classes of fault.
+// Claim promises that a guarantee holds under these fault classes.
 type Claim struct {
 	Guarantee string  `json:"guarantee"`
 	Under     []Class `json:"under"`
@@ -146,8 +148,8 @@ type Claim struct {
 	Source    string  `json:"source,omitempty"` // where the promise is made: a document's section
 }
 
-// Covers reports whether the claim is made for a run in which these classes
-// of fault fired. A run without faults is always covered.
+// Covers reports whether the claim is made for a run in which faults of these
+// classes fired. A run without faults is always covered.
 func (c Claim) Covers(fired []Class) bool {
 	for _, f := range fired {
 		covered := false
@@ -161,68 +163,71 @@ func (c Claim) Covers(fired []Class) bool {
 	return true
 }
 
-// Profile is one configuration of a system, with what judging must know about it.
+// Profile is one configuration of a system, with the properties that judging
+// depends on.
 type Profile struct {
 	Name             string     `json:"name"`
 	Summary          string     `json:"summary"`
 	Settings         []Setting  `json:"settings,omitempty"`
 	Redelivers       Redelivery `json:"redelivers"`
 	AckCounting      string     `json:"ackCounting"`      // per-message, cumulative, automatic
-	KeepsRows        bool       `json:"keepsRows"`        // settled rows stay, marked processed
+	KeepsRows        bool       `json:"keepsRows"`        // settled rows stay in the store, marked processed
 	MarksAgain       bool       `json:"marksAgain"`       // redeliveries are flagged as such
 	AckConfirms      bool       `json:"ackConfirms"`      // acknowledgements are confirmed
 	ConfirmIsDurable bool       `json:"confirmIsDurable"` // …only after a durable delete
-	KeepsSubscribers bool       `json:"keepsSubscribers"` // a confirmed logical subscriber exists even without a session
+	KeepsSubscribers bool       `json:"keepsSubscribers"` // a confirmed logical subscriber persists without a session
 	Limits           Limits     `json:"limits"`
 }
 
-// Setting is one switch of a profile, as the system names it.
+// Setting is one setting of a profile, under the system's own name.
 type Setting struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
 }
 
-// Redelivery is how an unsettled message comes again.
+// Redelivery is what makes a system redeliver an unsettled message.
 type Redelivery string
 
 const (
-	RedeliverTimeout   Redelivery = "timeout" // and on disconnect, where the system says so
+	RedeliverTimeout   Redelivery = "timeout" // and on disconnect, if the system documents that
 	RedeliverReconnect Redelivery = "reconnect"
 	RedeliverClaim     Redelivery = "claim"
 	RedeliverRebalance Redelivery = "rebalance"
 	RedeliverNever     Redelivery = "never"
 )
 
-// Limits are a profile's numbers, already scaled for this machine and build.
+// Limits are a profile's numeric limits, already scaled for this machine and
+// build.
 type Limits struct {
-	MaxAttempts      int           `json:"maxAttempts,omitzero"`   // deliveries of one message, then dead letter; 0 is no limit
-	DropsAfter       int           `json:"dropsAfter,omitzero"`    // deliveries of one message, after which it is dropped by design; 0 is never
+	MaxAttempts      int           `json:"maxAttempts,omitzero"`   // deliveries of one message before it is dead-lettered; 0 means no limit
+	DropsAfter       int           `json:"dropsAfter,omitzero"`    // deliveries of one message before it is dropped by design; 0 means never
 	RedeliveryPeriod time.Duration `json:"redeliveryPeriod"`       // visibility timeout
-	RecoveryBound    time.Duration `json:"recoveryBound"`          // from heal, acceptance and a ready consumer until settled
-	InFlightBound    time.Duration `json:"inFlightBound"`          // how long a frame that was sent may take to arrive
-	ExpiryTolerance  time.Duration `json:"expiryTolerance"`        // either way
-	DeleteBound      time.Duration `json:"deleteBound,omitzero"`   // from the confirmed ACK to the row's end
-	NackDelay        time.Duration `json:"nackDelay,omitzero"`     // minimum delay from a NACK to the redelivery; 0 is not stated
-	Remembers        time.Duration `json:"remembers,omitzero"`     // how long a look-up still knows a message that has ended; 0 is not stated
-	AnswerBound      time.Duration `json:"answerBound,omitzero"`   // from a call until its answer, while nothing is broken
-	ProgressBound    time.Duration `json:"progressBound,omitzero"` // the longest that a ready consumer waits while there is work, even during faults
-	MaxPending       int           `json:"maxPending,omitzero"`    // rows of one destination that may wait; a publish beyond is declined
+	RecoveryBound    time.Duration `json:"recoveryBound"`          // from heal, acceptance and a ready consumer until the message is settled
+	InFlightBound    time.Duration `json:"inFlightBound"`          // maximum time for a sent frame to arrive
+	ExpiryTolerance  time.Duration `json:"expiryTolerance"`        // in either direction
+	DeleteBound      time.Duration `json:"deleteBound,omitzero"`   // from the confirmed acknowledgement until the row is gone
+	NackDelay        time.Duration `json:"nackDelay,omitzero"`     // minimum delay from a NACK to the redelivery; 0 if unspecified
+	Remembers        time.Duration `json:"remembers,omitzero"`     // how long a look-up still finds a settled message; 0 if unspecified
+	AnswerBound      time.Duration `json:"answerBound,omitzero"`   // from a call to its answer, while no fault is active
+	ProgressBound    time.Duration `json:"progressBound,omitzero"` // maximum wait of a ready consumer while there is work, even during faults
+	MaxPending       int           `json:"maxPending,omitzero"`    // maximum number of pending rows of one destination; a publish beyond it is declined
 	DrainDeadline    time.Duration `json:"drainDeadline"`          // exceeds every bound claimed
-	OrderScope       string        `json:"orderScope,omitempty"`   // "connection", "key", "partition"; empty is none
+	OrderScope       string        `json:"orderScope,omitempty"`   // "connection", "key", "partition"; empty for none
 }
 
-// History is a run as judging sees it.
+// History is a run as seen by judging.
 type History struct {
 	Manifest  Manifest
 	Snapshots []Snapshot
-	// Events of the run in order of Seq; may be ranged over more than once. The
-	// pointer is valid until the next step. An error ends the sequence, so that
-	// a part of the evidence is never mistaken for the whole.
+	// Events yields the run's events in order of Seq, and may be ranged over
+	// more than once. The pointer is valid until the next step. An error ends
+	// the sequence, so that partial evidence is never mistaken for the whole.
 	Events iter.Seq2[*Event, error]
-	// Truncated: the file ends in the middle of a record (the writer died).
+	// Truncated: a file ends in the middle of a record because the writer
+	// died.
 	Truncated bool
-	// Damage names a file that is not as the run left it, and how; empty if the
-	// evidence is whole, as far as can be told. Damaged evidence can be shown,
-	// and proves nothing either way.
+	// Damage names a file that changed since the run ended, and how; it is
+	// empty if no damage was found. Damaged evidence can be shown but proves
+	// nothing either way.
 	Damage string
 }

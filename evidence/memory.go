@@ -2,8 +2,8 @@ package evidence
 
 import "time"
 
-// Memory records a run in memory only. It is not safe for concurrent use: a
-// simulated run has one thread.
+// Memory records a run in memory only. It is not safe for concurrent use,
+// since a simulated run has one thread.
 type Memory struct {
 	Now func() time.Duration
 
@@ -13,8 +13,8 @@ type Memory struct {
 	observers []*observer
 }
 
-// NewMemory starts a recording. It reuses the buffer of an earlier one (see
-// Events), if that is given.
+// NewMemory starts a recording. It reuses room, the buffer of an earlier
+// recording (see Events), if given.
 func NewMemory(m Manifest, now func() time.Duration, room []Event) *Memory {
 	m.Format, m.End = FormatVersion, nil
 	return &Memory{Now: now, manifest: m, events: room[:0]}
@@ -67,7 +67,7 @@ func (m *Memory) Close(end End) error {
 	return nil
 }
 
-// History of what was recorded. Its events share the recording's buffer.
+// History returns the recording. Its events share the recording's buffer.
 func (m *Memory) History() *History {
 	return &History{Manifest: m.manifest, Snapshots: m.snapshots, Events: func(yield func(*Event, error) bool) {
 		for i := range m.events {

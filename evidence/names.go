@@ -1,7 +1,7 @@
 package evidence
 
-// The names of the guarantees. They are here, not beside the code that judges
-// them, because claims and scripts use them too.
+// The names of the guarantees. They are here, rather than in package
+// guarantees, because claims and scripts use them too.
 const (
 	NoAcceptedLoss          = "no-accepted-loss"
 	NoDuplicateDelivery     = "no-duplicate-delivery"

@@ -15,7 +15,7 @@ import (
 
 // folder is the untrusted folder of a run: nothing outside it is opened, no
 // symbolic link is followed, and only regular files are read (opening a FIFO
-// waits for its writer, and a device may never end).
+// blocks until it has a writer, and a device may never end).
 type folder string
 
 // open opens a regular file by its slash-separated path in the folder.
@@ -55,7 +55,7 @@ func (dir folder) open(name string) (*os.File, fs.FileInfo, error) {
 	return f, info, nil
 }
 
-// root opens the folder itself, which may be reached through a link.
+// root opens the folder itself, which may be a symbolic link.
 func (dir folder) root() (*os.Root, error) {
 	info, err := os.Stat(string(dir))
 	if err == nil && !info.IsDir() {
@@ -67,8 +67,8 @@ func (dir folder) root() (*os.Root, error) {
 	return os.OpenRoot(string(dir))
 }
 
-// lock takes the folder for its recorder, until the file is closed or the
-// process is gone. Whoever else asks meanwhile is refused.
+// lock locks the folder for its recorder until the file is closed or the
+// process exits. It fails while another recorder holds the lock.
 func (dir folder) lock() (*os.File, error) {
 	root, err := dir.root()
 	if err != nil {
@@ -94,7 +94,7 @@ func (dir folder) exists(name string) bool {
 	return err == nil
 }
 
-// path of a file in the folder, for messages.
+// path returns the path of a file in the folder, for messages.
 func (dir folder) path(name string) string { return path.Join(string(dir), name) }
 
 // read returns a whole file of at most limit bytes.
@@ -111,9 +111,9 @@ func (dir folder) read(name string, limit int64) ([]byte, error) {
 	return b, nil
 }
 
-// ReadRegular reads a file that a user has named, such as a scenario, a profile
-// or a key. It may be a link, but to a regular file of at most limit bytes, so
-// that no FIFO or device blocks.
+// ReadRegular reads a file that a user has named, such as a scenario, a
+// profile or a key. The name may be a symbolic link, but only to a regular
+// file of at most limit bytes, so that no FIFO or device blocks.
 func ReadRegular(name string, limit int64) ([]byte, error) {
 	info, err := os.Stat(name)
 	if err == nil {
@@ -128,7 +128,7 @@ func ReadRegular(name string, limit int64) ([]byte, error) {
 	}
 	defer f.Close()
 	if info, err = f.Stat(); err == nil {
-		err = regular(info) // it may have been replaced since
+		err = regular(info) // it may have been replaced since the Stat
 	}
 	var b []byte
 	if err == nil {
@@ -160,13 +160,13 @@ func readBounded(f io.Reader, info fs.FileInfo, limit int64) ([]byte, error) {
 	return b, err
 }
 
-// maxFileName leaves room for what is appended to a name.
+// maxFileName leaves room for the suffixes appended to a name.
 const maxFileName = 200
 
-// FileName says why name cannot be that of a file or folder; nil if it can. It
-// may be the word of a script, a profile or a manifest that somebody else has
-// written: whatever is named after such a word is checked here, so that it
-// cannot choose where evidence goes, or hide it.
+// FileName returns an error if name cannot name a file or folder. Names may
+// come from a script, profile or manifest written by somebody else; everything
+// named after such a word is checked here, so that it can neither choose where
+// evidence is written nor hide it.
 func FileName(name string) error {
 	bad := func(r rune) bool { return r == '/' || r == '\\' || unicode.IsControl(r) }
 	if name == "" || len(name) > maxFileName || name[0] == '.' || strings.ContainsFunc(name, bad) {

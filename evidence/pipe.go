@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// PipeSink is the Sink of a child process: it writes each event to an inherited
-// pipe before Record returns, and what is in the pipe survives the child's
+// PipeSink is the Sink of a child process. It writes each event to an
+// inherited pipe before Record returns, so that the event survives the child's
 // SIGKILL. Safe for concurrent use.
 type PipeSink struct {
 	base int64
@@ -28,8 +28,8 @@ func NewPipeSink(w io.Writer, base int64) *PipeSink {
 	return &PipeSink{w: w, base: base}
 }
 
-// Record sets At if it is zero, and returns 0: the parent assigns Seq. After an
-// error nothing more is written.
+// Record sets At if it is zero, and returns 0, since the parent assigns Seq.
+// After an error it writes nothing more.
 func (p *PipeSink) Record(e Event) uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -58,12 +58,13 @@ func (p *PipeSink) Err() error {
 	return p.err
 }
 
-// Adopt records what a child writes to its PipeSink, until the end of the pipe.
-// Events without an actor get actorDefault. A torn last line, from a child that
-// died in the middle of a write, becomes a Noted event; any other malformed line
-// is an error. After an error, or when ctx ends, the pipe is not read any more
-// and the caller must end the child, so ctx should outlive it. ctx interrupts a
-// blocked read only if r has SetReadDeadline, as a pipe's *os.File does.
+// Adopt records what a child writes to its PipeSink, until the end of the
+// pipe. Events without an actor get actorDefault. A torn last line, from a
+// child that died in the middle of a write, becomes a Noted event; any other
+// malformed line is an error. After an error, or once ctx ends, nobody reads
+// the pipe and the caller must end the child, so ctx should outlive it. ctx
+// interrupts a blocked read only if r has SetReadDeadline, as a pipe's
+// *os.File does.
 func (r *Recorder) Adopt(ctx context.Context, pipe io.Reader, actorDefault string) error {
 	if d, ok := pipe.(interface{ SetReadDeadline(time.Time) error }); ok {
 		stop := context.AfterFunc(ctx, func() { _ = d.SetReadDeadline(time.Unix(1, 0)) })

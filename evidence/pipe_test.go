@@ -59,7 +59,7 @@ func TestAKilledChildLeavesItsEvidence(t *testing.T) {
 	if err := cmd.Wait(); !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
 		t.Fatalf("the child was to die of SIGKILL: %v", err)
 	}
-	// Only now, when the child is dead, is its evidence read.
+	// Read the evidence only now that the child is dead.
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := r.Adopt(ctx, read, "c1"); err != nil {
@@ -117,7 +117,7 @@ func TestAdoptEndsWithItsContext(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- r.Adopt(ctx, read, "c1") }()
 	NewPipeSink(write, r.Base()).Record(Event{Kind: Noted})
-	<-seen // it reads, and waits for more
+	<-seen // Adopt is reading, and waits for more
 	cancel()
 	select {
 	case err := <-done:

@@ -14,20 +14,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Recorder writes the files of one run while it goes on. It is a Sink and safe
-// for concurrent use.
+// Recorder writes the files of a run in progress. It is a Sink, and safe for
+// concurrent use.
 //
-// Every event is one plain write(2) before Record returns, so that it survives
-// the SIGKILL of this process (a compressed stream would not). It is synced to
-// disk by Close only: the harness's machine is not under test.
+// Record issues one plain write(2) per event before it returns, so that the
+// event survives the SIGKILL of this process (a compressed stream would not).
+// Only Close syncs to disk: the harness's machine is not under test.
 //
-// The first error of any file is kept, closes Failed and stops the recording: a
+// The first error on any file is kept, closes Failed and stops the recording: a
 // run with incomplete evidence must end as a failure of the harness.
 type Recorder struct {
 	dir  string
 	base int64
 
-	mu        sync.Mutex // events, their order, and the observers
+	mu        sync.Mutex // guards events, their order, and the observers
 	events    appendFile
 	seq       uint64
 	buf       []byte
@@ -35,14 +35,14 @@ type Recorder struct {
 	err       error
 	failed    chan struct{}
 	closed    bool
-	lock      *os.File // of the folder, until Close
+	lock      *os.File // on the folder, until Close
 
 	rowsMu   sync.Mutex
 	rows     appendFile
 	rowLines int
 
 	manifestMu sync.Mutex
-	manifest   Manifest // with its End it is sealed
+	manifest   Manifest // sealed once it has an End
 
 	logsMu sync.Mutex
 	logs   map[string]*runLog
@@ -50,8 +50,8 @@ type Recorder struct {
 
 type observer struct{ fn func(Event) }
 
-// The names of a run's files. While a run goes on its lines are plain; Close
-// compresses them.
+// The names of a run's files. Line files are plain while the run goes on;
+// Close compresses them.
 const (
 	manifestFile = "manifest.json"
 	scriptFile   = "script.custody"
@@ -66,12 +66,12 @@ const (
 // maxLine bounds one line of evidence, in bytes with its newline.
 const maxLine = 1 << 20
 
-// ErrClosed: something was recorded after the end of the run.
+// ErrClosed: something was recorded after Close.
 var ErrClosed = errors.New("evidence: recorded after the run was closed")
 
-// Create makes the folder of a run, which must be empty if it exists, and starts
-// the run's clock. It sets Format and End of the manifest, and StartedAt if it
-// is zero.
+// Create creates the folder of a run, which must be empty if it exists, and
+// starts the run's clock. It sets the manifest's Format and End, and StartedAt
+// if it is zero.
 func Create(dir string, m Manifest, script []byte) (*Recorder, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("evidence: the run directory could not be created: %w", err)
@@ -83,7 +83,7 @@ func Create(dir string, m Manifest, script []byte) (*Recorder, error) {
 	if len(entries) > 0 {
 		return nil, fmt.Errorf("evidence: folder %s is not empty (it holds %s): give each run a folder of its own", dir, entries[0].Name())
 	}
-	if err := m.check(); err != nil { // what is written must be readable
+	if err := m.check(); err != nil { // refuse to write what could not be read back
 		return nil, fmt.Errorf("evidence: invalid manifest: %w", err)
 	}
 	base, err := monotonic()
@@ -113,8 +113,9 @@ func Create(dir string, m Manifest, script []byte) (*Recorder, error) {
 // versionOfCustody is the key of Custody's own version in a manifest.
 const versionOfCustody = "custody"
 
-// create writes the manifest last, so that a folder with a manifest is complete.
-// If two create the same run, the second fails to make the folder of logs.
+// create writes the manifest last, so that a folder with a manifest is
+// complete. If two processes create the same run, the second fails to create
+// the logs folder.
 func (r *Recorder) create(script []byte) (err error) {
 	root, err := folder(r.dir).root()
 	if err != nil {
@@ -146,11 +147,12 @@ func (r *Recorder) create(script []byte) (err error) {
 	return r.writeManifest()
 }
 
-// Base is the start of the run on CLOCK_MONOTONIC, in nanoseconds: a child process
-// needs it to stamp events with the same clock (see NewPipeSink).
+// Base returns the start of the run on CLOCK_MONOTONIC, in nanoseconds. A
+// child process needs it to stamp events with the same clock (see
+// NewPipeSink).
 func (r *Recorder) Base() int64 { return r.base }
 
-// Dir is the run's folder.
+// Dir returns the run's folder.
 func (r *Recorder) Dir() string { return r.dir }
 
 // Err returns the first error of the recording, or nil.
@@ -205,10 +207,11 @@ func (r *Recorder) Record(e Event) uint64 {
 	return e.Seq
 }
 
-// Observe calls fn for every later event, in order of Seq, one at a time, once
-// the event is written. fn runs under the recorder's lock: it must be quick, and
-// must neither use the recorder nor wait for anything that does. When cancel
-// returns, fn is not running and will not be called; fn must not call cancel.
+// Observe calls fn for every later event, in order of Seq and one at a time,
+// once the event is written. fn runs under the recorder's lock: it must be
+// quick, and must neither use the recorder nor wait for anything that does.
+// Once cancel returns, fn is not running and will not be called again; fn must
+// not call cancel.
 func (r *Recorder) Observe(fn func(Event)) (cancel func()) {
 	o := &observer{fn}
 	r.mu.Lock()
@@ -226,8 +229,8 @@ func (r *Recorder) Observe(fn func(Event)) (cancel func()) {
 	}
 }
 
-// WriteSnapshot writes stored rows: the snapshot's line, then one for each row.
-// Count is set from Rows, except where the source gives counts only.
+// WriteSnapshot writes a snapshot's line, then one line per row. It sets Count
+// from Rows, unless the source gives counts only.
 func (r *Recorder) WriteSnapshot(s Snapshot) error {
 	if s.Trust != CountsOnly {
 		s.Count = len(s.Rows)
@@ -269,8 +272,8 @@ func appendLine(dst []byte, v any) ([]byte, error) {
 	return append(append(dst, b...), '\n'), nil
 }
 
-// UpdateManifest changes what becomes known during the run, such as versions, and
-// rewrites the manifest.
+// UpdateManifest applies a change that becomes known during the run, such as
+// versions, and rewrites the manifest.
 func (r *Recorder) UpdateManifest(change func(*Manifest)) error {
 	r.manifestMu.Lock()
 	defer r.manifestMu.Unlock()
@@ -293,11 +296,11 @@ func (r *Recorder) writeManifest() error {
 	return folder(r.dir).replaceFile(manifestFile, b)
 }
 
-// Close ends the run: it compresses events and rows, seals all files and rewrites
-// the manifest with its End (it sets Events, Files and Seal, and After if zero).
-// If the recording has failed, or fails now, the end is EndFailed with that
-// reason, and Close returns the error. The run stays readable wherever Close is
-// interrupted. Later calls only return Err.
+// Close ends the run: it compresses events and rows, seals all files and
+// rewrites the manifest with its End (it sets Events, Files and Seal, and
+// After if zero). If the recording has failed or fails now, the end is
+// EndFailed with that reason, and Close returns the error. The run stays
+// readable wherever Close is interrupted. Later calls only return Err.
 func (r *Recorder) Close(end End) error {
 	r.mu.Lock()
 	if r.closed {
@@ -342,8 +345,8 @@ func (r *Recorder) Close(end End) error {
 	return r.Err()
 }
 
-// appendFile is a file of lines. size counts complete writes only, so that the
-// remains of a failed write are ignored.
+// appendFile is an append-only file of lines. size counts complete writes
+// only, so that the remains of a failed write are ignored.
 type appendFile struct {
 	name string
 	f    io.WriteCloser
@@ -381,14 +384,14 @@ func (a *appendFile) close() error {
 	return a.f.Close()
 }
 
-// maxLog bounds one log, in bytes.
+// maxLog bounds one log file, in bytes.
 const maxLog = 8 << 20
 
-// Log opens logs/NAME.log for the output of a process; after a restart it is
-// appended to. After 8 MiB one line says that the log was truncated, and the rest
+// Log opens logs/NAME.log for the output of a process, appending after a
+// restart. After 8 MiB one line says that the log was truncated, and the rest
 // is dropped. Write never fails, so that the harness's disk cannot affect the
-// process; the error is the recorder's Err. Safe for concurrent use. Closing the
-// recorder closes it.
+// process; the recorder's Err has the error. Safe for concurrent use. Closing
+// the recorder closes it.
 func (r *Recorder) Log(name string) (io.WriteCloser, error) {
 	if err := FileName(name); err != nil {
 		return nil, fmt.Errorf("evidence: a log: %w: use the name of an actor", err)
@@ -438,7 +441,7 @@ type runLog struct {
 
 	mu   sync.Mutex
 	f    *os.File
-	left int64 // bytes until it is truncated; 0 afterwards
+	left int64 // bytes left until it is truncated; 0 afterwards
 	done bool
 }
 
@@ -473,23 +476,23 @@ func (l *runLog) Close() error {
 	return l.f.Close()
 }
 
-// stamp sets e.At, unless a child process has.
+// stamp sets e.At, unless a child process already has.
 func stamp(e *Event, base int64) {
 	if e.At == 0 {
 		e.At = Now(base)
 	}
 }
 
-// monotonic reads the clock that all processes of a machine share. time.Now may
-// use the same one, but does not reveal its origin.
+// monotonic reads the clock that all processes of a machine share. time.Now
+// may use the same clock, but does not expose its origin.
 func monotonic() (int64, error) {
 	var ts unix.Timespec
 	err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts)
 	return ts.Nano(), err
 }
 
-// Now is the time since base on the clock of events; see Recorder.Base.
+// Now returns the time since base on the clock of events; see Recorder.Base.
 func Now(base int64) time.Duration {
-	now, _ := monotonic() // it worked when the run began
+	now, _ := monotonic() // checked when the run began
 	return time.Duration(now - base)
 }

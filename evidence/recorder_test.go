@@ -46,7 +46,7 @@ func history(t testing.TB, dir string) *History {
 	return h
 }
 
-// events gives copies of all; an error fails the test.
+// events returns copies of all events; an error fails the test.
 func events(t testing.TB, h *History) (all []Event) {
 	t.Helper()
 	for e, err := range h.Events {
@@ -129,7 +129,7 @@ func TestCreateRefusesAFolderThatIsNotItsOwn(t *testing.T) {
 
 func TestAFailedCreateLeavesTheFolderEmpty(t *testing.T) {
 	dir := t.TempDir()
-	// The one thing of a manifest that JSON cannot hold.
+	// A year beyond 9999 is the one manifest value that JSON cannot hold.
 	if _, err := Create(dir, Manifest{Scale: 1, StartedAt: time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)}, nil); err == nil {
 		t.Fatal("a manifest that cannot be written was")
 	}
@@ -138,7 +138,8 @@ func TestAFailedCreateLeavesTheFolderEmpty(t *testing.T) {
 	}
 }
 
-// fullDisk takes so many bytes, then fails in the middle of a write as a full disk does.
+// fullDisk accepts left bytes, then fails in the middle of a write as a full
+// disk does.
 type fullDisk struct {
 	io.WriteCloser
 	left int
@@ -192,7 +193,7 @@ func TestAFullDiskEndsTheRunAsAFailure(t *testing.T) {
 func TestACloseThatCannotCompressLeavesThePlainFiles(t *testing.T) {
 	r := begin(t)
 	r.Record(Event{Kind: Noted})
-	r.events.size++ // as if something had cut the file
+	r.events.size++ // as if the file had been truncated
 	if err := r.Close(End{How: EndCompleted}); err == nil {
 		t.Fatal("Close says that all is well")
 	}
@@ -274,7 +275,7 @@ func TestALogIsBoundedAndSaysSo(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	l = open() // a broker that is started again
+	l = open() // as for a restarted broker
 	fmt.Fprintln(l, "too late")
 	if err := r.Close(End{How: EndCompleted}); err != nil { // closes the log too
 		t.Fatal(err)

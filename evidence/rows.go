@@ -2,7 +2,7 @@ package evidence
 
 import "time"
 
-// Snapshot is the stored rows of one source at one checkpoint.
+// Snapshot holds the stored rows of one source at one checkpoint.
 type Snapshot struct {
 	Checkpoint string        `json:"checkpoint"` // "start", "end", or a name from the script
 	Seq        uint64        `json:"seq"`        // of the SnapshotTaken event
@@ -10,8 +10,8 @@ type Snapshot struct {
 	Source     string        `json:"source"` // SourceBroker or SourceBusiness
 	Partition  string        `json:"partition,omitempty"`
 	Trust      Trust         `json:"trust"`
-	Count      int           `json:"count"` // rows; with Trust CountsOnly the rows themselves are absent
-	Rows       []StoredRow   `json:"-"`     // on disk: one line each, after the snapshot's own
+	Count      int           `json:"count"` // number of rows; with Trust CountsOnly, Rows is empty
+	Rows       []StoredRow   `json:"-"`     // on disk: one line each, after the snapshot's line
 }
 
 const (
@@ -34,7 +34,7 @@ func (t Trust) String() string                { return nameOf(trustNames, t) }
 func (t Trust) MarshalText() ([]byte, error)  { return marshalName(trustNames, t) }
 func (t *Trust) UnmarshalText(b []byte) error { return unmarshalName(trustNames, "trust", b, t) }
 
-// StoredRow is one row as the store shows it.
+// StoredRow is one row as reported by the store.
 type StoredRow struct {
 	Partition    string   `json:"partition,omitempty"`
 	State        RowState `json:"state"`
@@ -45,10 +45,10 @@ type StoredRow struct {
 	Destination  string   `json:"destination,omitempty"`
 	Digest       string   `json:"digest,omitempty"`
 	Attempts     int      `json:"attempts,omitzero"`
-	Expired      bool     `json:"expired,omitzero"` // past its deadline when read
-	Version      int      `json:"version,omitzero"` // payload protocol version where the store keeps one
-	Cause        Cause    `json:"cause,omitzero"`   // of a dead letter: NoCause where the system keeps none
-	Reason       string   `json:"reason,omitempty"` // …in words for people
+	Expired      bool     `json:"expired,omitzero"` // past its deadline when the row was read
+	Version      int      `json:"version,omitzero"` // payload protocol version, if the store keeps one
+	Cause        Cause    `json:"cause,omitzero"`   // of a dead letter; NoCause if the system keeps none
+	Reason       string   `json:"reason,omitempty"` // …as free text for people
 }
 
 // RowState is the state of a stored row.
@@ -59,7 +59,7 @@ const (
 	RowPending            // accepted, waiting or in flight
 	RowProcessed          // acknowledged, kept as history
 	RowDead               // in the dead-letter queue
-	RowRefused            // of a protocol version that the system does not support
+	RowRefused            // of an unsupported protocol version
 	RowEffect             // business: one effect of one business ID
 	RowLog                // business: an entry of the consumption log
 )

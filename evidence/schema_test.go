@@ -22,8 +22,8 @@ type schema struct {
 	Defs       map[string]*schema `json:"$defs"`
 }
 
-// enums are the words that a named type of ours may have. The zero value's is
-// left out where the field is.
+// enums lists the words allowed for each named type. The zero value's word is
+// left out if the field is omitted when zero.
 var enums = map[reflect.Type][]string{
 	reflect.TypeFor[Kind]():         kindNames[1:],
 	reflect.TypeFor[Acceptance]():   acceptanceNames[1:],
@@ -100,7 +100,7 @@ func agree(t *testing.T, at string, root, s *schema, typ reflect.Type) {
 	if typ == reflect.TypeFor[time.Time]() {
 		want = "string"
 	}
-	nullable := []any{want, "null"} // a nil list or map that is not left out
+	nullable := []any{want, "null"} // a nil list or map without omitempty
 	if s.Type != nil && s.Type != want && !reflect.DeepEqual(s.Type, nullable) || s.Type == nil && s.Enum == nil {
 		t.Errorf("%s: the schema's type is %v, the code's %s", at, s.Type, want)
 	}

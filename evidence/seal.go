@@ -17,7 +17,7 @@ import (
 
 // SealedFile is one file of a run as it was on disk when the run ended.
 type SealedFile struct {
-	Name   string `json:"name"` // its path in the run's folder, with slashes
+	Name   string `json:"name"` // slash-separated path in the run's folder
 	Size   int64  `json:"size"` // bytes
 	SHA256 string `json:"sha256"`
 }
@@ -26,9 +26,9 @@ type SealedFile struct {
 var noSeal = strings.Repeat("0", 2*sha256.Size)
 
 // sealManifest encodes manifest.json. The seal of a run that has ended is the
-// SHA-256 of these bytes with zeros in place of the seal. It covers bytes rather
-// than values, so that it includes fields which a later version adds, and a
-// duplicated field cannot be read in two ways.
+// SHA-256 of these bytes, with zeros in place of the seal. It covers bytes
+// rather than values, so that it includes fields added by a later version, and
+// a duplicated field cannot be read in two ways.
 func sealManifest(m Manifest) ([]byte, error) {
 	if m.End != nil {
 		end := *m.End
@@ -51,8 +51,8 @@ func digest(b []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// checkManifest verifies that a manifest is as it was when the run ended. It
-// accepts a run that has no end, and one of a format without seals.
+// checkManifest verifies that the manifest is unchanged since the run ended.
+// It accepts a run without an end, and a format without seals.
 func checkManifest(b []byte, m *Manifest) error {
 	switch {
 	case m.End == nil:
@@ -71,14 +71,16 @@ func checkManifest(b []byte, m *Manifest) error {
 	return nil
 }
 
-// maxLogs of a run are sealed and listed, beside the script, events and rows,
-// each plain, compressed, or both.
+// maxLogs bounds the logs that are sealed and listed. Script, events and rows
+// add up to five files, since events and rows may exist plain, compressed, or
+// both.
 const (
 	maxLogs   = 1000
 	maxSealed = maxLogs + 5
 )
 
-// seal describes the files of a run that has ended, sorted by name.
+// seal returns the sealed description of a finished run's files, sorted by
+// name.
 func (dir folder) seal() ([]SealedFile, error) {
 	names, err := dir.sealable()
 	if err != nil {
@@ -107,8 +109,8 @@ func digestOf(r io.Reader) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// sealable are the files of a run, sorted, without the manifest, which seals
-// itself, and the verdict, which can be derived again.
+// sealable returns the names of a run's files, sorted, except the manifest,
+// which seals itself, and the verdict, which can be derived again.
 func (dir folder) sealable() ([]string, error) {
 	var names []string
 	for _, name := range []string{eventsFile, eventsFile + packedSuffix, rowsFile, rowsFile + packedSuffix, scriptFile} {
@@ -123,7 +125,7 @@ func (dir folder) sealable() ([]string, error) {
 	return slices.Sorted(slices.Values(append(names, logs...))), nil
 }
 
-// logs are the paths of the entries in the folder of logs.
+// logs returns the paths of the entries in the logs folder.
 func (dir folder) logs() ([]string, error) {
 	root, err := dir.root()
 	if err != nil {
@@ -158,10 +160,10 @@ func (dir folder) logs() ([]string, error) {
 	return names, nil
 }
 
-// maxDamage is how many damaged files are reported.
+// maxDamage bounds the damaged files that are reported.
 const maxDamage = 4
 
-// checkFiles reports which files differ from what was sealed, and how.
+// checkFiles reports which files differ from the seal, and how.
 func (dir folder) checkFiles(sealed []SealedFile) (damage []string) {
 	more := 0
 	tell := func(name, format string, args ...any) {
@@ -212,7 +214,7 @@ func (dir folder) checkFiles(sealed []SealedFile) (damage []string) {
 	return damage
 }
 
-// checkFile compares sizes first, so that no more is read than was sealed.
+// checkFile compares sizes first, so that it never reads more than was sealed.
 func (dir folder) checkFile(s SealedFile) error {
 	f, info, err := dir.open(s.Name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -243,8 +245,9 @@ func canBeSealed(name string) bool {
 	return path.Dir(name) == logsFolder && !strings.Contains(path.Base(name), "\x00")
 }
 
-// Sealed reports whether the run has a seal, without which damage cannot be
-// detected: its format is older, it has not ended, or the seal was removed.
+// Sealed reports whether the run has a seal. Without one, damage cannot be
+// detected: the format is older, the run has not ended, or the seal was
+// removed.
 func (r *Run) Sealed() bool { return r.manifest.End != nil && r.manifest.End.Seal != "" }
 
 // Identity is equal for all copies of one run.
@@ -255,9 +258,10 @@ func (r *Run) Identity() string {
 	return digest(r.raw)
 }
 
-// Damage reports which file is not as the run left it, and how: changed,
-// truncated, replaced, extended or removed, or not sealed because the harness
-// died. Empty if the run is whole, or of a format without seals.
+// Damage reports which file changed since the run ended, and how (changed,
+// truncated, replaced, extended or removed), or that the run is not sealed
+// because the harness died. It returns "" if the run is intact, or of a format
+// without seals.
 func (r *Run) Damage() string {
 	switch {
 	case r.manifestErr != nil:
@@ -270,8 +274,8 @@ func (r *Run) Damage() string {
 	return ""
 }
 
-// Unsealed are the names in the run's folder that no seal covers, except the
-// manifest and what is derived from the evidence; at most maxLogs.
+// Unsealed returns the names in the run's folder that no seal covers, except
+// the manifest and what is derived from the evidence; at most maxLogs.
 func (r *Run) Unsealed() ([]string, error) {
 	d, err := os.Open(string(r.dir))
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sealed leaves a whole run with two events, one snapshot and one log.
+// sealed records a complete run with two events, one snapshot and one log.
 func sealed(t *testing.T) string {
 	t.Helper()
 	r := begin(t)
@@ -63,7 +63,7 @@ func TestARunThatHasEndedIsSealed(t *testing.T) {
 	if got := strings.Join(names, " "); got != "events.jsonl.zst logs/broker.log rows.jsonl.zst script.custody" {
 		t.Errorf("sealed are %s", got)
 	}
-	// As the page on evidence says that anybody can check it.
+	// This is the check that the evidence page describes for third parties.
 	b, err := os.ReadFile(filepath.Join(dir, manifestFile))
 	if err != nil {
 		t.Fatal(err)
@@ -130,8 +130,8 @@ func TestAnAbsurdManifestIsRefusedWithItsField(t *testing.T) {
 	}
 }
 
-// What is no regular file is refused at once, and no link is followed, be it
-// evidence that was sealed or not.
+// Anything but a regular file is refused at once and no link is followed,
+// whether the evidence is sealed or not.
 func TestOnlyRegularFilesAreRead(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(secret, []byte("scenario s\n"), 0o644); err != nil {
@@ -161,7 +161,7 @@ func TestOnlyRegularFilesAreRead(t *testing.T) {
 					t.Fatal(err)
 				}
 				err := firstError(dir)
-				if err == nil { // nothing of format 1 reads the script and the logs but who asks for them
+				if err == nil { // format 1 has no seal: script and logs are read only on request
 					run := opened(t, dir)
 					if file == scriptFile {
 						_, err = run.Script()
@@ -191,7 +191,7 @@ func TestOnlyRegularFilesAreRead(t *testing.T) {
 }
 
 func TestAFolderOfLogsThatIsALinkIsNotEntered(t *testing.T) {
-	for _, target := range []string{t.TempDir(), "elsewhere"} { // outside the folder, and within it
+	for _, target := range []string{t.TempDir(), "elsewhere"} { // outside the folder, and inside it
 		dir := golden(t)
 		elsewhere := target
 		if !filepath.IsAbs(target) {
@@ -241,7 +241,8 @@ func TestNothingIsWrittenThroughALink(t *testing.T) {
 	}
 }
 
-// Few bytes that unpack to gigabytes are refused before they fill the memory.
+// A few bytes that unpack to gigabytes are refused before they fill the
+// memory.
 func TestRowsThatNeverEndAreRefused(t *testing.T) {
 	const begins = `{"checkpoint":"end","source":"broker","trust":"exact","count":2000000000}` + "\n"
 	for name, c := range map[string]struct {
@@ -296,7 +297,7 @@ func TestTheNumberOfEventsIsBounded(t *testing.T) {
 	}
 }
 
-// bombOf is head and then size bytes of chunk, compressed.
+// bombOf returns head, followed by size bytes of repeated chunk, compressed.
 func bombOf(t *testing.T, size int, chunk, head string) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -315,7 +316,7 @@ func bombOf(t *testing.T, size int, chunk, head string) []byte {
 	return b.Bytes()
 }
 
-// Thousands of names in a manifest cost neither memory nor time.
+// Thousands of names in a manifest cost neither memory nor time to refuse.
 func TestAManifestWithoutEndIsRefused(t *testing.T) {
 	dir := golden(t)
 	files := strings.TrimSuffix(strings.Repeat(`{"name":"a"},`, 100_000), ",")
@@ -348,7 +349,8 @@ func TestWhatCanNameAFile(t *testing.T) {
 	}
 }
 
-// A run that was broken off is removed, and nothing that its owner put there.
+// Discard removes an aborted run, but nothing that the folder's owner put
+// there.
 func TestOnlyWhatARunHasMadeIsDiscarded(t *testing.T) {
 	for _, planted := range []string{"notes.txt", "logs/notes.txt", "sub/", "logs/sub/", "events.jsonl/"} {
 		r := begin(t)
@@ -387,7 +389,7 @@ func TestOnlyWhatARunHasMadeIsDiscarded(t *testing.T) {
 	}
 }
 
-// Logs and identifiers are for who measured, until they hand them on.
+// Logs and identifiers are readable by their owner only, until handed on.
 func TestEvidenceIsItsOwners(t *testing.T) {
 	going := begin(t)
 	if _, err := going.Log("broker"); err != nil {
@@ -408,7 +410,7 @@ func private(t *testing.T, dir string) {
 			return err
 		}
 		info, err := e.Info()
-		if err == nil && info.Mode().Perm()&0o077 != 0 && name != dir { // which the test has made
+		if err == nil && info.Mode().Perm()&0o077 != 0 && name != dir { // the test created dir itself
 			t.Errorf("%s has the mode %s", name, info.Mode())
 		}
 		return err
@@ -486,7 +488,7 @@ func TestSignatures(t *testing.T) {
 	}
 }
 
-// What a large run leaves is far from what is refused.
+// A large run stays far below the bounds.
 func TestManyRowsAreRead(t *testing.T) {
 	rows := make([]StoredRow, 200_000)
 	for i := range rows {

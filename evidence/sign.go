@@ -9,14 +9,14 @@ import (
 	"io/fs"
 )
 
-// signatureFile holds the ed25519 signature of manifest.json, 64 bytes. The
-// manifest seals every other file, so that signing it signs the run.
+// signatureFile holds the 64-byte ed25519 signature of manifest.json. The
+// manifest seals every other file, so signing it signs the run.
 const signatureFile = "manifest.sig"
 
-// ErrNotSigned: a run has no signature.
+// ErrNotSigned: the run has no signature.
 var ErrNotSigned = errors.New("evidence: the run is not signed")
 
-// Sign signs a run that is sealed and whole.
+// Sign signs a run, which must be sealed and intact.
 func (r *Run) Sign(key ed25519.PrivateKey) error {
 	if !r.Sealed() {
 		return fmt.Errorf("evidence: %s is not sealed, so it cannot be signed", r.dir)
@@ -27,8 +27,8 @@ func (r *Run) Sign(key ed25519.PrivateKey) error {
 	return r.dir.replaceFile(signatureFile, ed25519.Sign(key, r.raw))
 }
 
-// CheckSignature verifies that the manifest was signed with this key. Whether the
-// other files are those that the manifest seals is reported by Damage.
+// CheckSignature verifies that the manifest was signed with this key. Damage
+// reports whether the other files match the manifest's seal.
 func (r *Run) CheckSignature(key ed25519.PublicKey) error {
 	sig, err := r.dir.read(signatureFile, ed25519.SignatureSize)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -43,7 +43,7 @@ func (r *Run) CheckSignature(key ed25519.PublicKey) error {
 	return nil
 }
 
-// Signed reports whether there is a signature, by whomever.
+// Signed reports whether there is a signature, by whatever key.
 func (r *Run) Signed() bool { return r.dir.exists(signatureFile) }
 
 // maxKey bounds a key file, in bytes.

@@ -4,8 +4,9 @@ import "runtime/debug"
 
 const module = "github.com/custodymq/custody"
 
-// Version of Custody in this binary, even where it is a library in another
-// module's tests. A build between releases names its revision.
+// Version returns the version of Custody in this binary, even if it is a
+// library in another module's tests. A build between releases is named by its
+// revision.
 func Version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -43,8 +43,8 @@ type Options struct {
 	Progress func(schedules int)
 }
 
-// Result of an exploration. For a simulated system all but Took is determined
-// by the seed and the number of schedules.
+// Result is the result of an exploration. For a simulated system everything
+// but Took is determined by the seed and the number of schedules.
 type Result struct {
 	System       string        `json:"system"`
 	Defect       string        `json:"defect,omitempty"`
@@ -72,8 +72,8 @@ type Violation struct {
 	Script   string          `json:"script"`
 }
 
-// run runs and judges a scenario. digest is the history's, where that is
-// deterministic.
+// run runs and judges a scenario. digest is the digest of the history if that
+// is deterministic.
 type run func(ctx context.Context, s script.Scenario, seed uint64) (j guarantees.Judgement, digest []byte, err error)
 
 // Explore draws schedules until one violates a covering claim, and shrinks it.

@@ -55,8 +55,8 @@ func TestNoFalseAlarm(t *testing.T) {
 	}
 }
 
-// A broker that answers before the disk has what it accepted loses it when the
-// power is cut.
+// A broker that accepts a message before syncing it to disk loses it in a
+// power cut.
 func TestUnsyncedCommitIsFound(t *testing.T) {
 	unsynced := onDisk
 	unsynced.Flush = store.FlushPeriodic
@@ -69,12 +69,12 @@ func TestUnsyncedCommitIsFound(t *testing.T) {
 	}
 }
 
-// mostSchedules bounds the search for each defect: at the target of 2,000 a
-// second, 20 s.
+// mostSchedules bounds the search for each defect: 20 s at the target of 2,000
+// a second.
 const mostSchedules = 40_000
 
-// unexplored lists the defects that drawn schedules are too small for, with the
-// reason; the catalogue detects them.
+// unexplored lists the defects that drawn schedules are too small to reveal,
+// with the reason; the catalogue detects them.
 var unexplored = map[string]string{
 	"session-dropped": "it takes thirty deliveries on one session",
 	"anybody-settles": "it takes a consumer that stands still while another works; found now and then",
@@ -180,7 +180,7 @@ func TestDrawnScriptsCanBeRun(t *testing.T) {
 	}
 }
 
-// Regressions: none of the scripts found earlier violates a claim.
+// None of the scripts found earlier violates a claim any more.
 func TestRegressions(t *testing.T) {
 	files, err := filepath.Glob("../scenarios/regressions/*.scenario")
 	if err != nil || len(files) == 0 {
@@ -286,7 +286,7 @@ func TestCancelled(t *testing.T) {
 	}
 }
 
-// The bytes of a history are those of a saved run's events.
+// Bytes encodes a history exactly as a saved run's events.
 func TestBytesAreEvents(t *testing.T) {
 	var a, b Simulator
 	o := Simulation{System: atLeastOnce, Scenario: Generate(atLeastOnce.Describe(), 5), Seed: 5}

@@ -13,8 +13,8 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// Generate draws a scenario for a system, deterministically for a seed. It asks
-// for nothing that the description lacks.
+// Generate draws a scenario for a system, deterministically for a seed. It
+// uses nothing that the description says the system lacks.
 func Generate(desc systems.Description, seed uint64) script.Scenario {
 	g := &generator{desc: desc, r: rand.New(rand.NewPCG(seed, 0x7363726970747)), running: map[string]bool{}}
 	g.addActors()
@@ -26,8 +26,8 @@ func Generate(desc systems.Description, seed uint64) script.Scenario {
 		Steps: g.steps, Expect: expected(desc, g.steps)}
 }
 
-// expected are the guarantees claimed by the system, and by the application if
-// every consumer keeps a consumption log.
+// expected returns the guarantees claimed by the system, and by the
+// application if every consumer keeps a consumption log.
 func expected(desc systems.Description, steps []script.Step) []string {
 	var names []string
 	for _, c := range runner.Claims(desc, script.Scenario{Steps: steps}) {
@@ -36,7 +36,7 @@ func expected(desc systems.Description, steps []script.Step) []string {
 	return names
 }
 
-// generator tracks what the steps so far have caused, so that the next one
+// generator tracks the effects of the steps so far, so that the next step
 // makes sense.
 type generator struct {
 	desc          systems.Description
@@ -73,8 +73,9 @@ func (g *generator) lacks(n systems.Need) bool {
 	return lacks
 }
 
-// addActors declares the actors. On a topic all have the profile's mode, or
-// producers have one and consumers the other, and nothing may match.
+// addActors declares the actors. On a topic either all have the profile's
+// mode, or producers have one mode and consumers the other, so that possibly
+// nothing matches.
 func (g *generator) addActors() {
 	topics := []string{"orders"}
 	if g.oneIn(6) {
@@ -111,9 +112,9 @@ func (g *generator) addActors() {
 	}
 }
 
-// stopSilent stops consumers that never acknowledge: while one runs, nothing
-// recovers through no fault of the broker. A failing await would end the script
-// earlier.
+// stopSilent stops consumers that never acknowledge: while one runs, missing
+// recovery is not the broker's fault. An await that fails would end the script
+// before the stop.
 func (g *generator) stopSilent() {
 	for _, c := range g.consumers {
 		if c.Silent && g.running[c.Name] {
@@ -122,8 +123,8 @@ func (g *generator) stopSilent() {
 	}
 }
 
-// fair reports whether every silent consumer is stopped for certain: an await
-// could end the script before.
+// fair reports whether every silent consumer is certain to be stopped: an
+// await could end the script first.
 func fair(s script.Scenario) bool {
 	silent := map[string]bool{}
 	awaits := false
@@ -153,7 +154,7 @@ func fair(s script.Scenario) bool {
 	return true
 }
 
-// kinds of steps, weighted.
+// kinds lists the kinds of steps, weighted.
 var kinds = []struct {
 	weight int
 	draw   func(*generator)
@@ -249,8 +250,8 @@ func (g *generator) republish() {
 	}
 }
 
-// resolve looks up only what can be found: another partition does not know of
-// it.
+// resolve looks up only what can be found: another partition does not know the
+// message.
 func (g *generator) resolve() {
 	if id, by, ok := g.randomID(); ok && !g.otherIdentity && !g.lacks(systems.NeedLookup) {
 		g.ensureBroker()
@@ -258,7 +259,7 @@ func (g *generator) resolve() {
 	}
 }
 
-// awaitBound is short: what is not met by then will not be.
+// awaitBound is short: a condition not met by then will not be met.
 const awaitBound = 2 * time.Second
 
 func (g *generator) await() {
@@ -311,7 +312,7 @@ func (g *generator) strikeFrame() {
 		s.When = pick(g, script.Before, script.After)
 	case "duplicate":
 		if frame == links.FramePublish {
-			s.Verb = "drop" // a duplicated publish is two messages
+			s.Verb = "drop" // a duplicated publish makes two messages
 		}
 	}
 	if g.oneIn(8) {
@@ -320,14 +321,14 @@ func (g *generator) strikeFrame() {
 	g.fault(s)
 }
 
-// operations of the store that can trigger a fault, and those of its files.
+// Operations of the store and of its files that can trigger a fault.
 var (
 	operations     = []string{"insert", "delete", "attempt", "dead-letter"}
 	fileOperations = []string{"open", "read", "write", "sync", "truncate"}
 )
 
-// onFiles draws an operation on the store's files that the verb strikes; none
-// where the store has no files, and otherwise every other time.
+// onFiles draws an operation on the store's files that the verb can strike,
+// every other time; none if the store has no files.
 func (g *generator) onFiles(verb string) (event string, ok bool) {
 	var on []string
 	for _, op := range fileOperations {
@@ -417,7 +418,7 @@ func (g *generator) heal() {
 	}
 }
 
-// ensureBroker starts the broker where a fault may have ended it.
+// ensureBroker starts the broker if a fault may have ended it.
 func (g *generator) ensureBroker() {
 	if g.maybeDown {
 		g.add(script.Start{Actor: faults.Broker})

@@ -27,7 +27,7 @@ func (s panicking) Apply(ctx context.Context, batch []store.Operation) error {
 	return s.Store.Apply(ctx, batch)
 }
 
-// A panic of the simulated broker is a crash, and a finding: the run goes on
+// A panic of the simulated broker is a crash, and a finding: the run continues
 // with a restarted broker.
 func TestPanicOfTheBrokerIsAFinding(t *testing.T) {
 	s, err := script.Parse("", `scenario panic

@@ -8,10 +8,10 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// Shrink returns a small scenario for which fails is true, as it is for s:
-// first with fewer steps (delta debugging), then with simpler ones, until
-// neither helps. It skips scripts that runner.Check rejects. fails is called at
-// most bound times.
+// Shrink returns a small scenario for which fails is still true, as it is for
+// s: first with fewer steps (delta debugging), then with simpler ones, until
+// neither helps. It skips scripts that runner.Check rejects. fails is called
+// at most bound times.
 func Shrink(s script.Scenario, bound int, fails func(script.Scenario) bool) script.Scenario {
 	k := &shrinker{best: s, left: bound, fails: fails}
 	for {
@@ -75,7 +75,7 @@ func (k *shrinker) plainer() {
 	}
 }
 
-// simpler returns the step with one thing less, in each way.
+// simpler returns every variant of the step with one detail less.
 func simpler(step script.Step) []script.Step {
 	switch s := step.(type) {
 	case script.Producer:
@@ -100,7 +100,7 @@ func simpler(step script.Step) []script.Step {
 		return append(forms, s)
 	case script.Fault:
 		forms := append(leavingOut(&s, &s.Repeat), leavingOut(&s, &s.N)...)
-		if s.Target != "" && s.Event != "" { // unconditionally, instead of at a hand-over
+		if s.Target != "" && s.Event != "" { // unconditional, instead of at a hand-over
 			forms = append(forms, script.Fault{Label: s.Label, Verb: s.Verb, Target: s.Target, By: s.By})
 		}
 		return forms
@@ -113,7 +113,8 @@ func simpler(step script.Step) []script.Step {
 	return nil
 }
 
-// leavingOut returns the step with a field cleared; nothing if it was zero.
+// leavingOut returns the step with a field cleared; nothing if the field was
+// zero.
 func leavingOut[S script.Step, V comparable](step *S, field *V) []script.Step {
 	var zero V
 	was := *field

@@ -1,4 +1,4 @@
-// Package explore searches for schedules nobody thought of: it draws small
+// Package explore searches for unforeseen schedules: it draws small
 // random scenarios, runs and judges each, and shrinks one that violates a
 // claim. A simulated system runs thousands a second, deterministically for a
 // seed.
@@ -68,7 +68,7 @@ func (s *Simulator) Bytes(h *evidence.History) []byte {
 	return s.line
 }
 
-// brokenOf returns the guarantees with a violated covering claim.
+// brokenOf returns the guarantees for which a covering claim is violated.
 func brokenOf(j guarantees.Judgement) []string {
 	var names []string
 	for _, f := range j.Broken {

@@ -1,6 +1,6 @@
-// Package faults is what can be broken on purpose, one file per family. A fault
-// declares the small interface it strikes (link, process, store, clock); it
-// knows nothing of the runner.
+// Package faults defines what can be broken on purpose, one file per family. A
+// fault declares the small interface it strikes (link, process, store, clock);
+// it knows nothing of the runner.
 package faults
 
 import (
@@ -123,9 +123,9 @@ func Find(verb string) (Fault, bool) {
 }
 
 // ClassOf returns the class for a use of the fault: killing a consumer is a
-// client crash, what befalls the store's server or the link to it befalls the
-// store. So does an orderly end at a frame of that link: it needs the store, from which the broker
-// is cut off while the frame is held.
+// client crash, and a fault on the store's server or on the link to it is a store
+// fault. So is an orderly stop at a frame of that link: the broker needs the
+// store, and is cut off from it while the frame is held.
 func (f Fault) ClassOf(s Spec) evidence.Class {
 	switch {
 	case f.Class == evidence.NodeLoss:

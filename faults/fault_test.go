@@ -289,7 +289,7 @@ func TestClassOfAProcess(t *testing.T) {
 	}
 }
 
-// What befalls the link to the store is the store's failure, not the clients'.
+// A fault on the link to the store is the store's failure, not the clients'.
 func TestClassOfTheStoresLink(t *testing.T) {
 	for _, verb := range []string{"drop", "hold", "reset", "latency"} {
 		f, _ := faults.Find(verb)

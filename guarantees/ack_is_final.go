@@ -45,8 +45,8 @@ func (c *final) frame(v view, e *evidence.Event, m *message, r *receipt, out *ru
 	}
 }
 
-// delivered judges a delivery. Client buffers reorder, so one on a session that
-// was open when the confirm came proves nothing by itself.
+// delivered judges a delivery. Client buffers reorder, so a delivery on a
+// session that was open when the confirm arrived proves nothing by itself.
 func (c *final) delivered(v view, e *evidence.Event, m *message, r *receipt, out *ruling) {
 	if r.Confirm.Seq == 0 {
 		return
@@ -65,8 +65,8 @@ func (v view) late(r *receipt) bool {
 	return v.Limits.InFlightBound > 0 && v.Now.At > r.Confirm.At+v.Limits.InFlightBound
 }
 
-// undone reports whether the broker crashed by itself before it had to make the
-// acknowledgement durable.
+// undone reports whether the broker crashed on its own before it had to make
+// the acknowledgement durable.
 func (v view) undone(r *receipt) bool {
 	return !v.Profile.ConfirmIsDurable && v.CrashedAround(r)
 }
@@ -82,7 +82,7 @@ func (c *final) again(v view, e *evidence.Event, m *message, r *receipt, out *ru
 	out.violate(byEvents, f)
 }
 
-// close judges the rows of what was acknowledged.
+// close judges the rows of acknowledged messages.
 func (c *final) close(v view, m *message, out *ruling) {
 	bound := v.Limits.DeleteBound
 	if bound <= 0 || len(m.Rows) == 0 || len(m.Receipts) == 0 {
@@ -95,7 +95,8 @@ func (c *final) close(v view, m *message, out *ruling) {
 		if legal || !s.Certain || snapshot.Trust != evidence.Exact {
 			continue
 		}
-		// A row that several subscribers share is deleted with the last acknowledgement.
+		// A row shared by several subscribers is deleted with the last
+		// acknowledgement.
 		var last *receipt
 		for i := range m.Receipts {
 			r := &m.Receipts[i]

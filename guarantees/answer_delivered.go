@@ -17,12 +17,12 @@ var answerDelivered = Guarantee{
 }
 
 type relayed struct {
-	waiting   map[ref]answerFrame   // answers that passed while their callers still waited
+	waiting   map[ref]answerFrame   // answers that passed the link while their callers were still waiting
 	heard     map[connection]uint64 // the latest frame whose answer reached its caller
-	overtaken map[ref]bool          // left unknown though a later answer had arrived
+	overtaken map[ref]bool          // left unknown although a later answer had arrived
 }
 
-// connection of a link.
+// connection is one connection of a link.
 type connection struct {
 	link symbol
 	conn int
@@ -65,7 +65,7 @@ func (c *relayed) close(v view, m *message, out *ruling) {
 	out.instances++
 	kind, what := "", ""
 	switch {
-	case m.Affirmed.Seq != 0 && m.Denied.Seq != 0: // both answers passed, which proves neither
+	case m.Affirmed.Seq != 0 && m.Denied.Seq != 0: // both answers passed, so neither is proven
 		return
 	case m.Returned.Seq == 0:
 		if !c.passed(v, m, v.Now) {
@@ -96,8 +96,8 @@ func (c *relayed) close(v view, m *message, out *ruling) {
 	out.violate(byEvents, f)
 }
 
-// passed reports whether the frame had time to arrive before its caller gave up,
-// and no fault delayed it.
+// passed reports whether the frame had time to arrive before its caller gave
+// up, and no fault delayed it.
 func (c *relayed) passed(v view, m *message, until stamp) bool {
 	s := v.Session(m.Session)
 	at := max(m.Affirmed.At, m.Denied.At)

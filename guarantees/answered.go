@@ -16,7 +16,7 @@ var answered = Guarantee{
 }
 
 type promptness struct {
-	asked   map[symbol]stamp // by session: when it asked for its subscription
+	asked   map[symbol]stamp // by session: when it requested its subscription
 	longest time.Duration
 	late    suspicions
 }
@@ -44,7 +44,7 @@ func (c *promptness) observe(v view, e *evidence.Event, m *message, r *receipt, 
 		called = m.Called
 	case evidence.AckReturned:
 		if r.Acked.Seq != e.Seq && r.Acked.Seq != 0 || r.Deliveries > 1 || e.Ack == evidence.AckSent {
-			return // only the first call for a message is recorded
+			return // only a message's first call is recorded
 		}
 		called, what = r.AckCalled, "an acknowledgement"
 	case evidence.LookupReturned:
@@ -71,7 +71,7 @@ func (c *promptness) observe(v view, e *evidence.Event, m *message, r *receipt, 
 	c.late.add(called.At-v.Limits.RecoveryBound, v.Now.At+v.Limits.InFlightBound, f)
 }
 
-// stopped judges an order to stop: its answer is the end of the process.
+// stopped judges an order to stop, whose answer is the end of the process.
 func (c *promptness) stopped(v view, e *evidence.Event, out *ruling) {
 	switch {
 	case e.Actor != ledger.Broker || e.Exit == nil || e.Exit.Waited < v.Limits.AnswerBound:

@@ -15,10 +15,10 @@ var attemptsUsed = Guarantee{
 
 type burial struct {
 	redriven map[ref]bool
-	fresh    map[ref]stamp // redriven then, and not delivered since
-	unnamed  bool          // a redrive that names no known message
+	fresh    map[ref]stamp // when it was redriven, until the next delivery
+	unnamed  bool          // a redrive named no known message
 	served   []resurrection
-	strange  suspicions // first deliveries with a later attempt number
+	strange  suspicions // first deliveries whose attempt number is above 1
 }
 
 type resurrection struct {
@@ -42,7 +42,7 @@ func (c *burial) observe(v view, e *evidence.Event, m *message, r *receipt, out 
 			if m := v.Resolve(e.PublishID, e.MessageID, e.BusinessID); m != nil {
 				for _, o := range v.Group(m) {
 					c.redriven[o.Ref] = true
-					if len(o.Receipts) == 1 && o.Sent <= o.Receipts[0].Deliveries { // none waits in its client
+					if len(o.Receipts) == 1 && o.Sent <= o.Receipts[0].Deliveries { // no delivery waits in its client's buffer
 						c.fresh[o.Ref] = v.Now
 					}
 				}
@@ -69,8 +69,8 @@ func (c *burial) observe(v view, e *evidence.Event, m *message, r *receipt, out 
 	}
 }
 
-// first judges the attempt number of the first delivery that a subscriber sees
-// since a time: that of the publish, or of a redrive.
+// first judges the attempt number of a subscriber's first delivery since the
+// publish or a redrive.
 func (c *burial) first(v view, e *evidence.Event, m *message, r *receipt, since stamp, which string, out *ruling) {
 	if e.Attempt == 0 {
 		return
@@ -80,7 +80,7 @@ func (c *burial) first(v view, e *evidence.Event, m *message, r *receipt, since 
 		return
 	}
 	s := v.Subscriber(r.Sub)
-	// The broker may have noticed the end of a session only after the call.
+	// The broker may have noticed a session's end only after the call.
 	if known := since.At - v.Limits.InFlightBound; s == nil || s.Died.Seq != 0 && s.Died.At >= known || s.Ended.Seq != 0 && s.Ended.At >= known ||
 		v.Limits.RedeliveryPeriod > 0 && v.Now.At >= since.At+v.Limits.RedeliveryPeriod {
 		return
@@ -90,7 +90,7 @@ func (c *burial) first(v view, e *evidence.Event, m *message, r *receipt, since 
 	c.strange.add(since.At+1, v.Now.At+v.Limits.InFlightBound, f)
 }
 
-// again records a delivery of a message that was seen dead.
+// again records a delivery of a message that was seen dead-lettered.
 func (c *burial) again(v view, e *evidence.Event, m *message, dead stamp) {
 	s := v.SessionOf(e)
 	late := v.Limits.InFlightBound > 0 && v.Now.At > dead.At+v.Limits.InFlightBound && !v.Delayed(s.Actor.Name, dead.At+v.Limits.InFlightBound, v.Now.At)
@@ -133,7 +133,7 @@ func (c *burial) close(v view, m *message, out *ruling) {
 	}
 }
 
-// deadRow is the first dead letter of a message that a snapshot shows.
+// deadRow returns the first dead-lettered row of a message in a snapshot.
 func (c *burial) deadRow(m *message) (*evidence.StoredRow, *evidence.Snapshot) {
 	for _, s := range m.Rows {
 		if s.Certain && s.Row.State == evidence.RowDead {
@@ -143,10 +143,10 @@ func (c *burial) deadRow(m *message) (*evidence.StoredRow, *evidence.Snapshot) {
 	return nil, nil
 }
 
-// early judges whether a message became a dead letter too soon.
+// early judges whether a message was dead-lettered too early.
 func (c *burial) early(v view, m *message, r *receipt, row *evidence.StoredRow, cause evidence.Cause, out *ruling) {
 	limit := v.Limits.MaxAttempts
-	handed := max(r.Deliveries, m.Sent) // what a link saw may still wait in its client
+	handed := max(r.Deliveries, m.Sent) // a frame seen on a link may still wait in the client's buffer
 	seen, whose := handed, "seen"
 	switch {
 	case limit <= 0 || cause != evidence.CauseAttempts && cause != evidence.CauseStated || m.TTL > 0:

@@ -16,13 +16,14 @@ var availability = Guarantee{
 
 type readiness struct {
 	refused suspicions
-	armed   bool // a fault was set up, which may have ended an idle session before it is seen to strike
+	armed   bool // a fault was armed, which may have ended an idle session before it is seen to fire
 	offered int  // publishes that were not refused
 	places  map[symbol]*places
 }
 
-// places of a logical subscriber whose deliveries acknowledge themselves: each is
-// taken from the publish on, and free again some time after the delivery.
+// places counts the window of a logical subscriber whose deliveries
+// acknowledge themselves. A place is taken from the publish on, and free some
+// time after the delivery.
 type places struct {
 	window int
 	recent []time.Duration // deliveries whose places may not be free yet
@@ -42,7 +43,8 @@ func (c *readiness) placesOf(sub symbol) *places {
 	return p
 }
 
-// full: every place of a subscriber may have been taken since a time.
+// full reports whether every place of a subscriber may have been taken since a
+// time.
 func (c *readiness) full(sub symbol, since time.Duration) bool {
 	p := c.placesOf(sub)
 	for len(p.recent) > 0 && p.recent[0] < since {
@@ -68,7 +70,7 @@ func (c *readiness) observe(v view, e *evidence.Event, m *message, r *receipt, o
 		if v.Automatic && r != nil && r.Deliveries == 1 {
 			p := c.placesOf(r.Sub)
 			p.recent = append(p.recent, e.At)
-			c.full(r.Sub, e.At-10*v.Limits.InFlightBound) // forgets what no call is as old as
+			c.full(r.Sub, e.At-10*v.Limits.InFlightBound) // drops deliveries older than any open call
 		}
 		return
 	}
@@ -101,7 +103,7 @@ func (c *readiness) observe(v view, e *evidence.Event, m *message, r *receipt, o
 	f := v.finding(m, nil, "false-decline", ClientToBroker, s.LiveSince.Seq, e.Seq)
 	since := m.Called.At - v.Limits.RecoveryBound
 	if e.Acceptance == evidence.Rejected {
-		// A broken session is noticed by the first publish on it, however late.
+		// The first publish on a broken session notices it, however late.
 		f.Kind, since = "false-rejection", 0
 	}
 	f.Subscription = v.Name(s.Name)
@@ -109,7 +111,7 @@ func (c *readiness) observe(v view, e *evidence.Event, m *message, r *receipt, o
 	c.refused.add(since, v.Now.At+v.Limits.InFlightBound, f)
 }
 
-// readySince finds a logical subscriber that has been ready since before the
+// readySince returns a logical subscriber that has been ready since before the
 // publish was called.
 func (v view) readySince(m *message) *subscriber {
 	for _, s := range v.Matching(m.Destination) {

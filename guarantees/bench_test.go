@@ -11,8 +11,8 @@ import (
 	"github.com/custodymq/custody/evidence"
 )
 
-// synthetic is a run of n messages by four producers and four consumers, 256 in
-// flight, five events each; generated as it is read, never stored.
+// synthetic is a run of n messages from four producers to four consumers, 256
+// in flight, five events each. It is generated while being read, never stored.
 func synthetic(n int) iter.Seq2[*evidence.Event, error] {
 	return func(yield func(*evidence.Event, error) bool) {
 		const lanes, window = 4, 256
@@ -74,7 +74,7 @@ func synthetic(n int) iter.Seq2[*evidence.Event, error] {
 func BenchmarkJudge1M(b *testing.B)  { benchmarkJudge(b, 1_000_000) }
 func BenchmarkJudge10M(b *testing.B) { benchmarkJudge(b, 10_000_000) }
 
-// BenchmarkGenerate is the cost of the synthetic history itself.
+// BenchmarkGenerate1M measures the cost of generating the history.
 func BenchmarkGenerate1M(b *testing.B) {
 	for b.Loop() {
 		for range synthetic(1_000_000) {
@@ -101,7 +101,7 @@ func benchmarkJudge(b *testing.B, n int) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// watchHeap samples what the heap holds, garbage included.
+// watchHeap samples the heap size, garbage included.
 func watchHeap(stop <-chan struct{}, peak chan<- uint64) {
 	runtime.GC()
 	sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}

@@ -32,7 +32,7 @@ func (c retry) close(v view, m *message, out *ruling) {
 			continue
 		}
 		if m.Redriven > 0 {
-			out.instances++ // it had used up its attempts and was dead-lettered
+			out.instances++ // it used up its attempts and was dead-lettered
 		}
 		if r.Acked.Seq != 0 || v.Automatic {
 			continue
@@ -45,7 +45,7 @@ func (c retry) close(v view, m *message, out *ruling) {
 	}
 }
 
-// buried judges where a message is that has used up its attempts.
+// buried judges what became of a message that used up its attempts.
 func (c retry) buried(v view, m *message, r *receipt, dead *evidence.StoredRow, out *ruling) {
 	pending := v.EndRow(m, r.Sub, evidence.RowPending)
 	violate := func(p proof, kind, text string) {

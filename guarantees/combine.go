@@ -10,9 +10,10 @@ import (
 // NotApplicable.
 const ExitNone = -1
 
-// Combine gives the outcome of several verdicts. Those that are not applicable,
-// not claimed, not covered or known do not count. Of the rest it is Violated if
-// any is, else Inconclusive if any is, else Held; NotClaimed if there are none.
+// Combine returns the outcome of several verdicts. Verdicts that are not
+// applicable, not claimed, not covered or known do not count. Of the rest, it
+// is Violated if any is, else Inconclusive if any is, else Held; NotClaimed if
+// there are none.
 func Combine(verdicts []Verdict) Outcome {
 	var n [NotClaimed + 1]int
 	for _, v := range verdicts {
@@ -28,14 +29,14 @@ func Combine(verdicts []Verdict) Outcome {
 	return NotClaimed
 }
 
-// exits are the exit codes by outcome.
+// exits maps outcomes to exit codes.
 var exits = [...]int{
 	Inconclusive: ExitInconclusive, Held: ExitHeld, Violated: ExitViolated,
 	NotApplicable: ExitNone, NotClaimed: ExitNone,
 }
 
-// ExitCode of one run. A failure of the harness or machine is no verdict, but
-// violations proven before it stand.
+// ExitCode returns the exit code of one run. A failure of the harness or
+// machine is not a verdict, but violations proven before it stand.
 func ExitCode(j Judgement) int {
 	if j.Error != "" && j.Outcome != Violated {
 		return ExitUnmeasured
@@ -43,9 +44,10 @@ func ExitCode(j Judgement) int {
 	return exits[j.Outcome]
 }
 
-// CombineExits gives the exit code of several runs: violated, else unmeasured,
-// else inconclusive, else held. If no run counts it is inconclusive: nothing
-// judged is never success. Any other code counts as unmeasured.
+// CombineExits returns the exit code of several runs: violated, else
+// unmeasured, else inconclusive, else held. If no run counts it is
+// inconclusive, because nothing judged is never success. Any other code counts
+// as unmeasured.
 func CombineExits(codes []int) int {
 	ranked := []int{ExitHeld, ExitInconclusive, ExitUnmeasured, ExitViolated}
 	worst := -1
@@ -65,8 +67,8 @@ func CombineExits(codes []int) int {
 	return ranked[worst]
 }
 
-// coverage finds the claim on a guarantee, preferring one that covers the classes
-// that fired.
+// coverage finds the claim on a guarantee, preferring one that covers the
+// classes that fired.
 func coverage(claims []evidence.Claim, guarantee string, fired []evidence.Class) (claimed, covered bool, owner evidence.Owner) {
 	for _, c := range claims {
 		if c.Guarantee != guarantee {

@@ -36,7 +36,7 @@ func TestExitCode(t *testing.T) {
 		j    Judgement
 		want int
 	}{
-		{Judgement{}, ExitInconclusive}, // the zero judgement is no pass
+		{Judgement{}, ExitInconclusive}, // the zero judgement is not a pass
 		{Judgement{Outcome: Held}, ExitHeld},
 		{Judgement{Outcome: Violated}, ExitViolated},
 		{Judgement{Outcome: NotClaimed}, ExitNone},

@@ -17,18 +17,18 @@ var creditKept = Guarantee{
 
 type crediting struct{ seats map[symbol]*credited } // by consumer
 
-// credited is a consumer with its open deliveries, oldest first.
+// credited is a consumer and its open deliveries, oldest first.
 type credited struct {
 	window, conn int
 	session      symbol
-	frames       bool // its link shows deliveries
+	frames       bool // its link shows deliver frames
 	open         []opened
 	told         bool
 }
 
 type opened struct {
 	ref   ref
-	until time.Duration // its hold cannot have run out earlier; -1 is as long as the session
+	until time.Duration // earliest end of its hold; -1: lasts as long as the session
 }
 
 func (c *crediting) on() []evidence.Kind {
@@ -88,7 +88,7 @@ func (s *credited) close(m ref) {
 
 func (c *crediting) opens(v view, s *credited, m *message, e *evidence.Event, out *ruling) {
 	out.instances++
-	s.close(m.Ref) // a redelivery takes no further credit
+	s.close(m.Ref) // a redelivery takes no additional credit
 	if len(s.open) >= s.window {
 		kept := s.open[:0]
 		for _, o := range s.open {
@@ -111,8 +111,8 @@ func (c *crediting) opens(v view, s *credited, m *message, e *evidence.Event, ou
 	out.violate(byEvents, f)
 }
 
-// certain is until when a delivery certainly stays open without an answer of its
-// consumer; -1 is as long as the session.
+// certain returns until when a delivery certainly stays open without an answer
+// from its consumer; -1 means as long as the session.
 func (c *crediting) certain(v view, s *credited, m *message) time.Duration {
 	switch v.Profile.Redelivers {
 	case evidence.RedeliverTimeout, evidence.RedeliverClaim:

@@ -30,7 +30,7 @@ func (refusal) close(v view, m *message, out *ruling) {
 	}
 	for _, s := range m.Rows {
 		at := s.Snapshot
-		// A row read while the call was under way may have been rolled back.
+		// A row read during the call may have been rolled back.
 		if at.Seq < m.Returned.Seq || !s.Certain && !allRefused(v, m) {
 			continue
 		}

@@ -8,8 +8,8 @@ import (
 	"github.com/custodymq/custody/guarantees"
 )
 
-// A broker accepts two messages, delivers one of them, and says at the end that
-// its store is empty: the other is lost.
+// A broker accepts two messages, delivers one of them, and reports an empty
+// store at the end: the other message is lost.
 func ExampleJudge() {
 	events := []evidence.Event{
 		{Kind: evidence.SubscribeCalled, Actor: "c1", Session: "c1#1", Destination: "orders"},
@@ -59,7 +59,7 @@ func ExampleJudge() {
 	// exit 1
 }
 
-// A run whose claim does not cover the fault that fired is not judged by it.
+// A claim that does not cover the fault that fired takes no part.
 func ExampleCombine() {
 	held := guarantees.Verdict{Outcome: guarantees.Held, Claimed: true, Covered: true}
 	open := guarantees.Verdict{Outcome: guarantees.Inconclusive, Claimed: true, Covered: true}

@@ -17,7 +17,7 @@ var exclusiveDelivery = Guarantee{
 	new:  func() checker { return &exclusive{doubts: make(map[holding]doubt)} },
 }
 
-// maxDoubts hand-overs are kept until events that are recorded late are known.
+// maxDoubts bounds the hand-overs kept until late-recorded events are known.
 const maxDoubts = 1 << 12
 
 type exclusive struct{ doubts map[holding]doubt }
@@ -27,8 +27,8 @@ type holding struct {
 	sub symbol
 }
 
-// doubt is a second hand-over, unless the end of the first hold is still to be
-// recorded.
+// doubt is a second hand-over whose first hold may have ended earlier, by an
+// event that is recorded late.
 type doubt struct {
 	at, before stamp
 	holder     *session
@@ -45,7 +45,7 @@ func (c *exclusive) observe(v view, e *evidence.Event, m *message, r *receipt, o
 	case m == nil || r == nil:
 	case e.Kind == evidence.Delivered:
 		c.delivered(v, e, m, r, out)
-	case len(c.doubts) > 0: // the hold ended before, recorded late
+	case len(c.doubts) > 0: // the hold had ended earlier, recorded late
 		k := holding{m.Ref, r.Sub}
 		if d, ok := c.doubts[k]; ok && e.At <= d.at.At && v.Name(d.name) == e.Session {
 			delete(c.doubts, k)
@@ -74,14 +74,14 @@ func (c *exclusive) delivered(v view, e *evidence.Event, m *message, r *receipt,
 	}
 }
 
-// stirred reports whether a fault is at work that may end sessions unnoticed by
-// their clients, or change the clock.
+// stirred reports whether an active fault may end sessions without their
+// clients noticing, or change the clock.
 func (v view) stirred() bool {
 	return v.ClockSet || v.FaultActive(evidence.Link) || v.FaultActive() && v.DelayedSince(v.Now.At)
 }
 
-// holdsUntil is the earliest time at which the hold before the last delivery
-// can have expired.
+// holdsUntil returns the earliest time at which the hold of the previous
+// delivery can have expired.
 func (v view) holdsUntil(m *message, s *session, r *receipt) time.Duration {
 	switch v.Profile.Redelivers {
 	case evidence.RedeliverTimeout, evidence.RedeliverClaim:
@@ -92,11 +92,11 @@ func (v view) holdsUntil(m *message, s *session, r *receipt) time.Duration {
 		return 0
 	}
 	from := r.Before.At - v.Limits.InFlightBound
-	if v.Delayed(s.Actor.Name, from, r.Before.At) { // by us: it may have been sent long before
+	if v.Delayed(s.Actor.Name, from, r.Before.At) { // delayed by our fault: it may have been sent long before
 		from = 0
 	}
 	from = max(from, s.OpenCalled.At)
-	if r.Deliveries == 2 { // the hold before was the first
+	if r.Deliveries == 2 { // the previous hold was the first
 		from = max(from, m.Called.At)
 	}
 	return from + v.Limits.RedeliveryPeriod - 1

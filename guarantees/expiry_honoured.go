@@ -26,7 +26,7 @@ func (expiry) observe(v view, e *evidence.Event, m *message, r *receipt, out *ru
 	tolerance := v.Limits.ExpiryTolerance
 	if e.Kind == evidence.Delivered {
 		if v.DeliverFrames {
-			return // judged by its frame
+			return // judged by its frame instead
 		}
 		tolerance += v.Limits.InFlightBound
 	} else if e.Frame != ledger.FrameDeliver || e.Struck != "" || v.Delayed(v.Symbol(e.Link), m.Deadline()+tolerance, v.Now.At) {
@@ -50,7 +50,7 @@ func (c expiry) close(v view, m *message, out *ruling) {
 		out.instances++
 	}
 	earliest := m.Called.At + m.TTL - v.Limits.ExpiryTolerance
-	// Under a clock fault the broker may rightly assume a later time.
+	// Under a clock fault the broker may legitimately assume a later time.
 	if v.ClockSet {
 		return
 	}
@@ -79,8 +79,8 @@ func (expiry) early(v view, m *message, out *ruling, p proof, at stamp, what str
 	out.violate(p, f)
 }
 
-// served is when the stored message of a publish, or of an alias, was first seen
-// on its way to a consumer.
+// served returns when the stored message of a publish, or of an alias, was
+// first seen on its way to a consumer.
 func (v view) served(m *message) (first stamp) {
 	for _, o := range v.Aliases(m) {
 		at, delivered := o.Delivered()
@@ -94,7 +94,7 @@ func (v view) served(m *message) (first stamp) {
 	return first
 }
 
-// disposedOf reports whether it was purged or dead-lettered.
+// disposedOf reports whether m was purged or dead-lettered.
 func (v view) disposedOf(m *message) bool {
 	return slices.ContainsFunc(v.Aliases(m), func(o *message) bool { return o.Purged.Seq != 0 || o.DeadLettered.Seq != 0 })
 }

@@ -7,7 +7,8 @@ import (
 	"github.com/custodymq/custody/guarantees/internal/ledger"
 )
 
-// fairRun is how many deliveries in a row may pass over a ready consumer.
+// fairRun bounds the consecutive deliveries that may pass over a ready
+// consumer.
 const fairRun = 20
 
 var fairService = Guarantee{
@@ -28,7 +29,7 @@ type seat struct {
 	since   stamp
 	at      *session
 	inHand  int
-	passed  int // deliveries to others in a row
+	passed  int // consecutive deliveries to others
 	told    bool
 }
 
@@ -70,7 +71,7 @@ func (c *fairness) observe(v view, e *evidence.Event, m *message, r *receipt, ou
 	}
 }
 
-// live are the seats of a set whose sessions are live.
+// live returns the seats of a set whose sessions are live.
 func (c *fairness) live(sub symbol) []*seat {
 	kept := c.sets[sub][:0]
 	for _, s := range c.sets[sub] {

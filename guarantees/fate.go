@@ -7,7 +7,7 @@ import (
 	"github.com/custodymq/custody/guarantees/internal/ledger"
 )
 
-// emptyEnd reports whether the broker counts no rows at the end.
+// emptyEnd reports whether the broker counted no rows at the end.
 func (v view) emptyEnd() bool {
 	return v.BrokerEnd != nil && v.BrokerEnd.Trust == evidence.CountsOnly && v.BrokerEnd.Count == 0
 }
@@ -26,10 +26,10 @@ type fate uint8
 
 const (
 	fulfilled fate = iota
-	excused        // with proof: dead-lettered with a reason, purged, expired
-	kept           // in a visible row, with no consumer ready
-	waiting        // in a visible row or in flight, with a consumer ready
-	unproven       // not served, and nothing proves it lost
+	excused        // provably dead-lettered with a reason, purged or expired
+	kept           // in a visible row, no consumer ready
+	waiting        // in a visible row or in flight, a consumer ready
+	unproven       // not served, but not proven lost
 	lost
 )
 
@@ -39,16 +39,16 @@ type outcomeOf struct {
 	handOver HandOver
 }
 
-// obliged are the receipts that an accepted message owes. If no subscriber
-// certainly matched, somebody must still get it: then it is the receipt that got
-// furthest, or an empty one.
+// obliged returns the receipts owed for an accepted message. If no subscriber
+// certainly matched, somebody must still get the message: then it is the
+// receipt that got furthest, or an empty one.
 func (v view) obliged(m *message) []*receipt {
 	var must []*receipt
 	for i := range m.Receipts {
 		r := &m.Receipts[i]
 		s := v.Subscriber(r.Sub)
-		// A subscriber that ended before it was served is owed nothing, unless
-		// it is durable.
+		// A non-durable subscriber that ended before it was served is owed
+		// nothing.
 		if r.Must && (s == nil || s.Durable || s.Died.Seq < m.Called.Seq || r.Deliveries > 0) {
 			must = append(must, r)
 		}
@@ -75,7 +75,7 @@ func (v view) reached(m *message, r *receipt) bool {
 	return v.Acknowledged(r)
 }
 
-// fateOf judges one obligation, when all events and rows are read.
+// fateOf judges one obligation, once all events and rows are read.
 func (v view) fateOf(m *message, r *receipt) outcomeOf {
 	if v.HasEffects && v.BusinessEnd == nil {
 		return outcomeOf{unproven, "effects were reported, and no business rows were read to judge them by", ""}
@@ -103,7 +103,7 @@ func (v view) fateOf(m *message, r *receipt) outcomeOf {
 		return outcomeOf{excused, why, ""}
 	}
 	row := v.anyEndRow(m, r.Sub, evidence.RowPending)
-	// A refused row (of another protocol version) is kept, and never served.
+	// A refused row (of another protocol version) is kept and never delivered.
 	if v.anyEndRow(m, r.Sub, evidence.RowRefused) != nil {
 		return outcomeOf{kept, "refused by version, its row untouched", ""}
 	}
@@ -118,7 +118,7 @@ func (v view) fateOf(m *message, r *receipt) outcomeOf {
 		return outcomeOf{kept, "stored, and no consumer there", ""}
 	}
 	if maybeAcked && !v.HasEffects {
-		return outcomeOf{fate: fulfilled} // the client did its part, and no row is left
+		return outcomeOf{fate: fulfilled} // the client did its part, and no row remains
 	}
 	if !v.absent(m, r) {
 		return outcomeOf{unproven, "not served by the end, and neither rows nor the drain prove that it never will be", ""}
@@ -147,9 +147,9 @@ func (v view) anyEndRow(m *message, sub symbol, state evidence.RowState) *eviden
 	return nil
 }
 
-// absent reports whether a message is provably gone: by an exact look at the
-// rows, or by a drain that ended on evidence. Messages in memory have no rows,
-// and quiet proves nothing if no consumer was ready, if one may still hold the
+// absent reports whether a message is provably gone: by an exact snapshot, or
+// by a drain that ended on evidence. Messages held in memory have no rows, and
+// quiet proves nothing if no consumer was ready, if one may still hold the
 // message, or if a fault withheld it.
 func (v view) absent(m *message, r *receipt) bool {
 	if (v.ExactEnd() || v.emptyEnd()) && m.HeldBy != evidence.HeldByBrokerMemory && m.HeldBy != evidence.HeldByClient {
@@ -161,8 +161,8 @@ func (v view) absent(m *message, r *receipt) bool {
 	return v.quiet() && v.Ready(m, r.Sub) && (v.DrainReason != evidence.DrainQuiet || !v.heldSomewhere(r.Sub))
 }
 
-// heldSomewhere reports whether a message may be held by a consumer that settles
-// nothing, or be among rows that are only counted.
+// heldSomewhere reports whether a message may be held by a consumer that never
+// settles, or be among rows that are only counted.
 func (v view) heldSomewhere(sub symbol) bool {
 	if v.BrokerEnd != nil && v.BrokerEnd.Trust == evidence.CountsOnly && v.BrokerEnd.Count > 0 {
 		return true
@@ -175,20 +175,21 @@ func (v view) heldSomewhere(sub symbol) bool {
 	return false
 }
 
-// waitsForAck reports whether the system still waits for an acknowledgement that a
-// fault of ours has kept from it, and may hold back what comes behind.
+// waitsForAck reports whether the system still waits for an acknowledgement
+// that one of our faults withheld, and so may hold back later messages.
 func (v view) waitsForAck(s *subscriber) bool {
 	return v.Profile.Redelivers != evidence.RedeliverTimeout && s.AckWithheld.Seq > max(s.Ended.Seq, s.Died.Seq)
 }
 
-// dropped reports whether a message was delivered so often that its system drops
-// it by design.
+// dropped reports whether a message was delivered so often that the system
+// drops it by design.
 func (v view) dropped(r *receipt) bool {
 	limit := v.Limits.DropsAfter
 	return limit > 0 && max(r.Deliveries, r.Attempt) >= limit
 }
 
-// excuse is the proof that a message was lawfully not served; empty without one.
+// excuse proves that a message was legitimately not served; empty without
+// proof.
 func (v view) excuse(m *message, r *receipt) string {
 	if v.dropped(r) {
 		return "dropped after its last delivery, as the profile says"
@@ -208,7 +209,7 @@ func (v view) excuse(m *message, r *receipt) string {
 		if row = v.EndRow(o, r.Sub, evidence.RowPending); row != nil && row.Expired {
 			return "expired, its row lingers"
 		}
-		// The system's time to live starts after the call at the earliest.
+		// The system's TTL starts at the call at the earliest.
 		if o.Deadline() > 0 && o.Called.At+o.TTL <= v.Now.At && !o.Owed {
 			return "expired before it was settled"
 		}
@@ -216,8 +217,8 @@ func (v view) excuse(m *message, r *receipt) string {
 	return ""
 }
 
-// lastSeen is the hand-over at which a message was lost: the one after the party
-// that was last responsible.
+// lastSeen returns the hand-over at which a message was lost: the one after
+// the party last known to be responsible.
 func (v view) lastSeen(m *message, r *receipt) HandOver {
 	stored := len(m.Rows) > 0
 	switch {
@@ -231,7 +232,7 @@ func (v view) lastSeen(m *message, r *receipt) HandOver {
 	return BrokerToStore
 }
 
-// rowText names a row in a sentence.
+// rowText describes a row within a sentence.
 func (v view) rowText(s ledger.Row) string {
 	return fmt.Sprintf("a %s row at %q", s.Row.State, s.Snapshot.Checkpoint)
 }

@@ -9,21 +9,21 @@ import (
 	"github.com/custodymq/custody/guarantees/internal/ledger"
 )
 
-// Guarantee is one promise and how it is judged.
+// Guarantee is one promise and the way it is judged.
 type Guarantee struct {
 	Name  string // evidence.NoAcceptedLoss, …
-	Usual string // what the field calls it
+	Usual string // the field's usual name for it
 	Text  string // the promise, in one sentence
 	Rule  string // how it is judged, and what proves a violation
 
 	new func() checker
 }
 
-// view is all that a checker may ask of the run; here it gains what several
-// checkers need to say about it.
+// view is all that a checker may query about the run. Methods shared by
+// several checkers are added to it here.
 type view struct{ *ledger.View }
 
-// What a checker sees of the ledger.
+// The ledger types that checkers use.
 type (
 	message    = ledger.Message
 	receipt    = ledger.Receipt
@@ -34,29 +34,31 @@ type (
 	symbol     = ledger.Symbol
 )
 
-// checker judges one guarantee over one history. It is an observer, of events in
-// order, a closer, of every publish once all events are read, or a concluder, once
-// at the end; or several of these.
+// checker judges one guarantee over one history. It implements one or more of
+// observer (sees events in order), closer (sees every publish once all events
+// are read) and concluder (called once at the end).
 type checker any
 
 type concluder interface {
 	conclude(v view, out *ruling)
 }
 
-// observer sees an event after the ledger. m and r are nil if the event is about
-// no publish or no logical subscriber; a frame is shown once for each message in
-// it. Deliveries that the harness's own faults forged are never shown.
+// observer sees each event after the ledger has applied it. m and r are nil if
+// the event concerns no publish or no logical subscriber; a frame is shown
+// once for each message in it. Deliveries forged by the harness's own faults
+// are never shown.
 type observer interface {
 	on() []evidence.Kind
 	observe(v view, e *evidence.Event, m *message, r *receipt, out *ruling)
 }
 
-// closer sees every publish once, when the rows are known. It must not retain m.
+// closer sees every publish once, when its rows are known. It must not retain
+// m.
 type closer interface {
 	close(v view, m *message, out *ruling)
 }
 
-// Guarantees lists all, in the order of reports.
+// Guarantees returns all guarantees, in report order.
 func Guarantees() []Guarantee {
 	return []Guarantee{
 		noAcceptedLoss,
@@ -95,8 +97,8 @@ func Guarantees() []Guarantee {
 	}
 }
 
-// proof is what a violation rests on. One by absence needs a run that completed;
-// one by events stands in any.
+// proof is what a violation rests on. Proof by absence needs a completed run;
+// proof by events stands in any run.
 type proof uint8
 
 const (
@@ -104,7 +106,7 @@ const (
 	byAbsence
 )
 
-// maxFindings of one verdict are shown; the rest are counted.
+// maxFindings bounds the findings shown per verdict; the rest are counted.
 const maxFindings = 20
 
 // ruling collects the findings of one checker.
@@ -121,7 +123,7 @@ type ruling struct {
 	notApplicable string
 	layers        []Layer
 	measures      []Measure
-	held          string // what to add to the count if it is held
+	held          string // what to add to the count in a Held verdict
 }
 
 // violate records a violation.
@@ -137,7 +139,7 @@ func (o *ruling) violate(p proof, f Finding) {
 	}
 }
 
-// show records a finding that is reported and breaks no claim.
+// show records a finding that is reported but breaks no claim.
 func (o *ruling) show(f Finding) {
 	f.Guarantee, f.Unconfirmed = o.guarantee, true
 	o.unconfirmedN++
@@ -153,7 +155,7 @@ func (o *ruling) undecided(why string) {
 	}
 }
 
-// verdict sums up the findings.
+// verdict derives the verdict from the findings.
 func (o *ruling) verdict() Verdict {
 	v := Verdict{Guarantee: o.guarantee, Instances: o.instances, Layers: o.layers, Measures: o.measures,
 		Findings: append(o.findings, o.unconfirmed...)}
@@ -182,7 +184,8 @@ func (o *ruling) verdict() Verdict {
 	return v
 }
 
-// finding starts a finding on a publish, at a logical subscriber unless r is nil.
+// finding starts a finding about a publish, at a logical subscriber if r is
+// not nil.
 func (v view) finding(m *message, r *receipt, kind string, at HandOver, seqs ...uint64) Finding {
 	f := Finding{Kind: kind, HandOver: at, BusinessID: m.BusinessID, PublishID: v.PublishID(m), MessageID: m.MessageID}
 	if m.Called.Seq > 1 || !m.Frozen {
@@ -195,12 +198,12 @@ func (v view) finding(m *message, r *receipt, kind string, at HandOver, seqs ...
 	return f
 }
 
-// events sorts sequence numbers, without duplicates and zeros.
+// events sorts sequence numbers, dropping duplicates and zeros.
 func events(seqs ...uint64) []uint64 {
 	seqs = slices.DeleteFunc(seqs, func(s uint64) bool { return s == 0 })
 	slices.Sort(seqs)
 	return slices.Compact(seqs)
 }
 
-// milliseconds is the value of a measure.
+// milliseconds converts d to the value of a measure.
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

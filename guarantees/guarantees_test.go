@@ -14,16 +14,16 @@ const (
 	retryOf1   = "p1-1-2"
 )
 
-// history is one that is told, with what must come of it.
+// history is a told history and its expected judgement.
 type history struct {
 	guarantee, name string
 	tell            func(*tale)
 	outcome         Outcome
-	kind            string // of the finding that must be among them
+	kind            string // of a finding that must be present
 }
 
 // cases are the recorded histories: for each guarantee those that hold, those
-// that violate it in every way it can name, and those that decide nothing.
+// that violate it in every way it can name, and those that are inconclusive.
 var cases = []history{
 	{evidence.NoAcceptedLoss, "served and acknowledged", func(t *tale) {
 		t.sub("c1#1", "g").publish(o1).serve("c1#1", o1).drained("settled").rows("end")
@@ -469,7 +469,7 @@ var cases = []history{
 	}, Held, ""},
 	{evidence.AckIsFinal, "the broker was killed between acknowledgement and delete", func(t *tale) {
 		t.fault("kill", evidence.BrokerCrash).sub("c1#1", "g").publish(o1).serve("c1#1", o1).fire("kill", "kill", "", "").end("c1#1").sub("c1#2", "g").deliver("c1#2", o1, again)
-	}, Violated, "new-session"}, // whether that is promised over a crash is the claim's to say
+	}, Violated, "new-session"}, // the claim says whether this is promised across a crash
 	{evidence.AckIsFinal, "all that was confirmed came again after an orderly restart", func(t *tale) {
 		t.sub("c1#1", "g").publish(o1, o2).serve("c1#1", o1, o2).add(evidence.Event{Kind: evidence.Commanded, Actor: ledger.Broker, Command: evidence.CommandRestart}).
 			broker(evidence.ProcessExited, "", &evidence.ExitInfo{Ordered: true}).end("c1#1").sub("c1#2", "g").serve("c1#2", o1, o2)
@@ -717,7 +717,7 @@ var cases = []history{
 	{evidence.Survives, "no process seen", func(t *tale) { t.publish(o1) }, Inconclusive, ""},
 }
 
-// ackLost is a delivery whose acknowledgement does not get to the system.
+// ackLost is a delivery whose acknowledgement never reaches the system.
 func ackLost(t *tale) *tale {
 	return t.fault("lost", evidence.Link).sub("c1#1", "g").publish(o1).deliver("c1#1", o1).on(evidence.AckCalled, "c1#1", o1).
 		fire("lost", "drop", "c1", ledger.FrameAck, o1).on(evidence.AckReturned, "c1#1", o1, ackOutcome(evidence.AckSent))
@@ -763,8 +763,8 @@ func testHistories(t *testing.T, cases []history) {
 	}
 }
 
-// Every guarantee has a history that holds, one that violates and one that is
-// inconclusive.
+// Every guarantee has a history that holds, one that violates it and one that
+// is inconclusive.
 func TestEveryGuaranteeHasItsHistories(t *testing.T) {
 	for _, g := range Guarantees() {
 		for _, o := range []Outcome{Held, Violated, Inconclusive} {
@@ -782,8 +782,8 @@ func TestEveryGuaranteeHasItsHistories(t *testing.T) {
 	}
 }
 
-// Nothing that only one guarantee is told of may break another without cause: a
-// plain good run, judged for everything, holds what it exercises.
+// A plain good run, judged for every guarantee, violates none and holds those
+// it exercises.
 func TestPlainRunBreaksNothing(t *testing.T) {
 	j := newTale()
 	j.broker(evidence.ProcessStarted, "", nil).sub("c1#1", "g").publish(o1, o2, o3)

@@ -11,23 +11,24 @@ import (
 	"github.com/custodymq/custody/guarantees/internal/ledger"
 )
 
-// JudgeVersion changes whenever the same evidence may be judged otherwise.
+// JudgeVersion changes whenever the same evidence may be judged differently.
 const JudgeVersion = "2"
 
-// MaxMessages is how many publishes the table of a judgement shows.
+// MaxMessages bounds the publishes shown in a judgement's table.
 const MaxMessages = ledger.MaxTimelines
 
-// maxAnomalies bounds the two lists of findings of a run.
+// maxAnomalies bounds each of the two lists of findings of a run.
 const maxAnomalies = 200
 
 // Judge reads a history once and reports what it proves. It depends on nothing
 // else: the same evidence gives the same judgement anywhere.
 //
-// An error means that the history cannot be judged (a newer format, no events, a
-// guarantee that this version does not know). If the run was cancelled or failed,
-// Judgement.Error says why: nothing is Held then, but violations that its events
-// prove stand. Incomplete evidence (damaged, with a gap, without an end) gives no
-// verdict at all: a flipped bit must not accuse a system.
+// An error means that the history cannot be judged (a newer format, no events,
+// a guarantee that this version does not know). If the run was cancelled or
+// failed, Judgement.Error says why: then nothing is Held, but violations
+// proven by its events stand. Incomplete evidence (damaged, with a gap,
+// without an end) gives no verdict at all: a flipped bit must not accuse a
+// system.
 func Judge(h *evidence.History) (Judgement, error) {
 	m := &h.Manifest
 	if m.Format > evidence.FormatVersion {
@@ -55,7 +56,7 @@ func Judge(h *evidence.History) (Judgement, error) {
 	return j, nil
 }
 
-// judge is one judging of one run.
+// judge is the state of judging one run.
 type judge struct {
 	history    *evidence.History
 	ledger     *ledger.Ledger
@@ -70,10 +71,10 @@ type judge struct {
 	unlisted   bool // a fault fired that the manifest does not list
 	cutShort   string
 	failure    string
-	damage     string // why the evidence is incomplete; then it is the failure, too
+	damage     string // why the evidence is incomplete; also reported as the failure
 	lastSeq    uint64
 	read       uint64
-	seen       int // snapshots shown to the conditions
+	seen       int // snapshots already shown to the conditions
 }
 
 type watching struct {
@@ -135,8 +136,8 @@ func (j *judge) ending() string {
 	return ""
 }
 
-// torn says why the evidence is incomplete, as far as is known before its events
-// are read.
+// torn says why the evidence is incomplete, as far as can be told before
+// reading its events.
 func (j *judge) torn() string {
 	switch h := j.history; {
 	case h.Damage != "":
@@ -191,7 +192,7 @@ func (j *judge) readEvents() error {
 			if e.Actor != ledger.Broker || e.Exit == nil || j.failure != "" {
 				break
 			}
-			switch { // neither says anything of what the system does with messages
+			switch { // neither says anything about how the system handles messages
 			case !e.Exit.Ordered && e.Exit.Signal == "killed":
 				j.failure = fmt.Sprintf("the broker was killed by something outside the run (event %d)", e.Seq)
 			case e.Exit.Waited > 0 && j.view.Drain.Seq == 0:
@@ -211,8 +212,8 @@ func (j *judge) showSnapshots(seq uint64) {
 	}
 }
 
-// cutShort says where the deadline of an await ended the script, so that its
-// later steps did not run.
+// cutShort says where an await's deadline ended the script, so that its later
+// steps did not run.
 func cutShort(e *evidence.Event) string {
 	where, left := "", ""
 	if e.Line > 0 {
@@ -227,7 +228,7 @@ func cutShort(e *evidence.Event) string {
 	return fmt.Sprintf("the script was cut short%s%s%s", where, quote(e), left)
 }
 
-// maxFaultEvents of one fault are listed; all are counted.
+// maxFaultEvents bounds the listed events of one fault; all are counted.
 const maxFaultEvents = 20
 
 func (j *judge) fired(e *evidence.Event) {
@@ -293,7 +294,7 @@ func (j *judge) conclude(out *Judgement) {
 		out.Reached, out.CutShort, missing = false, j.cutShort, j.cutShort
 	}
 	if j.view.Restarted && !slices.Contains(classes, evidence.BrokerRestart) {
-		classes = append(classes, evidence.BrokerRestart) // by a step of the script, not by a fault
+		classes = append(classes, evidence.BrokerRestart) // by a script step rather than a fault
 	}
 	if j.unlisted {
 		classes = append(classes, "unlisted")
@@ -339,7 +340,8 @@ func (j *judge) conclude(out *Judgement) {
 	out.Messages, out.MessagesLeftOut = j.view.table(out.Anomalies)
 }
 
-// known says why a violation does not count on the day of the run; empty if it does.
+// known says why a violation does not count on the day of the run; empty if it
+// counts.
 func known(m *evidence.Manifest, guarantee string) string {
 	day := m.StartedAt.UTC().Format(evidence.Day)
 	for _, k := range m.Known {
@@ -350,7 +352,7 @@ func known(m *evidence.Manifest, guarantee string) string {
 	return ""
 }
 
-// why is the run's outcome in one sentence.
+// why states the reason for the run's outcome in one sentence.
 func (j *judge) why(out *Judgement, missing string) string {
 	var names, reasons []string
 	for _, v := range out.Verdicts {

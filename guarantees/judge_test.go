@@ -14,7 +14,7 @@ import (
 	"github.com/custodymq/custody/guarantees/internal/ledger"
 )
 
-// twice is a violation of at-most-once that events alone prove.
+// twice violates at-most-once, proven by events alone.
 func twice() *tale {
 	return newTale().sub("c1#1", "g").publish(o1).deliver("c1#1", o1).deliver("c1#1", o1, again)
 }
@@ -160,13 +160,14 @@ func TestJudgeErrors(t *testing.T) {
 	}
 }
 
-// A correct broker that redelivers on one connection and confirms a late ACK on
-// another is recorded in any order: none proves a violation.
+// A correct broker that redelivers on one connection and confirms a late ACK
+// on another may be recorded in any order, none of which proves a violation.
 func TestLateAckBesideRedeliveryInAnyOrder(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 1000 {
 		s := newTale().sub("c1#1", "g").sub("c2#1", "g").publish(o1).deliver("c1#1", o1)
-		// Concurrent on two connections: each keeps its own order.
+		// Events on the two connections are concurrent; each connection keeps
+		// its own order.
 		left := newTale().frame("ack", "c1", o1, "").on(evidence.AckCalled, "c1#1", o1).frame(ledger.FrameAckConfirm, "c1", o1, "").
 			on(evidence.AckReturned, "c1#1", o1, ackOutcome(evidence.AckConfirmed)).events
 		right := newTale().frame(ledger.FrameDeliver, "c2", o1, "").deliver("c2#1", o1, again).on(evidence.AckCalled, "c2#1", o1).
@@ -185,7 +186,7 @@ func TestLateAckBesideRedeliveryInAnyOrder(t *testing.T) {
 	}
 }
 
-// The same history gives the same bytes, however often it is judged.
+// Judging the same history always gives the same bytes.
 func TestJudgeIsDeterministic(t *testing.T) {
 	for _, c := range cases {
 		var first []byte
@@ -206,8 +207,8 @@ func TestJudgeIsDeterministic(t *testing.T) {
 	}
 }
 
-// What was settled long ago is never forgotten: every late violation is found
-// on a frozen publish as on a fresh one, and all others stay counted.
+// Publishes settled long ago are never forgotten: every late violation is
+// found on a frozen publish as on a fresh one, and all others stay counted.
 func TestFrozenPublishesAreNotForgotten(t *testing.T) {
 	const n = MaxMessages + 4*ledger.CoolDown
 	victim := evidence.PublishID("p1", MaxMessages+7, 1)

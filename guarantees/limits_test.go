@@ -17,7 +17,7 @@ func (t *tale) exits(ordered bool) *tale {
 	return t.broker(evidence.ProcessExited, "", &evidence.ExitInfo{Code: 2, Ordered: ordered})
 }
 
-// givesBack is a NACK of what a session holds.
+// givesBack NACKs a message that the session holds.
 func (t *tale) givesBack(session, publish string, o evidence.AckOutcome) *tale {
 	return t.on(evidence.NackCalled, session, publish).on(evidence.NackReturned, session, publish, ackOutcome(o))
 }
@@ -31,12 +31,12 @@ const order1 = "o1" // the business ID of o1
 
 func sameOrder(e *evidence.Event) { e.BusinessID = order1 }
 
-// handed makes links observe deliveries.
+// handed makes a link show a deliver frame before the delivery.
 func handed(t *tale) *tale {
 	return t.frame(ledger.FrameDeliver, "c1", o1, "").deliver("c1#1", o1)
 }
 
-// limitCases are those of probes, of the pace of redelivery and of look-ups.
+// limitCases are histories of probes, redelivery pacing and look-ups.
 var limitCases = []history{
 	{evidence.StrangersRefused, "each as the protocol says", func(t *tale) {
 		t.probed("wrong-token", evidence.ProbeEnded, evidence.ProbeEnded).probed("topic", evidence.ProbeAccepted, evidence.ProbeAccepted).

@@ -16,11 +16,12 @@ var lookupsTrue = Guarantee{
 	new:  func() checker { return &lookups{} },
 }
 
-// lookups compares answers with the possible standings of each message of a
-// business ID.
+// lookups compares each answer with the possible standings of every message of
+// the business ID.
 type lookups struct{}
 
-// standings is a set of those that a message may have, the most telling last.
+// standings is a set of possible standings of a message, least informative
+// first.
 type standings uint8
 
 const (
@@ -47,7 +48,8 @@ func (c *lookups) close(v view, m *message, out *ruling) {
 		if !k.ByPublish {
 			about = v.Group(m)
 		}
-		// The answer is at least the lowest bound, and possible for one of them.
+		// The answer must be at least the highest lower bound of any message,
+		// and possible for one of them.
 		least, may := standings(0), standings(0)
 		var proof *message
 		for _, o := range about {
@@ -57,7 +59,7 @@ func (c *lookups) close(v view, m *message, out *ruling) {
 				least, proof = low, o
 			}
 		}
-		if may == 0 { // nothing can have been stored
+		if may == 0 { // provably nothing was stored
 			may = mayBeAbsent | mayBeForgotten
 		}
 		out.instances++
@@ -86,7 +88,8 @@ func (s standings) atLeast(least standings) string {
 
 var standingNames = [...]string{"never stored", "forgotten", "dead-lettered", "settled", "stored"}
 
-// standings of one message at the time of a look-up.
+// standings returns the possible standings of one message at the time of a
+// look-up.
 func (c *lookups) standings(v view, m *message, k *ledger.Lookup) standings {
 	asked := func(s stamp) bool { return s.Before(k.Called) }
 	since := func(s stamp) bool { return s.Seq != 0 && s.Seq > k.Returned.Seq && s.At > k.Returned.At }
@@ -100,7 +103,7 @@ func (c *lookups) standings(v view, m *message, k *ledger.Lookup) standings {
 	case !m.Accepted() || !asked(m.Returned):
 		return mayBeAny
 	case asked(m.Purged):
-		return mayBeForgotten | mayBeSettled // after a restart only its end is known
+		return mayBeForgotten | mayBeSettled // after a restart the system knows only that it is settled
 	case m.Purged.Seq != 0 && !since(m.Purged), m.Redriven > 0:
 		return mayBeAny
 	case c.seenDead(v, m, k):
@@ -115,7 +118,7 @@ func (c *lookups) standings(v view, m *message, k *ledger.Lookup) standings {
 	if m.TTL > 0 {
 		tolerance := v.Limits.ExpiryTolerance
 		switch {
-		case k.Returned.At+tolerance < m.Called.At+m.TTL: // it had not expired
+		case k.Returned.At+tolerance < m.Called.At+m.TTL: // it had not expired yet
 		case asked(m.Returned) && k.Called.At > m.Returned.At+m.TTL+tolerance:
 			return mayBeForgotten | mayBeSettled | mayBeDead
 		default:
@@ -140,12 +143,12 @@ func (c *lookups) standings(v view, m *message, k *ledger.Lookup) standings {
 	return mayBeStored | mayBeDead
 }
 
-// repeats reports whether it is an alias of another publish that may be stored.
+// repeats reports whether m is an alias of another publish that may be stored.
 func repeats(v view, m *message) bool {
 	return m.Alias && slices.ContainsFunc(v.Aliases(m), func(o *message) bool { return o != m && !o.Alias && !o.Refused() })
 }
 
-// seenDead reports whether an earlier snapshot shows it dead-lettered.
+// seenDead reports whether an earlier snapshot shows m dead-lettered.
 func (c *lookups) seenDead(v view, m *message, k *ledger.Lookup) bool {
 	for _, s := range m.Rows {
 		if s.Certain && s.Row.State == evidence.RowDead && ledger.StampOfSnapshot(s.Snapshot).Before(k.Called) {

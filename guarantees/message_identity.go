@@ -16,8 +16,8 @@ var messageIdentity = Guarantee{
 }
 
 type naming struct {
-	seen  sieve           // of IDs in their destinations
-	twins map[uint64]twin // the first publishes whose ID may have been seen before
+	seen  sieve           // message IDs within their destinations
+	twins map[uint64]twin // the first publish of each ID that may have been seen before
 	moved bool            // the broker ran under more than one storage identity
 }
 
@@ -92,14 +92,14 @@ func (c *naming) close(v view, m *message, out *ruling) {
 	}
 }
 
-// placed is the key of a message ID in its destination.
+// placed returns a key for a message ID within its destination.
 func placed(m *message) uint64 { return m.MessageKey ^ uint64(m.Destination)*0x9e3779b97f4a7c15 }
 
-// sieve is a Bloom filter with one hash: of a few new keys it says that they were
-// added before, and never the reverse, so that few need to be remembered.
+// sieve is a Bloom filter with one hash function. It has few false positives
+// and no false negatives, so only a few candidate IDs need an exact check.
 type sieve []uint64
 
-func newSieve(n int) sieve { return make(sieve, 1<<bits.Len(uint(n/4))) } // 16 bits a key, at least
+func newSieve(n int) sieve { return make(sieve, 1<<bits.Len(uint(n/4))) } // at least 16 bits per key
 
 func (s sieve) add(key uint64) (there bool) {
 	key *= 0x9e3779b97f4a7c15
@@ -109,7 +109,8 @@ func (s sieve) add(key uint64) (there bool) {
 	return there
 }
 
-// conclude looks for the first publish of each ID that may be there twice.
+// conclude makes the exact check: it looks for the first publish of each ID
+// that may be a duplicate.
 func (c *naming) conclude(v view, out *ruling) {
 	if len(c.twins) == 0 {
 		return
@@ -130,7 +131,7 @@ func (c *naming) conclude(v view, out *ruling) {
 	})
 }
 
-// names reports whether an accepted message has an ID that the system gave it.
+// names reports whether an accepted message has an ID assigned by the system.
 func (c *naming) names(m *message) bool {
 	return m.MessageKey != 0 && !m.Alias && m.Accepted() && (m.Frozen || m.Named)
 }

@@ -14,7 +14,7 @@ var noAcceptedLoss = Guarantee{
 	new:  func() checker { return &loss{kept: make(map[uint16]*sequence)} },
 }
 
-// loss finds accepted messages that nobody is responsible for.
+// loss finds accepted messages for which nobody is responsible any more.
 type loss struct {
 	lost      []lostOne
 	kept      map[uint16]*sequence // by producer: the range of its accepted publishes that are not lost
@@ -22,7 +22,8 @@ type loss struct {
 	excuses   int
 }
 
-// sequence is the range of counts of a producer's accepted publishes that are not lost.
+// sequence is the range of counts of a producer's accepted publishes that are
+// not lost.
 type sequence struct{ first, last uint32 }
 
 type lostOne struct {
@@ -73,8 +74,8 @@ func (c *loss) close(v view, m *message, out *ruling) {
 	}
 }
 
-// left reports whether a session that may have been sent it ended, as far as the
-// system can have known, after the publish was called.
+// left reports whether a session that may have been sent m ended after its
+// publish was called, as far as the system can have known.
 func (v view) left(m *message, r *receipt) bool {
 	since := m.Called.At - v.Limits.InFlightBound
 	return r.Deliveries == 0 && slices.ContainsFunc(v.Matching(m.Destination), func(s *subscriber) bool {
@@ -82,8 +83,8 @@ func (v view) left(m *message, r *receipt) bool {
 	})
 }
 
-// unconfirmed reports the loss of a fire-and-forget publish: the application was
-// told "ok", and the system never took responsibility.
+// unconfirmed reports the loss of a fire-and-forget publish: the application
+// got "ok", but the system never took responsibility.
 func (c *loss) unconfirmed(v view, m *message, out *ruling) {
 	if !m.Unknown() || !m.ToldOK || out.unfinished {
 		return

@@ -24,7 +24,7 @@ func (duplicate) observe(v view, e *evidence.Event, m *message, r *receipt, out 
 	if r.Deliveries == 1 {
 		out.instances++
 		for _, o := range v.Aliases(m) {
-			// The system declared the two to be one message.
+			// The system declared both publishes to be one message.
 			if or := o.Find(r.Sub); o.Ref != m.Ref && or != nil && or.Deliveries > 0 && m.Struck == nil && o.Struck == nil {
 				f := v.finding(m, r, "alias-handed-too", BrokerToConsumer, or.First.Seq, e.Seq)
 				f.Text = fmt.Sprintf("%s was handed to %s, and so was %s, which the system called the same message", v.Label(m), v.Name(r.Sub), v.PublishID(o))

@@ -15,11 +15,12 @@ var noPhantom = Guarantee{
 }
 
 type phantom struct {
-	corrupted int        // frames that a fault altered, whose deliveries may lack an envelope
+	corrupted int        // frames altered by a fault, whose deliveries may lack an envelope
 	early     []sighting // deliveries recorded before the call of their publish
 }
 
-// maxEarly deliveries are kept until the call of their publish is recorded.
+// maxEarly bounds the deliveries kept until the call of their publish is
+// recorded.
 const maxEarly = 1 << 16
 
 type sighting struct {

@@ -15,7 +15,7 @@ var order = Guarantee{
 	new:  func() checker { return &ordered{last: make(map[scope]latest)} },
 }
 
-// maxTentative pairs are kept until the acceptance of both is known.
+// maxTentative bounds the pairs kept until the acceptance of both is known.
 const maxTentative = 1 << 16
 
 type ordered struct {
@@ -29,7 +29,7 @@ type scope struct {
 	key                       uint64
 }
 
-// latest is the publish called last of those delivered so far.
+// latest is, among the publishes delivered so far, the one called last.
 type latest struct {
 	ref         ref
 	called, seq uint64
@@ -84,7 +84,7 @@ func (c *ordered) observe(v view, e *evidence.Event, m *message, r *receipt, out
 	c.last[k] = latest{ref: m.Ref, called: m.Called.Seq, seq: e.Seq, consumer: r.Session}
 }
 
-// eligible reports whether a publish was accepted at its only try.
+// eligible reports whether a publish was accepted on its only try.
 func eligible(m *message) bool {
 	return m.Accepted() && m.Sole() && m.Try <= 1 && !m.StruckAt(ledger.FrameDeliver)
 }
@@ -97,8 +97,8 @@ func (c *ordered) conclude(v view, out *ruling) {
 	v.misordered(c.tentative, "overtaken", "%s was published before %s and delivered after it", out)
 }
 
-// misordered judges pairs out of order, once the acceptance of both is known. The
-// text is a format for the two labels, the earlier publish first.
+// misordered judges pairs that are out of order, once the acceptance of both
+// is known. text is a format for the two labels, the earlier publish first.
 func (v view) misordered(pairs []pair, kind, text string, out *ruling) {
 	for _, p := range pairs {
 		m, later := v.Message(p.earlier), v.Message(p.later)

@@ -15,7 +15,7 @@ var partitionIsolation = Guarantee{
 }
 
 type isolation struct {
-	home map[ref]int // the start of the broker that accepted a publish, from 1
+	home map[ref]int // by accepted publish: the number of the broker's start, from 1
 }
 
 func (c *isolation) on() []evidence.Kind {
@@ -47,7 +47,7 @@ func (c *isolation) observe(v view, e *evidence.Event, m *message, r *receipt, o
 	out.violate(byEvents, f)
 }
 
-// rowID names a row within the store.
+// rowID identifies a row within the store.
 type rowID struct{ partition, publish, message, business, subscription string }
 
 func idOf(r *evidence.StoredRow) rowID {
@@ -68,7 +68,7 @@ func (c *isolation) conclude(v view, out *ruling) {
 	}
 }
 
-// compare checks that rows of other partitions are equal in two snapshots.
+// compare checks that rows of foreign partitions are equal in two snapshots.
 func (c *isolation) compare(v view, from, to *evidence.Snapshot, out *ruling) {
 	own := []string{"", from.Partition, to.Partition}
 	for i, p := range v.Partitions {

@@ -18,27 +18,27 @@ var persistedBeforeAccepted = Guarantee{
 	},
 }
 
-// persisting are the operations without which nothing is persisted: of the store,
-// its database and the file below.
+// persisting lists the operations required for persistence: of the store, its
+// database and the underlying file.
 var persisting = map[string]bool{"insert": true, "commit": true, "sync": true}
 
 // failingWrites are the store faults that prevent a write altogether.
 var failingWrites = map[string]bool{"unreachable": true, "full": true}
 
-// ahead tracks the holds and the failures of the store.
+// ahead tracks holds and failures of the store.
 type ahead struct {
 	held     map[string]map[ref]bool // by fault: the publishes that cannot be persisted yet
-	failed   map[ref]uint64          // publishes whose insert a fault made fail and none has made since, with the event
+	failed   map[ref]uint64          // publishes whose insert failed by a fault and has not succeeded since, with the fault's event
 	answered []answer
 	told     map[ref]bool
-	done     map[uint64]time.Duration // by hash of the message ID: when its write was first completed
+	done     map[uint64]time.Duration // by hash of the message ID: when its write first completed
 }
 
-// answer is an Accepted that may have come too early.
+// answer is an Accepted that may have been sent too early.
 type answer struct {
 	ref ref
 	stamp
-	failed uint64 // the event by which its write failed; 0: it was held
+	failed uint64 // the event that made its write fail; 0: the write was held
 }
 
 func (c *ahead) on() []evidence.Kind {
@@ -56,7 +56,7 @@ func (c *ahead) observe(v view, e *evidence.Event, m *message, _ *receipt, out *
 				if m := v.Resolve(it.PublishID, it.MessageID, it.BusinessID); m != nil {
 					c.hold(e.Fault, m.Ref, out)
 					// The store has not answered yet, so an earlier Accepted
-					// came too early, unless another try was stored before.
+					// was premature, unless another try was stored before.
 					if m.Accepted() && m.Sole() {
 						c.answer(m, m.Returned)
 					}
@@ -88,7 +88,7 @@ func (c *ahead) observe(v view, e *evidence.Event, m *message, _ *receipt, out *
 		delete(c.held, e.Fault)
 	case evidence.ProcessExited:
 		if e.Actor == ledger.Broker {
-			clear(c.held) // a hold of its store ends with the broker
+			clear(c.held) // a hold on the broker's store ends with the broker
 		}
 	case evidence.PublishReturned:
 		if e.Acceptance == evidence.Accepted {
@@ -118,7 +118,8 @@ func (c *ahead) hold(label string, r ref, out *ruling) {
 	}
 }
 
-// answer records an answer during a hold; whether it is Accepted is known later.
+// answer records an answer during a hold; whether it is Accepted is known
+// later.
 func (c *ahead) answer(m *message, at stamp) {
 	if m == nil || c.told[m.Ref] {
 		return
@@ -134,17 +135,17 @@ func (c *ahead) answer(m *message, at stamp) {
 	}
 }
 
-// repeats reports whether the answer may be that of an earlier try that was not
-// held.
+// repeats reports whether the answer may be that of an earlier try that was
+// not held.
 func (c *ahead) repeats(v view, m *message, a answer) bool {
 	return slices.ContainsFunc(v.Aliases(m), func(o *message) bool {
 		return o != m && o.Accepted() && o.Returned.Seq < a.Seq && !c.told[o.Ref]
 	})
 }
 
-// persisted reports whether the write was completed by the time of the answer. A
-// hold ends before its end is recorded, and events of the broker's process may be
-// recorded after those of its links.
+// persisted reports whether the write had completed by the time of the answer.
+// A hold ends before its end is recorded, and events from the broker's process
+// may be recorded after those from its links.
 func (c *ahead) persisted(m *message, a answer) bool {
 	at, done := c.done[m.MessageKey]
 	return done && at <= a.At

@@ -52,15 +52,15 @@ func (c *movement) observe(v view, e *evidence.Event, m *message, r *receipt, ou
 	now.stamp = v.Now
 }
 
-// judge measures how long a subscriber made no progress before a time, with a
-// message waiting for it.
+// judge measures how long a subscriber made no progress until a time while a
+// message was waiting for it.
 func (c *movement) judge(v view, m *message, r *receipt, last *moved, until stamp, p proof, out *ruling) bool {
 	s := v.Subscriber(r.Sub)
-	if s == nil || s.Live == 0 || v.Moved() { // what is stored under another identity waits for that
+	if s == nil || s.Live == 0 || v.Moved() { // rows under another storage identity wait for that identity
 		return false
 	}
 	from := max(m.Returned.At, s.LiveSince.At, last.At, r.Rewound.At)
-	if v.DelayedSince(from) { // whoever's link it is
+	if v.DelayedSince(from) { // on any link
 		return false
 	}
 	took := until.At - from

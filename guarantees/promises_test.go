@@ -22,7 +22,7 @@ func attempts(n int) func(*evidence.StoredRow) {
 	return func(r *evidence.StoredRow) { r.Attempts = n }
 }
 
-// listens opens a consumer's session on a destination of its own, with a window.
+// listens opens a consumer's session on its own destination, with a window.
 func (t *tale) listens(session, subscription, destination string, window int) *tale {
 	t.sub(session, subscription)
 	for i := len(t.events) - 3; i < len(t.events); i++ {
@@ -31,8 +31,8 @@ func (t *tale) listens(session, subscription, destination string, window int) *t
 	return t
 }
 
-// late adds an event that happened before the latest one and is recorded after
-// it, as another process' pipe may bring it.
+// late adds an event that happened before the latest one but is recorded after
+// it, as another process's pipe may deliver it.
 func (t *tale) late(by time.Duration, add func()) *tale {
 	add()
 	t.events[len(t.events)-1].At -= by
@@ -51,7 +51,7 @@ func (t *tale) ends() *tale {
 	return t.add(evidence.Event{Kind: evidence.WatchEnded})
 }
 
-// serves publishes and serves so many messages, each by the next of the sessions.
+// serves publishes and serves n messages, rotating through the sessions.
 func (t *tale) serves(from, n int, sessions ...string) *tale {
 	for i := range n {
 		p := fmt.Sprintf("p1-%d-1", from+i)
@@ -71,7 +71,7 @@ var (
 	holds2       = limits(func(l *evidence.Limits) { l.MaxPending = 2 })
 )
 
-// with sets a limit and then tells.
+// with applies limit before tell.
 func with(limit, tell func(*tale)) func(*tale) {
 	return func(t *tale) { limit(t); tell(t) }
 }
@@ -600,7 +600,8 @@ var promises = []history{
 
 func TestPromises(t *testing.T) { testHistories(t, promises) }
 
-// redriven is a message that has used up its attempts and was given new ones.
+// redriven is a message that used up its attempts and was redriven with new
+// ones.
 func redriven(t *tale) *tale {
 	poison(t, 3).rows("mid", row(evidence.RowDead, o1, poisoned, attempts(3)))
 	b, m := ids(o1)

@@ -20,13 +20,13 @@ func quote(e *evidence.Event) string {
 }
 
 // quoteDead says why a message was dead-lettered: in the system's words, or by
-// its cause where it has none.
+// its cause if there are none.
 func quoteDead(c evidence.Cause, words string) string { return cmp.Or(words, c.String()) }
 
-// wordsOf is the text of a row.
+// wordsOf returns the text of a row.
 func wordsOf(r *evidence.StoredRow) string { return r.Reason }
 
-// quoteEnd says how a run ended that did not complete.
+// quoteEnd says how an incomplete run ended.
 func quoteEnd(end *evidence.End) string {
 	if end.Reason == "" {
 		return string(end.How)
@@ -34,5 +34,5 @@ func quoteEnd(end *evidence.End) string {
 	return string(end.How) + ": " + end.Reason
 }
 
-// quoteKnown says why a violation breaks nothing yet.
+// quoteKnown says why a known violation does not count yet.
 func quoteKnown(k *evidence.Known) string { return "known until " + k.Until + ": " + k.Reason }

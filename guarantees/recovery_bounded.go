@@ -22,8 +22,8 @@ type recovery struct {
 }
 
 // progress answers when a subscriber last handled a message published before a
-// given one. It keeps only works without a later one of an earlier message,
-// oldest first, so that their refs ascend.
+// given one. It keeps only works not superseded by a later work on an earlier
+// message, oldest first, so that their refs ascend.
 type progress struct{ recent []work }
 
 type work struct {
@@ -31,11 +31,12 @@ type work struct {
 	at  time.Duration
 }
 
-// maxRecent bounds the works that are kept of a subscriber. If it works in
-// the order of publishing, one suffices; what is dropped excuses nothing.
+// maxRecent bounds the works kept per subscriber. A subscriber that works in
+// publish order needs only one; dropped works excuse nothing.
 const maxRecent = 1 << 12
 
-// before is when a message published before r was last handled; 0 if none was.
+// before returns when a message published before r was last handled; 0 if none
+// was.
 func (p *progress) before(r ref) time.Duration {
 	for i := len(p.recent) - 1; i >= 0; i-- {
 		if p.recent[i].ref < r {
@@ -94,9 +95,10 @@ func (c *recovery) observe(v view, e *evidence.Event, m *message, r *receipt, ou
 	}
 }
 
-// recoveryStart is when everything that a message had to wait for was in place.
+// recoveryStart returns when everything that a message had to wait for was in
+// place.
 func (v view) recoveryStart(m *message, r *receipt) time.Duration {
-	start := max(v.Healed.At, m.Called.At, m.Returned.At, r.Failed.At, r.Rewound.At) // it may be settled before it is answered
+	start := max(v.Healed.At, m.Called.At, m.Returned.At, r.Failed.At, r.Rewound.At) // a message may be settled before its publish is answered
 	if s := v.Subscriber(r.Sub); s != nil {
 		start = max(start, s.LiveSince.At)
 	}
@@ -108,7 +110,7 @@ func (c *recovery) close(v view, m *message, out *ruling) {
 		return
 	}
 	if v.ClockSet && m.TTL > 0 {
-		return // by the broker's clock it may have expired
+		return // it may have expired by the broker's clock
 	}
 	for _, r := range v.obliged(m) {
 		if v.Acknowledged(r) || !v.Ready(m, r.Sub) {
@@ -116,8 +118,8 @@ func (c *recovery) close(v view, m *message, out *ruling) {
 		}
 		switch v.fateOf(m, r).fate {
 		case fulfilled:
-			// Its acknowledgement was not answered: it was processed if its row
-			// is gone.
+			// Its acknowledgement was not answered; a missing row shows that
+			// it was processed.
 			if row := v.anyEndRow(m, r.Sub, evidence.RowPending); row == nil || row.Expired || ledger.Foreign(v.BrokerEnd, row) {
 				out.instances++
 				continue

@@ -26,21 +26,21 @@ func (c *reordered) observe(v view, e *evidence.Event, m *message, r *receipt, o
 	if r.Deliveries > 1 {
 		here, before := v.Session(r.Session), v.Session(r.Holder)
 		if here == nil || before == nil || !before.Ended.Before(here.OpenCalled) {
-			return // it was returned while this session was being served
+			return // requeued while this session was being served
 		}
 	}
 	switch v.Profile.Redelivers {
 	case evidence.RedeliverTimeout, evidence.RedeliverClaim:
 		if r.Deliveries > 1 && v.Now.At >= r.Before.At+v.Limits.RedeliveryPeriod {
-			return // its hold expired, which requeued it
+			return // requeued because its hold expired
 		}
 	}
 	k := scope{r.Session, m.Session, m.Destination, 0}
 	if v.Limits.OrderScope != "connection" {
 		k.key = m.Key
 	}
-	// A session that competed with this one may have held messages that it never
-	// handed over.
+	// A competing session may have held messages that it never handed to its
+	// application.
 	here := v.Session(r.Session)
 	if s := v.Subscriber(r.Sub); s == nil || here == nil || s.Live != 1 || s.Ended.Seq > here.OpenCalled.Seq || v.Lingers(s) && r.Deliveries == 1 {
 		delete(c.last, k)

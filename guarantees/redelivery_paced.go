@@ -15,10 +15,10 @@ var redeliveryPaced = Guarantee{
 	new:  func() checker { return &pacing{open: make(map[givenBack]*nack)} },
 }
 
-// pacing follows each NACK until the message comes again.
+// pacing tracks each NACK until the message is redelivered.
 type pacing struct {
-	open map[givenBack]*nack // bounded by what is unsettled: the next delivery ends it
-	soon time.Duration       // the shortest wait seen
+	open map[givenBack]*nack // bounded by the unsettled messages: the next delivery removes the entry
+	soon time.Duration       // the shortest delay seen
 }
 
 type givenBack struct {
@@ -41,13 +41,13 @@ func (c *pacing) observe(v view, e *evidence.Event, m *message, r *receipt, out 
 	switch e.Kind {
 	case evidence.ProcessExited:
 		if e.Actor == ledger.Broker {
-			clear(c.open) // the next one serves at once what is stored
+			clear(c.open) // a restarted broker may deliver its stored messages at once
 		}
 		return
 	case evidence.SessionEnded:
 		for k, n := range c.open {
 			if n.session == e.Session && !n.confirmed {
-				delete(c.open, k) // the end of its session returns a message at once
+				delete(c.open, k) // the end of a session may return its messages at once
 			}
 		}
 		return
@@ -55,7 +55,7 @@ func (c *pacing) observe(v view, e *evidence.Event, m *message, r *receipt, out 
 	if m == nil || v.Limits.NackDelay <= 0 {
 		return
 	}
-	if e.Kind == evidence.DeadLettered { // and may be redriven at once
+	if e.Kind == evidence.DeadLettered { // it may be redriven at once
 		for i := range m.Receipts {
 			delete(c.open, givenBack{m.Ref, m.Receipts[i].Sub})
 		}
@@ -78,7 +78,7 @@ func (c *pacing) observe(v view, e *evidence.Event, m *message, r *receipt, out 
 		}
 	case e.Ack == evidence.AckConfirmed:
 		n.confirmed = true
-	default: // refused: another holds it; sent or unknown: the redelivery may have another cause
+	default: // refused: another session holds it; sent or unknown: the redelivery may have another cause
 		delete(c.open, k)
 		return
 	}

@@ -18,7 +18,7 @@ var routing = Guarantee{
 }
 
 type router struct {
-	filters map[symbol][]string // by session: what it subscribed to
+	filters map[symbol][]string // by session: the destinations it subscribed to
 	matches map[route]bool
 	early   []routed // deliveries recorded before the call of their publish
 }
@@ -49,7 +49,7 @@ func (c *router) observe(v view, e *evidence.Event, m *message, r *receipt, out 
 		return
 	case m.Destination != 0:
 		c.compare(v, m, routed{m.Ref, e.Seq, r.Sub, r.Session, e.Destination}, out)
-	case m.Called.Seq != 0: // its publisher named no destination
+	case m.Called.Seq != 0: // the publish named no destination
 	case len(c.early) < maxEarly:
 		c.early = append(c.early, routed{m.Ref, e.Seq, r.Sub, r.Session, strings.Clone(e.Destination)})
 	default:
@@ -78,8 +78,8 @@ func (c *router) compare(v view, m *message, d routed, out *ruling) {
 	out.violate(byEvents, f)
 }
 
-// matching reports whether a session may get what was published to a
-// destination; one with an unknown subscription may get anything.
+// matching reports whether a session may receive messages of a destination.
+// One whose subscription is unknown may receive any.
 func (c *router) matching(v view, session, destination symbol) bool {
 	k := route{session, destination}
 	ok, known := c.matches[k]

@@ -38,7 +38,7 @@ func (c *reconciliation) close(v view, m *message, out *ruling) {
 	}
 }
 
-// count is for a system that shows only the number of its rows.
+// count handles systems that report only the number of their rows.
 func (c *reconciliation) count(v view, m *message) {
 	settled := len(m.Receipts) > 0
 	must := 0
@@ -103,7 +103,8 @@ func (c *reconciliation) rows(v view, m *message, out *ruling) {
 	}
 }
 
-// acknowledged judges a pending row of a message that every client acknowledged.
+// acknowledged judges a pending row of a message that every client has
+// acknowledged.
 func (c *reconciliation) acknowledged(v view, m *message, row *evidence.StoredRow, out *ruling) {
 	at := v.BrokerEnd.At
 	var last *receipt
@@ -122,8 +123,8 @@ func (c *reconciliation) acknowledged(v view, m *message, row *evidence.StoredRo
 	}
 }
 
-// asked reports whether a client ever called an acknowledgement of it, even before
-// it was put back.
+// asked reports whether any client ever called an acknowledgement of m, even
+// before a rewind.
 func asked(m *message) bool {
 	for i := range m.Receipts {
 		if m.Receipts[i].AckCalled.Seq != 0 || m.Receipts[i].Rewound.Seq != 0 {
@@ -133,8 +134,9 @@ func asked(m *message) bool {
 	return false
 }
 
-// missing finds accepted messages that no client has settled and no row shows. By
-// the broker's clock a message may have expired under a clock fault.
+// missing finds accepted messages that are neither settled by a client nor in
+// any row. Under a clock fault, a message may have expired by the broker's
+// clock.
 func (c *reconciliation) missing(v view, m *message, out *ruling) {
 	if m.Frozen || m.HeldBy != evidence.HeldByStore && m.HeldBy != evidence.HeldByReplicas || asked(m) || v.ClockSet && m.TTL > 0 {
 		return
@@ -167,7 +169,7 @@ func (c *reconciliation) conclude(v view, out *ruling) {
 		c.compareCounts(v, s, out)
 		return
 	}
-	// Rows from before the run, or of other partitions, are not accounted for.
+	// Rows from before the run, or of other partitions, are not judged.
 	before := make(map[string]bool)
 	for i := range v.Snapshots {
 		if v.Snapshots[i].Checkpoint == "start" {

@@ -14,12 +14,12 @@ var sessionStability = Guarantee{
 }
 
 type stability struct {
-	links  map[symbol]grievance // what struck each link
-	others stamp                // the latest reason that applies to all
+	links  map[symbol]grievance // latest fault on each link
+	others stamp                // latest disturbance that affects all sessions
 	ended  []broken
 }
 
-// grievance is the latest strike of a fault on one link, with effects until it is
+// grievance is the latest fault on one link. Its effects last until it is
 // healed.
 type grievance struct {
 	stamp
@@ -51,7 +51,7 @@ func (c *stability) observe(v view, e *evidence.Event, _ *message, _ *receipt, o
 		g := c.links[s.Actor.Name]
 		c.ended = append(c.ended, broken{s, v.Symbol(e.Session), v.Now,
 			s.OpenCalled.Seq == 0 || g.open || g.Seq > s.OpenCalled.Seq || c.others.Seq > s.OpenCalled.Seq})
-	case evidence.FaultArmed: // on an idle link it shows only with the next message
+	case evidence.FaultArmed: // on an idle link it fires only with the next message
 		if e.Link != "" {
 			c.links[v.Symbol(e.Link)] = grievance{v.Now, e.Fault, true}
 		}
@@ -75,7 +75,7 @@ func (c *stability) observe(v view, e *evidence.Event, _ *message, _ *receipt, o
 	}
 }
 
-// reason applies to sessions that have just ended, too: peers notice the end of a
+// reason also excuses sessions that have just ended: peers notice the end of a
 // process before it is reaped.
 func (c *stability) reason(v view) {
 	c.others = v.Now

@@ -13,7 +13,7 @@ var settledByHolder = Guarantee{
 	new:  func() checker { return &fencing{late: make(map[tardy]stamp)} },
 }
 
-type fencing struct{ late map[tardy]stamp } // when it was called
+type fencing struct{ late map[tardy]stamp } // when each late acknowledgement was called
 
 type tardy struct {
 	holding
@@ -44,7 +44,7 @@ func (c *fencing) observe(v view, e *evidence.Event, m *message, r *receipt, out
 	k := tardy{holding{m.Ref, r.Sub}, v.Symbol(e.Session)}
 	called, ok := c.late[k]
 	delete(c.late, k)
-	if !ok || mine || r.TopAt.Seq == 0 || e.Ack != evidence.AckConfirmed { // it may hold the message again
+	if !ok || mine || r.TopAt.Seq == 0 || e.Ack != evidence.AckConfirmed { // mine: this session may hold the message again
 		return
 	}
 	f := v.finding(m, r, "late-ack-confirmed", ConsumerToBroker, r.TopAt.Seq, called.Seq, e.Seq)

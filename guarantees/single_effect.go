@@ -38,7 +38,7 @@ func (c *single) close(v view, m *message, out *ruling) {
 			f.Subscription = v.Name(sub)
 			f.Text = fmt.Sprintf("%s was refused at every publish, and has %d effect(s)", v.Label(m), n)
 			f.Follows = []string{evidence.DeclinedMeansAbsent}
-			out.violate(byAbsence, f) // an accepted publish of it may be missing
+			out.violate(byAbsence, f) // an accepted publish of it may be unrecorded
 		}
 	}
 	out.instances++
@@ -90,7 +90,7 @@ func (c *single) conclude(v view, out *ruling) {
 	}
 }
 
-// copiesOf counts the copies of a business ID's publishes that faults sent.
+// copiesOf counts the copies that faults made of a business ID's publishes.
 func (v view) copiesOf(business uint64) (copies int) {
 	r := v.OfBusiness(business)
 	if r == 0 {
@@ -106,7 +106,8 @@ func (v view) copiesOf(business uint64) (copies int) {
 	return copies
 }
 
-// effectEvents are the deliveries and commits behind the effects of a business ID.
+// effectEvents returns the deliveries and commits behind the effects of a
+// business ID.
 func (v view) effectEvents(k ledger.EffectKey) []uint64 {
 	r := v.OfBusiness(k.Business)
 	if r == 0 {

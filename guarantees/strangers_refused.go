@@ -14,10 +14,10 @@ var strangersRefused = Guarantee{
 	new:  func() checker { return &probing{} },
 }
 
-// probing compares the outcomes of probes with those wanted. Probes bypass the
-// links, so that only faults on the system itself can affect them.
+// probing compares probe outcomes with the wanted ones. Probes bypass the
+// links, so only faults on the system itself can affect them.
 type probing struct {
-	stopped bool // the harness stopped the broker since the last probe, or the machine stood still
+	stopped bool // since the last probe, the harness stopped the broker or the machine stood still
 }
 
 func (c *probing) on() []evidence.Kind {

@@ -3,14 +3,15 @@ package guarantees
 import "time"
 
 // suspicion is a finding that stands unless something disturbed the system
-// between two times. A disturbance may be recorded after its effect, so this is
-// decided when all events are read.
+// between two times. A disturbance may be recorded after its effect, so this
+// is decided once all events are read.
 type suspicion struct {
 	from, to time.Duration
 	finding  Finding
 }
 
-// suspicions are kept until the end; those beyond the bound are undecided.
+// suspicions keeps suspicions until the end; those beyond the bound are
+// undecided.
 type suspicions struct {
 	list []suspicion
 	more int

@@ -8,13 +8,13 @@ import (
 	"github.com/custodymq/custody/guarantees/internal/ledger"
 )
 
-// table selects the messages of the report: first those that a finding names,
-// then those that never settled, then the rest in the order of their calls.
+// table selects the messages for the report: first those named by a finding,
+// then those never settled, then the rest in call order.
 func (v view) table(found []Finding) (table []Message, leftOut int) {
 	named := make(map[ref]bool, len(found))
 	for _, f := range found {
 		if r := v.LookUp(f.PublishID); r != 0 {
-			named[v.Message(r).Ref] = true // restored, if it was frozen
+			named[v.Message(r).Ref] = true // Message restores it if it was frozen
 		}
 	}
 	type row struct {

@@ -10,9 +10,9 @@ import (
 	"github.com/custodymq/custody/guarantees/internal/ledger"
 )
 
-// tale is a history told in a few lines. Each event comes a millisecond after
-// the one before. Publish IDs are "p1-3-1"; their business ID is "o3", and their
-// message ID "m3" unless said otherwise.
+// tale builds a history in a few lines. Events are one millisecond apart.
+// Publish IDs look like "p1-3-1", whose business ID is "o3" and whose message
+// ID is "m3" unless set otherwise.
 type tale struct {
 	history evidence.History
 	events  []evidence.Event
@@ -62,7 +62,7 @@ func (t *tale) of(k evidence.Kind, session, publish string) evidence.Event {
 	return e
 }
 
-// sub opens a consumer's session: "c1#1" of the logical subscriber.
+// sub opens a session such as "c1#1" for a logical subscriber.
 func (t *tale) sub(session, subscription string) *tale {
 	e := evidence.Event{Kind: evidence.SubscribeCalled, Actor: actorIn(session), Session: session, Subscription: subscription, Destination: "orders"}
 	t.add(e)
@@ -195,7 +195,8 @@ func (t *tale) fire(label, struck, link, frame string, publishes ...string) *tal
 	return t.add(e)
 }
 
-// stood: the harness stood still for a moment, and so the machine may have.
+// stood records that the harness, and so perhaps the machine, stood still for
+// a moment.
 func (t *tale) stood() *tale {
 	return t.add(evidence.Event{Kind: evidence.ProcessPaused, Actor: "harness"}).add(evidence.Event{Kind: evidence.ProcessContinued, Actor: "harness"})
 }
@@ -256,7 +257,7 @@ func (t *tale) snapshot(s evidence.Snapshot) *tale {
 	return t
 }
 
-// rewind puts a logical subscriber back to a checkpoint.
+// rewind rewinds a logical subscriber to a checkpoint.
 func (t *tale) rewind(subscription, checkpoint string) *tale {
 	return t.add(evidence.Event{Kind: evidence.Commanded, Actor: ledger.Broker, Subscription: subscription, Command: evidence.CommandRewind, Checkpoint: checkpoint})
 }
@@ -268,7 +269,7 @@ func (t *tale) failed() *tale {
 
 func stream(events []evidence.Event) iter.Seq2[*evidence.Event, error] {
 	return func(yield func(*evidence.Event, error) bool) {
-		var e evidence.Event // one for all, as a decoder does it
+		var e evidence.Event // reused, as a decoder does
 		for _, e = range events {
 			if !yield(&e, nil) {
 				return

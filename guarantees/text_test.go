@@ -9,17 +9,16 @@ import (
 	"pgregory.net/rapid"
 )
 
-// words that a judge which reads prose would stumble over.
+// words are texts that would mislead a judge that interpreted prose.
 var words = []string{"expired", "duplicate", "duplicate message", "restart", "redrive o1", "rewind to cut by time", "partition=b migrates=a", "-1h", "settled", "quiet",
 	"accepted", "declined", "ok", "not-seen", "forgotten", "dead", "stored", "x509: certificate has expired", "end", "killed", "connection refused", "no consumer"}
 
-// quoted marks a text, so that where it is quoted it can be told from the
-// judge's own words.
+// quoted marks a text, to tell quotations from the judge's own words.
 func quoted(s string) string { return "⟦" + s + "⟧" }
 
 var quotation = regexp.MustCompile(`⟦[^⟧]*⟧`)
 
-// reworded is a history with every text for people replaced.
+// reworded replaces every free text of a history.
 func reworded(t *tale, text func() string) {
 	for i := range t.events {
 		e := &t.events[i]
@@ -45,8 +44,8 @@ func reworded(t *tale, text func() string) {
 	}
 }
 
-// What a system, a client or a person says in words decides nothing: with every
-// free text of a history replaced, the judgement is the same to the byte, but
+// Free text from a system, client or person decides nothing: with every free
+// text of a history replaced, the judgement is byte for byte the same, except
 // for the quotations.
 func TestNoWordDecides(t *testing.T) {
 	judged := func(t *rapid.T, i int, text func() string) Judgement {

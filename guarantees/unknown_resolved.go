@@ -29,12 +29,13 @@ func (c resolution) close(v view, m *message, out *ruling) {
 	}
 	dead := v.connectionEnded(m)
 	if v.ExactEnd() && dead.Seq != 0 && dead.Seq < v.BrokerEnd.Seq {
-		return // an exact look after the end of its connection: not stored
+		return // absent from an exact snapshot after its connection ended: not stored
 	}
 	out.undecided(v.Label(m) + " is still in doubt")
 }
 
-// settledByGroup consults the other publishes of the business ID, and lookups.
+// settledByGroup consults the other publishes of the business ID and its
+// look-ups.
 func (resolution) settledByGroup(v view, m *message) bool {
 	if v.EffectsOf(m, 0) > 0 {
 		return true
@@ -79,7 +80,7 @@ func (resolution) contradiction(v view, m *message, k *ledger.Lookup, out *rulin
 	case evidence.Accepted:
 		p := byEvents
 		for _, o := range about {
-			// It may have been stored, and have expired since.
+			// It may have been stored and expired since.
 			expired := o.TTL > 0 && (o.Called.At+o.TTL <= v.Now.At || v.ClockSet)
 			if o.Accepted() || v.stored(o) || v.anyEffect(o) || expired || o.Purged.Seq != 0 {
 				return
@@ -97,7 +98,8 @@ func (resolution) contradiction(v view, m *message, k *ledger.Lookup, out *rulin
 	}
 }
 
-// stored reports whether a delivery, a frame or a row carries this very publish.
+// stored reports whether a delivery, a frame or a row carries this very
+// publish.
 func (v view) stored(m *message) bool {
 	if _, delivered := m.Delivered(); delivered || m.Carried.Seq != 0 {
 		return true
@@ -119,9 +121,9 @@ func (v view) anyEffect(m *message) bool {
 	return v.EffectsOf(m, 0) > 0
 }
 
-// storedWhenAsked is the proof that a publish was stored when a lookup was called:
-// it was seen before, or it was seen at any time and its connection had ended so
-// long before that nothing of it was still in flight.
+// storedWhenAsked returns proof that a publish was stored when a look-up was
+// called: it was seen before; or it was seen at any time, and its connection
+// had ended so long before that nothing on it was still in flight.
 func (v view) storedWhenAsked(m *message, k *ledger.Lookup) stamp {
 	if m.Accepted() && m.Returned.Before(k.Called) {
 		return m.Returned
@@ -144,7 +146,7 @@ func (v view) storedWhenAsked(m *message, k *ledger.Lookup) stamp {
 	return stamp{}
 }
 
-// connectionEnded is when the session of its publisher ended.
+// connectionEnded returns when the publisher's session ended.
 func (v view) connectionEnded(m *message) stamp {
 	id := m.Session
 	if id == 0 {

@@ -126,7 +126,7 @@ type Aiming interface{ aim() *Aim }
 
 func (a *Aim) aim() *Aim { return a }
 
-// Disarm keeps it from firing again.
+// Disarm keeps the strike from firing again.
 func (a *Aim) Disarm() { a.at = never }
 
 // Hit counts a frame for every aim, and calls take for the first that is due;

@@ -16,8 +16,8 @@ import (
 
 // conn is a relayed connection: two sockets, and a pump per direction.
 //
-// A half-close or reset is forwarded like data, in its own direction, behind
-// everything sent before it and behind any hold.
+// A half-close or reset is forwarded like data in its own direction, after
+// everything sent before it and after any hold.
 type conn struct {
 	link   *Link
 	number int
@@ -144,7 +144,7 @@ func (c *conn) end(to evidence.Direction, dst *net.TCPConn) {
 }
 
 // receiverGone marks a direction's receiver as gone. The other pump forwards
-// that, behind all it received, unless it has ended.
+// that, after everything it received, unless it has ended.
 func (c *conn) receiverGone(to evidence.Direction) {
 	c.mu.Lock()
 	c.broken[to] = true
@@ -349,7 +349,7 @@ func (p *pump) write(b []byte) bool {
 		return true
 	}
 	p.conn.link.lagged(time.Since(p.since))
-	defer func() { p.since = time.Now() }() // a slow receiver is no lag of ours
+	defer func() { p.since = time.Now() }() // a slow receiver is not our lag
 	if _, err := p.dst.Write(b); err != nil {
 		p.broken = true
 		p.conn.receiverGone(p.to)
@@ -362,7 +362,7 @@ func (p *pump) stop(err error) {
 	switch {
 	case p.conn.ctx.Err() != nil || p.conn.ending.Load():
 	case p.swallowing != nil || p.conn.link.swallows(p.conn, p.to) != nil:
-		<-p.conn.ctx.Done() // in a black hole the end is lost too
+		<-p.conn.ctx.Done() // a black hole swallows the end too
 	case errors.Is(err, io.EOF):
 		p.forwardRest()
 		p.conn.end(p.to, p.dst)

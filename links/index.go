@@ -21,7 +21,7 @@ const MaxIndexed = 1 << 20
 
 func NewIndex() *Index { return &Index{byID: make(map[string]evidence.FrameItem)} }
 
-// Learn stores what a message ID stands for.
+// Learn stores the publish that a message ID stands for.
 func (ix *Index) Learn(item evidence.FrameItem) {
 	if item.MessageID == "" {
 		return

@@ -68,7 +68,7 @@ func TestRefusedUpstreamResetsTheClient(t *testing.T) {
 	r := newRig(t)
 	r.up.Close()
 	c, err := net.Dial("tcp", r.link.Addr())
-	if err == nil { // the reset may come before the connect has returned
+	if err == nil { // the reset may arrive before the connect has returned
 		err = newPeer(t, c).ends("")
 	}
 	if !errors.Is(err, syscall.ECONNRESET) {

@@ -1,6 +1,6 @@
 package links
 
-// opaque is the Protocol of traffic that cannot be read, such as TLS.
+// opaque is the Protocol for traffic that cannot be read, such as TLS.
 type opaque struct{}
 
 func (opaque) Name() string { return "opaque bytes" }

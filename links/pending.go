@@ -32,7 +32,7 @@ func (p *Pending[K, V]) Add(key K, v V) {
 	p.requests[key] = v
 }
 
-// Lookup returns the request of a key. It is kept: an answer may come twice.
+// Lookup returns the request of a key. It is kept, since an answer may be duplicated.
 func (p *Pending[K, V]) Lookup(key K) (V, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

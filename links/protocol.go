@@ -47,8 +47,8 @@ const (
 	FrameError        = "error" // the system refuses
 )
 
-// FrameKinds returns all kinds of all protocols in this module: a script that
-// names another is wrong on every system.
+// FrameKinds returns all kinds of all protocols in this module. A script that
+// names any other is wrong on every system.
 func FrameKinds() []string {
 	return []string{
 		FramePublish, FrameAccept, FrameDeliver, FrameAck, FrameAckConfirm, FrameNack, FrameNackConfirm,

@@ -16,8 +16,8 @@ import (
 	"github.com/custodymq/custody/links"
 )
 
-// Toxiproxy starts the toxic before a removed one again, also if the connection
-// has ended meanwhile: then that goroutine of the library's waits for ever.
+// Toxiproxy restarts the toxic before a removed one even if the connection has
+// ended meanwhile; that library goroutine then blocks forever.
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/toxics.(*NoopToxic).Pipe"))
 }
@@ -25,8 +25,8 @@ func TestMain(m *testing.M) {
 // patience ends a test that hangs; nothing waits that long otherwise.
 const patience = 20 * time.Second
 
-// silence is how long a test waits for bytes that must not come. On a slow
-// machine it can only miss them, never fail.
+// silence is how long a test waits for bytes that must not arrive. On a slow
+// machine the test can only miss them, never fail.
 const silence = 30 * time.Millisecond
 
 // lines is a test protocol: "KIND ID,ID…\n". A line without a blank has no

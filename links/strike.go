@@ -99,10 +99,10 @@ func (a *Armed) Count() int {
 	return a.hits
 }
 
-// Release releases what is held; a repeating strike stays armed. With forward
-// the held frames go on, in order; without, they are discarded and their
-// connections reset before Release returns, so that a kill at a hand-over
-// leaves no frame that the dead process never sent.
+// Release releases held frames; a repeating strike stays armed. With forward,
+// the frames go on in order; without, they are discarded and their connections
+// reset before Release returns, so that a kill at a hand-over leaves no frame
+// that the dead process never sent.
 func (a *Armed) Release(forward bool) {
 	a.link.mu.Lock()
 	holds := a.holds
@@ -129,9 +129,9 @@ func release(holds map[*hold]struct{}, forward bool) {
 }
 
 // Heal ends the fault: nothing more is struck, held frames go on in order,
-// connections with a gap from a black hole are reset (such a stream would forge
-// evidence), a closed listener listens again. It waits for no peer and is
-// bounded by ctx. A second call does nothing.
+// connections with a gap from a black hole are reset (such a stream would
+// forge evidence), and a closed listener listens again. It waits for no peer
+// and is bounded by ctx. A second call does nothing.
 func (a *Armed) Heal(ctx context.Context) error {
 	a.link.mu.Lock()
 	a.disarm()

@@ -34,7 +34,7 @@ type Toxic struct {
 var toxicTypes = map[string]string{"latency": "latency", "bandwidth": rateType}
 
 // toxicTimeout bounds a call to Toxiproxy, which pauses each stream to change a
-// toxic and waits for ever for a peer that does not read.
+// toxic and waits forever for a peer that does not read.
 const toxicTimeout = 3 * time.Second
 
 // AddToxic arms a byte-level fault; it is in force when AddToxic returns, on

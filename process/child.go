@@ -34,7 +34,7 @@ type Child struct {
 	asked   tasks.Group
 }
 
-// ChildOptions of one child.
+// ChildOptions configures one child.
 type ChildOptions struct {
 	Executable string    // empty for this binary
 	Role       string    // see Role
@@ -136,7 +136,7 @@ func StartChild(ctx context.Context, o ChildOptions, notify func(note string, va
 		if o.Events != nil {
 			o.Events(ends[4])
 		}
-		_, _ = io.Copy(io.Discard, ends[4]) // drained, so that the child never blocks on a full pipe
+		_, _ = io.Copy(io.Discard, ends[4]) // drain the pipe, so that the child never blocks on it
 	})
 	tasks.Go(func() {
 		defer close(repliesDone)
@@ -145,7 +145,7 @@ func StartChild(ctx context.Context, o ChildOptions, notify func(note string, va
 	if err := c.Call(ctx, "start", o.Config, nil); err != nil {
 		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
-		if ctx.Err() == nil { // one that could not start says so, and ends by itself
+		if ctx.Err() == nil { // a child that cannot start says so, and exits on its own
 			select {
 			case <-c.Exited():
 			case <-stop.Done():
@@ -161,7 +161,7 @@ func StartChild(ctx context.Context, o ChildOptions, notify func(note string, va
 	return c, nil
 }
 
-// StartError is that of a child which never became ready, and has ended.
+// StartError is the error of a child that exited without becoming ready.
 type StartError struct {
 	Err  error
 	Exit Exit
@@ -171,8 +171,9 @@ func (e *StartError) Error() string { return e.Err.Error() }
 
 func (e *StartError) Unwrap() error { return e.Err }
 
-// ByItself: it said that it cannot start (code 1), or crashed (Go's 2). Neither
-// was it ended from outside, nor did the machine deny it what it needs.
+// ByItself reports whether the child said that it cannot start (exit code 1)
+// or crashed (Go's 2), rather than being ended from outside or lacking a
+// resource of the machine.
 func (e *StartError) ByItself() bool {
 	return !e.Exit.Ordered && (e.Exit.Code == 1 || e.Exit.Code == 2)
 }
@@ -254,7 +255,7 @@ func (c *Child) write(ctx context.Context, what call) error {
 	}
 	// A command is far smaller than the pipe's buffer, so this blocks only if
 	// the child is stopped; the deadline bounds that too.
-	deadline, _ := ctx.Deadline() // the zero time, which means none to the pipe as well
+	deadline, _ := ctx.Deadline() // the zero time means no deadline, for the pipe too
 	_ = c.commands.SetWriteDeadline(deadline)
 	_, err = c.commands.Write(append(line, '\n'))
 	return err

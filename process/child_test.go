@@ -143,7 +143,8 @@ func TestCalls(t *testing.T) {
 	}
 }
 
-// Only of one that ended by itself, and not for want of something, is it said so.
+// ByItself excludes children that were ended from outside or lacked a
+// resource.
 func TestStartThatFailsByItself(t *testing.T) {
 	for config, byItself := range map[string]bool{"broken": true, "crowded": false, "stuck": false} {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)

@@ -80,8 +80,8 @@ func Engine(ctx context.Context) (string, error) {
 	return "Docker " + v.Version, nil
 }
 
-// Each container is labelled with the harness that started it, so that those of
-// a killed harness are found.
+// Each container is labelled with the harness that started it, so that
+// containers left by a killed harness are found.
 const (
 	runLabel     = "org.custodymq.custody"
 	harnessLabel = "org.custodymq.harness" // a Mark
@@ -90,12 +90,12 @@ const (
 func labels() map[string]string {
 	mark, err := json.Marshal(ownMark())
 	if err != nil {
-		mark = nil // of numbers and a string: it cannot fail
+		mark = nil // numbers and a string always marshal
 	}
 	return map[string]string{runLabel: "1", harnessLabel: string(mark)}
 }
 
-// Containers are those on this machine's Docker engine.
+// Containers returns the leftover containers on this machine's Docker engine.
 func Containers(ctx context.Context) ([]Leftover, error) {
 	engine, err := docker(ctx)
 	if err != nil {

@@ -48,7 +48,7 @@ func launchContainer(ctx context.Context, o ProgramOptions, log io.Writer) (*con
 		return nil, err
 	}
 	// The engine may complete a request whose caller has gone, leaving an
-	// unknown container. So no request is cancelled.
+	// unknown container, so no request is cancelled.
 	seen, cancel := context.WithTimeout(context.WithoutCancel(ctx), engineTimeout)
 	defer cancel()
 	created, err := engine.CreateContainer(seen, request(o))

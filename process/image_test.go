@@ -256,7 +256,7 @@ func TestImageVersion(t *testing.T) {
 	nothingLeft(t)
 }
 
-// keeperRole is a harness with a container.
+// keeperRole is a harness that owns a container.
 func keeperRole() process.Role {
 	return process.Role{
 		Start: func(ctx context.Context, _ json.RawMessage, _ *process.Parent) error {

@@ -16,35 +16,36 @@ import (
 	"github.com/custodymq/custody/evidence"
 )
 
-// Mark says which process made something that may outlive it: a private folder,
-// a container. A process ID alone comes again, and means another process in
-// another container.
+// Mark identifies the process that created something which may outlive it: a
+// private folder, a container. A process ID alone is not enough: it is reused,
+// and means another process in another PID namespace.
 type Mark struct {
 	PID       int    `json:"pid"`
-	Started   uint64 `json:"started"`   // clock ticks since the boot; 0 where it cannot be told
-	Namespace string `json:"namespace"` // of the process ID: the boot of the machine, and the PID namespace in it
+	Started   uint64 `json:"started"`   // clock ticks since boot; 0 if unknown
+	Namespace string `json:"namespace"` // scope of the process ID: the machine's boot, and the PID namespace
 }
 
-// State of the process that made a mark. Whatever is not known to be dead is left alone.
+// State is the state of the process that made a mark. Only what is known to be
+// dead may be removed.
 type State uint8
 
 const (
 	Unknown State = iota
-	Alive         // also if it is stopped
+	Alive         // running or stopped
 	Dead
 )
 
-// ownMark is that of this process.
+// ownMark returns the mark of this process.
 func ownMark() Mark {
 	pid := os.Getpid()
-	started, _, _ := started(pid) // where it cannot be told, what this process leaves is never known to be dead
+	started, _, _ := started(pid) // if unknown, what this process leaves is never known to be dead
 	return Mark{PID: pid, Started: started, Namespace: namespace()}
 }
 
-// State looks for the process.
+// State looks up the process.
 func (m Mark) State() State {
 	if m.PID < 1 || m.Namespace == "" || m.Namespace != namespace() {
-		return Unknown // its process IDs are not ours
+		return Unknown // from another boot or PID namespace
 	}
 	now, there, err := started(m.PID)
 	switch {
@@ -55,40 +56,42 @@ func (m Mark) State() State {
 	case m.Started == 0:
 		return Unknown
 	case now != m.Started:
-		return Dead // the process ID has come again
+		return Dead // the process ID was reused
 	}
 	return Alive
 }
 
-// namespace in which a process ID means something. Empty where it cannot be told.
+// namespace returns the scope in which process IDs are unique, or "" if
+// unknown.
 func namespace() string {
 	pids, err := os.Readlink("/proc/self/ns/pid")
 	if err != nil {
 		return ""
 	}
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id") // namespaces have the same numbers after every boot
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id") // namespace numbers repeat after every boot
 	if err != nil {
 		return ""
 	}
 	return strings.TrimSpace(string(boot)) + " " + pids
 }
 
-// startField is that of the start time behind a process's name, and its state is
-// the first: proc(5) counts them as 22 and 3.
+// startField is the index of the start time among the fields after a process's
+// name, of which the state is the first: proc(5) numbers them 22 and 3.
 const startField = 22 - 3
 
-// started is when a process began, in clock ticks since the boot. One that has
-// ended and was not waited for is not there.
+// started returns when a process started, in clock ticks since boot. there is
+// false for a process that has exited, even if it was not waited for.
 func started(pid int) (ticks uint64, there bool, err error) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if errors.Is(err, fs.ErrNotExist) {
-		_, err = os.Stat("/proc/self/stat") // else nothing can be told
+		_, err = os.Stat("/proc/self/stat") // without /proc nothing is known
 		return 0, false, err
 	}
 	if err != nil {
 		return 0, false, err
 	}
-	// "pid (name) S …": the name may hold anything, so look behind its last bracket.
+	// "pid (name) S …": the name may contain anything, so search from the last
+	// bracket.
 	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 	if len(fields) <= startField {
 		return 0, false, fmt.Errorf("process: /proc/%d/stat has %d fields behind the name", pid, len(fields))
@@ -106,9 +109,9 @@ const (
 	maxMark      = 4 << 10 // bytes
 )
 
-// Folder makes a private folder in the temporary folder, such as a run's or a
-// server's. It is marked, so that one which a killed harness left behind is
-// found again; remove it when it is done with.
+// Folder creates a private folder in the temporary directory, such as a run's
+// or a server's. It is marked, so that a folder left by a killed harness is
+// found. The caller removes it.
 func Folder() (dir string, err error) {
 	if dir, err = os.MkdirTemp("", folderPrefix); err == nil {
 		dir, err = filepath.Abs(dir)
@@ -126,16 +129,16 @@ func Folder() (dir string, err error) {
 	return dir, nil
 }
 
-// Leftover is a private folder or a container that outlives, or may outlive, the
-// process which made it.
+// Leftover is a private folder or container that has outlived its process, or
+// may have.
 type Leftover struct {
 	Name   string
-	State  State  // of that process: not Alive
-	Why    string // it is Unknown
+	State  State  // of that process; never Alive
+	Why    string // why the state is Unknown
 	Remove func(ctx context.Context) error
 }
 
-// appendLeftover leaves out what is of a living process.
+// appendLeftover omits what belongs to a living process.
 func appendLeftover(all []Leftover, l Leftover, mark []byte) []Leftover {
 	var m Mark
 	switch err := json.Unmarshal(mark, &m); {
@@ -152,7 +155,8 @@ func appendLeftover(all []Leftover, l Leftover, mark []byte) []Leftover {
 	return append(all, l)
 }
 
-// Folders are those in the temporary folder, but for other users'.
+// Folders returns the leftover private folders in the temporary directory,
+// except other users'.
 func Folders() ([]Leftover, error) {
 	dirs, err := filepath.Glob(filepath.Join(os.TempDir(), folderPrefix+"*"))
 	if err != nil {
@@ -174,7 +178,7 @@ func Folders() ([]Leftover, error) {
 	return all, nil
 }
 
-// mine reports whether the file is of this user; root may look after everybody's.
+// mine reports whether this user owns the file; root may remove everybody's.
 func mine(info fs.FileInfo) bool {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	return ok && (os.Geteuid() == 0 || int(stat.Uid) == os.Geteuid())

@@ -28,8 +28,8 @@ const maxIdle = 4
 // NewPool returns an empty pool. The caller closes it.
 func NewPool() *Pool { return &Pool{idle: make(map[string][]Kept)} }
 
-// Take returns a server that was put under the same key, which holds everything
-// that makes two servers interchangeable. ok is false if there is none.
+// Take returns a server that was put under the same key, which encodes
+// everything that makes servers interchangeable. ok is false if there is none.
 func Take[S Kept](ctx context.Context, p *Pool, key string) (kept S, ok bool) {
 	for {
 		next := p.take(key)
@@ -39,7 +39,7 @@ func Take[S Kept](ctx context.Context, p *Pool, key string) (kept S, ok bool) {
 		if kept, ok := next.(S); ok && kept.Untouched() {
 			return kept, true
 		}
-		_ = next.Close(ctx) // it exited while idle, which is no concern of a run
+		_ = next.Close(ctx) // it exited while idle, which concerns no run
 	}
 }
 

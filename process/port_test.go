@@ -24,7 +24,7 @@ func TestPortIsKept(t *testing.T) {
 		}
 	}
 	taken("before the server started")
-	for range 3 { // started, connected to, and ended
+	for range 3 { // start, connect, and end
 		l, err := net.Listen("tcp4", port.Address)
 		if err != nil {
 			t.Fatal(err)
@@ -42,7 +42,7 @@ func TestPortIsKept(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, c := range []interface{ Close() error }{l, server, client} { // the server first, which then keeps TIME_WAIT
+		for _, c := range []interface{ Close() error }{l, server, client} { // the server first, so that its side keeps TIME_WAIT
 			if err := c.Close(); err != nil {
 				t.Error(err)
 			}

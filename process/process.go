@@ -29,7 +29,7 @@ type Exit struct {
 	Code    int           // -1 if killed by a signal
 	Signal  string        // "killed"
 	Ordered bool          // requested by Kill or Stop
-	Waited  time.Duration // for an orderly end, before it was killed instead; 0 if it did not have to be
+	Waited  time.Duration // how long Stop waited for an orderly exit before it killed the process; 0 if it did not have to
 }
 
 var killed = syscall.SIGKILL.String()
@@ -45,18 +45,18 @@ type lifecycle struct {
 	exit       Exit
 	cleanupErr error        // cleanup failure; valid once exited is closed
 	orderedBy  atomic.Int32 // signal of the first request to end; SIGTERM is overridden by SIGKILL
-	waited     atomic.Int64 // nanoseconds that Stop waited in vain
+	waited     atomic.Int64 // nanoseconds that Stop waited without success
 }
 
-// ErrNotRunning: the process had exited by itself, or was never started.
+// ErrNotRunning: the process had exited on its own, or was never started.
 var ErrNotRunning = errors.New("process: the process was not running")
 
-// ErrNoOrderlyEnd: the process did not end within the time that Stop had, and was
-// killed. Its Exit says how long that was.
+// ErrNoOrderlyEnd: the process did not exit within Stop's deadline and was
+// killed. Its Exit says how long Stop waited.
 var ErrNoOrderlyEnd = errors.New("process: no orderly end, killed")
 
-// Strike applies order to a process. The error wraps ErrNotRunning if there was
-// none to strike, or if it exited by itself at that moment.
+// Strike applies order to a process. The error wraps ErrNotRunning if there
+// was no process, or if it exited on its own at that moment.
 func Strike(ctx context.Context, p Process, order func(Process, context.Context) error) error {
 	if !running(p) {
 		return ErrNotRunning
@@ -83,7 +83,7 @@ func running(p Process) bool {
 // finish reports the exit, and only then closes Exited.
 func (l *lifecycle) finish(e Exit, tell func(Exit)) {
 	switch syscall.Signal(l.orderedBy.Load()) {
-	case syscall.SIGKILL: // a process we killed cannot have ended in any other way
+	case syscall.SIGKILL: // a process that we killed cannot have ended in any other way
 		e.Ordered = e.Signal == killed
 	case syscall.SIGTERM:
 		e.Ordered = true
@@ -155,8 +155,9 @@ type process struct {
 // if there is one, changes how it is sent a signal.
 func startProcess(cmd *exec.Cmd, ended func(Exit), signals func(*os.Process, signalFunc) signalFunc) (*process, error) {
 	cmd.WaitDelay = 2 * time.Second
-	// In a group of its own: the signals of a terminal are for this process, which
-	// ends its children in order; a server that such a signal ends has not failed.
+	// In its own process group, a terminal's signals do not reach the child.
+	// This process ends its children in order, and a server ended by such a
+	// signal would look like a failure.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		return nil, err

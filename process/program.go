@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// ProgramOptions of one program.
+// ProgramOptions configures one program.
 type ProgramOptions struct {
 	// Image runs the program in a container with the host's network, this
 	// process's user and Dir at the same path, so that command line, addresses
@@ -53,7 +53,7 @@ type program interface {
 }
 
 // StartProgram runs a program as a child process, or in a container, and
-// returns once it is ready. If it exits before, or is not ready when ctx ends,
+// returns once it is ready. If it exits first, or is not ready when ctx ends,
 // it is removed and the error quotes the end of its log.
 func StartProgram(ctx context.Context, o ProgramOptions) (Process, error) {
 	name := filepath.Base(o.Path)

@@ -18,16 +18,16 @@ import (
 // Role is what a re-executed binary can become. Start is called first; the
 // other methods may be called afterwards, each in its own goroutine.
 type Role struct {
-	// An error of Start ends the process with code 1; one that wraps ErrUnfit with
-	// tasks.ExitUnmeasured.
+	// An error from Start ends the process with code 1, or with
+	// tasks.ExitUnmeasured if it wraps ErrUnfit.
 	Start   func(ctx context.Context, config json.RawMessage, p *Parent) error
 	Methods map[string]func(ctx context.Context, params json.RawMessage) (any, error)
 	// Stop shuts down, on SIGTERM or when the parent is gone.
 	Stop func(ctx context.Context) error
 }
 
-// ErrUnfit: the machine lacks what a role needs (a free port, disk space, files,
-// memory, time), so that a failed start is not the role's fault.
+// ErrUnfit: the machine lacks a resource that the role needs (a free port,
+// disk space, files, memory, time), so a failed start is not the role's fault.
 var ErrUnfit = errors.New("the machine lacks what is needed")
 
 // Parent is the connection to the process that started this one.
@@ -41,7 +41,7 @@ type Parent struct {
 }
 
 // Ask sends a request to the parent and waits for the answer. If ctx ends
-// first, or no answer ever comes, the request may or may not have been served.
+// first, or no answer arrives, the request may or may not have been served.
 func (p *Parent) Ask(ctx context.Context, question string, params, result any) error {
 	raw, err := json.Marshal(params)
 	if err != nil {

@@ -30,7 +30,7 @@ type Server struct {
 }
 
 // StartFunc starts a server's process. log receives its output; exited must be
-// called once when it has ended. partitions are those of its store, its own
+// called once when it has exited. partitions are those of its store, its own
 // first, recorded with the start; nil if there are none.
 type StartFunc func(ctx context.Context, log io.Writer, exited func(Exit)) (p Process, partitions []string, err error)
 
@@ -96,7 +96,7 @@ func (s *Server) Restart(ctx context.Context) error {
 		s.record(evidence.Event{Kind: evidence.ProcessExited, Exit: &evidence.ExitInfo{Code: fell.Exit.Code}, Reason: fell.Error()})
 	}
 	if err != nil {
-		return err // it never served: being killed by us is no event of the system
+		return err // it never served, so killing it is not an event of the system
 	}
 	s.touched = s.touched || s.process != nil // a restarted server counts as touched
 	s.process = p

@@ -21,10 +21,10 @@ type picture struct {
 	Strikes []strike
 	Ticks   []tick
 	Height  int
-	Label   string // the same in words
+	Label   string // the picture in words
 }
 
-// Bottom of the lanes.
+// Bottom is the bottom edge of the lanes.
 func (p picture) Bottom() int { return p.Height - axisHeight }
 
 // TickY is the base line of the axis.
@@ -67,14 +67,14 @@ const (
 	maxIntervals = 60
 )
 
-// parties in the order in which a message passes them. The last two are shown
-// only if reached.
+// parties lists the parties in the order in which a message passes them. The
+// last two are shown only if reached.
 var parties = []string{"client", "broker", "store", "consumer", "business", "settled", "dead-letter", "nobody"}
 
 const usualParties = 6
 
-// draw draws the timeline of m, with those of the run's firings that struck the
-// message or fall into its lifetime.
+// draw draws the timeline of m, with the firings of the run that struck the
+// message or fell within its lifetime.
 func draw(m guarantees.Message, fired []evidence.Event) picture {
 	p := picture{Message: m}
 	intervals := m.Custody[:min(len(m.Custody), maxIntervals)]
@@ -201,7 +201,7 @@ func (s scale) at(at int64) string { return percent(s.share(at)) }
 
 func percent(f float64) string { return fmt.Sprintf("%.2f%%", 100*f) }
 
-// ticks returns three, which is what fits on a phone.
+// ticks returns three ticks, which fit on a phone.
 func (s scale) ticks() []tick {
 	at := func(ns int64) string { return human(time.Duration(ns)) }
 	end := at(s.to)

@@ -9,7 +9,7 @@ import (
 	"github.com/custodymq/custody/reports"
 )
 
-// run of one scenario with the verdict on one guarantee.
+// run is a run of one scenario, with the verdict on one guarantee.
 func run(outcome guarantees.Outcome, why string) reports.Run {
 	m := evidence.Manifest{System: "mybroker", Profile: evidence.Profile{Name: "default"}, Scenario: "broker-killed", Seed: 1,
 		Versions: map[string]string{"custody": "0.4.1"}}
@@ -59,7 +59,8 @@ func ExampleCleanRuns() {
 	// clean runs before it may be called fixed: 13253
 }
 
-// A report as a comment on a pull request. Formats lists the others.
+// A report formatted as a pull request comment. Formats lists the other
+// formats.
 func ExampleWriteMarkdown() {
 	r := reports.Report{Title: "Nightly", Runs: []reports.Run{run(guarantees.Held, "20 messages arrived")}}
 	if err := reports.WriteMarkdown(os.Stdout, r); err != nil {

@@ -18,7 +18,7 @@ type group struct {
 // First represents the group.
 func (g group) First() guarantees.Finding { return g.Findings[0] }
 
-// Rest are the others.
+// Rest returns the other findings.
 func (g group) Rest() []guarantees.Finding { return g.Findings[1:] }
 
 // groups returns groups in the order of their first findings.
@@ -62,7 +62,8 @@ func leftOut(j guarantees.Judgement, listed []guarantees.Finding, broken bool) i
 	return left
 }
 
-// findings of a run that break a claim, or those that break none.
+// findings holds the findings of a run that break a claim, or those that break
+// none.
 type findings struct {
 	Groups []group
 	Total  int
@@ -78,7 +79,7 @@ func findingsOf(j guarantees.Judgement, listed []guarantees.Finding, broken bool
 	return findings{groups(listed), len(listed) + left, left}
 }
 
-// heading of a list of findings, with their total number.
+// heading titles a list of findings with their total number.
 func (f findings) heading(what string) string {
 	if f.Total == len(f.Groups) {
 		return what
@@ -86,7 +87,7 @@ func (f findings) heading(what string) string {
 	return fmt.Sprintf("%s: %s of %s", what, plural(f.Total, "finding"), plural(len(f.Groups), "kind"))
 }
 
-// more says how many others a group represents.
+// more says how many further findings the group represents.
 func (g group) more() string {
 	if n := len(g.Findings) - 1; n > 0 {
 		return fmt.Sprintf("and %d more like it", n)
@@ -104,8 +105,9 @@ type standing struct {
 
 const seenBroken = "seen broken, not claimed"
 
-// standingOf a verdict; empty if it takes part in the outcome, or if the tally
-// covers it: held or undecided without a claim.
+// standingOf returns the standing of a verdict. It is empty if the verdict
+// takes part in the outcome, or if the tally covers it: held or undecided
+// without a claim.
 func standingOf(v guarantees.Verdict) string {
 	switch {
 	case v.Outcome == guarantees.NotApplicable:
@@ -118,7 +120,7 @@ func standingOf(v guarantees.Verdict) string {
 	return seenBroken
 }
 
-// standings of expected guarantees, those seen broken first.
+// standings returns those of expected guarantees, seen broken first.
 func (r Report) standings() []standing {
 	var all []standing
 	at := map[[2]string]int{}

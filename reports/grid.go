@@ -47,8 +47,8 @@ type Cell struct {
 	Broken int    `json:"broken,omitempty"` // that violated it
 }
 
-// State of a cell. A claim is what the profile promises under the faults that
-// fired.
+// State is the state of a cell. A claim is what the profile promises under the
+// faults that fired.
 type State string
 
 const (
@@ -61,15 +61,15 @@ const (
 	CellNotApplicable State = "not-applicable"
 )
 
-// States in order of precedence in a cell: one run that breaks a claim
-// outweighs ten that hold.
+// States lists the states in order of precedence in a cell: one run that
+// breaks a claim outweighs ten that hold.
 func States() []State {
 	return []State{CellViolated, CellUnmeasured, CellInconclusive, CellShown, CellHeld, CellUnclaimed, CellNotApplicable}
 }
 
 var cellStates = map[State]struct {
 	mark, emoji, words string
-	status             Status // whose colour it has
+	status             Status // whose colour it is shown in
 }{
 	CellViolated:      {"✗", "❌", "claimed and violated", StatusViolated},
 	CellUnmeasured:    {"!", "💥", "could not be measured", StatusUnmeasured},
@@ -105,8 +105,8 @@ func (s State) worse(t State) bool {
 	return slices.Index(States(), s) < slices.Index(States(), t)
 }
 
-// add adds the result of one run. link returns the address of its page; nil if
-// there are none.
+// add adds the result of one run. link returns the address of the run's page;
+// nil if there are no pages.
 func (c *Cell) add(s State, why string, run Run, link func(Run) string) {
 	switch s {
 	case CellViolated, CellShown:
@@ -158,7 +158,7 @@ func (g Grid) headline() string {
 	return strings.Join(parts, " · ")
 }
 
-// span of the columns of one group.
+// span is the range of columns of one group.
 type span struct {
 	group    string
 	from, to int
@@ -382,7 +382,7 @@ func WriteGridMarkdown(w io.Writer, g Grid) error {
 func (g Grid) Only(group string) Grid {
 	var kept []int
 	only := g
-	only.Columns, only.Proofs = nil, nil // those are of all groups
+	only.Columns, only.Proofs = nil, nil // these cover all groups
 	for i, c := range g.Columns {
 		if c.Group == group {
 			kept = append(kept, i)

@@ -17,12 +17,12 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
-// hostile is what a broker that wished us ill could put into any text.
+// hostile is text that a malicious broker could put anywhere.
 const hostile = "</script><script>alert(1)</script>\"'><img src=x onerror=alert(2)>\x1b[31m\x00\r\n| `x` [a](http://evil.example) @someone \u202egnp.exe \xff ]]> {{.}} "
 
-// fill puts text into every string of v, and something into every other field,
-// so that a field which some format forgets to escape is found. Slices get n
-// elements; fields that are enumerations of ours stay valid.
+// fill puts text into every string of v and a non-zero value into every other
+// field, so that a field which some format forgets to escape is found. Slices
+// get n elements; our own enumerations stay valid.
 func fill(v reflect.Value, text string, n int) {
 	switch v.Kind() {
 	case reflect.String:
@@ -75,7 +75,8 @@ func filled(text string, n int) Report {
 	return r
 }
 
-// hostileReports also vary the outcome, for each takes a way of its own.
+// hostileReports covers every outcome, since each is rendered by different
+// code.
 func hostileReports(text string) map[string]Report {
 	reports := map[string]Report{}
 	for outcome := range ofOutcome {
@@ -103,7 +104,7 @@ func hostileReports(text string) map[string]Report {
 }
 
 func TestHostileTextIsHarmless(t *testing.T) {
-	// What must not appear as such, by format. In JSON it is data.
+	// Text that must not appear verbatim, by format. In JSON it is data.
 	forbidden := map[string][]string{
 		"terminal": {"\x1b", "\r"},
 		"junit":    {"<script", "<img"},

@@ -243,8 +243,9 @@ func carriersOf(r Report) []guarantees.Layer {
 	return all
 }
 
-// columns of the matrix: every guarantee of any run, in judging order. Each run
-// has some of them; each is placed after its predecessor there.
+// columns returns the matrix's columns: every guarantee of any run, in judging
+// order. Runs have different subsets, so each guarantee is placed after its
+// predecessor in its run.
 func columns(r Report) []string {
 	const most = 40
 	var names []string

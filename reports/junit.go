@@ -11,11 +11,11 @@ import (
 	"github.com/custodymq/custody/guarantees"
 )
 
-// WriteJUnit writes what CI systems read: a suite per system and profile, with
-// a case per scenario and guarantee and one per run, so that no CI system is
-// greener than the exit code. Only a broken claim is a failure. What could not
-// be measured or proved nothing is an error, since neither is a pass; what is
-// not claimed or not applicable is skipped.
+// WriteJUnit writes JUnit XML for CI systems: a suite per system and profile,
+// with a case per scenario and guarantee and one per run, so that no CI system
+// is greener than the exit code. Only a broken claim is a failure. A run that
+// could not be measured or proved nothing is an error, since neither is a
+// pass; what is not claimed or not applicable is skipped.
 func WriteJUnit(w io.Writer, r Report) error {
 	doc := junitSuites{Name: Visible(r.title())}
 	ids, at := r.identities(), map[string]int{}
@@ -145,7 +145,7 @@ func (s *junitSuite) add(run Run, id identity) {
 		told = told || v.Counts() && statusOf(v.Outcome) == st
 	}
 	if told && st != StatusUnmeasured {
-		whole.Failure, whole.Error = nil, nil // reported once, there
+		whole.Failure, whole.Error = nil, nil // already reported by that case
 	}
 	s.count(whole)
 	for _, v := range run.Judgement.Verdicts {
@@ -171,7 +171,7 @@ func (c *junitCase) set(st Status, why, body string) {
 	}
 }
 
-// skip marks a verdict that takes no part, with what was seen.
+// skip marks a verdict that does not count, with what was seen.
 func (c *junitCase) skip(v guarantees.Verdict, run Status) {
 	reason := "not claimed for the faults that fired"
 	if run == StatusUnmeasured {

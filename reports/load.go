@@ -18,7 +18,8 @@ import (
 // Report.Copies.
 func Load(dirs []string) (Report, error) { return LoadJudged(dirs, nil) }
 
-// LoadJudged is Load with judgements just made of some of the directories.
+// LoadJudged is like Load, but uses the given judgements, which were just
+// made, for some of the directories.
 func LoadJudged(dirs []string, judged map[string]guarantees.Judgement) (Report, error) {
 	r := Report{Runs: make([]Run, 0, len(dirs))}
 	first := map[string]string{}

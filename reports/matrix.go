@@ -133,8 +133,8 @@ func cellsOf(run Run) []shown {
 	return all
 }
 
-// stateOf a verdict. An unclaimed one that is neither held nor violated has
-// none.
+// stateOf returns the state of a verdict. An unclaimed verdict that is neither
+// held nor violated has none.
 func stateOf(v guarantees.Verdict) State {
 	claimed := v.Counts() // takes part in the outcome
 	switch {
@@ -208,8 +208,8 @@ type SweepCell struct {
 	Run         *Run // nil: not applicable
 }
 
-// SweepGrid makes the grid of a sweep: rows and columns in the order of the
-// cells.
+// SweepGrid builds the grid of a sweep, with rows and columns in the order of
+// the cells.
 func SweepGrid(title, command string, cells []SweepCell, link func(Run) string) Grid {
 	g := Grid{Title: title, Command: command, Corner: "Hand-over", Lead: "Every hand-over of a message, struck by every fault that applies, one run each."}
 	rows, columns := map[string]int{}, map[string]int{}
@@ -236,7 +236,7 @@ func SweepGrid(title, command string, cells []SweepCell, link func(Run) string) 
 	return g
 }
 
-// stateOfRun as a whole.
+// stateOfRun returns the state of a run as a whole.
 func stateOfRun(r Run) State {
 	switch r.Status() {
 	case StatusViolated:

@@ -9,7 +9,8 @@ import (
 	"github.com/custodymq/custody/reports"
 )
 
-// runOf a profile, with one verdict and the class of the fault that fired.
+// runOf returns a run of a profile, with one verdict and the class of the
+// fault that fired.
 func runOf(profile, scenario string, fired evidence.Class, v guarantees.Verdict) reports.Run {
 	r := reports.Run{Dir: "runs/" + scenario, Judgement: guarantees.Judgement{System: "sys", Profile: profile, Scenario: scenario, Verdicts: []guarantees.Verdict{v}}}
 	r.Manifest.Profile.Summary = "a profile"
@@ -99,8 +100,8 @@ func TestGridsEscapeWhatTheyShow(t *testing.T) {
 	}
 }
 
-// Runs of one cell add up, over folders and repeats, and the matrix says what
-// they prove together in every format.
+// Runs of one cell add up across folders and repeats, and the matrix states
+// what they prove together in every format.
 func TestAMatrixAddsUpTrials(t *testing.T) {
 	held := guarantees.Verdict{Guarantee: evidence.NoAcceptedLoss, Outcome: guarantees.Held, Claimed: true, Covered: true, Why: "nothing was lost"}
 	lost := held

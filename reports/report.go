@@ -97,7 +97,7 @@ func (r Run) Status() Status {
 	return statusOf(r.Judgement.Outcome)
 }
 
-// Replay is the shell command that runs it again.
+// Replay is the shell command that runs the scenario again.
 func (r Run) Replay() string { return "custody replay " + shellQuote(r.Dir) }
 
 // target is "system:profile", to which claims apply.
@@ -249,8 +249,8 @@ func seenOnly(j guarantees.Judgement) []guarantees.Finding {
 	return rest
 }
 
-// carriers are the layers that carried the run's held verdicts. One redelivery
-// may carry two guarantees, so each layer has its highest count.
+// carriers returns the layers that upheld the run's held verdicts. One
+// redelivery may uphold two guarantees, so each layer gets its highest count.
 func carriers(j guarantees.Judgement) []guarantees.Layer {
 	var all []guarantees.Layer
 	at := map[[2]string]int{}

@@ -80,7 +80,7 @@ func TestCompare(t *testing.T) {
 		t.Errorf("a report differs from itself: %v", d)
 	}
 	b := sample()
-	b.Runs[1].Judgement.Verdicts[0].Instances = 99 // not a verdict
+	b.Runs[1].Judgement.Verdicts[0].Instances = 99 // a count, not a verdict
 	b.Runs[2].Judgement.Verdicts[0].Outcome = guarantees.Held
 	b.Runs[2].Judgement.Outcome = guarantees.Inconclusive
 	b.Runs = append(b.Runs[:6:6], b.Runs[7], sampleBaseline())
@@ -146,7 +146,7 @@ func TestReplayIsOneShellWord(t *testing.T) {
 	}
 }
 
-// saved leaves the evidence of a run in which nothing was lost.
+// saved records the evidence of a run in which nothing was lost.
 func saved(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "run")
@@ -186,7 +186,7 @@ func TestLoad(t *testing.T) {
 		t.Fatalf("%s: %s; script %q, fired %+v", got.Status(), got.why(), got.Script, got.Fired)
 	}
 
-	// Whatever lies there as a verdict: the evidence decides.
+	// A saved verdict is ignored: only the evidence decides.
 	forged := got.Judgement
 	forged.Outcome, forged.Exit = guarantees.Violated, guarantees.ExitViolated
 	verdict, err := json.Marshal(forged)
@@ -202,7 +202,8 @@ func TestLoad(t *testing.T) {
 		}
 	}
 
-	// A run in two folders is one trial; one that was damaged is no copy of it.
+	// A run in two folders is one trial; a damaged copy is not a copy of the
+	// run.
 	again, damaged := filepath.Join(t.TempDir(), "again"), filepath.Join(t.TempDir(), "damaged")
 	for _, to := range []string{again, damaged} {
 		if err := os.CopyFS(to, os.DirFS(dir)); err != nil {

@@ -12,7 +12,7 @@ const ms = int64(time.Millisecond)
 
 var started = time.Date(2026, 3, 14, 9, 26, 53, 0, time.UTC)
 
-// sample is a report with every kind of outcome, as rich as real ones.
+// sample is a report with every kind of outcome, as rich as a real one.
 func sample() Report {
 	return Report{
 		Title:   "Acceptance of the order pipeline",
@@ -165,7 +165,7 @@ func sampleBrokerKilled() Run {
 		BusinessID: "order-3", PublishID: "p1-3-1", MessageID: "0195-7c2e-003", Subscription: "orders", HandOver: guarantees.BrokerToConsumer, Events: []uint64{97, 205}}
 	j.Broken, j.Anomalies = []guarantees.Finding{lost, early}, []guarantees.Finding{lost, early, late}
 	r.Manifest.Expect = []string{evidence.NoAcceptedLoss, evidence.SingleEffect, evidence.PersistedBeforeAccepted, evidence.UnknownResolved, evidence.RecoveryBounded, evidence.Order}
-	for n := range 8 { // handed twice, each of them: one that was lost must not be lost among these
+	for n := range 8 { // each is a duplicate delivery, among which a loss must not disappear
 		again := late
 		again.BusinessID, again.PublishID, again.Events = fmt.Sprintf("order-%d", n+10), fmt.Sprintf("p1-%d-1", n+10), []uint64{uint64(120 + n), uint64(220 + n)}
 		again.Text = again.BusinessID + " was handed to c1 twice, before and after the restart."

@@ -18,12 +18,13 @@ const (
 	StatusAbsent        Status = "absent" // in comparisons: one side has no such run or verdict
 )
 
-// Statuses lists them, the most urgent first.
+// Statuses lists all statuses, the most urgent first.
 func Statuses() []Status {
 	return []Status{StatusViolated, StatusUnmeasured, StatusInconclusive, StatusHeld, StatusNotClaimed, StatusNotApplicable}
 }
 
-// statuses defines how each is shown. Colour is never the only difference.
+// statuses defines how each status is shown. Colour is never the only
+// difference.
 var statuses = map[Status]struct {
 	mark, words string
 	exit        int
@@ -49,7 +50,8 @@ var ofOutcome = map[guarantees.Outcome]Status{
 	guarantees.NotClaimed:    StatusNotClaimed,
 }
 
-// statusOf an outcome. An unknown one proves nothing.
+// statusOf returns the status of an outcome. An unknown outcome proves
+// nothing.
 func statusOf(o guarantees.Outcome) Status {
 	if s, ok := ofOutcome[o]; ok {
 		return s

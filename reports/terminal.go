@@ -150,7 +150,7 @@ func (t *terminal) row(run Run) {
 	}
 	var layers []string
 	for _, l := range carriers(run.Judgement) {
-		if l.Count > 0 { // the run's own report lists those not exercised
+		if l.Count > 0 { // layers that were not exercised are in the run's own report
 			layers = append(layers, Visible(layer(l)))
 		}
 	}
@@ -335,7 +335,7 @@ func (t *terminal) text(lead, s string) {
 	t.wrapped(lead, func(s string) string { return s }, Visible(s))
 }
 
-// wrapped is text for safe text, in a style.
+// wrapped is like text, for safe text and with a style.
 func (t *terminal) wrapped(lead string, style func(string) string, s string) {
 	margin := strings.Repeat(" ", runewidth.StringWidth(lead))
 	for _, l := range Wrap(s, t.columns.width-len(margin)) {

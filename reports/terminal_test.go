@@ -21,8 +21,8 @@ func printed(t *testing.T, r Report, width int) string {
 	return b.String()
 }
 
-// On a narrow terminal every word that fits on a line is whole, and the same
-// words are there as on a wide one.
+// A narrow terminal keeps every word that fits on a line whole, and shows the
+// same words as a wide one.
 func TestANarrowTerminalBreaksNoWord(t *testing.T) {
 	r := sample()
 	r.Failed = nil
@@ -46,8 +46,8 @@ func TestANarrowTerminalBreaksNoWord(t *testing.T) {
 	}
 }
 
-// A loss stands above the deliveries that came twice, which are told once with
-// their number, and the number is the true one.
+// A loss is listed above duplicate deliveries, which are shown once with their
+// true number.
 func TestFindingsOfAKindAreToldOnce(t *testing.T) {
 	r := sampleBrokerKilled()
 	v := guarantees.Verdict{Guarantee: evidence.NoDuplicateDelivery, Outcome: guarantees.Violated, Findings: r.Judgement.Anomalies[2:], FindingsLeftOut: 61}
@@ -67,7 +67,7 @@ func TestFindingsOfAKindAreToldOnce(t *testing.T) {
 	}
 }
 
-// The unconfirmed loss of what was sent and forgotten breaks no claim.
+// The unconfirmed loss of a fire-and-forget publish breaks no claim.
 func TestUnconfirmedFindingsBreakNoClaim(t *testing.T) {
 	lost := guarantees.Finding{Guarantee: evidence.NoAcceptedLoss, Kind: "unconfirmed-loss", Unconfirmed: true, BusinessID: "order-1"}
 	j := guarantees.Judgement{Anomalies: []guarantees.Finding{lost, lost},
@@ -77,7 +77,8 @@ func TestUnconfirmedFindingsBreakNoClaim(t *testing.T) {
 	}
 }
 
-// What was expected and takes no part in the outcome is said, with why.
+// Expected guarantees that take no part in the outcome are listed, with the
+// reason.
 func TestWhatWasExpectedIsToldOf(t *testing.T) {
 	r := sampleBaseline()
 	r.Manifest.Expect = []string{evidence.Order, evidence.NoDuplicateDelivery, evidence.ExpiryHonoured}
@@ -100,7 +101,8 @@ func unescaped(s string) string {
 	return strings.NewReplacer("&#45;", "-", "&#40;", "(", "&#41;", ")", "&#35;", "#").Replace(s)
 }
 
-// Runs without evidence are counted, and nothing claims that all was well.
+// Runs without evidence are counted, and no format claims that everything
+// held.
 func TestRunsWithoutEvidenceAreCounted(t *testing.T) {
 	r := Report{Runs: []Run{sampleBaseline()}, Failed: []Failure{{Name: "ack-lost-2", Why: "no evidence can be kept"}}}
 	if r.Exit() != guarantees.ExitUnmeasured {
@@ -117,7 +119,7 @@ func TestRunsWithoutEvidenceAreCounted(t *testing.T) {
 	}
 }
 
-// A seeded defect is named before anything is said to be broken.
+// A seeded defect is named before any violation is reported.
 func TestASeededDefectIsNamed(t *testing.T) {
 	r := sampleBrokerKilled()
 	for _, f := range Formats() {
@@ -132,7 +134,8 @@ func TestASeededDefectIsNamed(t *testing.T) {
 	}
 }
 
-// The report of a script that was cut short says so, also where a violation stands.
+// The report of a script that was cut short says so, even if there is a
+// violation.
 func TestACutShortScriptIsTold(t *testing.T) {
 	r := sampleBrokerKilled()
 	r.Judgement.CutShort = "the script was cut short at line 7: nothing came; 3 steps were not run"

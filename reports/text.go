@@ -107,7 +107,7 @@ func figures(f float64) string {
 	return strconv.FormatFloat(f, 'g', 3, 64)
 }
 
-// units of time in measures.
+// units are the units of time used in measures.
 var units = map[string]time.Duration{
 	"ns": 1, "µs": time.Microsecond, "us": time.Microsecond, "ms": time.Millisecond, "s": time.Second,
 }

@@ -16,11 +16,11 @@ import (
 // A run is a single trial, however many messages it carried: those share
 // servers, faults and luck and are not independent.
 type Trials struct {
-	Target    string  `json:"target"` // system:profile, with the seeded defect if any
+	Target    string  `json:"target"` // system:profile, and the seeded defect if any
 	Scenario  string  `json:"scenario"`
 	Guarantee string  `json:"guarantee"`
 	Claimed   bool    `json:"claimed"`            // under the faults that fired, in every run
-	Expected  bool    `json:"expected,omitempty"` // some run was to test it
+	Expected  bool    `json:"expected,omitempty"` // some run was meant to test it
 	Runs      int     `json:"runs"`
 	Broken    int     `json:"broken"`           // runs in which it was violated
 	Seeded    bool    `json:"seeded,omitempty"` // with a seeded defect, whose rate says nothing about the system
@@ -29,7 +29,8 @@ type Trials struct {
 	CleanRuns int     `json:"cleanRuns"`        // clean runs needed before calling it fixed; 0 if none failed
 }
 
-// confidence of all failure rates, in words and as the probability of error.
+// confidence is the level of all failure rates in words, wrong the probability
+// of error.
 const (
 	confidence = "95 %"
 	wrong      = 0.05
@@ -44,7 +45,7 @@ func Excluded(n int) float64 {
 	return 1 - math.Pow(wrong, 1/float64(n))
 }
 
-// Rates returns the bounds of the failure rate after n trials with 95 %
+// Rates returns the bounds of the failure rate after n trials at 95 %
 // confidence: the exact Clopper-Pearson interval, or 0 to Excluded(n) without
 // failures.
 func Rates(failures, n int) (from, to float64) {
@@ -62,9 +63,9 @@ func Rates(failures, n int) (from, to float64) {
 	return from, to
 }
 
-// CleanRuns is the number of clean trials needed before a failure seen so often
-// may be called fixed: even at the lower bound of its rate, so many clean ones
-// have a probability below 5 %.
+// CleanRuns returns the number of clean trials needed before a failure seen
+// this often may be called fixed: even at the lower bound of its rate, that
+// many clean trials have a probability below 5 %.
 func CleanRuns(failures, n int) int {
 	from, _ := Rates(failures, n)
 	if failures == 0 || from <= 0 {
@@ -73,8 +74,8 @@ func CleanRuns(failures, n int) int {
 	return int(math.Floor(math.Log(wrong)/math.Log1p(-from))) + 1
 }
 
-// trials of the report, broken ones first, then in the order of its runs.
-// Copies of a run count once.
+// trials returns the report's trials, broken ones first, then in the order of
+// its runs. Copies of a run count once.
 func (r Report) trials() []Trials {
 	type key struct{ target, scenario, guarantee string }
 	type same struct {
@@ -147,7 +148,7 @@ func (t Trials) String() string {
 		what, t.Broken, plural(t.Runs, "run"), percentOf(t.RateFrom), percentOf(t.RateTo), plural(t.CleanRuns, "clean run"))
 }
 
-// rare returns the trials with failures, of claims and of expected guarantees
+// rare returns the trials with failures of claims, and of expected guarantees
 // that were tested more than once.
 func rare(all []Trials) []Trials {
 	return slices.DeleteFunc(slices.Clone(all), func(t Trials) bool {
@@ -155,7 +156,7 @@ func rare(all []Trials) []Trials {
 	})
 }
 
-// proofs are sentences, one per number of runs: how many held verdicts rest on
+// proofs returns a sentence per number of runs: how many held verdicts rest on
 // it, and the failure rate that it excludes.
 func proofs(all []Trials) []string {
 	held := map[int]int{}

@@ -25,8 +25,8 @@ func TestExcluded(t *testing.T) {
 	}
 }
 
-// The values are by bisection of the binomial distribution itself, without a beta
-// function.
+// The expected values come from bisecting the binomial distribution itself,
+// without a beta function.
 func TestRates(t *testing.T) {
 	for _, c := range []struct {
 		k, n     int
@@ -49,8 +49,8 @@ func TestRates(t *testing.T) {
 	}
 }
 
-// The bounds are what they are called: at the lower one so many failures or more
-// have a chance of 2.5 %, at the upper one so many or fewer.
+// The bounds are exact: at the lower one, this many failures or more have a
+// probability of 2.5 %; at the upper one, this many or fewer.
 func TestRatesAreExact(t *testing.T) {
 	atMost := func(k, n int, p float64) (sum float64) {
 		for i := range k + 1 {
@@ -86,8 +86,8 @@ func TestCleanRuns(t *testing.T) {
 	}
 }
 
-// Trials add up over runs, by scenario, profile and guarantee; what could not be
-// measured is none, and a copy of a run is the run.
+// Trials add up over runs, by scenario, profile and guarantee. An unmeasured
+// run is not a trial, and a copy of a run is not another one.
 func TestTrialsAddUp(t *testing.T) {
 	run := func(scenario string, n int, verdicts ...guarantees.Verdict) Run {
 		r := sampleRun(scenario, "", time.Second)

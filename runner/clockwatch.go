@@ -15,10 +15,10 @@ const (
 	jumpTolerance = 500 * time.Millisecond
 )
 
-// watchClock fails the run when time cannot be trusted: the wall clock jumped,
-// so expiry is meaningless, or the harness stalled, so a late event may have
-// been on time. A shorter stall is recorded: the system may have stalled as
-// well, and is not blamed for it.
+// watchClock fails the run when time cannot be trusted: if the wall clock
+// jumped, expiry is meaningless; if the harness stalled, a late event may have
+// been on time. A shorter stall is recorded: the system may have stalled too,
+// and must not be blamed for it.
 func (r *run) watchClock(ctx context.Context) {
 	tick := time.NewTicker(clockInterval)
 	defer tick.Stop()
@@ -72,7 +72,8 @@ func (r *run) maxStall() time.Duration {
 }
 
 // minStall is the shortest stall that is recorded. A machine that delays one
-// process by it delays a request several times: in client, link, system and store.
+// process this long may delay a request several times: in client, link, system
+// and store.
 func (r *run) minStall() time.Duration {
 	if bound := r.desc.Profile.Limits.AnswerBound; bound > 0 {
 		return bound / 4

@@ -66,7 +66,7 @@ func TestClockThatJumpsEndsTheRun(t *testing.T) {
 	}
 }
 
-// A standstill that is too short to end the run is put on record.
+// A stall too short to end the run is recorded.
 func TestStandstillIsRecorded(t *testing.T) {
 	s, err := script.Parse("", "scenario still\nproducer p1 to orders\nawait connected p1 at least 2 times within 30s\n")
 	if err != nil {
@@ -80,7 +80,7 @@ func TestStandstillIsRecorded(t *testing.T) {
 		}
 		return time.Since(began) + 400*time.Millisecond
 	}
-	rt := &jumping{Real: tasks.NewReal(now), by: 3 * time.Hour} // which ends it
+	rt := &jumping{Real: tasks.NewReal(now), by: 3 * time.Hour} // the clock jump ends the run
 	rt.reads.Store(-100)
 	if err := runIn(t.Context(), Options{System: idle{}, Scenario: s, Dir: dir, Scale: 1}, rt, nil); err == nil {
 		t.Fatal("the run did not end as its clock jumped")

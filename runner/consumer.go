@@ -198,8 +198,8 @@ func (c *consumer) handle(ctx context.Context, d systems.Delivery) error {
 	return acknowledge()
 }
 
-// logKey is what all publishes of one message share: its message ID where the
-// publisher chooses it, else the business ID.
+// logKey returns what all publishes of one message share: its message ID if
+// the publisher chooses it, else the business ID.
 func (c *consumer) logKey(delivered evidence.Event) string {
 	if c.stableIDs && delivered.MessageID != "" {
 		return delivered.MessageID

@@ -147,7 +147,7 @@ func (p *producer) publish(ctx context.Context, step script.Publish, left func(c
 func notAccepted(r systems.Receipt) bool { return r.Acceptance != evidence.Accepted }
 
 // untilAccepted retries until accepted or out of time, with the same message ID
-// where the system can deduplicate by it. Running out of time is no error: the
+// where the system can deduplicate by it. Running out of time is not an error: the
 // evidence shows it.
 func (p *producer) untilAccepted(ctx context.Context, id string, t *tries) error {
 	bounded, cancel := p.rt.Timeout(ctx, p.bounds.publish)

@@ -18,8 +18,9 @@ type mark struct {
 	positions map[string]string // log positions by destination
 }
 
-// checkpoint snapshots the stored rows and saves what later steps need. The
-// log's end is read first, so that whatever the backup lacks lies behind it.
+// checkpoint snapshots the stored rows and saves what later steps need. It
+// reads the log's end first, so that everything missing from the backup lies
+// after it.
 func (r *run) checkpoint(ctx context.Context, name string) error {
 	bounded, cancel := r.rt.Timeout(ctx, r.bounds.call)
 	defer cancel()

@@ -180,7 +180,7 @@ func (r *resolver) uniqueCheckpoint(i int, checkpoint string) error {
 }
 
 // condition resolves a condition's names. Messages need not exist: a condition
-// may wait for one that never comes.
+// may wait for one that never arrives.
 func (r *resolver) condition(part script.Part, i int, c evidence.Condition) error {
 	switch c.Verb {
 	case evidence.CondFired, evidence.CondInFlight:
@@ -232,7 +232,7 @@ func (r *resolver) fault(i int, step script.Fault) error {
 	return nil
 }
 
-// frames checks frame kinds. A kind of another protocol is no error: the
+// frames checks frame kinds. A kind of another protocol is not an error: the
 // scenario does not apply there.
 func frames(s script.Scenario) error {
 	check := func(part script.Part, i int, kind string) error {
@@ -483,7 +483,7 @@ func (r *run) unsupportedByInstance() string {
 	return ""
 }
 
-// protocolOf is that of the actor's link, or nil.
+// protocolOf returns the protocol of the actor's link, or nil.
 func (r *run) protocolOf(actor string) links.Protocol {
 	if s, ok := r.instance.(systems.StoreLinked); ok && actor == faults.Store {
 		return s.StoreProtocol()

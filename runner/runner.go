@@ -25,7 +25,7 @@ import (
 	"github.com/custodymq/custody/tasks"
 )
 
-// Options of one run.
+// Options configures one run.
 type Options struct {
 	System   systems.System
 	Spec     string // as given to --system: "zeromq:at-least-once"
@@ -86,12 +86,12 @@ type labelled struct {
 	faults.Injection
 }
 
-// ErrNoEvidence: the run directory could not be created, so nothing was started
-// and what lies there, if anything, is another run's.
+// ErrNoEvidence: the run directory could not be created, so nothing was
+// started, and anything in it belongs to another run.
 var ErrNoEvidence = errors.New("no evidence can be kept")
 
-// Run performs one run. Dir holds the evidence whatever happens; an error is a
-// failure of the harness or the machine, and is in the manifest too.
+// Run performs one run. Dir has the evidence whatever happens. An error is a
+// failure of the harness or the machine, which the manifest states too.
 func Run(ctx context.Context, o Options) (err error) {
 	if _, simulated := o.System.(systems.Simulated); !simulated {
 		return runIn(ctx, o, nil, nil)
@@ -216,9 +216,9 @@ func Claims(desc systems.Description, s script.Scenario) []evidence.Claim {
 	return append(append([]evidence.Claim(nil), desc.Claims...), applicationClaims(desc, s)...)
 }
 
-// applicationClaims are those of the application. A consumption log, if every
-// consumer keeps one, absorbs duplicates under every fault but a wrong clock
-// and those that make the system forget message IDs.
+// applicationClaims returns the application's own claims. If every consumer
+// keeps a consumption log, it absorbs duplicates under every fault except a
+// wrong clock and those that make the system forget message IDs.
 func applicationClaims(desc systems.Description, s script.Scenario) []evidence.Claim {
 	consumers := 0
 	for _, step := range s.Steps {
@@ -326,8 +326,7 @@ func (r *run) phases(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// prepare starts the system. It returns why the scenario does not apply, if it
-// does not.
+// prepare starts the system. If the scenario does not apply, it returns why.
 func (r *run) prepare(ctx context.Context) (inapplicable string, err error) {
 	if why := unsupported(r.o.Scenario, r.desc); why != "" {
 		return why, nil
@@ -443,7 +442,7 @@ func (r *run) close(ctx context.Context, failed error) error {
 	if r.instance != nil {
 		err := r.instance.Stop(bounded)
 		if p, ok := r.instance.(systems.Process); ok && errors.Is(err, process.ErrNoOrderlyEnd) && !p.Running() {
-			err = nil // as in server.order
+			err = nil // as in server.order, the evidence says so
 		}
 		errs = append(errs, err)
 	}

@@ -56,7 +56,7 @@ func (r *run) drained(ctx context.Context) (evidence.DrainReason, error) {
 	quiet := 2 * r.desc.Profile.Limits.RedeliveryPeriod
 	since := r.rt.Now() // start of the quiet period
 	for {
-		quietOnly := true // there are no rows to go by
+		quietOnly := true // the rows cannot be used
 		if inspectable {
 			s, err := inspector.Rows(ctx)
 			switch {

@@ -12,8 +12,8 @@ import (
 	"github.com/custodymq/custody/tasks"
 )
 
-// looks is an instance whose Rows returns these in turn, then the last one for
-// ever.
+// looks is an instance whose Rows returns the answers in turn, then repeats
+// the last one.
 type looks struct {
 	systems.Instance
 	answers []look

@@ -88,7 +88,7 @@ func (p server) order(ctx context.Context, do func(systems.Process, context.Cont
 		return notRunning(s, p.actor), nil
 	}
 	if errors.Is(err, process.ErrNoOrderlyEnd) && !p.process.Running() {
-		err = nil // the evidence says so, and judging decides whose fault it is
+		err = nil // the evidence shows it, and judging decides whose fault it is
 	}
 	return s, err
 }

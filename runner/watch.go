@@ -59,7 +59,7 @@ func (w *watch) observe(e evidence.Event) {
 		w.opened[e.Actor]++
 	case e.Kind == evidence.ProcessStarted:
 		w.started[e.Actor]++
-	case e.Kind == evidence.ProcessExited && e.Actor == faults.Broker && e.Exit != nil && !e.Exit.Ordered && e.Exit.Signal != "killed": // a SIGKILL is an outsider's: nothing can be measured
+	case e.Kind == evidence.ProcessExited && e.Actor == faults.Broker && e.Exit != nil && !e.Exit.Ordered && e.Exit.Signal != "killed": // a SIGKILL comes from outside: nothing can be measured
 		w.crashed++
 	}
 	if progressKinds[e.Kind] {

@@ -5,7 +5,7 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// acceptReplyLost: stored, but the producer is not told.
+// acceptReplyLost: stored, but the producer gets no answer.
 var acceptReplyLost = script.Scenario{
 	Name: "accept-reply-lost",
 	Why:  "The answer to a publish is lost: Unknown; the retry with the same message ID adds no second effect.",

@@ -7,7 +7,7 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// ackLost: committed, but the broker is not told.
+// ackLost: committed, but the ACK never reaches the broker.
 var ackLost = script.Scenario{
 	Name: "ack-lost",
 	Why:  "The broker never hears the first ACK of order-1.",

@@ -6,8 +6,8 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// assignedUnsent: between the choice of a consumer and the frame to it lies a
-// write, and a consumer may leave just then.
+// assignedUnsent: the broker writes to its store between assigning a message and
+// sending it, and the consumer may leave just then.
 var assignedUnsent = script.Scenario{
 	Name:  "assigned-unsent",
 	Why:   "A consumer leaves after messages were assigned to it and before they are sent, while the store holds up the record of their attempts: the others get every one.",

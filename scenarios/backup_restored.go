@@ -6,11 +6,12 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// backupRestored: the application goes back in time, and the system does not.
+// backupRestored: the application is rolled back, and the system is not.
 var backupRestored = script.Scenario{
 	Name: "backup-restored",
 	Why:  "The application's database is restored from a backup that has the effect of order-1 and not that of order-2, and both come again because their ACKs were lost: the former is absorbed, the latter takes effect once more.",
-	// Elsewhere a session holds back what comes behind a lost ACK.
+	// Without redelivery timeouts, a session holds back everything after a
+	// lost ACK.
 	Needs: []string{string(systems.NeedTimeout)},
 	Steps: []script.Step{
 		script.Producer{Name: "p1", Destination: "orders"},

@@ -8,8 +8,8 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// tightly is a scenario that talks to a broker with tight limits before anybody
-// else comes: a broker that serves nobody is seen by what it says.
+// tightly probes a broker with tight limits before any other client connects:
+// only its answers show the state of a broker that serves nobody.
 func tightly(name, why string, steps ...script.Step) script.Scenario {
 	s := script.Scenario{Name: name, Why: why, Expect: usual(evidence.StrangersRefused), Reached: []evidence.Condition{script.Effect("order-1")}}
 	for _, step := range steps {
@@ -36,7 +36,7 @@ var bounds = tightly("bounds",
 	"The broker's limits are so tight that a few sessions meet each of them: what they say to it, and it to them, is what the protocol says, message by message, and nothing is left behind.",
 	talk("talks"), talk("before-restart"), script.Restart{Actor: faults.Broker}, talk("after-restart"))
 
-// periods: the same for what takes its time.
+// periods: the same for everything with a timeout.
 var periods = tightly("periods",
 	"Deliveries stay unanswered, are given back with a delay, expire and are forgotten, in virtual time: each at its time and not before.",
 	talk("periods"))

@@ -6,8 +6,8 @@ import (
 )
 
 // OrderByCoverage sorts scenarios greedily by how many new pairs of guarantee
-// and fault class each covers; ties keep their order. Where only some can be
-// run, run the first.
+// and fault class each covers; ties keep their order. If there is time for
+// only some, run the first ones.
 func OrderByCoverage(list []script.Scenario) []script.Scenario {
 	left := append([]script.Scenario(nil), list...)
 	said := map[statement]bool{}
@@ -34,7 +34,7 @@ func OrderByCoverage(list []script.Scenario) []script.Scenario {
 	return ordered
 }
 
-// statement is a pair that a run covers.
+// statement is a pair of guarantee and fault class that a run covers.
 type statement struct{ guarantee, class string }
 
 func statements(s script.Scenario) []statement {

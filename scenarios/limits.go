@@ -10,7 +10,8 @@ var limits = script.Scenario{
 	Name: "limits",
 	Why:  "Every limit of the protocol is met exactly and exceeded by one, and what cannot be done is asked for: the former is accepted in full, the latter refused with its cause, and nothing is left of it.",
 	Steps: []script.Step{
-		// Before anybody else comes: a broker that serves nobody is seen by what it answers.
+		// First, because only its answers show the state of a broker that
+		// serves nobody.
 		script.Probe{Target: "broker", Kind: "limits"},
 		script.Producer{Name: "p1", Destination: "orders"},
 		script.Consumer{Name: "c1", Destination: "orders", Idempotent: true},

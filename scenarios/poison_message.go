@@ -5,7 +5,7 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// poisonMessage: it must neither block others nor be redelivered for ever.
+// poisonMessage: it must neither block others nor be redelivered forever.
 var poisonMessage = script.Scenario{
 	Name: "poison-message",
 	Why:  "One message always fails: after bounded attempts it is dead-lettered with its reason, the others go on, and it can be redriven.",

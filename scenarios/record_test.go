@@ -41,7 +41,7 @@ type recorded struct {
 	control making
 }
 
-// making is how a run is made.
+// making says how to make a run.
 type making struct{ script, system, defect string }
 
 var record = []recorded{
@@ -258,7 +258,7 @@ func (m making) command() string {
 	return "`" + command + "`"
 }
 
-// seen returns what shows it in the run.
+// seen returns the finding that demonstrates the report in the run.
 func (r recorded) seen(o scenarios.Outcome) string {
 	GinkgoHelper()
 	Expect(o.Err).NotTo(HaveOccurred())
@@ -321,7 +321,7 @@ func trackRecord() string {
 	return string(page)
 }
 
-// unmeasured removes what depends on the machine.
+// unmeasured removes the lines that depend on the machine.
 func unmeasured(page string) string { return measuredLine.ReplaceAllString(page, "") }
 
 // section returns the case's section of the page.
@@ -344,7 +344,7 @@ func (r recorded) section(seen string) string {
 		measuredOn, time.Now().UTC().Format("2 January 2006"), strings.Join(with, ", "))
 }
 
-// different returns what differs in the control.
+// different says how the control differs.
 func (r recorded) different() string {
 	GinkgoHelper()
 	switch {
@@ -365,8 +365,8 @@ func (m making) summary() string {
 	return strings.ToUpper(text[:1]) + text[1:] + "."
 }
 
-// versions returns those of server and client, which a test binary does not
-// know of its modules.
+// versions returns the versions of server and client. A test binary does not
+// know those of its modules.
 func (m making) versions() map[string]string {
 	GinkgoHelper()
 	found := m.find().Describe().Versions

@@ -14,8 +14,8 @@ import (
 )
 
 // Run performs one run and judges it from the closed evidence on disk. The
-// error is a failure to measure, which the judgement states too, as far as
-// there is evidence. With a *runner.UsageError nothing was started.
+// error is a failure to measure, which the judgement states too if there is
+// evidence. With a *runner.UsageError nothing was started.
 func Run(ctx context.Context, o runner.Options) (guarantees.Judgement, error) {
 	failed := runner.Run(ctx, o)
 	var usage *runner.UsageError

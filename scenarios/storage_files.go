@@ -5,8 +5,8 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// storageFiles: what is damaged is named and never given, and nobody writes where
-// another does.
+// storageFiles: damaged data is reported and never served, and two owners
+// never write to the same files.
 var storageFiles = script.Scenario{
 	Name: "storage-files",
 	Why:  "Files of the store are damaged, moved, exchanged and opened by a second owner: what is sound is given, what is not is named, and nothing is written where it would be lost.",

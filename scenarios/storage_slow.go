@@ -7,7 +7,7 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// storageSlow: late is not never.
+// storageSlow: a late write still happens.
 var storageSlow = script.Scenario{
 	Name: "storage-slow",
 	Why:  "A write takes longer than the caller waits: Unknown, and the message arrives all the same.",

@@ -18,7 +18,8 @@ import (
 	"github.com/custodymq/custody/systems/registry"
 )
 
-// The link between a broker and the server of its store is struck as any other.
+// The link between a broker and its database server can be struck like any
+// other.
 var _ = Describe("A link to the store", func() {
 	BeforeEach(noLeaks)
 

@@ -67,8 +67,8 @@ func TestEveryStrokeIsAScript(t *testing.T) {
 	}
 }
 
-// A sweep with a seeded defect finds what the defect explains, and nothing
-// without it.
+// A sweep with a seeded defect finds the violations that the defect explains;
+// without the defect it finds none.
 func TestSweepFindsWhatADefectExplains(t *testing.T) {
 	system, err := registry.Find("zeromq", runner.DefaultScale)
 	if err != nil {

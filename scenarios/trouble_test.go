@@ -23,7 +23,7 @@ import (
 	"github.com/custodymq/custody/systems/registry"
 )
 
-// troubled is a system with a problem that is no fault of a scenario.
+// troubled is a system with a problem that no scenario causes.
 type troubled struct {
 	systems.System
 	start func(ctx context.Context, env systems.Env) (systems.Instance, error)

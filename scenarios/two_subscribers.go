@@ -22,7 +22,7 @@ var twoSubscribers = script.Scenario{
 		script.Await{Condition: script.Delivered("order-3", 2)},
 		script.Stop{Actor: "c2"},
 		script.Publish{BusinessID: "order-", From: 4, To: 6, By: "p1"},
-		script.Wait{Quiet: 300 * time.Millisecond}, // what is published as a session moves is another question
+		script.Wait{Quiet: 300 * time.Millisecond}, // publishes during the reconnect are not part of this scenario
 		script.Start{Actor: "c2"},
 		script.Publish{BusinessID: "order-7", By: "p1"},
 		script.Await{Condition: script.Delivered("order-7", 2)},

@@ -40,8 +40,8 @@ var shapes = []shape{
 	{evidence.CondGone, []string{subject}, false, "the newest snapshot has no pending row of it"},
 }
 
-// Condition makes a condition, using word and times as the verb's shape
-// demands.
+// Condition builds a condition. Which of word and times it uses depends on the
+// verb's shape.
 func Condition(verb, subj, w string, times int) evidence.Condition {
 	c := evidence.Condition{Verb: verb, Subject: subj, Word: w, Times: times}
 	c.Line = printCondition(c)

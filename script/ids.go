@@ -29,7 +29,7 @@ func (i IDs) String() string {
 	return i.Name + strconv.Itoa(i.From) + ".." + i.Name + strconv.Itoa(i.To)
 }
 
-// overlap reports whether an ID can be among both.
+// overlap reports whether some ID is in both.
 func (i IDs) overlap(other IDs) bool {
 	switch {
 	case i.To == 0:
@@ -37,7 +37,7 @@ func (i IDs) overlap(other IDs) bool {
 	case other.To == 0:
 		return i.Has(other.Name)
 	}
-	return i.Name == other.Name && i.From <= other.To && other.From <= i.To // a stem ends in no digit
+	return i.Name == other.Name && i.From <= other.To && other.From <= i.To // a stem does not end in a digit
 }
 
 func (p *parser) ids(what string) IDs {

@@ -141,7 +141,7 @@ type Fault struct {
 	Label  string
 	Verb   string        // drop, hold, duplicate, delay, cut, corrupt, kill, pause, shutdown, black-hole, latency, bandwidth, reset, down, unreachable, slow, full, fsync-error, lose-reply, clock
 	Target string        // "broker", "store" or an actor; empty for frame faults
-	Repeat Repeat        //
+	Repeat Repeat        // Once, Every or UntilHealed
 	When   When          // relative to the event
 	Event  string        // "frame ack", "operation insert"; empty for at once
 	N      int           // the N-th message of the event since arming; 0 for the first

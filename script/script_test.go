@@ -289,7 +289,7 @@ func TestEveryVerbIsDrawn(t *testing.T) {
 	}
 }
 
-// What a step says of each message is what the runner does.
+// Publish.Message matches what the runner does for each message.
 func TestOneMessageOfARange(t *testing.T) {
 	s, err := Parse("", "scenario x\npublish o-3..o-7 by p1, size 0..100, keys 2, window 4")
 	if err != nil {

@@ -15,20 +15,20 @@ import (
 
 const attackersRole = "attackers"
 
-// attackOrder is what a process of attackers is told.
+// attackOrder configures a process of attackers.
 type attackOrder struct {
 	Addr, Token string
 	Attacks     []string
 }
 
 const (
-	begun = "begun" // the note of an attack that is under way
-	// prepareBound is for one attack to come under way.
+	begun = "begun" // notification that an attack is under way
+	// prepareBound limits the preparation of one attack.
 	prepareBound = 2 * time.Minute
 )
 
-// attackers are a process that makes some attacks, each again whenever the broker
-// was gone, until it is stopped.
+// attackers is the role of a process that runs some attacks until it is stopped,
+// and restarts each whenever the broker was gone.
 func attackers() process.Role {
 	ctx, cancel := context.WithCancel(context.Background())
 	var all tasks.Group
@@ -61,7 +61,7 @@ func repeat(ctx context.Context, a attack.Attack, order attackOrder, parent *pro
 		p, err := a.Start(preparing, order.Addr, order.Token)
 		cancel()
 		if err == nil {
-			_ = parent.Notify(begun, a.Name) // a parent that is gone ends this process
+			_ = parent.Notify(begun, a.Name) // if the parent is gone, this process ends anyway
 			select {
 			case <-p.Gone():
 				err = p.Err()
@@ -80,8 +80,8 @@ func repeat(ctx context.Context, a attack.Attack, order attackOrder, parent *pro
 	}
 }
 
-// startAttackers has a process make the attacks; under is how many times each
-// came under way.
+// startAttackers starts a process that runs the attacks. under counts how many
+// times each got under way.
 func startAttackers(ctx context.Context, order attackOrder, log io.Writer, under map[string]*atomic.Int64) (*process.Child, error) {
 	return process.StartChild(ctx, process.ChildOptions{Role: attackersRole, Config: order, Log: log}, func(note string, value json.RawMessage) {
 		var name string

@@ -9,34 +9,34 @@ import (
 	"time"
 )
 
-// Figures are all that a siege has measured. What they show is decided from them
+// Figures holds everything that a siege has measured. The verdict follows from it
 // alone.
 type Figures struct {
 	Lasted  time.Duration `json:"lasted"`
 	Seed    uint64        `json:"seed"`
-	Limit   int64         `json:"memoryLimit"` // bytes; 0: there was none
+	Limit   int64         `json:"memoryLimit"` // bytes; 0: no limit
 	Used    Used          `json:"memoryUsed"`
-	Most    int64         `json:"anonymousMost"`  // as sampled
-	After   int64         `json:"anonymousAfter"` // when the attackers were gone
-	Rate    float64       `json:"rate"`           // honest publishes a second
+	Most    int64         `json:"anonymousMost"`  // maximum, as sampled
+	After   int64         `json:"anonymousAfter"` // once the attackers were gone
+	Rate    float64       `json:"rate"`           // honest publishes per second
 	Kills   int           `json:"kills"`
 	Orderly int           `json:"orderlyRestarts"`
 	Slowest time.Duration `json:"slowestStart"`
 
 	Custody  Custody          `json:"custody"`
-	UnderWay map[string]int64 `json:"attacksUnderWay"` // how many times each came under way
+	UnderWay map[string]int64 `json:"attacksUnderWay"` // how many times each got under way
 	Phases   []PhaseFigures   `json:"phases"`
-	Broke    []string         `json:"broke"` // what the broker did that it must not
+	Broke    []string         `json:"broke"` // rules that the broker broke
 }
 
-// PhaseFigures are the honest latencies of a phase.
+// PhaseFigures holds the honest clients' latencies in one phase.
 type PhaseFigures struct {
 	Name   string      `json:"name"`
 	Accept Percentiles `json:"accept"`
 	Cycle  Percentiles `json:"cycle"`
 }
 
-// Percentiles of some latencies.
+// Percentiles summarises a sample of latencies.
 type Percentiles struct {
 	N             int           `json:"n"`
 	P50, P99, Max time.Duration `json:",omitempty"`
@@ -53,7 +53,7 @@ func percentiles(took []time.Duration) Percentiles {
 	return Percentiles{len(took), at(50), at(99), at(100)}
 }
 
-// Faults are what the broker has done wrong.
+// Faults lists what the broker did wrong.
 func (f *Figures) Faults() []string {
 	faults := slices.Clone(f.Broke)
 	for what, n := range map[string]int{
@@ -75,7 +75,7 @@ func (f *Figures) Faults() []string {
 	return faults
 }
 
-// Unmeasured is why the figures show nothing.
+// Unmeasured lists the reasons why the figures prove nothing.
 func (f *Figures) Unmeasured() (whys []string) {
 	if f.Custody.Accepted == 0 || f.Custody.Delivered == 0 {
 		whys = append(whys, "no honest message was accepted and delivered")
@@ -97,7 +97,7 @@ func names[V any](m map[string]V) []string {
 	return all
 }
 
-// Print for people.
+// Print writes the figures for people.
 func (f *Figures) Print(out io.Writer) {
 	c := f.Custody
 	limit := "no limit"
@@ -141,5 +141,5 @@ func (f *Figures) Print(out io.Writer) {
 	}
 }
 
-// JSON of them.
+// JSON encodes the figures.
 func (f *Figures) JSON() ([]byte, error) { return json.MarshalIndent(f, "", "  ") }

@@ -18,24 +18,24 @@ import (
 	"github.com/custodymq/custody/tasks"
 )
 
-// Honest is publishers at a steady rate and consumers who acknowledge what comes.
-// They connect again whenever the broker is gone, and never publish anything a
-// second time.
+// Honest runs publishers at a steady rate and consumers that acknowledge every
+// delivery. They reconnect whenever the broker is gone, and never publish a
+// message twice.
 type Honest struct {
 	Server  *Server
 	Journal *Journal
-	Rate    float64       // publishes a second, of all
-	Phase   func() string // under which latencies are counted
+	Rate    float64       // publishes per second, all publishers together
+	Phase   func() string // the phase to which latencies are attributed
 
 	publishers, consumers tasks.Group
 
 	mu        sync.Mutex
-	out       map[uint64]*outstanding // not answered or not delivered
+	out       map[uint64]*outstanding // messages unanswered or undelivered
 	latencies map[string]*Latencies
 }
 
-// outstanding is a message under way: when it was due, in which phase, and after
-// which start of the broker.
+// outstanding is a message in flight: when it was due, in which phase, and the
+// broker's start count at that time.
 type outstanding struct {
 	at    time.Time
 	phase string
@@ -44,9 +44,9 @@ type outstanding struct {
 	accepted, delivered bool
 }
 
-// Latencies of one phase, counted from when a publish was due: to its answer, and
-// to the answer of the acknowledgement. What a kill or a restart lay between, or
-// was delivered again, is not counted.
+// Latencies of one phase. Accept is measured from when a publish was due until
+// its answer, Cycle until the answer to its acknowledgement. Messages that span a
+// kill or restart, or were redelivered, are not counted.
 type Latencies struct {
 	Accept, Cycle []time.Duration
 }
@@ -58,12 +58,13 @@ const (
 	honestTTL     = 24 * time.Hour
 	answerBound   = time.Minute
 	dialBound     = 10 * time.Second
-	unansweredMax = 512 // publishes of one publisher
+	unansweredMax = 512 // per publisher
 	longestFiller = 2 << 10
-	window        = 64 // deliveries of one consumer
+	window        = 64 // deliveries per consumer
 )
 
-// content of message n: its number and bytes that follow from it.
+// content returns the payload of message n: its number, and pseudorandom bytes
+// derived from it.
 func content(n uint64) []byte {
 	source := rand.New(rand.NewPCG(n, 1))
 	b := binary.BigEndian.AppendUint64(nil, n)
@@ -73,7 +74,8 @@ func content(n uint64) []byte {
 	return b
 }
 
-// Begin starts them; publishing ends with publish, consuming with consume.
+// Begin starts the clients. Publishing stops when publish is cancelled, consuming
+// when consume is.
 func (h *Honest) Begin(publish, consume context.Context) {
 	h.out, h.latencies = map[uint64]*outstanding{}, map[string]*Latencies{}
 	for i := range publishers {
@@ -84,7 +86,8 @@ func (h *Honest) Begin(publish, consume context.Context) {
 	}
 }
 
-// connected gives do a session, and another when it returns.
+// connected calls do with a session, and with a new one each time do returns,
+// with backoff between failed dials.
 func (h *Honest) connected(ctx context.Context, do func(*client.Conn)) {
 	for pause := 10 * time.Millisecond; ctx.Err() == nil; {
 		bounded, cancel := context.WithTimeout(ctx, dialBound)
@@ -150,7 +153,7 @@ func (h *Honest) sending(at time.Time) uint64 {
 	return n
 }
 
-// forget a message of which nothing is to be waited for.
+// forget journals word and stops tracking the message.
 func (h *Honest) forget(n uint64, word string) {
 	h.Journal.Note(word, n, "")
 	h.mu.Lock()
@@ -158,7 +161,8 @@ func (h *Honest) forget(n uint64, word string) {
 	delete(h.out, n)
 }
 
-// answered waits for the answer; false if there is none.
+// answered waits for the answer to a publish and journals it. It returns false if
+// none came on a live connection.
 func (h *Honest) answered(n uint64, call *client.Call) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), answerBound)
 	defer cancel()
@@ -180,7 +184,8 @@ func (h *Honest) answered(n uint64, call *client.Call) bool {
 	return true
 }
 
-// reached notes how far a message has come; nil if it is not under way.
+// reached records a message's progress. It returns nil if the message is not
+// tracked.
 func (h *Honest) reached(n uint64, note func(*outstanding)) *outstanding {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -194,7 +199,7 @@ func (h *Honest) reached(n uint64, note func(*outstanding)) *outstanding {
 	return o
 }
 
-// count a latency, if no start of the broker lies between.
+// count records a latency, unless the broker was started in between.
 func (h *Honest) count(o *outstanding, add func(*Latencies, time.Duration)) {
 	if o == nil || o.start != h.Server.starts.Load() {
 		return
@@ -210,7 +215,7 @@ func (h *Honest) count(o *outstanding, add func(*Latencies, time.Duration)) {
 	add(l, took)
 }
 
-// Undelivered are the messages that were accepted and have not come.
+// Undelivered returns the messages that were accepted but not delivered.
 func (h *Honest) Undelivered() []uint64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -232,7 +237,7 @@ func (h *Honest) consume(ctx context.Context, c *client.Conn) {
 	}
 	type asked struct {
 		n    uint64
-		of   *outstanding // nil if it has come before
+		of   *outstanding // nil if it was delivered before
 		call *client.Call
 	}
 	calls := make(chan asked, window)
@@ -264,7 +269,7 @@ func (h *Honest) delivered(d *client.Delivery) (uint64, *outstanding) {
 	number, ok := strings.CutPrefix(d.BusinessID, "honest-")
 	n, err := strconv.ParseUint(number, 10, 64)
 	if !ok || err != nil {
-		n = math.MaxUint64 // nobody sent it
+		n = math.MaxUint64 // a number that was never sent
 	}
 	if !bytes.Equal(d.Payload, content(n)) {
 		h.Journal.Note(altered, n, d.MessageID)

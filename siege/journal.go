@@ -11,8 +11,8 @@ import (
 	"sync"
 )
 
-// Journal is the evidence: a line for whatever happened to an honest message, in
-// the order in which it was seen. Messages have numbers from 0.
+// Journal is the evidence: one line per event of an honest message, in the order
+// observed. Messages are numbered from 0. It is safe for concurrent use.
 type Journal struct {
 	mu   sync.Mutex
 	out  *bufio.Writer
@@ -20,23 +20,23 @@ type Journal struct {
 	err  error
 }
 
-// Words of the journal; each stands before a message's number.
+// Words of the journal. Each is followed by a message's number.
 const (
-	sent       = "sent"       // is about to be published
-	accepted   = "accepted"   // a message ID follows
-	refused    = "refused"    // Declined, Rejected, or proven never to have left
+	sent       = "sent"       // about to be published
+	accepted   = "accepted"   // followed by the message ID
+	refused    = "refused"    // Declined, Rejected, or proven never sent
 	unknown    = "unknown"    // the connection ended before the answer
-	unanswered = "unanswered" // no answer came on a living connection
+	unanswered = "unanswered" // no answer on a live connection
 	delivered  = "delivered"  // as it was published
 	altered    = "altered"    // not as it was published
 	settled    = "settled"    // its acknowledgement was accepted
 	kept       = "kept"       // found in the store at the end
 )
 
-// NewJournal writes to out until Flush.
+// NewJournal returns a journal that writes to out, buffered until Flush.
 func NewJournal(out io.Writer) *Journal { return &Journal{out: bufio.NewWriterSize(out, 64<<10)} }
 
-// Send gives the next message its number.
+// Send allots the next message's number and journals it as sent.
 func (j *Journal) Send() uint64 {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -46,7 +46,7 @@ func (j *Journal) Send() uint64 {
 	return n
 }
 
-// Note a word about a message.
+// Note journals a word about message n.
 func (j *Journal) Note(word string, n uint64, messageID string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -59,7 +59,7 @@ func (j *Journal) write(word string, n uint64, messageID string) {
 	}
 }
 
-// Flush says what could not be written.
+// Flush writes what is buffered and returns the first write error.
 func (j *Journal) Flush() error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -69,7 +69,7 @@ func (j *Journal) Flush() error {
 	return j.err
 }
 
-// Custody is what a journal shows of all messages.
+// Custody is the summary of a journal.
 type Custody struct {
 	Sent       int `json:"sent"`
 	Accepted   int `json:"accepted"`
@@ -79,7 +79,7 @@ type Custody struct {
 	Delivered  int `json:"delivered"`
 	Again      int `json:"deliveredAgain"`
 	Settled    int `json:"settled"`
-	Kept       int `json:"kept"` // of those accepted and not delivered
+	Kept       int `json:"kept"` // of those accepted but not delivered
 
 	Lost     int      `json:"lost"`     // accepted, not delivered, not kept
 	Invented int      `json:"invented"` // delivered altered, unsent, or though refused
@@ -88,14 +88,14 @@ type Custody struct {
 
 const maxExamples = 20
 
-// fate of a message is what its lines have said of it.
+// fate is the set of words that a message's lines contain.
 type fate uint16
 
 var fates = map[string]fate{
 	sent: 1, accepted: 2, refused: 4, unknown: 8, unanswered: 16, delivered: 32, altered: 64, settled: 128, kept: 256,
 }
 
-// Judge reads a journal.
+// Judge summarises a journal. It returns an error if a line cannot be parsed.
 func Judge(journal io.Reader) (Custody, error) {
 	var c Custody
 	of := map[uint64]fate{}

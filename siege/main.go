@@ -1,9 +1,9 @@
-// Command siege runs the reference broker in a cgroup, with honest clients and
-// attackers, kills and restarts, and shows what of the honest messages became of
-// them.
+// Command siege runs the reference broker in a cgroup with honest clients,
+// attackers, kills and restarts, and reports what became of the honest messages.
 //
-// Exit codes: 0 nothing was lost and the broker serves · 1 it lost, invented or
-// kept back messages, or ended by itself · 2 invalid usage · 3 could not measure.
+// Exit codes: 0 nothing was lost and the broker still serves · 1 it lost,
+// invented or withheld messages, or ended by itself · 2 invalid usage · 3 could
+// not measure.
 package main
 
 import (

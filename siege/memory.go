@@ -10,24 +10,24 @@ import (
 	"strings"
 )
 
-// Limit is a cgroup with a bound on memory and none to swap to. What is started
-// in it, by Command, is charged to it from its first byte.
+// Limit is a cgroup with a memory limit and no swap. A process started through
+// Command is charged to it from its first byte.
 type Limit struct {
 	folder string
 	files  limitFiles
 }
 
-// limitFiles are those of one version of cgroups.
+// limitFiles names the control files of one cgroup version.
 type limitFiles struct {
 	max, swap string
-	// swap bounds memory and swap together, as in version 1
+	// both means that swap limits memory and swap together, as in version 1.
 	both        bool
-	peak, kills string // kills has a line oom_kill
+	peak, kills string // kills is a file with a line oom_kill
 	anonymous   string // key in memory.stat
 }
 
 var limitVersions = []struct {
-	root  string // there if this version has the memory
+	root  string // present if this version controls memory
 	probe string
 	files limitFiles
 }{
@@ -35,8 +35,8 @@ var limitVersions = []struct {
 	{"/sys/fs/cgroup/memory", "memory.limit_in_bytes", limitFiles{"memory.limit_in_bytes", "memory.memsw.limit_in_bytes", true, "memory.max_usage_in_bytes", "memory.oom_control", "total_rss"}},
 }
 
-// NewLimit makes the cgroup, which needs root. An error says that memory cannot
-// be limited here.
+// NewLimit creates the cgroup, with a limit in bytes. It needs root. An error
+// means that memory cannot be limited on this machine.
 func NewLimit(bytes int64) (*Limit, error) {
 	var whys []error
 	for _, v := range limitVersions {
@@ -77,7 +77,7 @@ func (l *Limit) begin(root string, bytes int64) error {
 	return err
 }
 
-// set writes to a file that the kernel has made.
+// set writes to a control file that the kernel has created.
 func set(file, value string) error {
 	f, err := os.OpenFile(file, os.O_WRONLY, 0)
 	if err != nil {
@@ -94,19 +94,20 @@ func machineSwaps() bool {
 
 func (l *Limit) path(file string) string { return filepath.Join(l.folder, file) }
 
-// Command is a command line that begins in the cgroup; the process keeps its ID.
+// Command returns a command line that starts path inside the cgroup. exec keeps
+// the process ID.
 func (l *Limit) Command(path string, args ...string) (string, []string) {
 	return "/bin/sh", append([]string{"-c", `echo $$ >"$0" && exec "$@"`, l.path("cgroup.procs"), path}, args...)
 }
 
-// Used is what the kernel says, of all that has run in the cgroup.
+// Used is the kernel's accounting of everything that ran in the cgroup, in bytes.
 type Used struct {
-	Anonymous int64 `json:"anonymous"` // now, without what files have in the page cache
-	Peak      int64 `json:"peak"`      // at most, with the page cache; that gives way to anything
+	Anonymous int64 `json:"anonymous"` // current, without page cache
+	Peak      int64 `json:"peak"`      // maximum, with page cache, which the kernel reclaims under pressure
 	OOMKills  int64 `json:"oomKills"`
 }
 
-// Used reads it.
+// Used reads the accounting.
 func (l *Limit) Used() (Used, error) {
 	peak, err := os.ReadFile(l.path(l.files.peak))
 	if err != nil {
@@ -123,7 +124,7 @@ func (l *Limit) Used() (Used, error) {
 	return u, err
 }
 
-// field is the number on the line of a key.
+// field returns the number on the key's line.
 func field(file, key string) (int64, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -137,7 +138,7 @@ func field(file, key string) (int64, error) {
 	return 0, fmt.Errorf("%s has no %s", file, key)
 }
 
-// Close removes the cgroup, in which nothing may run any more.
+// Close removes the cgroup. No process may be running in it.
 func (l *Limit) Close() error {
 	if l == nil {
 		return nil

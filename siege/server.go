@@ -15,16 +15,16 @@ import (
 	"github.com/custodymq/custody/tasks"
 )
 
-// Server is the reference broker as a process of its own, on one address and one
-// file, through all its starts.
+// Server runs the reference broker as a separate process, on the same address and
+// data across restarts.
 type Server struct {
 	Path  string // of the custody command
 	Data  string
 	Addr  string
 	Token string
-	Limit *Limit // nil: none
+	Limit *Limit // nil: no limit
 	Log   io.Writer
-	// Died is called when it ends without being told to.
+	// Died is called when the broker ends without being told to.
 	Died func(process.Exit)
 
 	starts   atomic.Int64
@@ -33,19 +33,20 @@ type Server struct {
 	watchers tasks.Group
 	kills    int
 	restarts int
-	slowest  time.Duration // from the start to the first session
+	slowest  time.Duration // from process start to the first session
 }
 
 const (
 	tokenVariable = "CUSTODY_SIEGE_TOKEN"
 	startBound    = 2 * time.Minute
 	stopBound     = 30 * time.Second
-	// attackersTTL is for messages that name none, as those of attackers: nothing
-	// else would remove what they leave. Honest ones name their own.
+	// attackersTTL applies to messages without a time to live, such as those of
+	// the attackers, because nothing else would remove what they leave. Honest
+	// messages set their own.
 	attackersTTL = 30 * time.Second
 )
 
-// Start returns when a session can be had.
+// Start starts the broker and returns once a client can open a session.
 func (s *Server) Start(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,17 +90,17 @@ func (s *Server) ready(ctx context.Context) error {
 	return err
 }
 
-// Kill is SIGKILL, and a start.
+// Kill sends SIGKILL and restarts the broker.
 func (s *Server) Kill(ctx context.Context) error {
 	return s.again(ctx, &s.kills, process.Process.Kill)
 }
 
-// Restart is SIGTERM, and a start.
+// Restart sends SIGTERM and restarts the broker.
 func (s *Server) Restart(ctx context.Context) error {
 	return s.again(ctx, &s.restarts, inOrder)
 }
 
-// inOrder is SIGTERM, upon which the broker must say that all went well.
+// inOrder sends SIGTERM and requires the broker to exit with code 0.
 func inOrder(p process.Process, ctx context.Context) error {
 	err := p.Stop(ctx)
 	if err == nil && p.Exit().Code != 0 {
@@ -124,7 +125,7 @@ func (s *Server) end(ctx context.Context, end func(process.Process, context.Cont
 	return process.Strike(bounded, s.running, end)
 }
 
-// Stop is SIGTERM, and the end.
+// Stop sends SIGTERM and does not restart.
 func (s *Server) Stop(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

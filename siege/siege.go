@@ -22,13 +22,13 @@ import (
 	"github.com/custodymq/custody/tasks"
 )
 
-// Siege is honest clients alone, then beside each attack in turn and beside all of
+// Siege runs honest clients alone, then alongside each attack in turn and all of
 // them together while the broker is killed and restarted, then alone again until
-// nothing is under way.
+// nothing is in flight.
 type Siege struct {
 	options
 	attacks  []string
-	limit    int64 // bytes; 0: none
+	limit    int64 // bytes; 0: no limit
 	progress io.Writer
 
 	server  *Server
@@ -40,25 +40,25 @@ type Siege struct {
 	abort   context.CancelCauseFunc
 
 	mu   sync.Mutex
-	once map[string]bool // what the broker has broken, each once
+	once map[string]bool // rules that the broker broke, each recorded once
 }
 
 const (
 	leastLasting  = 5 * time.Second
 	quietMost     = 2 * time.Minute
-	sliceLeast    = time.Minute // that a second round of attacks must leave to each
+	sliceLeast    = time.Minute // minimum time per attack for another round to be worthwhile
 	drainBound    = 2 * time.Minute
-	releaseBound  = 2 * time.Minute // for what attackers have left to expire, and memory to be given back
+	releaseBound  = 2 * time.Minute // for the attackers' leftovers to expire and memory to be released
 	adminBound    = 30 * time.Second
 	attackersStop = 30 * time.Second
 	together      = "all together"
 	token         = "the-token-of-the-siege"
 )
 
-// errBroken ends a siege early: the figures say why.
+// errBroken ends a siege early; the figures say why.
 var errBroken = errors.New("the broker cannot be besieged any longer")
 
-// Run measures. An error says that nothing could be measured.
+// Run conducts the siege. An error means that nothing could be measured.
 func (s *Siege) Run(ctx context.Context) (_ *Figures, err error) {
 	if err := emptyFolder(s.out); err != nil {
 		return nil, err
@@ -153,7 +153,7 @@ func (s *Siege) besiege(ctx context.Context, journal *Journal, logs io.Writer) e
 		err = s.drain(ctx)
 	}
 	if errors.Is(context.Cause(ctx), errBroken) {
-		err = nil // it is in the figures
+		err = nil // recorded in the figures
 	}
 	stopPublishing()
 	stopConsuming()
@@ -162,7 +162,7 @@ func (s *Siege) besiege(ctx context.Context, journal *Journal, logs io.Writer) e
 	return errors.Join(err, journal.Flush())
 }
 
-// phasesOf is all until the honest clients stop publishing.
+// phasesOf runs every phase in which the honest clients publish.
 func (s *Siege) phasesOf(ctx context.Context, logs io.Writer) error {
 	alone := min(s.lasting/10, quietMost)
 	if err := pass(ctx, alone); err != nil {
@@ -193,7 +193,7 @@ func (s *Siege) phasesOf(ctx context.Context, logs io.Writer) error {
 	return pass(ctx, alone)
 }
 
-// pass waits.
+// pass waits for d or until ctx is done.
 func pass(ctx context.Context, d time.Duration) error {
 	select {
 	case <-time.After(d):
@@ -211,8 +211,8 @@ func (s *Siege) enter(phase string) {
 	fmt.Fprintln(s.progress, time.Now().Format(time.TimeOnly), phase)
 }
 
-// beside has one attack last for a while, or all; for longer, if that is what it
-// takes until each is under way.
+// beside runs one attack, or all of them, for lasting, and longer if an attack is
+// not under way by then.
 func (s *Siege) beside(ctx context.Context, name string, lasting time.Duration, logs io.Writer) error {
 	s.enter(name)
 	order := attackOrder{Addr: s.server.Addr, Token: s.server.Token, Attacks: []string{name}}
@@ -236,7 +236,8 @@ func (s *Siege) beside(ctx context.Context, name string, lasting time.Duration, 
 	return errors.Join(err, attackers.Stop(bounded))
 }
 
-// strike kills the broker at random moments, and restarts it in order at others.
+// strike kills the broker at random times, and sometimes restarts it gracefully
+// instead.
 func (s *Siege) strike(ctx context.Context, random *rand.Rand) {
 	if s.kill == 0 {
 		return
@@ -271,17 +272,17 @@ func (s *Siege) broke(what string) {
 	}
 }
 
-// sample the memory that is held.
+// sample tracks the maximum memory in use.
 func (s *Siege) sample(ctx context.Context) {
 	for s.server.Limit != nil && pass(ctx, 250*time.Millisecond) == nil {
-		if used, err := s.server.Limit.Used(); err == nil { // one that fails at the end is an error
+		if used, err := s.server.Limit.Used(); err == nil { // a failing read surfaces as an error at the end
 			s.figures.Most = max(s.figures.Most, used.Anonymous)
 		}
 	}
 }
 
-// drain waits until all that was accepted has come, and looks for the rest in the
-// store; then until the memory is given back.
+// drain waits until every accepted message has been delivered and looks up the
+// rest in the store, then waits until memory is released.
 func (s *Siege) drain(ctx context.Context) error {
 	until(ctx, drainBound, func() bool { return len(s.honest.Undelivered()) == 0 })
 	if left := s.honest.Undelivered(); len(left) > 0 {
@@ -301,7 +302,7 @@ func (s *Siege) drain(ctx context.Context) error {
 	return err
 }
 
-// until is when done says so, or after a while.
+// until polls done until it returns true, bounded by bound and ctx.
 func until(ctx context.Context, bound time.Duration, done func() bool) {
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
@@ -309,7 +310,7 @@ func until(ctx context.Context, bound time.Duration, done func() bool) {
 	}
 }
 
-// look for messages in the store, dead letters among them.
+// look searches the store, dead letters included, for undelivered messages.
 func (s *Siege) look(ctx context.Context, left []uint64) error {
 	c, err := client.Dial(ctx, s.server.Addr, client.Options{Name: "look", Token: token})
 	if err != nil {
@@ -343,7 +344,7 @@ func (s *Siege) look(ctx context.Context, left []uint64) error {
 	}
 }
 
-// save judges the journal, and writes the figures.
+// save judges the journal and writes the figures.
 func (s *Siege) save(journal string) error {
 	f, err := os.Open(journal)
 	if err != nil {
@@ -376,7 +377,7 @@ func (s *Siege) save(journal string) error {
 		return err
 	}
 	if len(s.figures.Faults()) > 0 {
-		return nil // the store is part of the evidence
+		return nil // keep the store as evidence
 	}
 	return os.RemoveAll(s.server.Data)
 }

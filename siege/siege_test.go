@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 
 var built string
 
-// command builds the broker once, as make does.
+// command builds the broker once, the way make does.
 func command(t *testing.T) string {
 	t.Helper()
 	if built != "" {
@@ -50,8 +50,8 @@ func command(t *testing.T) string {
 	return path
 }
 
-// limited is the memory of a test; no limit where none can be set, unless the
-// machine must have all.
+// limited returns the memory limit for a test: none where none can be set, unless
+// CUSTODY_REQUIRE demands one.
 func limited(t *testing.T) string {
 	t.Helper()
 	l, err := NewLimit(1 << 30)
@@ -89,7 +89,8 @@ func TestAShortSiege(t *testing.T) {
 	}
 }
 
-// A broker that ends by itself has not held, whatever else the figures are.
+// TestABrokerThatEndsByItselfHasNotHeld checks that the siege fails a broker that
+// ends by itself, whatever the other figures say.
 func TestABrokerThatEndsByItselfHasNotHeld(t *testing.T) {
 	ends := filepath.Join(t.TempDir(), "ends")
 	if err := os.WriteFile(ends, []byte("#!/bin/sh\nexec timeout -s KILL 3 "+command(t)+" \"$@\"\n"), 0o700); err != nil {
@@ -197,7 +198,8 @@ func TestWhatFiguresShow(t *testing.T) {
 	}
 }
 
-// The limit is the kernel's, and it counts whom it kills.
+// TestTheLimitHolds checks that the kernel enforces the limit and counts its
+// kills.
 func TestTheLimitHolds(t *testing.T) {
 	if limited(t) == "0" {
 		t.Skip("no limit can be set here")
@@ -210,7 +212,7 @@ func TestTheLimitHolds(t *testing.T) {
 	path, args := l.Command("/bin/sh", "-c", "head -c 200000000 /dev/zero | tail -c 200000000 >/dev/null")
 	greedy := exec.Command(path, args...)
 	greedy.Stdout, greedy.Stderr = io.Discard, io.Discard
-	_ = greedy.Run() // the shell may or may not live on
+	_ = greedy.Run() // the shell itself may or may not survive
 	used, err := l.Used()
 	if err != nil || used.OOMKills == 0 || used.Peak > 32<<20 {
 		t.Errorf("used %+v, %v", used, err)

@@ -24,9 +24,9 @@ type Reply struct {
 	cause   func() error
 }
 
-// NewReply awaits the answer to a publish on a session that gone is closed at
-// the end of; cause says why it ended. A nil gone is for an adapter that
-// resolves what is open when its session ends.
+// NewReply returns the Reply to a publish on a session; closing gone means that
+// the session has ended, and cause says why. Pass a nil gone if the adapter
+// itself resolves open replies when the session ends.
 func NewReply(gone <-chan struct{}, cause func() error) *Reply {
 	return &Reply{done: make(chan struct{}), gone: gone, cause: cause}
 }
@@ -41,7 +41,8 @@ func (p *Reply) Resolve(r Receipt) *Reply {
 	return p
 }
 
-// Receipt prefers an answer that has arrived, whatever else has ended.
+// Receipt prefers an answer that has arrived over the end of the session or of
+// ctx.
 func (p *Reply) Receipt(ctx context.Context) Receipt {
 	select {
 	case <-p.done:
@@ -101,12 +102,13 @@ func RowOf(m Message, state evidence.RowState) evidence.StoredRow {
 	return row
 }
 
-// RunName is a fresh prefix for everything that one run creates on a server
+// RunName returns a fresh prefix for everything that a run creates on a server
 // that it may share with others.
 func RunName() string { return "custody-" + strings.ToLower(rand.Text()[:10]) }
 
 // SubscriberName maps a logical subscriber and a destination to a name of
-// letters, digits, "-" and "_". A hash tells apart what such a name cannot.
+// letters, digits, "-" and "_". A hash distinguishes names that this alphabet
+// cannot.
 func SubscriberName(subscription, destination string) string {
 	plain := strings.Map(func(r rune) rune {
 		switch {

@@ -129,7 +129,7 @@ type Task struct {
 // Go runs f concurrently. It starts when the caller waits.
 func (s *Simulated) Go(f func()) { s.Spawn(f) }
 
-// Spawn is Go returning a handle.
+// Spawn is like Go, but returns a handle to the task.
 func (s *Simulated) Spawn(f func()) *Task {
 	t := &Task{s: s}
 	t.next, t.stop = iter.Pull(func(yield func(struct{}) bool) {
@@ -157,8 +157,8 @@ func (s *Simulated) OnKill(do func()) {
 	}
 }
 
-// OnFreeze registers do to be called whenever the current task is frozen; still
-// reports whether it is so yet.
+// OnFreeze registers do to be called whenever the current task is frozen.
+// still reports whether the task is still frozen.
 func (s *Simulated) OnFreeze(do func(still func() bool)) {
 	if s.current != nil {
 		s.current.onFreeze = append(s.current.onFreeze, do)

@@ -99,8 +99,8 @@ func TestPermissions(t *testing.T) {
 	}
 }
 
-// TestAPermissionLetsNothingElseThrough compares with the matching of topics,
-// which is written independently of it.
+// TestAPermissionLetsNothingElseThrough compares permissions with topic matching,
+// which is implemented independently.
 func TestAPermissionLetsNothingElseThrough(t *testing.T) {
 	level := rapid.SampledFrom([]string{"a", "b", "", "$s"})
 	pattern := rapid.SampledFrom([]string{"a", "b", "", "$s", "+", "+", "#"})

@@ -21,18 +21,18 @@ const (
 	maxUsers   = 10_000
 )
 
-// entry of a file of users.
+// entry is one user in a users file.
 type entry struct {
 	Name        string   `yaml:"name"`
-	Token       string   `yaml:"token,omitempty"` // sha256: and the hash in hexadecimal
+	Token       string   `yaml:"token,omitempty"` // sha256: followed by the hash in hexadecimal
 	Certificate string   `yaml:"certificate,omitempty"`
 	Publish     []string `yaml:"publish,omitempty,flow"`
 	Subscribe   []string `yaml:"subscribe,omitempty,flow"`
 	Administer  bool     `yaml:"administer,omitempty"`
 }
 
-// Parse reads a file of users. Its errors are one line and name file and line;
-// path is for them only.
+// Parse parses a users file. Its errors are one line and name file and line; path
+// is used only for them.
 //
 //	users:
 //	  - name: billing
@@ -79,7 +79,7 @@ func Parse(path string, text []byte) (*Users, error) {
 	return users, nil
 }
 
-// listIn finds the list of users in a file, which may be empty.
+// listIn returns the list of users in a file. The list may be empty.
 func listIn(path string, text []byte) (*yaml.Node, error) {
 	document, err := documentIn(path, text)
 	if err != nil {
@@ -96,8 +96,8 @@ func listIn(path string, text []byte) (*yaml.Node, error) {
 	return list, nil
 }
 
-// documentIn is the one document of the text. Where there is none, but perhaps
-// comments, it is one of no users.
+// documentIn parses the single YAML document of the text. Text without a
+// document, such as comments alone, yields a document without users.
 func documentIn(path string, text []byte) (*yaml.Node, error) {
 	for _, text := range [][]byte{text, append(bytes.Clone(text), "\nusers: []\n"...)} {
 		dec := yaml.NewDecoder(bytes.NewReader(text))
@@ -133,7 +133,8 @@ func entryOf(path string, n *yaml.Node) (e entry, err error) {
 	return e, nil
 }
 
-// ofYAML makes an error of the library one line that begins with file and line.
+// ofYAML converts an error of the YAML library to one line that begins with file
+// and line.
 func ofYAML(path string, err error) error {
 	text := strings.TrimPrefix(err.Error(), "yaml: ")
 	var several *yaml.TypeError
@@ -168,15 +169,16 @@ func (e entry) user() (*User, error) {
 	digits, ok := strings.CutPrefix(e.Token, hashPrefix)
 	n, err := hex.Decode(u.token[:], []byte(digits[:min(len(digits), 2*sha256.Size)]))
 	if !ok || err != nil || n != sha256.Size || len(digits) != 2*sha256.Size {
-		// Never quoted: it may be a token that was put there as it is.
+		// Do not quote it: it may be a plain token entered by mistake.
 		return nil, fmt.Errorf("%s: token is no hash of one (%s and %d hexadecimal digits): custody broker user add writes it", e.Name, hashPrefix, 2*sha256.Size)
 	}
 	u.hasToken = true
 	return u, nil
 }
 
-// Add appends a user to the text of a file and leaves the rest of it as it is.
-// hash is from NewToken, or empty for a user who is known by certificate alone.
+// Add appends a user to the text of a users file and preserves the rest. hash
+// comes from NewToken; it is empty for a user who authenticates by certificate
+// alone.
 func Add(path string, text []byte, user User, hash string) ([]byte, error) {
 	if _, err := Parse(path, text); err != nil {
 		return nil, err
@@ -186,7 +188,7 @@ func Add(path string, text []byte, user User, hash string) ([]byte, error) {
 		return nil, err
 	}
 	list := document.Content[0].Content[1]
-	if list.Kind != yaml.SequenceNode { // "users:" and nothing
+	if list.Kind != yaml.SequenceNode { // "users:" with an empty value
 		*list = yaml.Node{Kind: yaml.SequenceNode}
 	}
 	list.Style = 0

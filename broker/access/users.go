@@ -1,5 +1,5 @@
-// Package access says who may do what: users, the tokens and certificates by
-// which they are known, and the topics that they may publish and subscribe to.
+// Package access decides who may do what: users, the tokens and certificates that
+// identify them, and the topics to which they may publish and subscribe.
 package access
 
 import (
@@ -13,36 +13,37 @@ import (
 	"strings"
 )
 
-// MinToken is how many bytes a token has at least. What keeps a guesser out is
-// that there are too many tokens to try, not the pace at which one may try.
+// MinToken is the minimum length of a token in bytes. The size of the token space
+// keeps a guesser out, not a limit on the rate of attempts.
 const MinToken = 16
 
-// Users are the users of a broker. They do not change, and are safe for
-// concurrent use: whoever changes them replaces them all.
+// Users is an immutable set of users, safe for concurrent use. To change it,
+// replace it.
 type Users struct {
 	byToken       map[[sha256.Size]byte]*User
 	byCertificate map[string]*User
 }
 
-// User is one of them.
+// User is one identity with its permissions.
 type User struct {
 	Name        string
 	token       [sha256.Size]byte
 	hasToken    bool
-	Certificate string   // name in a client certificate (common name, or a DNS name) that stands for the token
-	Publish     []string // topic filters of what may be published
-	Subscribe   []string // topic filters of what may be subscribed to
+	Certificate string   // name in a client certificate (common name or DNS name) that authenticates instead of a token
+	Publish     []string // topic filters that the user may publish to
+	Subscribe   []string // topic filters that the user may subscribe to
 	Administer  bool
 }
 
-// Known finds who has shown this token, or, without a token, this certificate,
-// which was verified. Nil if it is nobody.
+// Known returns the user identified by the token or, without a token, by the
+// verified certificate. It returns nil if there is none.
 //
-// Tokens are kept as SHA-256, so that a file that is read by others gives away
-// none. A slow hash such as bcrypt defends short passwords against trying them
-// all; a random token of 16 bytes needs no such defence, and a slow hash at every
-// Hello would let strangers burn the broker's time. For the same reason a lookup
-// by the hash is no leak: what its timing tells of a hash leads to no token.
+// Tokens are stored as SHA-256, so that reading the file reveals none. A slow
+// hash such as bcrypt protects short passwords from exhaustive search; a random
+// token of 16 bytes needs no such protection, and a slow hash on every Hello
+// would let strangers burn the broker's CPU. For the same reason a map lookup by
+// hash leaks nothing useful: what its timing reveals about a hash does not lead
+// to a token.
 func (u *Users) Known(token string, certificate *x509.Certificate) *User {
 	if token != "" {
 		return u.byToken[sha256.Sum256([]byte(token))]
@@ -58,14 +59,14 @@ func (u *Users) Known(token string, certificate *x509.Certificate) *User {
 	return nil
 }
 
-// Same says whether the user is known by the same marks and may do the same.
+// Same reports whether both users have the same identity and permissions.
 func (u *User) Same(other *User) bool {
 	return other != nil && u.Name == other.Name && u.hasToken == other.hasToken && u.token == other.token &&
 		u.Certificate == other.Certificate && u.Administer == other.Administer &&
 		slices.Equal(u.Publish, other.Publish) && slices.Equal(u.Subscribe, other.Subscribe)
 }
 
-// Has says whether this user, as it is, is one of them.
+// Has reports whether the set contains this user, unchanged.
 func (u *Users) Has(user *User) bool {
 	if user.hasToken {
 		return user.Same(u.byToken[user.token])
@@ -73,21 +74,22 @@ func (u *Users) Has(user *User) bool {
 	return user.Same(u.byCertificate[user.Certificate])
 }
 
-// MayPublish says whether a message may be published to the topic.
+// MayPublish reports whether the user may publish to the topic.
 func (u *User) MayPublish(topic string) bool {
 	return slices.ContainsFunc(u.Publish, func(filter string) bool { return covers(filter, topic) })
 }
 
-// MaySubscribe says whether everything that the filter matches may be subscribed
-// to. One permission must cover the whole of it: part of a subscription is never
-// granted.
+// MaySubscribe reports whether the user may subscribe to everything that the
+// filter matches. One permission must cover the whole filter: a subscription is
+// never granted in part.
 func (u *User) MaySubscribe(filter string) bool {
 	return slices.ContainsFunc(u.Subscribe, func(permitted string) bool { return covers(permitted, filter) })
 }
 
-// covers says whether every topic that the filter takes is taken by the
-// permission. Both are filters of MQTT: + is one level, # the parent and all
-// below, and neither at the beginning takes a topic that begins with $.
+// covers reports whether the permission matches every topic that the filter
+// matches. Both are MQTT topic filters: + matches one level, # the parent and
+// everything below, and neither matches at the start of a topic that begins with
+// $.
 func covers(permission, filter string) bool {
 	if strings.HasPrefix(filter, "$") && (permission[0] == '+' || permission[0] == '#') {
 		return false
@@ -106,14 +108,14 @@ func covers(permission, filter string) bool {
 	return len(want) == len(may)
 }
 
-// Equal compares two tokens in a time that tells neither where they differ nor
-// how long the right one is.
+// Equal compares two tokens in time independent of where they differ and of the
+// right one's length.
 func Equal(a, b string) bool {
 	x, y := sha256.Sum256([]byte(a)), sha256.Sum256([]byte(b))
 	return subtle.ConstantTimeCompare(x[:], y[:]) == 1
 }
 
-// CheckToken refuses a token that could be guessed because it is short.
+// CheckToken returns an error for a token short enough to be guessed.
 func CheckToken(token string) error {
 	if len(token) < MinToken {
 		return fmt.Errorf("the token has %d bytes and must have at least %d: take a random one, such as head -c 24 /dev/urandom | base64 prints", len(token), MinToken)
@@ -121,7 +123,7 @@ func CheckToken(token string) error {
 	return nil
 }
 
-// NewToken draws a token, and gives it with its hash as the file of users has it.
+// NewToken returns a random token, and its hash as stored in the users file.
 func NewToken() (token, hash string) {
 	token = rand.Text() // 26 characters, 130 bits
 	sum := sha256.Sum256([]byte(token))

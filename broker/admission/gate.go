@@ -1,6 +1,6 @@
-// Package admission bounds what connections may take that have not shown who
-// they are, so that they can neither use up the broker's memory nor keep its
-// clients out.
+// Package admission bounds the resources of connections that have not
+// authenticated, so that they can neither exhaust the broker's memory nor keep
+// its clients out.
 package admission
 
 import (
@@ -12,12 +12,12 @@ import (
 	"time"
 )
 
-// Gate gives out places to connections that have not said Hello, and remembers
-// which addresses have shown wrong tokens. Safe for concurrent use.
+// Gate allots places to connections that have not said Hello, and remembers which
+// addresses presented wrong tokens. It is safe for concurrent use.
 //
-// A newcomer is let in wherever that is possible: when the places are taken, the
-// oldest loses its own. A client says Hello within milliseconds, so it is through
-// before its turn comes; a stranger who waits is not.
+// A newcomer is admitted whenever possible: if all places are taken, the oldest
+// loses its own. A client says Hello within milliseconds, well before it becomes
+// the oldest; a stranger who lingers does not.
 type Gate struct {
 	limits Limits
 	now    func() time.Time
@@ -28,14 +28,14 @@ type Gate struct {
 	offenders map[netip.Addr]*offender
 }
 
-// Limits of a Gate; all are required.
+// Limits of a Gate. All are required.
 type Limits struct {
-	Places    int           // at once
-	PerHost   int           // of these, for one address
-	Offenders int           // addresses that are remembered
-	Penalty   time.Duration // for the first wrong token; doubles with each
-	Worst     time.Duration // is where it stops
-	Forgive   time.Duration // without a wrong token, and an address is forgotten
+	Places    int           // places in total
+	PerHost   int           // places per address
+	Offenders int           // addresses remembered for wrong tokens
+	Penalty   time.Duration // delay after the first wrong token; doubles with each further one
+	Worst     time.Duration // maximum penalty
+	Forgive   time.Duration // time without a wrong token after which an address is forgotten
 }
 
 type offender struct {
@@ -43,12 +43,12 @@ type offender struct {
 	last     time.Time
 }
 
-// New makes a Gate. now is the clock.
+// New returns a Gate. now is its clock.
 func New(limits Limits, now func() time.Time) *Gate {
 	return &Gate{limits: limits, now: now, hosts: map[netip.Addr][]*Place{}, offenders: map[netip.Addr]*offender{}}
 }
 
-// Place is what one connection holds until Leave.
+// Place is a slot held by one connection until Leave.
 type Place struct {
 	gate      *Gate
 	host      netip.Addr
@@ -57,10 +57,11 @@ type Place struct {
 	lost      chan struct{}
 }
 
-// Enter gives conn a place. It may close another connection for it: the oldest of
-// the same address, if that has its share; else, if all places are taken, the
-// oldest of the address that has the most. It gives nil if all places of the
-// address are serving a penalty, which only wrong tokens earn.
+// Enter gives conn a place. To make room it may close another connection: the
+// oldest of the same address if that address has used up its share, otherwise, if
+// all places are taken, the oldest of the address that holds the most. It returns
+// nil if every place of the address is serving a penalty, which only wrong tokens
+// incur.
 func (g *Gate) Enter(peer net.Addr, conn io.Closer) *Place {
 	p := &Place{gate: g, host: hostOf(peer), conn: conn, lost: make(chan struct{})}
 	g.mu.Lock()
@@ -79,7 +80,8 @@ func (g *Gate) Enter(peer net.Addr, conn io.Closer) *Place {
 	return p
 }
 
-// crowd is who must go when all places are taken.
+// crowd chooses the place to evict when all are taken. Places serving a penalty
+// are spared if possible.
 func (g *Gate) crowd() *Place {
 	var most []*Place
 	for _, places := range g.hosts {
@@ -111,21 +113,22 @@ func (p *Place) remove() bool {
 	return true
 }
 
-// Leave gives the place back: the connection has ended, or said its Hello.
-// False if it was lost to another before.
+// Leave returns the place, because the connection has ended or said Hello. It
+// returns false if the place was already lost to another connection.
 func (p *Place) Leave() bool {
 	p.gate.mu.Lock()
 	defer p.gate.mu.Unlock()
 	return p.remove()
 }
 
-// Lost is closed when the place was given to another; the connection is closed.
+// Lost returns a channel that is closed when the place went to another
+// connection; this one's connection is then closed.
 func (p *Place) Lost() <-chan struct{} { return p.lost }
 
-// Penalize counts a wrong token of the address, and says how many there were and
-// for how long the connection must stay where it is, without an answer, whatever
-// its peer does. Other connections of the address are served meanwhile, so that a
-// stranger who guesses does not keep out a client behind the same address.
+// Penalize counts a wrong token against the address. It returns the number of
+// failures and how long the connection must keep its place, unanswered, whatever
+// its peer does. Other connections of the address are served meanwhile, so that
+// someone guessing tokens does not lock out a client behind the same address.
 func (p *Place) Penalize() (failures int, wait time.Duration) {
 	g := p.gate
 	g.mu.Lock()
@@ -147,7 +150,8 @@ func (p *Place) Penalize() (failures int, wait time.Duration) {
 	return o.failures, min(wait, g.limits.Worst)
 }
 
-// makeRoom for one more offender: those who are forgiven go, else the quietest.
+// makeRoom makes room for one more offender: it drops the forgiven ones, or else
+// the one quiet for longest.
 func (g *Gate) makeRoom(now time.Time) {
 	if len(g.offenders) < g.limits.Offenders {
 		return
@@ -166,15 +170,15 @@ func (g *Gate) makeRoom(now time.Time) {
 	}
 }
 
-// Taken is how many places are taken.
+// Taken returns how many places are taken.
 func (g *Gate) Taken() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.taken
 }
 
-// hostOf is what counts as one address: in IPv6 the network of 64 bits, because
-// whoever has one address of it has them all.
+// hostOf returns what counts as one address. For IPv6 that is the /64 network,
+// because whoever has one of its addresses has them all.
 func hostOf(peer net.Addr) netip.Addr {
 	tcp, ok := peer.(*net.TCPAddr)
 	if !ok {
@@ -182,7 +186,7 @@ func hostOf(peer net.Addr) netip.Addr {
 	}
 	host := tcp.AddrPort().Addr().Unmap().WithZone("")
 	if host.Is6() {
-		network, _ := host.Prefix(64) // 64 is never too long
+		network, _ := host.Prefix(64) // 64 is always a valid prefix length
 		return network.Addr()
 	}
 	return host

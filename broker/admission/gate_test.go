@@ -77,7 +77,7 @@ func TestAPenaltyIsServedToTheEnd(t *testing.T) {
 	for range small.PerHost {
 		p, c := enter(t, g, "10.0.0.1")
 		p.Penalize()
-		c.Close() // its peer is gone, which does not shorten it
+		c.Close() // closing the peer does not shorten the penalty
 		guessers = append(guessers, p)
 	}
 	if g.Enter(peer("10.0.0.1"), &conn{}) != nil {
@@ -88,7 +88,8 @@ func TestAPenaltyIsServedToTheEnd(t *testing.T) {
 	enter(t, g, "10.0.0.1")
 }
 
-// However many addresses guess, another one is let in.
+// TestGuessersFromEverywhereKeepNobodyOut checks that a newcomer is admitted
+// however many addresses guess.
 func TestGuessersFromEverywhereKeepNobodyOut(t *testing.T) {
 	g := New(small, time.Now)
 	for i := range 2 * small.Places {

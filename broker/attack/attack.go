@@ -1,6 +1,6 @@
-// Package attack is what hostile peers do to a broker, each kind in one place:
-// benchmarks measure what one costs others, the siege runs all of them. Targets
-// are on this machine.
+// Package attack implements the attacks of hostile peers on a broker. Benchmarks
+// measure what one attack costs other clients; the siege runs all of them. Use it
+// only against brokers on this machine.
 package attack
 
 import (
@@ -16,14 +16,14 @@ import (
 	"github.com/custodymq/custody/broker/wire"
 )
 
-// Attack is one kind of load that no fair peer makes.
+// Attack is one kind of load that no well-behaved peer generates.
 type Attack struct {
 	Name string
-	// begin prepares it, and returns once it is under way.
+	// begin prepares the attack and returns once it is under way.
 	begin func(*Party) error
 }
 
-// Named is the attack of a name.
+// Named returns the attack with the given name.
 func Named(name string) (Attack, error) {
 	for _, a := range All() {
 		if a.Name == name {
@@ -33,8 +33,8 @@ func Named(name string) (Attack, error) {
 	return Attack{}, fmt.Errorf("attack: there is none with the name %q", name)
 }
 
-// Party is the attackers of one attack. They make no more connections than they
-// need, and go on until End, or until the broker is gone.
+// Party is the set of attackers of one attack. They open no more connections than
+// they need, and continue until End or until the broker is gone.
 type Party struct {
 	addr, token string
 	ctx         context.Context
@@ -42,13 +42,14 @@ type Party struct {
 	all         sync.WaitGroup
 
 	mu   sync.Mutex
-	open map[io.Closer]bool // nil once it has ended
+	open map[io.Closer]bool // nil once the attack has ended
 	gone chan struct{}
 	err  error
 }
 
-// Start begins an attack on the broker at addr, whose token is known; ctx bounds
-// its preparation. The attack is under way when the error is nil.
+// Start starts the attack on the broker at addr, whose token the attackers know.
+// ctx bounds the preparation only. When Start returns without an error, the
+// attack is under way.
 func (a Attack) Start(ctx context.Context, addr, token string) (*Party, error) {
 	p := &Party{addr: addr, token: token, open: map[io.Closer]bool{}, gone: make(chan struct{})}
 	p.ctx, p.cancel = context.WithCancel(context.WithoutCancel(ctx))
@@ -64,13 +65,14 @@ func (a Attack) Start(ctx context.Context, addr, token string) (*Party, error) {
 	return p, nil
 }
 
-// Gone is closed when an attacker cannot go on, as when the broker has ended.
+// Gone returns a channel that is closed when an attacker cannot continue, for
+// example because the broker has ended.
 func (p *Party) Gone() <-chan struct{} { return p.gone }
 
-// Err is why, once Gone is closed.
+// Err returns the reason once Gone is closed.
 func (p *Party) Err() error { return p.err }
 
-// End ends it, and waits for the attackers.
+// End stops the attack and waits for its goroutines.
 func (p *Party) End() {
 	p.leave()
 	p.all.Wait()
@@ -87,7 +89,7 @@ func (p *Party) leave() {
 	}
 }
 
-// forever repeats f until the end or its first error.
+// forever repeats f until the attack ends or f fails.
 func (p *Party) forever(f func() error) {
 	p.all.Go(func() {
 		for p.ctx.Err() == nil {
@@ -108,7 +110,7 @@ func (p *Party) lost(err error) {
 	}
 }
 
-// keep has c closed at the end.
+// keep registers c to be closed at the end.
 func (p *Party) keep(c io.Closer) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -137,7 +139,7 @@ func (p *Party) dial(name string) (*client.Conn, error) {
 	return c, p.keep(c)
 }
 
-// subscribed is a subscription of a session of its own.
+// subscribed opens a session of its own and subscribes.
 func (p *Party) subscribed(topic string, mode wire.Mode, window int) (*client.Conn, *client.Subscription, error) {
 	c, err := p.dial("of " + topic)
 	if err != nil {
@@ -147,7 +149,7 @@ func (p *Party) subscribed(topic string, mode wire.Mode, window int) (*client.Co
 	return c, sub, err
 }
 
-// raw is a connection on which nothing has been said.
+// raw opens a connection and sends nothing.
 func (p *Party) raw() (net.Conn, error) {
 	nc, err := new(net.Dialer).DialContext(p.ctx, "tcp", p.addr)
 	if err != nil {
@@ -156,20 +158,21 @@ func (p *Party) raw() (net.Conn, error) {
 	return nc, p.keep(nc)
 }
 
-// enter is a connection past its Hello, on which anything may be said.
+// enter opens a raw connection and sends everything up to Hello; the caller may
+// send any bytes afterwards.
 func (p *Party) enter(reads bool) (net.Conn, error) {
 	nc, err := p.raw()
 	if err != nil {
 		return nil, err
 	}
-	_, _ = nc.Write(Entering(p.token)) // if it fails, so does what is said next
+	_, _ = nc.Write(Entering(p.token)) // if this fails, the next write fails too
 	if reads {
 		p.all.Go(func() { _, _ = io.Copy(io.Discard, nc) }) // until it ends
 	}
 	return nc, nil
 }
 
-// say writes a message n times over at each call.
+// say returns a function that writes the message n times per call.
 func say(nc net.Conn, n int, m wire.Message) func() error {
 	said := bytes.Repeat(Frames(m), n)
 	return func() error {
@@ -178,7 +181,8 @@ func say(nc net.Conn, n int, m wire.Message) func() error {
 	}
 }
 
-// sayForever is say, on a session of its own that reads its answers.
+// sayForever repeats say on a session of its own, whose replies are read and
+// discarded.
 func (p *Party) sayForever(n int, m wire.Message) error {
 	nc, err := p.enter(true)
 	if err == nil {
@@ -187,7 +191,8 @@ func (p *Party) sayForever(n int, m wire.Message) error {
 	return err
 }
 
-// publishAll publishes as fast as the window allows, n messages.
+// publishAll publishes n messages as fast as the window allows, and waits for the
+// last answer.
 func (p *Party) publishAll(c *client.Conn, n int, m func(i int) wire.Message) error {
 	var last *client.Call
 	for i := range n {
@@ -200,7 +205,7 @@ func (p *Party) publishAll(c *client.Conn, n int, m func(i int) wire.Message) er
 	return err
 }
 
-// consume acknowledges what comes.
+// consume acknowledges every delivery.
 func (p *Party) consume(sub *client.Subscription) {
 	p.forever(func() error {
 		d, err := sub.Receive(p.ctx)

@@ -8,7 +8,7 @@ import (
 	"github.com/custodymq/custody/broker/wire"
 )
 
-// Greeting and Ready are what libzmq sends with the NULL mechanism.
+// Greeting returns the ZMTP greeting that libzmq sends with the NULL mechanism.
 func Greeting() []byte {
 	b := make([]byte, 64)
 	b[0], b[9], b[10] = 0xff, 0x7f, 3
@@ -16,34 +16,35 @@ func Greeting() []byte {
 	return b
 }
 
-// Ready ends the handshake; properties are as in ZMTP, such as Dealer.
+// Ready returns the READY command, which ends the handshake. properties are
+// encoded as in ZMTP, such as Dealer.
 func Ready(properties string) []byte {
 	body := "\x05READY" + properties
 	return append([]byte{4, byte(len(body))}, body...)
 }
 
-// Dealer says what socket it is.
+// Dealer is the socket-type property of a DEALER.
 const Dealer = "\x0bSocket-Type\x00\x00\x00\x06DEALER"
 
-// Ping is ZMTP's own.
+// Ping is a ZMTP PING command.
 const Ping = "\x04\x07\x04PING\x00\x00"
 
-// Header begins a frame that announces so many bytes.
+// Header returns a long frame header that announces size bytes.
 func Header(flags byte, size uint64) []byte {
 	return binary.BigEndian.AppendUint64([]byte{flags | 2}, size)
 }
 
-// Hello with a token, which may be empty.
+// Hello returns the frames of a Hello with a token, which may be empty.
 func Hello(token string) []byte {
 	return Frames(wire.Message{Kind: wire.Hello, Request: 1, Client: "hostile", Token: token})
 }
 
-// Entering is all from the first byte to the Hello.
+// Entering returns everything from the greeting to the Hello.
 func Entering(token string) []byte {
 	return slices.Concat(Greeting(), Ready(Dealer), Hello(token))
 }
 
-// Frames of a message, which must be a valid one.
+// Frames encodes a message as frames. It panics if the message is invalid.
 func Frames(m wire.Message) []byte {
 	parts, err := wire.Encode(nil, &m)
 	if err != nil {

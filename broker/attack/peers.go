@@ -10,7 +10,8 @@ import (
 	"github.com/custodymq/custody/broker/wire"
 )
 
-// All is every attack: of peers that have said a valid Hello, and of strangers.
+// All returns every attack: those of peers that have said a valid Hello, and
+// those of strangers.
 func All() []Attack {
 	all := []Attack{
 		{"10000-groups", groupBurst},
@@ -48,7 +49,7 @@ func groupBurst(p *Party) error {
 	return p.sayForever(1000, wire.Message{Kind: wire.Publish, Request: 5, Topic: "many", Mode: wire.AtMostOnce})
 }
 
-// fillTopics has a message that nobody takes in each of n topics.
+// fillTopics leaves one unconsumed message in each of n topics.
 func (p *Party) fillTopics(n int) error {
 	c, _, err := p.subscribed("tt/#", wire.AtLeastOnce, 0)
 	if err != nil {
@@ -86,7 +87,7 @@ func wildcardOverTopics(p *Party) error {
 	if err != nil {
 		return err
 	}
-	p.forever(func() error { // a filter that is new each time
+	p.forever(func() error { // a new subscription each time
 		sub, err := others.Subscribe(p.ctx, client.Filter{Topic: "+/#", Mode: wire.AtLeastOnce})
 		if err != nil {
 			return err
@@ -134,8 +135,8 @@ func pipelinedRows(p *Party) error {
 	return p.sayForever(300, wire.Message{Kind: wire.Admin, Request: 5, Topic: "rows"})
 }
 
-// deadLettersListed makes dead letters, lists a thousand of them again and again,
-// and discards the others: nothing else would ever remove them.
+// deadLettersListed creates dead letters, lists a thousand of them over and over,
+// and discards the rest, because nothing else would ever remove them.
 func deadLettersListed(p *Party) error {
 	c, sub, err := p.subscribed("dead", wire.AtLeastOnce, 64)
 	if err != nil {
@@ -177,8 +178,8 @@ func peersThatDoNotRead(p *Party) error {
 	return p.sayForever(1, wire.Message{Kind: wire.Publish, Request: 5, Topic: "deaf", Mode: wire.AtMostOnce, Payload: make([]byte, 64<<10)})
 }
 
-// flood says as much as it can, and reads no answer. It comes back when it has
-// lost its session for that.
+// flood publishes as much as it can without reading any reply, and reconnects
+// after the broker ends its session for that.
 func flood(p *Party) error {
 	if _, _, err := p.subscribed("flood", wire.AtLeastOnce, 0); err != nil {
 		return err
@@ -196,7 +197,7 @@ func flood(p *Party) error {
 	return nil
 }
 
-// largeMessages has payloads of the greatest size come, wait and go.
+// largeMessages publishes, holds and consumes payloads of the maximum size.
 func largeMessages(p *Party) error {
 	c, sub, err := p.subscribed("large", wire.AtLeastOnce, 2)
 	if err != nil {
@@ -213,11 +214,12 @@ func largeMessages(p *Party) error {
 	return nil
 }
 
-// hugeFrames announces payloads, says half of each, and waits to be turned away;
-// and now and then announces what no frame may have.
+// hugeFrames announces payloads of the maximum size, sends half of each and waits
+// to be disconnected; every fourth connection announces more than any frame may
+// have.
 func hugeFrames(p *Party) error {
 	head := Frames(wire.Message{Kind: wire.Publish, Request: 5, Topic: "huge", Mode: wire.AtMostOnce})
-	head = head[:len(head)-9] // without its empty payload
+	head = head[:len(head)-9] // strip the empty payload
 	for i := range 32 {
 		size, sent := uint64(wire.MaxPayload), wire.MaxPayload/2
 		if i%4 == 0 {
@@ -231,11 +233,11 @@ func hugeFrames(p *Party) error {
 			defer p.drop(nc)
 			for _, b := range [][]byte{head, Header(0, size), make([]byte, sent)} {
 				if _, err := nc.Write(b); err != nil {
-					return nil // turned away
+					return nil // disconnected
 				}
 			}
 			_, _ = nc.Read(make([]byte, 1<<10)) // the Welcome
-			_, _ = nc.Read(make([]byte, 1<<10)) // a Ping, or the end
+			_, _ = nc.Read(make([]byte, 1<<10)) // a Ping, or EOF
 			return nil
 		})
 	}
@@ -257,8 +259,9 @@ func sessionsComeAndGo(p *Party) error {
 	return nil
 }
 
-// consumersLeave takes tens of thousands of messages in hand, and is gone with
-// them; another takes them and acknowledges, for they would become dead letters.
+// consumersLeave takes tens of thousands of messages and disconnects without
+// acknowledging. Another consumer then acknowledges them, as they would otherwise
+// become dead letters.
 func consumersLeave(p *Party) error {
 	const much = 20_000
 	c, _, err := p.subscribed("hoard", wire.AtLeastOnce, 0)
@@ -281,7 +284,7 @@ func consumersLeave(p *Party) error {
 			d, err := sub.Receive(ctx)
 			cancel()
 			if errors.Is(err, context.DeadlineExceeded) {
-				return nil // the others have expired, or were never accepted
+				return nil // the rest have expired or were never accepted
 			}
 			if err == nil {
 				err = then(d)

@@ -10,20 +10,20 @@ import (
 	"github.com/custodymq/custody/broker/wire"
 )
 
-// Stranger is an attack without the token.
+// Stranger is an attack by peers without the token.
 type Stranger struct {
 	Name        string
 	Connections int
-	First       []byte // what each says
+	First       []byte // what each connection sends first
 	Again       []byte // and then every second
-	Repeat      bool   // with a new connection for each that ends
+	Repeat      bool   // replace each connection that ends
 }
 
-// Strangers are all of them.
+// Strangers returns all of them.
 func Strangers() []Stranger {
 	entering := slices.Concat(Greeting(), Ready(Dealer))
 	head := Frames(wire.Message{Kind: wire.Hello, Request: 1, Client: "x"})
-	head = head[:len(head)-9] // without its empty payload
+	head = head[:len(head)-9] // strip the empty payload
 	return []Stranger{
 		{"no-Hello", 1, entering, nil, false},
 		{"pings", 1024, entering, []byte(Ping), false},
@@ -32,11 +32,11 @@ func Strangers() []Stranger {
 	}
 }
 
-// Stay says it on a connection until a time, and whether the connection is still
-// there then.
+// Stay runs the attack on one connection until end, and reports whether the
+// connection is still open then.
 func (s Stranger) Stay(nc net.Conn, end time.Time) bool {
 	_ = nc.SetWriteDeadline(end.Add(time.Second))
-	_, _ = nc.Write(s.First) // the broker may have cut the connection before all was said
+	_, _ = nc.Write(s.First) // the broker may close the connection before everything is sent
 	buf := make([]byte, 4<<10)
 	for time.Now().Before(end) {
 		_ = nc.SetReadDeadline(time.Now().Add(min(time.Second, time.Until(end))))
@@ -56,7 +56,8 @@ func (s Stranger) Stay(nc net.Conn, end time.Time) bool {
 	return true
 }
 
-// attack is this one without an end: whoever is turned away comes again.
+// attack returns the attack without a time limit: a connection that ends is
+// replaced.
 func (s Stranger) attack() Attack {
 	return Attack{s.Name, func(p *Party) error {
 		for range s.Connections {

@@ -1,5 +1,5 @@
-// Package certificates reads the certificates of one side of a TLS connection
-// from files, and reads them again when they have been renewed.
+// Package certificates loads one side's TLS certificates from files, and reloads
+// them after renewal.
 package certificates
 
 import (
@@ -11,31 +11,31 @@ import (
 	"sync/atomic"
 )
 
-// Server has the certificates of a broker. Safe for concurrent use.
+// Server holds a broker's certificates. It is safe for concurrent use.
 type Server struct {
 	files   ServerFiles
 	current atomic.Pointer[tls.Config]
 }
 
-// ServerFiles are in PEM.
+// ServerFiles names the PEM files.
 type ServerFiles struct {
-	Certificate string // and those that lead to an authority that clients trust
+	Certificate string // the certificate and the chain up to an authority that clients trust
 	Key         string
-	// ClientCA are the authorities whose client certificates are taken; empty
-	// asks for none.
+	// ClientCA holds the authorities that sign client certificates. If it is
+	// empty, no client certificate is requested.
 	ClientCA string
-	// RequireClient refuses clients without such a certificate.
+	// RequireClient refuses clients without a certificate from ClientCA.
 	RequireClient bool
 }
 
-// Open reads the files.
+// Open loads the files.
 func Open(files ServerFiles) (*Server, error) {
 	s := &Server{files: files}
 	return s, s.Reload()
 }
 
-// Reload reads them again, for the connections that come. With an error those
-// that were read before stay.
+// Reload loads the files again, for future connections. On an error the previous
+// certificates stay in use.
 func (s *Server) Reload() error {
 	c := base()
 	pair, err := pair(s.files.Certificate, s.files.Key)
@@ -56,15 +56,16 @@ func (s *Server) Reload() error {
 	return nil
 }
 
-// Config is for the broker's listener: it follows Reload.
+// Config returns the configuration for the broker's listener. It follows Reload.
 func (s *Server) Config() *tls.Config {
 	c := base()
 	c.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return s.current.Load(), nil }
 	return c
 }
 
-// Client is the configuration of a client that trusts the authorities in ca (those
-// of the machine if it is empty), and shows a certificate if one is given.
+// Client returns a client's configuration. It trusts the authorities in the file
+// ca, or the machine's if ca is empty, and presents a certificate if one is
+// given.
 func Client(ca, certificate, key string) (*tls.Config, error) {
 	c := base()
 	if ca != "" {
@@ -84,8 +85,9 @@ func Client(ca, certificate, key string) (*tls.Config, error) {
 	return c, nil
 }
 
-// base has no session tickets: a session that is resumed is not checked against
-// authorities that were changed meanwhile, and connections here live long.
+// base disables session tickets: a resumed session is not verified against
+// authorities that have changed meanwhile, and connections are long-lived here,
+// so resumption gains little.
 func base() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS13, SessionTicketsDisabled: true}
 }

@@ -1,6 +1,6 @@
-// Package client speaks to the reference broker. It hides nothing: it never
-// reconnects, never retries, and tells a call that may have reached the broker
-// from one that certainly did not.
+// Package client is a client of the reference broker. It hides nothing: it never
+// reconnects or retries, and it distinguishes a call that may have reached the
+// broker from one that certainly did not.
 package client
 
 import (
@@ -18,44 +18,46 @@ import (
 )
 
 var (
-	// ErrDisconnected: the connection is over. Everything that waited on it
-	// has this error; a new one takes a new Dial.
+	// ErrDisconnected reports that the connection has ended. Every pending call
+	// fails with it; only a new Dial reconnects.
 	ErrDisconnected = errors.New("client: disconnected")
-	// ErrRefused: the broker answered with an Error. For a call it means that
-	// the broker did nothing.
+	// ErrRefused reports that the broker answered with an Error. A call that
+	// fails with it had no effect.
 	ErrRefused = errors.New("client: refused by the broker")
-	// ErrUnsubscribed: the subscription was ended by Unsubscribe.
+	// ErrUnsubscribed reports that Unsubscribe ended the subscription.
 	ErrUnsubscribed = errors.New("client: unsubscribed")
 )
 
-// Options of a connection. Zero values stand for the default that is named.
+// Options configures a connection. The zero value of a field selects the default
+// named there.
 type Options struct {
-	Name         string        // of this client, told to the broker; "client"
-	Token        string        // if the broker asks for one
-	TLS          *tls.Config   // nil: in the clear. ServerName is the host that is dialled, if it names none
-	Heartbeat    time.Duration // until the broker has told its own; 5 s
-	WriteTimeout time.Duration // for one write; 5 s
-	DefaultTTL   time.Duration // of publishes that name none; the store's
-	Window       int           // unanswered publishes; at most, and by default, what the broker allows
-	Outgoing     int           // bytes that may wait to be sent; 64 MiB
+	Name         string        // announced to the broker; default "client"
+	Token        string        // required if the broker asks for one
+	TLS          *tls.Config   // nil: plaintext; an empty ServerName becomes the dialled host
+	Heartbeat    time.Duration // until the broker announces its own; default 5 s
+	WriteTimeout time.Duration // for one write; default 5 s
+	DefaultTTL   time.Duration // of publishes that set none; default: the store's
+	Window       int           // maximum number of unanswered publishes; default and upper bound: what the broker allows
+	Outgoing     int           // bytes that may be queued to be sent; default 64 MiB
 }
 
 // Conn is one session. Its methods are safe for concurrent use.
 type Conn struct {
 	opts  Options
 	conn  *transport.Conn
-	slots chan struct{} // of the publish window
+	slots chan struct{} // semaphore of the publish window
 	all   sync.WaitGroup
 	done  chan struct{}
 
-	mu    sync.Mutex // also keeps requests in order of their numbers
+	mu    sync.Mutex // also keeps requests in the order of their numbers
 	last  uint64
 	calls map[uint64]*Call
 	subs  map[uint64]*Subscription
 	err   error
 }
 
-// Dial connects and says Hello. ctx bounds the whole of it.
+// Dial connects and completes the handshake up to the Welcome. ctx bounds all of
+// it.
 func Dial(ctx context.Context, addr string, o Options) (*Conn, error) {
 	o.Name = cmp.Or(o.Name, "client")
 	o.Heartbeat = cmp.Or(o.Heartbeat, 5*time.Second)
@@ -67,7 +69,7 @@ func Dial(ctx context.Context, addr string, o Options) (*Conn, error) {
 	}
 	if o.TLS != nil && o.TLS.ServerName == "" {
 		o.TLS = o.TLS.Clone()
-		o.TLS.ServerName, _, _ = net.SplitHostPort(addr) // it was dialled, so it is one
+		o.TLS.ServerName, _, _ = net.SplitHostPort(addr) // Dial succeeded, so addr is valid
 	}
 	stop := context.AfterFunc(ctx, func() { nc.Close() })
 	defer stop()
@@ -90,7 +92,7 @@ func enter(nc net.Conn, o Options) (*Conn, error) {
 		opts: o, conn: conn, done: make(chan struct{}),
 		calls: map[uint64]*Call{}, subs: map[uint64]*Subscription{}, last: 1,
 	}
-	c.all.Go(func() { _ = conn.Run() }) // the reader sees the end too
+	c.all.Go(func() { _ = conn.Run() }) // the reader sees the error too
 	welcome, err := c.hello()
 	if err == nil {
 		err = conn.Admit()
@@ -117,7 +119,7 @@ func (c *Conn) hello() (wire.Message, error) {
 	}
 	c.conn.Flush()
 	m, err := c.conn.Receive()
-	for err == nil && m.Kind == wire.Ping { // a broker that is busy may say so before it answers
+	for err == nil && m.Kind == wire.Ping { // a busy broker may send heartbeats before it answers
 		m, err = c.conn.Receive()
 	}
 	switch {
@@ -131,10 +133,11 @@ func (c *Conn) hello() (wire.Message, error) {
 	return m, nil
 }
 
-// Done is closed when the connection has ended.
+// Done returns a channel that is closed when the connection has ended.
 func (c *Conn) Done() <-chan struct{} { return c.done }
 
-// Err is nil while the connection lives, then why it ended (ErrDisconnected).
+// Err returns nil while the connection is open, afterwards an error wrapping
+// ErrDisconnected that says why it ended.
 func (c *Conn) Err() error {
 	select {
 	case <-c.done:
@@ -144,8 +147,8 @@ func (c *Conn) Err() error {
 	}
 }
 
-// Close ends the session at once: what was handed to Publish and has not been
-// answered is left unknown. It returns when nothing of the connection runs.
+// Close ends the session at once; unanswered publishes remain unknown. It returns
+// when every goroutine of the connection has ended.
 func (c *Conn) Close() error {
 	c.end(ErrDisconnected)
 	c.all.Wait()
@@ -154,7 +157,7 @@ func (c *Conn) Close() error {
 
 func (c *Conn) end(cause error) {
 	c.conn.Close()
-	<-c.conn.Done() // no byte leaves any more, so Written is certain
+	<-c.conn.Done() // nothing is written any more, so Written is definitive
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.err != nil {
@@ -192,7 +195,7 @@ func (c *Conn) take(m *wire.Message) error {
 		if sub := c.sub(m.Request); sub != nil {
 			return sub.put(m)
 		}
-		return nil // was on its way when the subscription ended
+		return nil // was in flight when the subscription ended
 	}
 	call := c.answered(m.Request)
 	switch {
@@ -203,7 +206,7 @@ func (c *Conn) take(m *wire.Message) error {
 	case m.Kind == wire.Error && m.Request == 0:
 		return fmt.Errorf("%w: %s", ErrRefused, m.Reason)
 	}
-	return nil // an answer that is repeated, or came after its call was given up
+	return nil // a duplicate answer, or one to an unknown request
 }
 
 func (c *Conn) sub(request uint64) *Subscription {
@@ -220,7 +223,7 @@ func (c *Conn) answered(request uint64) *Call {
 	return call
 }
 
-// Call is a request under way.
+// Call is a request in flight.
 type Call struct {
 	conn    *Conn
 	publish bool
@@ -230,12 +233,13 @@ type Call struct {
 	err     error
 }
 
-// Done is closed when the answer, or the end of the connection, is here.
+// Done returns a channel that is closed when the answer arrives or the connection
+// ends.
 func (c *Call) Done() <-chan struct{} { return c.done }
 
-// Wait returns the broker's answer. An error that is ErrDisconnected, or ctx's,
-// leaves the outcome unknown unless Written says false; with ErrRefused nothing
-// was done. Giving up the wait does not give up the call: Wait again.
+// Wait returns the broker's answer. After ErrDisconnected or ctx's error the
+// outcome is unknown unless Written returns false; after ErrRefused nothing was
+// done. When ctx ends, the call stays in flight, and Wait may be called again.
 func (c *Call) Wait(ctx context.Context) (wire.Message, error) {
 	select {
 	case <-c.done:
@@ -250,8 +254,8 @@ func (c *Call) Wait(ctx context.Context) (wire.Message, error) {
 	}
 }
 
-// Written says whether any byte of the request may have reached the socket.
-// After ErrDisconnected false is proof that the broker never had it.
+// Written reports whether any byte of the request may have reached the socket.
+// After ErrDisconnected, false proves that the broker never received it.
 func (c *Call) Written() bool { return c.conn.conn.Written(c.start) }
 
 func (c *Call) finish(reply wire.Message, err error) {
@@ -262,8 +266,8 @@ func (c *Call) finish(reply wire.Message, err error) {
 	close(c.done)
 }
 
-// call sends a request, in the order of the calls of it. before runs under the
-// lock, with the request's number, ahead of any answer.
+// call enqueues a request; requests leave in the order of the calls. before runs
+// under the lock with the request's number, so before any answer can arrive.
 func (c *Conn) call(m wire.Message, publish bool, before func(request uint64)) (*Call, error) {
 	call := &Call{conn: c, publish: publish, done: make(chan struct{})}
 	c.mu.Lock()
@@ -286,8 +290,8 @@ func (c *Conn) call(m wire.Message, publish bool, before func(request uint64)) (
 	return call, nil
 }
 
-// send queues a message. Of the errors only ErrDisconnected says that the
-// session is over.
+// send enqueues a message. Only an error wrapping ErrDisconnected means that the
+// session has ended.
 func (c *Conn) send(m *wire.Message) (start int64, err error) {
 	start, err = c.conn.Send(m)
 	switch {
@@ -299,10 +303,9 @@ func (c *Conn) send(m *wire.Message) (start int64, err error) {
 	return 0, fmt.Errorf("%w: %w", ErrDisconnected, err)
 }
 
-// Publish sends m (its Kind and Request are set here) and returns without
-// waiting for the answer. Publishes leave in the order of the calls of one
-// goroutine. It waits while the window, or the queue of bytes to the broker, is
-// full. An error says that nothing was sent.
+// Publish sends m, whose Kind and Request it sets, without waiting for the
+// answer. Publishes of one goroutine leave in call order. It blocks while the
+// window or the outgoing queue is full. An error means that nothing was sent.
 func (c *Conn) Publish(ctx context.Context, m wire.Message) (*Call, error) {
 	m.Kind = wire.Publish
 	if m.TTL == 0 {
@@ -344,10 +347,11 @@ func (c *Conn) request(ctx context.Context, m wire.Message) (wire.Message, error
 	return call.Wait(ctx)
 }
 
-// Lookup asks what became of a business ID (LookupReply: Stored, Settled, Dead,
-// NotSeen, Forgotten, Unknown). age is how long ago its first publish was
-// called, at least: only with it can the broker prove that it never stored one
-// (NotSeen); without it, or older than the broker remembers, it says Forgotten.
+// Lookup asks for the fate of a business ID; the LookupReply's Answer is Stored,
+// Settled, Dead, NotSeen, Forgotten or Unknown. age is a lower bound for the time
+// since its first publish was called. Only with it can the broker prove that it
+// never stored the ID (NotSeen); without it, or if it exceeds what the broker
+// remembers, the answer is Forgotten.
 func (c *Conn) Lookup(ctx context.Context, businessID string, age time.Duration) (wire.Message, error) {
 	if age > 0 {
 		age = max(age, time.Millisecond)

@@ -26,7 +26,7 @@ func within(t *testing.T) context.Context {
 	return ctx
 }
 
-// holding is a store whose Apply waits until it is let go.
+// holding is a store whose Apply blocks until free is closed.
 type holding struct {
 	store.Store
 	begun chan struct{}
@@ -130,7 +130,7 @@ func TestWhatWaitsWhenTheConnectionEnds(t *testing.T) {
 	c := dial(t, s.Addr(), client.Options{Window: 1})
 	sub := listen(t, c, 1)
 	call := offer(t, c)
-	<-h.begun // the publish reached the store, and waits there
+	<-h.begun // the publish has reached the store, which blocks it
 	cancelled, cancel := context.WithCancel(context.Background())
 	cancel()
 	if _, err := call.Wait(cancelled); !errors.Is(err, context.Canceled) {
@@ -162,7 +162,8 @@ func TestWhatWaitsWhenTheConnectionEnds(t *testing.T) {
 	}
 }
 
-// A call behind more bytes than a stalled broker takes never reaches the socket.
+// TestWrittenTellsWhatNeverLeft fills the socket of a broker that has stopped
+// reading: a call queued behind that never reaches the socket.
 func TestWrittenTellsWhatNeverLeft(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -172,7 +173,7 @@ func TestWrittenTellsWhatNeverLeft(t *testing.T) {
 	released := make(chan struct{})
 	ended := make(chan struct{})
 	s := serve(t, broker.Config{})
-	go func() { // passes the handshake on to a broker, then reads nothing more
+	go func() { // relays the handshake to a broker, then reads nothing more
 		defer close(ended)
 		down, err := ln.Accept()
 		if err != nil {
@@ -196,7 +197,7 @@ func TestWrittenTellsWhatNeverLeft(t *testing.T) {
 				down.Write(buf[:n])
 			}
 		}()
-		buf := make([]byte, 1) // no byte more than the handshake is taken
+		buf := make([]byte, 1) // reads not a byte beyond the handshake
 		for total := 0; total < handshakeBytes; total++ {
 			if _, err := down.Read(buf); err != nil {
 				break
@@ -291,8 +292,8 @@ func TestAtMostOnceFlowsPastItsWindow(t *testing.T) {
 	}
 }
 
-// The greeting, the READY command with the properties that go-zeromq sends, and
-// the Hello of a client called "c".
+// handshakeBytes is the length of the greeting, the READY command with the
+// properties that go-zeromq sends, and the Hello of a client called "c".
 var handshakeBytes = 64 + readySize() + helloSize()
 
 func readySize() int {

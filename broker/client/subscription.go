@@ -10,21 +10,21 @@ import (
 	"github.com/custodymq/custody/broker/wire"
 )
 
-// Filter is what to subscribe to.
+// Filter says what to subscribe to.
 type Filter struct {
 	Topic string // may hold + and #
 	Group string
 	Mode  wire.Mode
-	// Window is how many deliveries may be here unanswered (at-least-once) or
-	// unread (at-most-once). 0 takes none until Grant.
+	// Window is how many deliveries may be unacknowledged (at-least-once) or
+	// unread (at-most-once). 0 admits none until Grant.
 	Window int
 }
 
-// backlog is how many deliveries beyond its window a subscription keeps: the
-// broker gives the place of one that timed out to another.
+// backlog is how many deliveries beyond its window a subscription buffers: when a
+// delivery times out, the broker reuses its place in the window for another.
 const backlog = 1024
 
-// Subscription is a stream of deliveries. Safe for concurrent use.
+// Subscription is a stream of deliveries. It is safe for concurrent use.
 type Subscription struct {
 	conn    *Conn
 	filter  Filter
@@ -37,8 +37,8 @@ type Subscription struct {
 	err    error
 }
 
-// Subscribe asks for deliveries and waits for the broker's answer, which is
-// Accepted if the error is nil.
+// Subscribe requests deliveries and waits for the broker's answer. A nil error
+// means that the broker accepted.
 func (c *Conn) Subscribe(ctx context.Context, f Filter) (*Subscription, error) {
 	sub := &Subscription{conn: c, filter: f, window: f.Window, arrived: make(chan struct{}, 1)}
 	m := wire.Message{Kind: wire.Subscribe, Topic: f.Topic, Group: f.Group, Mode: f.Mode, Credit: f.Window}
@@ -66,7 +66,8 @@ func (c *Conn) drop(sub *Subscription) {
 	delete(c.subs, sub.request)
 }
 
-// Unsubscribe ends it. The broker gives what was unanswered to others.
+// Unsubscribe ends the subscription. The broker redelivers unacknowledged
+// messages to other consumers.
 func (s *Subscription) Unsubscribe(ctx context.Context) error {
 	reply, err := s.conn.request(ctx, wire.Message{Kind: wire.Unsubscribe, Topic: s.filter.Topic, Group: s.filter.Group, Mode: s.filter.Mode})
 	if err != nil {
@@ -80,7 +81,7 @@ func (s *Subscription) Unsubscribe(ctx context.Context) error {
 	return nil
 }
 
-// Grant widens the window by n.
+// Grant widens the window by n deliveries.
 func (s *Subscription) Grant(n int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,8 +98,9 @@ func (s *Subscription) credit(n int) error {
 	return err
 }
 
-// put keeps a delivery for Receive. The reader must not block, so an
-// application that does not receive loses its connection at a bound.
+// put buffers a delivery for Receive. The connection's reader must not block, so
+// an application that stops receiving loses its connection once the buffer is
+// full.
 func (s *Subscription) put(m *wire.Message) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -125,7 +127,8 @@ func (s *Subscription) end(cause error) {
 	s.signal()
 }
 
-// Receive waits for a delivery. ErrDisconnected and ErrUnsubscribed are final.
+// Receive blocks until a delivery arrives. ErrDisconnected and ErrUnsubscribed
+// are final.
 func (s *Subscription) Receive(ctx context.Context) (*Delivery, error) {
 	for {
 		d, err := s.take()
@@ -144,7 +147,7 @@ func (s *Subscription) take() (*Delivery, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err != nil {
-		s.signal() // for the next who waits
+		s.signal() // wakes the next waiter
 		return nil, s.err
 	}
 	if len(s.queue) == 0 {
@@ -157,20 +160,22 @@ func (s *Subscription) take() (*Delivery, error) {
 		s.signal()
 	}
 	if s.filter.Mode == wire.AtMostOnce {
-		_ = s.credit(1) // used up: the broker may send another in its place
+		_ = s.credit(1) // the credit is used up: the broker may send another delivery
 	}
 	return d, nil
 }
 
-// Delivery is one message handed to this consumer. At-least-once: it is ours
-// until Ack, Nack, the broker's visibility timeout or the end of the session.
+// Delivery is one message handed to this consumer. With at-least-once it stays
+// ours until Ack, Nack, the broker's visibility timeout or the end of the
+// session.
 type Delivery struct {
 	wire.Message
 	sub *Subscription
 }
 
-// Ack says that the message is processed. Answer Accepted: the broker delivers
-// it no more. Refused: it is not this consumer's any more, and may come again.
+// Ack acknowledges the message as processed. Accepted means that the broker will
+// not deliver it again; Refused means that it no longer belongs to this consumer
+// and may be redelivered.
 func (d *Delivery) Ack(ctx context.Context) (wire.Message, error) {
 	call, err := d.AckStart()
 	if err != nil {
@@ -184,14 +189,15 @@ func (d *Delivery) AckStart() (*Call, error) {
 	return d.sub.conn.call(wire.Message{Kind: wire.Ack, MessageID: d.MessageID, Attempt: d.Attempt}, false, nil)
 }
 
-// Rejection says how a message is given back.
+// Rejection says how to return a message.
 type Rejection struct {
 	Reason     string        // error text, kept with a dead letter
-	Delay      time.Duration // before the next attempt; 0 is the broker's backoff
+	Delay      time.Duration // before the next attempt; 0 selects the broker's backoff
 	DeadLetter bool          // no further attempt
 }
 
-// Nack gives the message back.
+// Nack returns the message to the broker for redelivery or dead-lettering, and
+// waits for the answer.
 func (d *Delivery) Nack(ctx context.Context, r Rejection) (wire.Message, error) {
 	call, err := d.NackStart(r)
 	if err != nil {

@@ -21,25 +21,25 @@ import (
 	"github.com/custodymq/custody/broker/wire"
 )
 
-// Machine is what the server drives: Core, or a Core seen through a seam.
+// Machine is what the server drives: a Core, possibly wrapped by a seam.
 type Machine interface {
-	// Step takes one input and appends its effects to out. The effects hold
-	// for the caller until the next Step; they must be carried out in order.
+	// Step processes one input and appends its effects to out. The effects are
+	// valid until the next Step and must be carried out in order.
 	Step(in *Input, now Instant, out []Effect) []Effect
 }
 
-// Instant is the time of a step. Two clocks, because they fail differently: the
-// wall clock may be set while the broker runs, and decides about expiry only;
-// elapsed time never goes back, and decides about time-outs.
+// Instant is the time of a step. It has two clocks because they fail differently:
+// the wall clock may be set while the broker runs, and decides only expiry;
+// elapsed time is monotonic, and decides timeouts.
 type Instant struct {
 	Wall    time.Time
 	Elapsed time.Duration // since the broker began
 }
 
-// Session names a connection for as long as the broker runs; never used twice.
+// Session identifies a connection while the broker runs. It is never reused.
 type Session uint64
 
-// Input is one thing that happened.
+// Input is one event.
 type Input struct {
 	Kind    InputKind
 	Session Session
@@ -52,21 +52,21 @@ type Input struct {
 	Size    int          // Fetched: as the effect said
 }
 
-// InputKind names an input.
+// InputKind is the kind of an input.
 type InputKind uint8
 
 const (
-	Opened    InputKind = iota + 1 // a session said Hello and may enter
-	Closed                         // a session is gone
-	Received                       // a message of a session
-	Malformed                      // bytes of a session that are no message
+	Opened    InputKind = iota + 1 // a session said a valid Hello
+	Closed                         // a session has ended
+	Received                       // a session sent a message
+	Malformed                      // a session sent bytes that are not a message
 	Stored                         // the operation with this ticket is durable, or failed
-	Recovered                      // a row found at the start, before any session, in order
+	Recovered                      // a row found at startup, before any session, in order
 	Purged                         // the store deleted these expired rows
-	Found                          // the row that an Inspect asked for
-	Fetched                        // what a Fetch asked for, or Err
-	Tick                           // the time of Arm has come
-	Drain                          // the broker is stopping: nothing is delivered any more
+	Found                          // the row that an Inspect requested
+	Fetched                        // the content that a Fetch requested, or Err
+	Tick                           // the time set by Arm has come
+	Drain                          // the broker is stopping: nothing more is delivered
 )
 
 // Effect is one thing to do.
@@ -83,7 +83,7 @@ type Effect struct {
 	Size      int             // Fetch: of its content, bytes
 }
 
-// EffectKind names an effect.
+// EffectKind is the kind of an effect.
 type EffectKind uint8
 
 const (
@@ -96,32 +96,33 @@ const (
 	Inspect                            // read rows for an Admin command: dlq.list, dlq.show and rows are answered by the server, dlq.redrive and dlq.discard come back as Found
 )
 
-// Config of a Core. Zero values are not defaults: the server fills them in.
+// Config configures a Core. The zero value of a field is not a default: the
+// server fills in defaults.
 type Config struct {
-	Name        string // of the broker, told to clients
-	IDPrefix    string // of the message IDs given here; unique for each start
+	Name        string // of the broker, sent to clients
+	IDPrefix    string // of message IDs assigned here; unique per start
 	Start       time.Time
 	HasStore    bool
 	MaxAttempts int
-	Visibility  time.Duration // how long a delivery may stay unanswered
-	Backoff     Backoff       // before a redelivery after a NACK without a delay
+	Visibility  time.Duration // how long a delivery may stay unacknowledged
+	Backoff     Backoff       // before redelivery after a NACK without a delay
 	DefaultTTL  time.Duration
 	MaxTTL      time.Duration
 	ExpiryEvery time.Duration // between two purges
-	StoreRetry  time.Duration // before a failed delete, mark or attempt is tried again
-	Settled     time.Duration // for how long the ID of a finished message is kept
-	Heartbeat   time.Duration // told to clients
+	StoreRetry  time.Duration // before a failed delete, mark or attempt is retried
+	Settled     time.Duration // how long a finished message's ID is remembered
+	Heartbeat   time.Duration // sent to clients
 	KeepHistory bool          // settled rows are marked processed instead of deleted
-	// StoreInMemory: the store holds what is in it in memory anyway, so content
-	// is not dropped in order to save memory.
+	// StoreInMemory says that the store keeps its content in memory anyway, so
+	// that dropping content here would save nothing.
 	StoreInMemory bool
-	// ConfirmAfterDelete holds the answer to an ACK until the delete is
-	// durable. Otherwise the answer says only that delivery has stopped.
+	// ConfirmAfterDelete delays the answer to an ACK until the delete is durable.
+	// Otherwise the answer means only that delivery has stopped.
 	ConfirmAfterDelete bool
 	Limits             Limits
 }
 
-// Backoff doubles from Base to Max with each attempt.
+// Backoff doubles from Base up to Max with each attempt.
 type Backoff struct{ Base, Max time.Duration }
 
 func (b Backoff) after(attempt int) time.Duration {
@@ -135,21 +136,21 @@ func (b Backoff) after(attempt int) time.Duration {
 // Limits bound everything that a peer could make grow.
 type Limits struct {
 	Sessions      int
-	Subscriptions int   // for each session
-	InFlight      int   // for each subscription
-	InFlightBytes int   // unanswered payload for each session; one message is always let through
-	PublishWindow int   // unanswered publishes for each session
-	Messages      int   // unsettled, over all topics
-	Topics        int   // that are remembered
-	SettledIDs    int   // kept in memory; the oldest are forgotten first
-	Listeners     int   // subscriptions of one filter in one mode
-	FanOut        int   // copies of one at-most-once message
-	Memory        int64 // bytes of messages, topics and subscriptions, without what is finished; 0: no limit
-	SettledBytes  int64 // of the IDs of finished messages; 0: no limit
+	Subscriptions int   // per session
+	InFlight      int   // per subscription
+	InFlightBytes int   // unacknowledged payload per session; a single message may exceed it
+	PublishWindow int   // unanswered publishes per session
+	Messages      int   // unsettled, in all topics
+	Topics        int   // remembered
+	SettledIDs    int   // kept in memory; the oldest are dropped first
+	Listeners     int   // subscriptions per filter and mode
+	FanOut        int   // copies of an at-most-once message
+	Memory        int64 // bytes of messages, topics and subscriptions, excluding finished messages; 0: no limit
+	SettledBytes  int64 // for the IDs of finished messages; 0: no limit
 	Errors        int   // malformed messages before a session is closed
 }
 
-// Core is the state. Not safe for concurrent use.
+// Core is the broker's state. It is not safe for concurrent use.
 type Core struct {
 	cfg Config
 	now Instant
@@ -159,22 +160,22 @@ type Core struct {
 	subscriptions int
 	filters       filters
 	topics        map[string]*topic
-	idle          chain[topic, *topic] // without messages, the one that was used last at the end
-	stocked       []*topic             // hold pending messages that nobody could take
+	idle          chain[topic, *topic] // without messages, least recently used first
+	stocked       []*topic             // hold pending messages that no one could take
 	messages      map[string]*message  // by message ID, until they are finished
-	business      map[string]family    // of these, by business ID
+	business      map[string]family    // the same messages by business ID
 	finished      finished
-	horizon       int64 // whatever was published after it (wall, ns) is remembered
+	horizon       int64 // every publish after it (wall clock, ns) is remembered
 	unsettled     int
 	tickets       map[uint64]ticket
 	timers        heap[*message] // by elapsed time
 	deadlines     heap[*message] // by wall clock
 
 	held     int64      // bytes, see memory.go
-	resident []*message // their content may be dropped
+	resident []*message // messages whose content may be dropped
 	wanted   fifo[*message]
-	fetches  int   // under way
-	fetched  int64 // bytes of them
+	fetches  int   // in progress
+	fetched  int64 // bytes requested by them
 
 	lastTicket, lastID, lastRank uint64
 	armed                        time.Duration
@@ -182,13 +183,13 @@ type Core struct {
 	maintaining                  bool
 	draining                     bool
 
-	// What dispatch has to do, in this order.
-	leaving fifo[*subscription] // have ended, and hold messages
-	joining fifo[*competitors]  // do not know all topics yet
-	touched fifo[*topic]        // got a message
-	hungry  fifo[*subscription] // got credit
-	budget  int                 // of this step
-	asking  Session             // whose input this step is
+	// Work for dispatch, in this order.
+	leaving fifo[*subscription] // ended, but still hold messages
+	joining fifo[*competitors]  // have not seen all topics yet
+	touched fifo[*topic]        // received a message
+	hungry  fifo[*subscription] // received credit
+	budget  int                 // left in this step
+	asking  Session             // the session whose input this step processes
 
 	stats Stats
 }
@@ -208,12 +209,12 @@ type Stats struct {
 	Settled       uint64 `json:"settled"`
 	Expired       uint64 `json:"expired"`
 	DeadLettered  uint64 `json:"deadLettered"`
-	Refused       uint64 `json:"refusedRows"` // rows of an older protocol version, left untouched
-	Damaged       uint64 `json:"damagedRows"` // rows whose checksum does not fit, left untouched
+	Refused       uint64 `json:"refusedRows"` // rows of another protocol version, left untouched
+	Damaged       uint64 `json:"damagedRows"` // rows that fail their checksum, left untouched
 	StoreFailures uint64 `json:"storeFailures"`
 }
 
-// New makes a Core without sessions and messages.
+// New returns a Core without sessions and messages.
 func New(cfg Config) *Core {
 	return &Core{
 		cfg:      cfg,
@@ -221,12 +222,12 @@ func New(cfg Config) *Core {
 		topics:   map[string]*topic{},
 		messages: map[string]*message{},
 		business: map[string]family{},
-		filters:  filters{version: 1}, // which no topic has listened to
+		filters:  filters{version: 1}, // topics start at 0, so each looks up its listeners
 		finished: newFinished(),
 		tickets:  map[uint64]ticket{},
 		timers:   byWaking(), deadlines: byDeadline(),
-		// A marker outlives its message's settlement by cfg.Settled, so what
-		// was published later than that before the start is in the store still.
+		// A marker outlives its message's settlement by cfg.Settled, so anything
+		// published within that time before the start is still in the store.
 		horizon:   cfg.Start.Add(-cfg.Settled).UnixNano(),
 		armed:     -1,
 		nextPurge: cfg.ExpiryEvery,
@@ -279,7 +280,7 @@ func (c *Core) Step(in *Input, now Instant, out []Effect) []Effect {
 
 type handler func(*Core, *session, *wire.Message)
 
-// handlers is what a client may say; every other kind is refused.
+// handlers lists what a client may send; every other kind is refused.
 var handlers = map[wire.Kind]handler{
 	wire.Publish:     (*Core).publish,
 	wire.Subscribe:   (*Core).subscribe,
@@ -306,8 +307,9 @@ func (c *Core) ping(s *session, m *wire.Message) {
 	c.send(s.id, wire.Message{Kind: wire.Pong, Request: m.Request})
 }
 
-// refuse answers an Error and keeps the session, up to a limit: one bad message
-// must not cost a peer its session, and a stream of them must not cost us.
+// refuse answers with an Error and keeps the session, up to a limit: one bad
+// message must not cost a peer its session, and a stream of them must not cost
+// the broker.
 func (c *Core) refuse(s *session, request uint64, reason string) {
 	c.send(s.id, wire.Message{Kind: wire.Error, Request: request, Reason: Clip(reason)})
 	s.errors++
@@ -321,15 +323,15 @@ func (c *Core) send(to Session, m wire.Message) {
 	c.out = append(c.out, Effect{Kind: Send, Session: to, Message: m})
 }
 
-// ticket is what an operation on its way to the store was for.
+// ticket says what an operation sent to the store was for.
 type ticket struct {
 	kind    store.OperationKind
 	m       *message
 	attempt int32
-	asker   caller // who waits for it
+	asker   caller // who waits for the result
 }
 
-// caller is who waits for an answer; the zero value is nobody.
+// caller is who waits for an answer. The zero value means no one.
 type caller struct {
 	session Session
 	request uint64
@@ -355,7 +357,7 @@ func (c *Core) arm() {
 	}
 }
 
-// Clip cuts a text to what the wire carries, at a character.
+// Clip shortens a text to what the protocol allows, at a character boundary.
 func Clip(s string) string {
 	if len(s) <= wire.MaxReason {
 		return s

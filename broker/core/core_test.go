@@ -28,8 +28,8 @@ func config() Config {
 	}
 }
 
-// world carries out a Core's effects in memory, and checks at each one what a
-// broker promises.
+// world carries out a Core's effects in memory and checks the broker's promises
+// at each of them.
 type world struct {
 	fatalf   func(string, ...any)
 	cfg      Config
@@ -38,10 +38,10 @@ type world struct {
 	timer    time.Duration
 	rows     map[string]store.Row
 	inserted int
-	queue    []Effect // Persist, not yet carried out
-	reads    []Effect // Fetch, not yet carried out
-	slow     bool     // reads are carried out when a test says so
-	unstored bool     // at-most-once messages are on their way: nothing is promised of them
+	queue    []Effect // Persist effects not yet carried out
+	reads    []Effect // Fetch effects not yet carried out
+	slow     bool     // carry out reads only when the test says so
+	unstored bool     // at-most-once messages are in flight, for which nothing is promised
 
 	sent     map[Session][]wire.Message
 	accepted map[string]bool
@@ -73,7 +73,7 @@ func newWorld(fatalf func(string, ...any), cfg Config) *world {
 	return w
 }
 
-// start begins the broker anew: what was on its way to the store is gone.
+// start restarts the broker: operations not yet stored are lost.
 func (w *world) start() {
 	w.cfg.Start = w.now.Wall
 	w.cfg.IDPrefix += "r"
@@ -82,7 +82,7 @@ func (w *world) start() {
 	w.sent, w.holder = map[Session][]wire.Message{}, map[string]holder{}
 	rows := slices.SortedFunc(maps.Values(w.rows), func(a, b store.Row) int { return cmp.Compare(a.Order, b.Order) })
 	for _, row := range rows {
-		if row.State == store.Pending { // an end that was not stored yet did not happen
+		if row.State == store.Pending { // an end that was not stored did not happen
 			delete(w.ended, row.MessageID)
 		}
 		row.Size, row.Payload, row.Headers = len(row.Payload), nil, nil
@@ -122,7 +122,7 @@ func (w *world) step(in Input) {
 	}
 }
 
-// read carries out the first of the reads.
+// read carries out the oldest read.
 func (w *world) read(err error) {
 	e := w.reads[0]
 	w.reads = w.reads[1:]
@@ -175,8 +175,8 @@ func (w *world) checkDelivery(to Session, m *wire.Message) {
 	w.holder[id] = holder{to, m.Attempt, w.now.Elapsed + w.cfg.Visibility}
 }
 
-// commit carries out the first n operations; err fails them all instead, and
-// written says whether they happened nevertheless.
+// commit carries out the first n operations. With err they all fail, and written
+// says whether they took effect nevertheless.
 func (w *world) commit(n int, err error, written bool) {
 	batch := slices.Clone(w.queue[:n])
 	w.queue = w.queue[n:]
@@ -282,10 +282,11 @@ var (
 	errUncertain  = &store.Failure{Err: errors.New("sync failed")}
 )
 
-// Whatever happens, in whatever order: nothing accepted is lost, one competitor
-// holds a message at a time, attempts are stored before they are made, counted
-// over restarts and bounded, nothing is delivered after its end, what is
-// declined is not stored, and the same inputs have the same effects.
+// TestAnyHistoryKeepsThePromises checks random histories: nothing accepted is
+// lost, only one competitor holds a message at a time, attempts are stored before
+// they are made, counted across restarts and bounded, nothing is delivered after
+// its end, what is declined is not stored, and the same inputs have the same
+// effects.
 func TestAnyHistoryKeepsThePromises(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cfg := config()
@@ -392,7 +393,7 @@ func TestAnyHistoryKeepsThePromises(t *testing.T) {
 	})
 }
 
-// drain gives a healthy consumer the time to take everything that is left.
+// drain lets a healthy consumer take everything that is left.
 func (w *world) drain(t *rapid.T, next *Session) {
 	*next++
 	for s := range w.core.sessions {
@@ -429,7 +430,7 @@ func (w *world) drain(t *rapid.T, next *Session) {
 	}
 }
 
-// replay: the same inputs, the same effects.
+// replay checks that the same inputs have the same effects.
 func replay(t *rapid.T, w *world) {
 	c := New(w.cfg)
 	for i, s := range w.history {
@@ -440,7 +441,7 @@ func replay(t *rapid.T, w *world) {
 	}
 }
 
-// scene is a world with a producer (1) and a consumer (2) of "orders".
+// scene returns a world with a producer (1) and a consumer (2) of "orders".
 func scene(t *testing.T, cfg Config, credit int) *world {
 	t.Helper()
 	w := newWorld(t.Fatalf, cfg)
@@ -556,7 +557,7 @@ func TestTheSameMessageIDHasOneResult(t *testing.T) {
 	m.MessageID = "chosen"
 	w.say(1, m)
 	m.Request = 10
-	w.say(1, m) // while the first is on its way
+	w.say(1, m) // while the first is still being stored
 	w.commitAll()
 	m.Request = 11
 	w.say(1, m)
@@ -651,7 +652,7 @@ func TestDeadLettersAndRedrive(t *testing.T) {
 	if got := w.last(1); got.Answer != wire.Dead || got.Reason != row.Reason {
 		t.Fatalf("lookup %+v", got)
 	}
-	w.start() // the queue outlives the broker
+	w.start() // the queue survives a restart
 	w.enter(3)
 	w.say(3, wire.Message{Kind: wire.Subscribe, Request: 1, Topic: "#", Mode: wire.AtLeastOnce, Credit: 1})
 	w.step(Input{Kind: Found, Session: 3, Row: row, Message: wire.Message{Kind: wire.Admin, Request: 8, Topic: "dlq.redrive", MessageID: id}})
@@ -665,7 +666,7 @@ func TestFirstDeliveriesKeepTheOrderOfPublishing(t *testing.T) {
 	w := scene(t, config(), 0)
 	for i := range 6 {
 		w.say(1, offer(fmt.Sprint(i)))
-		if i == 2 { // from here on a competitor with credit is there before the insert
+		if i == 2 { // from here on a competitor with credit is present before the insert
 			w.say(2, wire.Message{Kind: wire.Credit, Request: 1, Credit: 6})
 		}
 	}

@@ -8,17 +8,19 @@ import (
 	"github.com/custodymq/custody/broker/wire"
 )
 
-// What one step does beside its own input is bounded: deliveries, expired
-// messages, messages given back, topics that a new filter looks through. What is
-// left is done by a Tick that is armed for now, so that other inputs come between.
-// Other steps do less of it: many of them may come at once, as all that a turn of
-// the store has made, and whoever has said something waits for their end.
+// The work that one step does beyond its own input is bounded: deliveries,
+// expired messages, returned messages, topics scanned for a new filter. A Tick
+// armed for immediately does the rest, so that other inputs are processed in
+// between. Steps other than ticks do less of it, because many may come at once,
+// such as the results of one store turn, and clients wait until all are
+// processed.
 const (
 	tickBudget = 256
 	stepBudget = 32
 )
 
-// requeue makes a message pending, for whoever competes for it.
+// requeue makes a message pending again, or dead-letters it after its last
+// attempt.
 func (c *Core) requeue(m *message) {
 	if int(m.attempts) >= c.cfg.MaxAttempts {
 		reason := fmt.Sprintf("%d attempts without an acknowledgement", m.attempts)
@@ -35,7 +37,7 @@ func (c *Core) requeue(m *message) {
 	c.touch(m.topic)
 }
 
-// feed notes that a subscription may take more.
+// feed records that a subscription can take more messages.
 func (c *Core) feed(sub *subscription) {
 	if sub.of == nil || sub.closed != "" || sub.credit == 0 || !sub.of.joined {
 		return
@@ -50,13 +52,14 @@ func (c *Core) feed(sub *subscription) {
 	}
 }
 
-// room: a session's unanswered bytes are bounded, so that a window of large
-// messages does not fill the queue of a peer that is only slow.
+// room reports whether a session has room for size more bytes. Its unacknowledged
+// bytes are bounded, so that a window of large messages does not fill the queue
+// of a peer that is merely slow.
 func (c *Core) room(s *session, size int) bool {
 	return s.inFlight == 0 || s.inFlight+size <= c.cfg.Limits.InFlightBytes
 }
 
-// cramp notes that a subscription waits for room in its session.
+// cramp records that a subscription waits for room in its session.
 func (c *Core) cramp(sub *subscription) {
 	if !sub.cramped {
 		sub.cramped = true
@@ -64,7 +67,7 @@ func (c *Core) cramp(sub *subscription) {
 	}
 }
 
-// giveBack returns the credit and the room that a message took.
+// giveBack returns the credit and the room that a message occupied.
 func (c *Core) giveBack(sub *subscription, m *message) {
 	s := sub.session
 	s.inFlight -= m.size
@@ -73,17 +76,17 @@ func (c *Core) giveBack(sub *subscription, m *message) {
 	}
 	waiting := s.cramped
 	s.cramped = nil
-	for _, other := range waiting { // the room is all of theirs
+	for _, other := range waiting { // they share the session's room
 		other.cramped = false
 		c.feed(other)
 	}
 }
 
-// dispatch serves what this step made possible: after everything else, so that
+// dispatch serves what this step made possible. It runs last in a step, so that
 // no answer waits for a delivery.
 func (c *Core) dispatch() {
 	rest := c.budget * 3 / 4
-	c.budget -= rest // a new filter is not kept waiting by load, nor load by it
+	c.budget -= rest // reserve a part, so that new filters and load do not starve each other
 	c.lookOn()
 	c.budget += rest
 	for c.budget > 0 {
@@ -108,7 +111,7 @@ func (c *Core) dispatch() {
 	}
 }
 
-// lookOn has new filters look through the topics, as far as the budget allows.
+// lookOn lets new filters scan the topics, as far as the budget allows.
 func (c *Core) lookOn() {
 	for c.joining.len() > 0 && c.budget > 0 {
 		of := c.joining.first()
@@ -121,12 +124,12 @@ func (c *Core) lookOn() {
 	}
 }
 
-// unfinished says whether dispatch or maintain has more to do at once.
+// unfinished reports whether dispatch or maintain has more to do immediately.
 func (c *Core) unfinished() bool {
 	return c.maintaining || c.leaving.len()+c.joining.len()+c.touched.len()+c.hungry.len() > 0
 }
 
-// serve gives a topic's messages to its competitors, in turn.
+// serve assigns a topic's messages to its competitors in turn.
 func (c *Core) serve(t *topic) {
 	c.listen(t)
 	for {
@@ -147,8 +150,8 @@ func (c *Core) serve(t *topic) {
 	}
 }
 
-// nextReady takes turns among the filters that match a topic, and among the
-// subscriptions of each.
+// nextReady alternates among the filters that match a topic, and among each
+// filter's subscriptions.
 func (c *Core) nextReady(t *topic, size int) *subscription {
 	for i := range t.matches {
 		at := (t.turn + i) % len(t.matches)
@@ -171,7 +174,7 @@ func (c *Core) nextReady(t *topic, size int) *subscription {
 	return nil
 }
 
-// fill gives a subscription the oldest messages of all topics that it matches.
+// fill assigns a subscription the oldest messages of all topics that it matches.
 func (c *Core) fill(sub *subscription) {
 	for sub.credit > 0 && sub.closed == "" {
 		if c.budget <= 0 {
@@ -190,7 +193,7 @@ func (c *Core) fill(sub *subscription) {
 	}
 }
 
-// oldest is the first message of all topics that a filter matches.
+// oldest returns the first message of all topics that a filter matches, or nil.
 func (c *Core) oldest(of *competitors) *message {
 	for of.stocked.len() > 0 {
 		at := of.stocked.first()
@@ -208,8 +211,8 @@ func (c *Core) oldest(of *competitors) *message {
 	return nil
 }
 
-// front is the oldest deliverable message. What expired is filtered here,
-// whatever the last purge left.
+// front returns a topic's oldest deliverable message, or nil. It expires messages
+// itself, independent of the last purge.
 func (c *Core) front(t *topic) *message {
 	for t.queue.len() > 0 {
 		m := t.queue.first()
@@ -226,9 +229,9 @@ func (c *Core) front(t *topic) *message {
 	return nil
 }
 
-// assign gives a pending message to one competitor. It is sent when its attempt
-// is durable and its content here, and never before what was assigned to the same
-// competitor earlier.
+// assign assigns a pending message to one competitor. The message is sent once
+// its attempt is durable and its content in memory, and never before messages
+// assigned earlier to the same competitor.
 func (c *Core) assign(m *message, sub *subscription) {
 	c.budget--
 	m.topic.queue.remove(m)
@@ -250,7 +253,7 @@ func (c *Core) assign(m *message, sub *subscription) {
 	c.flush(sub)
 }
 
-// unassign takes a message out of the pipeline that it stands in.
+// unassign removes a message from its competitor's pipeline.
 func (c *Core) unassign(m *message) *subscription {
 	sub := m.sub
 	sub.pipeline.remove(m)
@@ -313,13 +316,13 @@ func (c *Core) attemptRecorded(t ticket, err error) {
 		c.flush(m.sub)
 		return
 	}
-	// Without the store the attempt cannot be counted, so it is not made.
+	// The store failed to count the attempt, so it is not made.
 	sub := c.unassign(m)
 	c.delay(m, c.cfg.StoreRetry)
 	c.flush(sub)
 }
 
-// end takes a message out of a consumer's hands.
+// end ends a delivery, whatever its outcome.
 func (c *Core) end(m *message) {
 	sub := m.sub
 	c.stopTimer(m)
@@ -328,7 +331,7 @@ func (c *Core) end(m *message) {
 	c.giveBack(sub, m)
 }
 
-// release ends an attempt that was not acknowledged.
+// release ends an attempt that was not acknowledged, and schedules the next.
 func (c *Core) release(m *message, why string, delay time.Duration) {
 	c.end(m)
 	m.reason = Clip(why)
@@ -346,7 +349,8 @@ func (c *Core) delay(m *message, d time.Duration) {
 	c.wake(m, c.now.Elapsed+d)
 }
 
-// delivery is the message if this session holds this attempt of it, or why not.
+// delivery returns the message if this session holds this attempt of it,
+// otherwise the reason.
 func (c *Core) delivery(s *session, q *wire.Message) (*message, string) {
 	m := c.messages[q.MessageID]
 	switch {
@@ -364,7 +368,7 @@ func (c *Core) delivery(s *session, q *wire.Message) (*message, string) {
 	return m, ""
 }
 
-// ack stops delivery at once. The row goes later.
+// ack stops delivery at once; the row is deleted afterwards.
 func (c *Core) ack(s *session, q *wire.Message) {
 	reply := wire.Message{Kind: wire.AckReply, Request: q.Request, MessageID: q.MessageID, Answer: wire.Accepted}
 	m, why := c.delivery(s, q)
@@ -385,7 +389,8 @@ func (c *Core) ack(s *session, q *wire.Message) {
 	c.settleInStore(m, caller{})
 }
 
-// settleInStore deletes or marks the row. acker, if any, is answered then.
+// settleInStore deletes or marks the row. acker, if set, is answered once that is
+// done.
 func (c *Core) settleInStore(m *message, acker caller) {
 	kind := store.Delete
 	if c.cfg.KeepHistory && m.state == settled {
@@ -394,8 +399,9 @@ func (c *Core) settleInStore(m *message, acker caller) {
 	c.persist(ticket{kind: kind, m: m, asker: acker}, c.rowOf(m))
 }
 
-// settledInStore ends a delete or mark; a failed one is tried again for as long
-// as the broker runs. The message is finished here whatever the store says.
+// settledInStore handles the result of a delete or mark. A failed one is retried
+// as long as the broker runs. To clients the message is finished whatever the
+// store reports.
 func (c *Core) settledInStore(t ticket, err error) {
 	m := t.m
 	if t.asker != (caller{}) && c.sessions[t.asker.session] != nil {
@@ -438,7 +444,7 @@ func (c *Core) nack(s *session, q *wire.Message) {
 	c.release(m, q.Reason, delay)
 }
 
-// timeouts serves the timers that are due, as far as the budget allows.
+// timeouts handles the timers that are due, as far as the budget allows.
 func (c *Core) timeouts() {
 	for ; c.timers.len() > 0 && c.budget > 0; c.budget-- {
 		m := c.timers.first()

@@ -2,23 +2,23 @@ package core
 
 import "strings"
 
-// filters is a trie of the topic filters that are subscribed to, a node for each
-// level: who listens to a topic is found in the number of its levels, however
-// many filters there are.
+// filters is a trie of the subscribed topic filters, with one node per level.
+// Finding a topic's listeners takes time proportional to its levels, however many
+// filters there are.
 type filters struct {
 	root    filterNode
-	version uint64 // changes whenever who listens to what may have changed
+	version uint64 // incremented whenever any topic's listeners may have changed
 }
 
 type filterNode struct {
 	parent      *filterNode
 	level       string
-	below       map[string]*filterNode // by level; + and # stand for themselves
-	copies      *audience              // at-most-once subscriptions of the filter that ends here
-	competitors *competitors           // at-least-once subscriptions of it
+	below       map[string]*filterNode // by level, including + and #
+	copies      *audience              // at-most-once subscriptions to the filter that ends here
+	competitors *competitors           // at-least-once subscriptions to it
 }
 
-// find gives the node of a filter, which it makes if it is not there.
+// find returns a filter's node, creating it if necessary.
 func (f *filters) find(filter string) *filterNode {
 	n := &f.root
 	for level := range strings.SplitSeq(filter, "/") {
@@ -35,7 +35,7 @@ func (f *filters) find(filter string) *filterNode {
 	return n
 }
 
-// has says whether somebody subscribes to exactly this filter.
+// has reports whether anyone subscribes to exactly this filter.
 func (f *filters) has(filter string) bool {
 	n := &f.root
 	for level := range strings.SplitSeq(filter, "/") {
@@ -46,7 +46,7 @@ func (f *filters) has(filter string) bool {
 	return n.copies != nil || n.competitors != nil
 }
 
-// prune removes a node without subscriptions, and what only led to it.
+// prune removes a node without subscriptions, and ancestors that led only to it.
 func (f *filters) prune(n *filterNode) {
 	for n.parent != nil && n.copies == nil && n.competitors == nil && len(n.below) == 0 {
 		delete(n.parent.below, n.level)
@@ -55,9 +55,9 @@ func (f *filters) prune(n *filterNode) {
 }
 
 // match calls fn for each filter that matches a topic, in an order that depends
-// on the filters only.
+// only on the set of filters.
 func (f *filters) match(name string, fn func(*filterNode)) {
-	system := strings.HasPrefix(name, "$") // left out by a wildcard at the beginning (MQTT 5, 4.7.2)
+	system := strings.HasPrefix(name, "$") // not matched by a leading wildcard (MQTT 5, 4.7.2)
 	var visit func(n *filterNode, rest string, more bool)
 	visit = func(n *filterNode, rest string, more bool) {
 		wildcards := n.parent != nil || !system
@@ -97,10 +97,9 @@ func ValidFilter(filter string) bool {
 	return true
 }
 
-// Matches says whether a topic filter matches a topic name. It follows MQTT: + is
-// exactly one level (which may be empty), # is the parent and everything below,
-// and a filter that begins with a wildcard leaves out topics that begin with $
-// (MQTT 5, 4.7.2).
+// Matches reports whether a topic filter matches a topic name. As in MQTT, +
+// matches exactly one level (possibly empty), # the parent and everything below,
+// and a leading wildcard does not match topics that begin with $ (MQTT 5, 4.7.2).
 func Matches(filter, name string) bool {
 	if strings.HasPrefix(name, "$") && (filter[0] == '+' || filter[0] == '#') {
 		return false

@@ -5,17 +5,17 @@ import (
 	"hash/maphash"
 )
 
-// finished keeps the IDs of finished messages, oldest first, in a few chunks of
-// bytes and an index without pointers: about 60 bytes for each, and its two IDs.
+// finished keeps the IDs of finished messages, oldest first, in a few byte chunks
+// and a pointer-free index: about 60 bytes per message, plus its two IDs.
 //
-// The index holds hashes. Two live records with one hash are not told apart: the
-// newer displaces the older, which add reports, so that the caller never takes
-// the older one for proven absent.
+// The index holds hashes. Two live records with the same hash are not
+// distinguished: the newer displaces the older, which add reports, so that the
+// caller never considers the older one proven absent.
 type finished struct {
 	chunks [][]byte
 	base   uint64 // position of the first byte of chunks[0]
 	head   uint64 // of the oldest record
-	tail   uint64 // where the next one goes
+	tail   uint64 // where the next record goes
 	n      int
 	index  map[uint64]uint64 // hash of an ID, or of a business ID and a state → position
 	seed   maphash.Seed
@@ -26,24 +26,24 @@ type record struct {
 	state          state
 	id, businessID []byte // valid until the record is forgotten
 	inserted       int64  // wall clock, ns
-	until          int64  // it is kept
+	until          int64  // when it may be forgotten, wall clock, ns
 }
 
 const (
 	chunkSize    = 64 << 10
 	recordHeader = 3 + 8 + 8 // state, sizes of both IDs, inserted, until
-	recordIndex  = 2 * 36    // what the index takes for a record, about
+	recordIndex  = 2 * 36    // approximate size of the index entries per record
 )
 
 func newFinished() finished {
 	return finished{index: map[uint64]uint64{}, seed: maphash.MakeSeed()}
 }
 
-// bytes is what the records and their index take.
+// bytes returns the memory used by the records and their index.
 func (f *finished) bytes() int64 { return int64(len(f.chunks))*chunkSize + int64(f.n)*recordIndex }
 
-// add appends a record. displaced is when the youngest message that can no
-// longer be found because of it was inserted; 0 if there is none.
+// add appends a record. displaced is the insertion time of the youngest message
+// that can no longer be found as a result, or 0.
 func (f *finished) add(id, businessID string, st state, inserted, until int64) (displaced int64) {
 	id, businessID = id[:min(len(id), 255)], businessID[:min(len(businessID), 255)]
 	size := uint64(recordHeader + len(id) + len(businessID))
@@ -117,7 +117,7 @@ func (f *finished) find(id string) (record, bool) {
 	return r, string(r.id) == id
 }
 
-// latest is the newest record of a business ID that ended in that state.
+// latest returns the newest record of a business ID that ended in this state.
 func (f *finished) latest(businessID string, st state) (record, bool) {
 	position, there := f.index[f.businessKey(businessID, st)]
 	if !there {
@@ -127,7 +127,7 @@ func (f *finished) latest(businessID string, st state) (record, bool) {
 	return r, r.state == st && string(r.businessID) == businessID
 }
 
-// oldest is the record that drop would remove.
+// oldest returns the record that drop would remove.
 func (f *finished) oldest() record { return f.read(f.head) }
 
 func (f *finished) drop() {

@@ -9,7 +9,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// It is compared with a list, over chunk boundaries and emptyings.
+// TestFinishedRemembersTheNewest compares it with a list, across chunk boundaries
+// and after emptying it.
 func TestFinishedRemembersTheNewest(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := newFinished()
@@ -68,7 +69,8 @@ func TestFinishedRemembersTheNewest(t *testing.T) {
 	})
 }
 
-// The claim of docs/security.md: at most 120 bytes for each, with both IDs.
+// TestWhatAFinishedIDCosts checks the claim in docs/security.md: at most 120
+// bytes each, including both IDs.
 func TestWhatAFinishedIDCosts(t *testing.T) {
 	const n, limit = 1 << 18, 120
 	var before, after runtime.MemStats
@@ -88,7 +90,8 @@ func TestWhatAFinishedIDCosts(t *testing.T) {
 	runtime.KeepAlive(&f)
 }
 
-// What a message costs beside its IDs and content is what the budget reckons.
+// TestWhatAMessageCosts checks that a message costs what the memory budget
+// assumes, apart from its IDs and content.
 func TestWhatAMessageCosts(t *testing.T) {
 	const n = 20_000
 	cfg := config()

@@ -70,8 +70,9 @@ func TestTheTrieFindsWhatMatches(t *testing.T) {
 	})
 }
 
-// A wildcard that comes later is served in the order of publishing, over more
-// topics than one step looks at.
+// TestALateWildcardKnowsAllTopicsBeforeItIsServed checks that a wildcard
+// subscribed later is served in publish order, across more topics than one step
+// scans.
 func TestALateWildcardKnowsAllTopicsBeforeItIsServed(t *testing.T) {
 	const topics = 4 * tickBudget
 	cfg := config()
@@ -101,7 +102,8 @@ func TestALateWildcardKnowsAllTopicsBeforeItIsServed(t *testing.T) {
 	}
 }
 
-// Whatever one input may set off is done in parts.
+// TestNoStepDoesMoreThanItsBudget checks that the work triggered by one input is
+// done in parts.
 func TestNoStepDoesMoreThanItsBudget(t *testing.T) {
 	const n = 3000
 	cfg := config()
@@ -157,8 +159,9 @@ func TestNoStepDoesMoreThanItsBudget(t *testing.T) {
 	}
 }
 
-// Above the limit a publish is declined with the reason, below it is accepted
-// again; what is durable gives way, and is delivered whole all the same.
+// TestMemoryIsBounded checks that above the limit a publish is declined with the
+// reason, and below it accepted again; durable content is dropped and still
+// delivered intact.
 func TestMemoryIsBounded(t *testing.T) {
 	cfg := config()
 	cfg.Limits.Memory, cfg.Limits.InFlightBytes = 100<<10, 10<<10
@@ -173,7 +176,7 @@ func TestMemoryIsBounded(t *testing.T) {
 		return w.last(1)
 	}
 	declined := false
-	for range 20 { // on the way to the store
+	for range 20 { // not yet stored
 		if reply := publish(); reply.Kind == wire.PublishReply {
 			declined = reply.Answer == wire.Declined && reply.Cause == wire.Limit && strings.Contains(reply.Reason, "may hold")
 			break
@@ -203,7 +206,7 @@ func TestMemoryIsBounded(t *testing.T) {
 		t.Fatalf("%d messages without content were accepted, %d bytes held", small, w.core.held)
 	}
 	w.say(2, wire.Message{Kind: wire.Credit, Request: 1, Credit: 10})
-	for range 2000 { // world.check compares what is delivered with what is stored
+	for range 2000 { // world.check compares deliveries with the store
 		w.commitAll()
 		for id, h := range w.holder {
 			w.settle(h.session, id, h.attempt)
@@ -223,7 +226,7 @@ func TestContentThatIsDamagedOrGoneIsNotDelivered(t *testing.T) {
 		row    store.Row
 		err    error
 		lookup wire.Answer
-		again  bool // it is asked for again later
+		again  bool // asked for again later
 	}{
 		{store.Row{State: store.Damaged}, nil, wire.Stored, false},
 		{store.Row{}, nil, wire.Stored, true},
@@ -272,7 +275,8 @@ func TestAFilterHasABoundedNumberOfSubscriptions(t *testing.T) {
 	}
 }
 
-// Whoever fills the topics cannot shut out those who subscribe to a topic by name.
+// TestATopicThatIsSubscribedToByNameHasAPlace checks that filling up the topics
+// cannot shut out those who subscribe to a topic by name.
 func TestATopicThatIsSubscribedToByNameHasAPlace(t *testing.T) {
 	cfg := config()
 	cfg.Limits.Topics = 10
@@ -294,7 +298,8 @@ func TestATopicThatIsSubscribedToByNameHasAPlace(t *testing.T) {
 	}
 }
 
-// A message's state decides who answers for a business ID, however many have it.
+// TestTheWeightiestOfABusinessIDAnswers checks that the messages' states decide
+// which one answers for a business ID, however many share it.
 func TestTheWeightiestOfABusinessIDAnswers(t *testing.T) {
 	w := scene(t, config(), 10)
 	ask := func(want wire.Answer) {

@@ -10,8 +10,8 @@ import (
 
 func (c *Core) isExpired(m *message) bool { return c.now.Wall.UnixNano() >= m.expires }
 
-// expire ends a message that nobody holds. Its row leaves a marker behind, so
-// that a lookup does not take it for never stored.
+// expire ends a message that no consumer holds. Its row leaves a marker, so that
+// a lookup does not report it as never stored.
 func (c *Core) expire(m *message) {
 	c.stats.Expired++
 	m.reason = "expired"
@@ -19,9 +19,9 @@ func (c *Core) expire(m *message) {
 	c.settleInStore(m, caller{})
 }
 
-// maintain expires what nobody asked for, forgets IDs whose time is up, and has
-// the store purge what is expired and not known here. It does a part of it in
-// each step.
+// maintain expires messages that are not requested, forgets IDs whose time is
+// over, and lets the store purge expired rows unknown here. Each step does a part
+// of it.
 func (c *Core) maintain() {
 	if !c.maintaining {
 		if c.now.Elapsed < c.nextPurge {
@@ -40,7 +40,7 @@ func (c *Core) maintain() {
 			c.deadlines.remove(m)
 			if m.state == pending || m.state == delayed {
 				c.expire(m)
-			} // else it is looked at when its delivery ends
+			} // otherwise it is checked when its delivery ends
 		case c.finished.n > 0 && c.finished.oldest().until <= c.now.Wall.UnixNano():
 			c.forgetOldest()
 		default:
@@ -50,7 +50,8 @@ func (c *Core) maintain() {
 	}
 }
 
-// purged: these rows are gone. A delivery under way may still be answered.
+// purged handles rows that the store has deleted. A delivery in progress may
+// still be answered.
 func (c *Core) purged(ids []string) {
 	for _, id := range ids {
 		m := c.messages[id]
@@ -91,11 +92,11 @@ func (c *Core) deadInStore(t ticket, err error) {
 	}
 }
 
-// admin answers what the state knows; what needs rows is read by the server.
+// admin answers what the state machine knows; the server reads what needs rows.
 func (c *Core) admin(s *session, q *wire.Message) {
 	switch q.Topic {
 	case "stats":
-		text, _ := json.Marshal(c.Stats()) // a struct of numbers does not fail
+		text, _ := json.Marshal(c.Stats()) // marshalling a struct of numbers cannot fail
 		c.send(s.id, wire.Message{Kind: wire.AdminReply, Request: q.Request, Answer: wire.Accepted, Payload: text})
 	case "rows", "dlq.list", "dlq.show", "dlq.redrive", "dlq.discard":
 		if !c.cfg.HasStore {
@@ -114,7 +115,7 @@ func (c *Core) adminReply(to caller, id string, answer wire.Answer, reason strin
 	}
 }
 
-// found carries on with dlq.redrive and dlq.discard, now that the row is here.
+// found continues dlq.redrive and dlq.discard once the row has been read.
 func (c *Core) found(in *Input) {
 	q, to := &in.Message, caller{in.Session, in.Message.Request}
 	if in.Err != nil {
@@ -127,14 +128,14 @@ func (c *Core) found(in *Input) {
 		c.adminReply(to, q.MessageID, wire.Refused, "not in the dead-letter queue (or not yet, or not any more)")
 	case q.Topic == "dlq.discard":
 		row := c.rowOf(m)
-		row.KeepUntil = c.now.Wall.Add(c.cfg.Settled) // so that a lookup after a restart does not take it for never stored
+		row.KeepUntil = c.now.Wall.Add(c.cfg.Settled) // so that a lookup after a restart does not report it as never stored
 		c.persist(ticket{kind: store.Discard, m: m, asker: to}, row)
 	default:
-		if c.isExpired(m) { // it would come back only to expire
+		if c.isExpired(m) { // otherwise it would expire at once
 			m.expires = c.now.Wall.Add(c.cfg.DefaultTTL).UnixNano()
 		}
 		m.topic = c.recoveredTopic(in.Row.Topic)
-		c.occupy(m.topic) // keeps the topic while the row is on its way
+		c.occupy(m.topic) // keeps the topic while the row is being stored
 		c.become(m, redriven)
 		c.persist(ticket{kind: store.Redrive, m: m, asker: to}, store.Row{MessageID: m.id, BusinessID: m.businessID, ExpiresAt: time.Unix(0, m.expires)})
 	}

@@ -6,27 +6,27 @@ import (
 	"github.com/custodymq/custody/broker/store"
 )
 
-// What is held of messages is bounded in bytes: their content, and what each
-// costs without it. Content is kept while there is room, and otherwise dropped
-// once it is durable; it is fetched from the store when the message is about to
-// be delivered. Where that leaves no room, nothing more is accepted.
+// The memory for messages is bounded in bytes: their content, and what each costs
+// without it. Content stays in memory while there is room, and may be dropped
+// once it is durable; it is then fetched from the store when the message is about
+// to be delivered. If that does not make enough room, publishes are declined.
 
-// messageCost is what a message takes without its content and IDs: the struct,
-// its entries in two maps and its places in the heaps; measured, see
-// TestWhatAMessageCosts.
+// messageCost is the memory, in bytes, that a message takes without its content
+// and IDs: the struct, its entries in two maps and its places in the heaps. It
+// was measured: see TestWhatAMessageCosts.
 const messageCost = 400
 
 func (m *message) cost() int64 {
 	return messageCost + int64(len(m.id)+len(m.businessID))
 }
 
-// hold puts content into memory.
+// hold adds content to memory.
 func (c *Core) hold(m *message, b *content) {
 	m.content = b
 	c.held += int64(m.size)
 }
 
-// drop takes content out of memory.
+// drop removes content from memory.
 func (c *Core) drop(m *message) {
 	c.settleDown(m)
 	if m.content != nil {
@@ -35,8 +35,8 @@ func (c *Core) drop(m *message) {
 	}
 }
 
-// reside notes that a message's content is here and in the store, and that nothing
-// is about to be done with it: it may be dropped.
+// reside records that a message's content may be dropped: it is both in memory
+// and in the store, and not needed soon.
 func (c *Core) reside(m *message) {
 	if m.content == nil || c.cfg.StoreInMemory || c.cfg.Limits.Memory == 0 || m.resident > 0 {
 		return
@@ -45,7 +45,7 @@ func (c *Core) reside(m *message) {
 	m.resident = place(len(c.resident))
 }
 
-// settleDown takes a message out of those whose content may be dropped.
+// settleDown removes a message from those whose content may be dropped.
 func (c *Core) settleDown(m *message) {
 	if m.resident == 0 {
 		return
@@ -57,7 +57,8 @@ func (c *Core) settleDown(m *message) {
 	m.resident = 0
 }
 
-// makeRoom says whether so many bytes more may be held, and drops what it can.
+// makeRoom reports whether n more bytes may be held, dropping content and idle
+// topics as needed.
 func (c *Core) makeRoom(n int64) bool {
 	limit := c.cfg.Limits.Memory
 	if limit == 0 {
@@ -68,21 +69,21 @@ func (c *Core) makeRoom(n int64) bool {
 	}
 	for range idleForgotten {
 		if c.held+n <= limit || c.idle.head == c.idle.tail {
-			break // the topic that was used last may be what room is made for
+			break // keep the most recently used topic: room may be made for its sake
 		}
 		c.forgetIdleTopic()
 	}
 	return c.held+n <= limit
 }
 
-// idleForgotten bounds what one request pays for the memory of others.
+// idleForgotten bounds the topics that one request drops to make room.
 const idleForgotten = 64
 
 func (c *Core) memoryReason() string {
 	return fmt.Sprintf("the broker holds %d MiB of messages, topics and subscriptions, and may hold %d MiB", c.held>>20, c.cfg.Limits.Memory>>20)
 }
 
-// want has a message's content fetched, in its turn.
+// want queues a message for its content to be fetched.
 func (c *Core) want(m *message) {
 	if !m.fetching {
 		m.fetching = true
@@ -90,8 +91,8 @@ func (c *Core) want(m *message) {
 	}
 }
 
-// fetch asks for content while there is room for it, and always for one: what
-// waits for it may be what takes the room.
+// fetch requests content while there is room for it. One request is always
+// allowed, because the waiting messages themselves may be what takes up the room.
 func (c *Core) fetch() {
 	for c.wanted.len() > 0 && c.fetches < fetchesAtOnce {
 		m := c.wanted.first()
@@ -111,13 +112,13 @@ func (c *Core) fetch() {
 
 const fetchesAtOnce = 256
 
-// contentHere takes the answer to a Fetch.
+// contentHere handles the result of a Fetch.
 func (c *Core) contentHere(row *store.Row, size int, err error) {
 	c.fetches--
 	c.fetched -= int64(size)
 	m := c.messages[row.MessageID]
 	if m == nil || !m.fetching {
-		return // finished meanwhile
+		return // it has finished meanwhile
 	}
 	m.fetching = false
 	ok := err == nil && row.State == store.Pending

@@ -8,35 +8,35 @@ import (
 	"github.com/custodymq/custody/broker/wire"
 )
 
-// message is an at-least-once message from its offer until it is finished, or its
-// dead letter is discarded. A million of them are held at once: fields are few
-// and small, and content may be in the store only.
+// message is an at-least-once message, from its publish until it is finished or
+// its dead letter is discarded. A million of them may be held at once, so fields
+// are few and small, and content may be in the store only.
 type message struct {
 	id             string
 	businessID     string
 	lastConsumer   string
-	reason         string   // why dead or expired; the last error text before
+	reason         string   // why it is dead or expired; before that, the last error text
 	content        *content // nil: only in the store
 	topic          *topic   // nil once finished
 	sub            *subscription
-	links[message]           // in the pipeline, or the deliveries under way, of sub
-	repeaters      *[]caller // published the same message ID while it was on its way to the store
+	links[message]           // in sub's pipeline or inFlight
+	repeaters      *[]caller // publishes of the same message ID received while it was being stored
 
-	rank      uint64 // order of arrival here
+	rank      uint64 // order of arrival in this process
 	inserted  int64  // wall clock, ns
 	expires   int64
-	keepUntil int64 // finished: wall clock, ns
+	keepUntil int64 // if finished: wall clock, ns
 	wakes     time.Duration
-	size      int // of the content
+	size      int // bytes of content
 
-	// No delivery leaves before its attempt is durable, so attempts are
-	// bounded, and marked as repeated, across a crash too. The first attempt
-	// rides in the insert whenever a competitor with credit is there.
-	attempts  int32 // made, with those before a restart
+	// A delivery is sent only after its attempt is durable, so that attempts are
+	// bounded, and redeliveries marked, across a crash too. The insert records
+	// the first attempt if a competitor with credit is present.
+	attempts  int32 // made, including those before a restart
 	recorded  int32 // durable
-	recording int32 // on their way to the store
+	recording int32 // being stored
 
-	queued, timer, deadline, kin, resident place // in topic.queue, Core.timers, Core.deadlines, the family, Core.resident
+	queued, timer, deadline, kin, resident place // positions in topic.queue, Core.timers, Core.deadlines, the family, Core.resident
 
 	state    state
 	fetching bool
@@ -61,26 +61,26 @@ type state uint8
 
 const (
 	persisting state = iota + 1
-	redriven         // from the dead letters, on the way to the store
+	redriven         // from the dead letters, being stored
 	pending
-	assigned  // to a subscription; its attempt, or its content, is on the way
-	inFlight  // delivered and unanswered
-	delayed   // pending, not before a time
-	uncertain // answered Unknown; being deleted
+	assigned  // to a subscription; its attempt or content is not ready yet
+	inFlight  // delivered and unacknowledged
+	delayed   // pending, but not before a certain time
+	uncertain // answered Unknown and being deleted
 	settled
 	expired
 	dead
 	discarded
-	refused // a stored row of an older protocol version
-	damaged // a stored row whose checksum does not fit
+	refused // a stored row of another protocol version
+	damaged // a stored row that fails its checksum
 )
 
 func (s state) unsettled() bool { return s >= persisting && s <= delayed }
 
-// finished: only the IDs are remembered.
+// finished reports whether only the message's IDs are remembered.
 func (s state) finished() bool { return s == settled || s == expired || s == discarded }
 
-// row is the whole row as it is inserted.
+// row returns the complete row to insert.
 func (m *message) row() store.Row {
 	return store.Row{
 		State: store.Pending, MessageID: m.id, BusinessID: m.businessID, Topic: m.topic.name,
@@ -111,7 +111,7 @@ func byDeadline() heap[*message] {
 	}
 }
 
-// wake has timeouts look at a message.
+// wake sets the message's timer, which timeouts handles.
 func (c *Core) wake(m *message, at time.Duration) {
 	m.wakes = at
 	if m.timer > 0 {
@@ -127,14 +127,15 @@ func (c *Core) stopTimer(m *message) {
 	}
 }
 
-// limitLife has maintain expire a message that waits.
+// limitLife registers a waiting message's deadline, which maintain handles.
 func (c *Core) limitLife(m *message) {
 	if m.deadline == 0 && m.expires != math.MaxInt64 {
 		c.deadlines.push(m)
 	}
 }
 
-// become changes the state, which may decide who answers for the business ID.
+// become changes the state, and thereby possibly which message answers for the
+// business ID.
 func (c *Core) become(m *message, s state) {
 	before := lookups[m.state].weight
 	m.state = s
@@ -146,7 +147,7 @@ func (c *Core) become(m *message, s state) {
 	}
 }
 
-// remember begins a message's life here.
+// remember adds a new message to the state.
 func (c *Core) remember(m *message) {
 	c.lastRank++
 	m.rank = c.lastRank
@@ -163,8 +164,8 @@ func (c *Core) remember(m *message) {
 	}
 }
 
-// family is the unfinished messages of one business ID: a heap, of which the
-// first is the one that answers a lookup.
+// family is the unfinished messages with the same business ID, as a heap: the
+// first one answers lookups.
 type family []*message
 
 func (f family) heap() heap[*message] {
@@ -180,11 +181,10 @@ func (f family) heap() heap[*message] {
 	}
 }
 
-// finish ends a message's life in a final state; of a finished one only the IDs
-// stay.
+// finish ends a message in a final state. Of a finished message only the IDs are
+// kept.
 func (c *Core) finish(m *message, final state) {
 	c.drop(m)
-	c.stopTimer(m)
 	if m.deadline > 0 {
 		c.deadlines.remove(m)
 	}
@@ -200,14 +200,14 @@ func (c *Core) finish(m *message, final state) {
 	c.become(m, final)
 	m.topic, m.sub = nil, nil
 	if !final.finished() {
-		return // remembered for as long as there is a row, or may be
+		return // remembered as long as a row exists or may exist
 	}
 	m.keepUntil = c.now.Wall.Add(c.cfg.Settled).UnixNano()
 	c.forget(m)
 	c.retain(m.id, m.businessID, final, m.inserted, m.keepUntil)
 }
 
-// retain keeps the IDs of a finished message.
+// retain remembers the IDs of a finished message.
 func (c *Core) retain(id, businessID string, final state, inserted, until int64) {
 	c.horizon = max(c.horizon, c.finished.add(id, businessID, final, inserted, until))
 	for c.finished.n > c.cfg.Limits.SettledIDs || c.finished.n > 0 && c.cfg.Limits.SettledBytes > 0 && c.finished.bytes() > c.cfg.Limits.SettledBytes {
@@ -215,14 +215,14 @@ func (c *Core) retain(id, businessID string, final state, inserted, until int64)
 	}
 }
 
-// forgetOldest drops the ID that was finished first, and remembers that from
-// its publication backwards nothing can be proven any more.
+// forgetOldest drops the ID that finished first, and records that absence can no
+// longer be proven for anything published up to that message.
 func (c *Core) forgetOldest() {
 	c.horizon = max(c.horizon, c.finished.oldest().inserted)
 	c.finished.drop()
 }
 
-// forget ends what is known of an unfinished message.
+// forget removes an unfinished message from the state.
 func (c *Core) forget(m *message) {
 	c.stopTimer(m)
 	if c.messages[m.id] != m {
@@ -242,7 +242,8 @@ func (c *Core) forget(m *message) {
 	}
 }
 
-// recover takes a row that was stored before this start; its content stays there.
+// recover takes over a row stored before this start. Its content stays in the
+// store.
 func (c *Core) recover(row *store.Row) {
 	m := &message{
 		id: row.MessageID, businessID: row.BusinessID, size: row.Size,
@@ -267,8 +268,8 @@ func (c *Core) recover(row *store.Row) {
 		c.remember(m)
 		c.stats.Refused++
 	case store.Damaged:
-		// A message that is missing, or whose IDs are damaged, is not proven
-		// absent by their not being here.
+		// Rows are missing or have damaged IDs, so not knowing an ID no longer
+		// proves its absence.
 		c.horizon = max(c.horizon, c.now.Wall.UnixNano())
 		c.stats.Damaged++
 		if m.id != "" {
@@ -280,14 +281,14 @@ func (c *Core) recover(row *store.Row) {
 		if row.InsertedAt.IsZero() {
 			inserted = c.cfg.Start.UnixNano()
 		}
-		if until.IsZero() { // history rows stay; their IDs need not
+		if until.IsZero() { // history rows stay, but their IDs need not be remembered forever
 			until = c.now.Wall.Add(c.cfg.Settled)
 		}
 		c.retain(m.id, m.businessID, settled, inserted, until.UnixNano())
 	}
 }
 
-// deadline of a row; a row without one never expires.
+// deadline converts a row's deadline; zero means never.
 func deadline(t time.Time) int64 {
 	if t.IsZero() {
 		return math.MaxInt64
@@ -295,9 +296,9 @@ func deadline(t time.Time) int64 {
 	return t.UnixNano()
 }
 
-// lookup answers for a business ID. TTL in the request says how long ago the
-// asker began to publish it: only with that can absence be proven, since the
-// IDs of finished messages are kept for a limited time.
+// lookup reports what became of a business ID. The request's TTL says how long
+// ago its first publish began. Absence can be proven only with that, because
+// finished IDs are remembered for a limited time.
 func (c *Core) lookup(s *session, q *wire.Message) {
 	reply := wire.Message{Kind: wire.LookupReply, Request: q.Request, BusinessID: q.BusinessID}
 	best, id, own := state(0), "", ""
@@ -329,8 +330,8 @@ func (c *Core) lookup(s *session, q *wire.Message) {
 	c.send(s.id, reply)
 }
 
-// lookups: of several messages with one business ID the weightiest answers, of
-// equals the oldest.
+// lookups maps states to answers. Of several messages with the same business ID
+// the one with the highest weight answers, and among equals the oldest.
 var lookups = [...]struct {
 	weight int
 	answer wire.Answer

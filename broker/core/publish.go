@@ -9,7 +9,7 @@ import (
 	"github.com/custodymq/custody/broker/wire"
 )
 
-// publish decides on acceptance. Nothing is written for a Declined publish.
+// publish decides whether to accept a message. A Declined publish writes nothing.
 func (c *Core) publish(s *session, m *wire.Message) {
 	if reason := c.invalid(m); reason != "" {
 		c.decline(s, m, wire.BadRequest, reason)
@@ -45,9 +45,9 @@ func (c *Core) decline(s *session, m *wire.Message, why wire.Cause, reason strin
 	c.send(s.id, wire.Message{Kind: wire.PublishReply, Request: m.Request, MessageID: m.MessageID, Answer: wire.Declined, Cause: why, Reason: Clip(reason)})
 }
 
-// route sends an at-most-once message to who listens now: a copy for each
-// subscription without a group, one for each group. No row, no second try; a
-// subscription without credit is not ready and gets none.
+// route sends an at-most-once message to the current listeners: one copy per
+// subscription without a group, and one per group. It is neither stored nor
+// retried; a subscription without credit is skipped.
 func (c *Core) route(s *session, m *wire.Message) {
 	t := c.topic(m.Topic)
 	if t == nil {
@@ -71,15 +71,15 @@ func (c *Core) route(s *session, m *wire.Message) {
 	c.send(s.id, wire.Message{Kind: wire.PublishReply, Request: m.Request, MessageID: m.MessageID, Answer: wire.Accepted})
 }
 
-// copy sends the copies. A group may have members under several filters that
-// match: the filters take turns, and the first with a ready member serves it.
+// copy sends the copies. A group may have members under several matching filters:
+// the filters take turns, and the first with a ready member serves the group.
 func (c *Core) copy(t *topic, m *wire.Message) (sent int) {
 	t.turn++
 	var served map[string]bool
 	for i := range t.copies {
 		a := t.copies[(t.turn+i)%len(t.copies)]
 		if a.credit == 0 {
-			continue // nobody is ready: they are not looked at one by one
+			continue // no member is ready; skip checking each
 		}
 		for _, sub := range a.single {
 			sent += c.sendCopy(sub, m)
@@ -101,7 +101,7 @@ func (c *Core) copy(t *topic, m *wire.Message) (sent int) {
 	return sent
 }
 
-// next takes turns among the members that are ready; nil if none is.
+// next returns the next ready member in turn, or nil.
 func (g *group) next() *subscription {
 	for i := range g.members {
 		at := (g.turn + i) % len(g.members)
@@ -126,7 +126,7 @@ func (c *Core) sendCopy(sub *subscription, m *wire.Message) int {
 	return 1
 }
 
-// declineFor says why no subscription takes a message of this mode.
+// declineFor declines a publish that no subscription can take, with the reason.
 func (c *Core) declineFor(s *session, m *wire.Message, t *topic, mode wire.Mode) {
 	same, other, name := len(t.copies), len(t.matches), "at-least-once"
 	if mode == wire.AtLeastOnce {
@@ -142,8 +142,8 @@ func (c *Core) declineFor(s *session, m *wire.Message, t *topic, mode wire.Mode)
 	}
 }
 
-// accept takes an at-least-once message: it is stored first, and answered when
-// the store says so.
+// accept takes an at-least-once message: it is stored first, and answered once
+// the store has confirmed.
 func (c *Core) accept(s *session, m *wire.Message) {
 	if m.MessageID != "" && c.publishAgain(s, m) {
 		return
@@ -182,14 +182,15 @@ func (c *Core) accept(s *session, m *wire.Message) {
 		stored.recording, stored.lastConsumer = 1, to.session.name
 	}
 	s.unanswered++
-	c.remember(stored) // occupies the topic, so that makeRoom cannot forget it
+	c.remember(stored) // also keeps makeRoom from forgetting the topic
 	c.hold(stored, body)
 	t.persisting++
 	c.persist(ticket{kind: store.Insert, m: stored, attempt: stored.recording, asker: caller{s.id, m.Request}}, stored.row())
 }
 
-// willServe is a competitor that has credit for one more than what is on its
-// way; nil if there is none. A guess, for saving a write: nothing depends on it.
+// willServe returns a competitor with credit beyond the messages already being
+// stored, or nil. It is a guess that saves a write; correctness does not depend
+// on it.
 func (t *topic) willServe() *subscription {
 	credit := 0
 	for _, m := range t.matches {
@@ -200,7 +201,7 @@ func (t *topic) willServe() *subscription {
 	return nil
 }
 
-// messageID is the publisher's choice, or the next of ours.
+// messageID returns the publisher's message ID, or assigns the next one.
 func (c *Core) messageID(m *wire.Message) string {
 	if m.MessageID == "" {
 		c.lastID++
@@ -222,8 +223,8 @@ func appendBase32(n uint64) string {
 	}
 }
 
-// publishAgain answers a message ID that is known with the first result, also
-// when nobody listens by now. It is false for a new one.
+// publishAgain answers a publish whose message ID is known with the first result,
+// even if no one listens any more. It returns false for a new ID.
 func (c *Core) publishAgain(s *session, m *wire.Message) bool {
 	old := c.messages[m.MessageID]
 	st, businessID := state(0), ""
@@ -258,7 +259,7 @@ func (c *Core) publishAgain(s *session, m *wire.Message) bool {
 	return true
 }
 
-// stored takes the store's answer to one operation.
+// stored handles the store's result for one operation.
 func (c *Core) stored(number uint64, err error) {
 	t, ok := c.tickets[number]
 	if !ok {
@@ -286,7 +287,7 @@ func (c *Core) inserted(t ticket, err error) {
 	m.topic.persisting--
 	first := wire.Message{Kind: wire.PublishReply, MessageID: m.id}
 	first.Answer, first.Reason = answerOf(err)
-	// The ID is forgotten here, and the store still knows it.
+	// The ID has been forgotten here, but the store still knows it.
 	again := errors.Is(err, store.ErrExists)
 	answer := func(who caller, repeated bool) {
 		if s := c.sessions[who.session]; s != nil {
@@ -315,9 +316,9 @@ func (c *Core) inserted(t ticket, err error) {
 		c.stats.Rejected++
 		c.finishUnstored(m)
 	default:
-		// What a failed commit left behind shows only after a later commit
-		// that succeeds: SQLite in WAL shows no row after a failed sync, and
-		// the row is back after a restart. Deleting it makes it certain.
+		// What a failed commit left behind shows only after a later successful
+		// commit: after a failed sync, SQLite in WAL mode shows no row, yet the
+		// row is back after a restart. Deleting it settles the matter.
 		c.stats.Unknown++
 		c.finish(m, uncertain)
 		c.persist(ticket{kind: store.Delete, m: m}, c.rowOf(m))
@@ -333,7 +334,8 @@ func (c *Core) finishUnstored(m *message) {
 	c.forget(m)
 }
 
-// answerOf: only a failure that the store calls not written is a Rejected.
+// answerOf maps an insert's result. Only a failure that the store reports as not
+// written is Rejected.
 func answerOf(err error) (wire.Answer, string) {
 	var failure *store.Failure
 	switch {
@@ -345,7 +347,7 @@ func answerOf(err error) (wire.Answer, string) {
 	return wire.Unknown, Clip(err.Error())
 }
 
-// rowOf is what a finishing operation says of its message.
+// rowOf returns the fields that an operation ending a message needs.
 func (c *Core) rowOf(m *message) store.Row {
 	row := store.Row{MessageID: m.id, BusinessID: m.businessID, Attempts: int(m.attempts), LastConsumer: m.lastConsumer, Reason: m.reason}
 	if m.keepUntil > 0 {

@@ -1,10 +1,11 @@
 package core
 
-// place is where an element stands in a heap, counted from 1; 0 is outside.
+// place is an element's position in a heap, counted from 1; 0 means that it is
+// not in the heap.
 type place = int32
 
-// heap is a binary heap whose elements know their places, so that one can be
-// removed or moved in O(log n) without a search.
+// heap is a binary heap whose elements know their positions, so that any of them
+// can be removed or moved in O(log n).
 type heap[T any] struct {
 	items  []T
 	before func(a, b T) bool
@@ -20,7 +21,7 @@ func (h *heap[T]) push(x T) {
 	h.up(len(h.items) - 1)
 }
 
-// fix restores the order after x has changed.
+// fix restores the order after x's key has changed.
 func (h *heap[T]) fix(x T) {
 	i := int(*h.place(x)) - 1
 	h.up(i)
@@ -78,7 +79,8 @@ func (h *heap[T]) down(i int) {
 	h.put(i, x)
 }
 
-// fifo is a queue that gives its space back when it has been emptied.
+// fifo is a queue that reuses its space when it becomes empty, and releases it if
+// it is large.
 type fifo[T any] struct {
 	items []T
 	head  int
@@ -111,7 +113,7 @@ func (q *fifo[T]) pop() T {
 	return x
 }
 
-// links are an element's own place in a chain, to be embedded in it.
+// links are an element's links in a chain, to be embedded in the element.
 type links[T any] struct{ prev, next *T }
 
 func (l *links[T]) own() *links[T] { return l }
@@ -121,8 +123,8 @@ type linked[T any] interface {
 	own() *links[T]
 }
 
-// chain is a list of elements through their own links. An element stands in one
-// chain at a time.
+// chain is an intrusive doubly linked list. An element is in at most one chain at
+// a time.
 type chain[T any, P linked[T]] struct{ head, tail P }
 
 func (c *chain[T, P]) push(x P) {

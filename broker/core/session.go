@@ -11,15 +11,15 @@ type session struct {
 	id         Session
 	name       string
 	subs       []*subscription
-	unanswered int             // publishes on their way to the store
+	unanswered int             // publishes being stored
 	inFlight   int             // bytes of payload assigned and in flight
-	cramped    []*subscription // could take a message but for these bytes
+	cramped    []*subscription // could take a message if these bytes were fewer
 	errors     int
 }
 
-// subscription takes deliveries as long as it has credit. At-least-once credit
-// is a window: a delivery takes one, and the end of the delivery (ACK, NACK,
-// time-out) gives it back. At-most-once credit is used up.
+// subscription receives deliveries as long as it has credit. For at-least-once,
+// credit is a window: a delivery takes one and its end (ACK, NACK, timeout)
+// returns it. For at-most-once, credit is used up.
 type subscription struct {
 	session *session
 	request uint64 // of its Subscribe; every Deliver carries it
@@ -30,48 +30,48 @@ type subscription struct {
 
 	of       *competitors // at-least-once
 	among    *audience    // at-most-once
-	pipeline messages     // assigned, in the order in which they will be delivered
-	inFlight messages     // delivered and unanswered, in the order of delivery
+	pipeline messages     // assigned, in delivery order
+	inFlight messages     // delivered and unacknowledged, in delivery order
 
-	ready   bool // stands in of.ready
-	hungry  bool // stands in Core.hungry
-	cramped bool // stands in session.cramped
+	ready   bool // is in of.ready
+	hungry  bool // is in Core.hungry
+	cramped bool // is in session.cramped
 	closed  string
 }
 
-// audience is the at-most-once subscriptions of one filter.
+// audience holds the at-most-once subscriptions to one filter.
 type audience struct {
 	node    *filterNode
 	single  []*subscription // without a group
 	groups  []*group
 	byName  map[string]*group
 	members int
-	credit  int // of all of them
+	credit  int // sum over all of them
 }
 
-// group is subscriptions of one filter that share what they get.
+// group holds the subscriptions to one filter that share its messages.
 type group struct {
 	name    string
 	members []*subscription
 	turn    int
 }
 
-// competitors is the at-least-once subscriptions of one filter.
+// competitors holds the at-least-once subscriptions to one filter.
 type competitors struct {
 	node    *filterNode
 	filter  string
 	subs    []*subscription
-	ready   fifo[*subscription] // with credit, in turn; one that has lost it is dropped when it comes to the front
-	credit  int                 // of all of them
-	stocked heap[*match]        // topics with messages that none of them took
-	known   *match              // for Core.listen
-	// A new filter looks through the topics that hold messages a part at a time,
-	// and serves nobody before it knows them all: older messages go first.
+	ready   fifo[*subscription] // with credit, in turn; entries without credit are removed on reaching the front
+	credit  int                 // sum over all of them
+	stocked heap[*match]        // topics with messages that none of them could take
+	known   *match              // scratch space of Core.listen
+	// A new filter scans the topics that hold messages in several steps, and is
+	// not served before it has seen all of them, because older messages go first.
 	joined bool
-	seen   int // of Core.stocked
+	seen   int // number of topics in Core.stocked already scanned
 }
 
-const subscriptionCost = 512 // bytes, about
+const subscriptionCost = 512 // approximate, in bytes
 
 func (c *Core) open(id Session, hello *wire.Message) {
 	if len(c.sessions) >= c.cfg.Limits.Sessions {
@@ -155,7 +155,7 @@ func (sub *subscription) is(m *wire.Message) bool {
 	return sub.filter == m.Topic && sub.group == m.Group && sub.mode == m.Mode
 }
 
-// join enters a subscription under its filter, or says why it cannot.
+// join adds a subscription to its filter, or returns the reason why it cannot.
 func (c *Core) join(sub *subscription, node *filterNode) string {
 	limit := c.cfg.Limits.Listeners
 	full := fmt.Sprintf("limit of %d subscriptions to one topic filter in one mode reached", limit)
@@ -219,8 +219,8 @@ func (a *audience) remove(sub *subscription) {
 	}
 }
 
-// look lets a new filter find what is there for it: a part of the topics that
-// hold messages in each step.
+// look lets a new filter scan the topics that hold messages, a part of them in
+// each step.
 func (c *Core) look(of *competitors) {
 	if exact := !hasWildcard(of.filter); exact {
 		of.seen = len(c.stocked)
@@ -246,7 +246,7 @@ func (c *Core) look(of *competitors) {
 	}
 }
 
-const topicsLooked = 16 // cost as much as a delivery
+const topicsLooked = 16 // that many cost as much as a delivery
 
 func (c *Core) unsubscribe(s *session, m *wire.Message) {
 	reply := wire.Message{Kind: wire.UnsubscribeReply, Request: m.Request, Answer: wire.Refused, Reason: "this session has no such subscription"}
@@ -260,8 +260,8 @@ func (c *Core) unsubscribe(s *session, m *wire.Message) {
 	c.send(s.id, reply)
 }
 
-// credit widens the window of the subscription that was made with this request.
-// For one that has ended since, it means nothing, and is no fault of the client.
+// credit widens the window of the subscription made with this request number. If
+// that has ended, the message is ignored: the client may not know yet.
 func (c *Core) credit(s *session, m *wire.Message) {
 	for _, sub := range s.subs {
 		if sub.request == m.Request {
@@ -285,8 +285,8 @@ func (c *Core) addCredit(sub *subscription, n int) {
 	}
 }
 
-// endSubscription takes it off its filter; what it held is put back by dispatch,
-// in order, for the other competitors.
+// endSubscription removes a subscription from its filter. dispatch requeues what
+// it held, in order, for the other competitors.
 func (c *Core) endSubscription(sub *subscription, why string) {
 	c.addCredit(sub, -sub.credit)
 	sub.closed = why
@@ -304,22 +304,22 @@ func (c *Core) endSubscription(sub *subscription, why string) {
 	of := sub.of
 	if of.subs = without(of.subs, sub); len(of.subs) == 0 {
 		of.node.competitors = nil
-		of.joined = true // nobody waits for it
+		of.joined = true // no subscription waits for it any more
 		c.filters.version++
 		c.filters.prune(of.node)
 	}
 	c.leaving.push(sub)
 }
 
-// giveUp puts back what an ended subscription held, as far as the budget of this
-// step allows; false if there is more.
+// giveUp requeues what an ended subscription held, as far as the step's budget
+// allows. It returns false if some is left.
 func (c *Core) giveUp(sub *subscription) bool {
 	for ; c.budget > 0; c.budget-- {
 		if m := sub.pipeline.head; m != nil {
 			sub.pipeline.remove(m)
 			m.sub = nil
 			sub.session.inFlight -= m.size
-			c.requeue(m) // never left the broker: no attempt was made
+			c.requeue(m) // it was never sent, so no attempt was made
 			continue
 		}
 		m := sub.inFlight.head

@@ -2,40 +2,41 @@ package core
 
 import "strings"
 
-// topic joins what is published under one name with who listens to it.
+// topic connects the messages published under one name with their listeners.
 type topic struct {
 	name       string
 	queue      heap[*message] // pending, the oldest first
-	unsettled  int            // messages that keep it remembered
-	persisting int            // of these, on their way to the store
-	listeners  uint64         // the version of the filters with which copies and matches were found
+	unsettled  int            // messages that keep the topic remembered
+	persisting int            // of these, being stored
+	listeners  uint64         // filters.version for which copies and matches were computed
 	copies     []*audience    // matching, at-most-once
 	matches    []*match       // matching, at-least-once: these compete
-	turn       int            // of the filters, for both modes
-	touched    bool           // waits for dispatch
+	turn       int            // of the filters, in both modes
+	touched    bool           // is in Core.touched
 	stocked    int            // place in Core.stocked, counted from 1
 	charged    int64          // to the memory budget
 
-	links[topic] // of Core.idle, while unsettled is 0
+	links[topic] // in Core.idle while unsettled is 0
 }
 
-// match is a filter's view of one topic: with messages that none of its
-// competitors could take, it stands in the filter's heap.
+// match is a filter's view of one topic. While the topic has messages that none
+// of the filter's competitors could take, the match is in the filter's heap.
 type match struct {
 	topic *topic
 	of    *competitors
-	rank  uint64 // of the topic's first message, or less: it is corrected when it comes to the front
+	rank  uint64 // a lower bound for the rank of the topic's first message, corrected on reaching the front
 	place place
 }
 
 const (
-	topicCost = 320 // bytes, about
+	topicCost = 320 // approximate, in bytes
 	matchCost = 64
 )
 
-// topic finds or remembers one; nil if all that may be remembered hold messages.
-// A topic to whose very name somebody subscribes always has a place: there are no
-// more of these than subscriptions, and who fills the others cannot take it.
+// topic returns the topic of a name, creating it if necessary, or nil if the
+// limit is reached and all topics hold messages. A topic that someone subscribes
+// to by name is always admitted: there are no more of these than subscriptions,
+// so that filling up the others cannot displace it.
 func (c *Core) topic(name string) *topic {
 	if t := c.topics[name]; t != nil {
 		if t.unsettled == 0 {
@@ -50,7 +51,7 @@ func (c *Core) topic(name string) *topic {
 	return c.newTopic(name)
 }
 
-// recoveredTopic is never refused: what was accepted once is kept.
+// recoveredTopic never fails: what was accepted must be kept.
 func (c *Core) recoveredTopic(name string) *topic {
 	if t := c.topics[name]; t != nil {
 		return t
@@ -62,17 +63,17 @@ func (c *Core) newTopic(name string) *topic {
 	t := &topic{name: name, queue: byRank()}
 	c.topics[name] = t
 	c.idle.push(t)
-	return t // charged by listen
+	return t // charged to the memory budget by listen
 }
 
-// chargeTopic brings what the budget knows of a topic up to date.
+// chargeTopic updates a topic's share of the memory budget.
 func (c *Core) chargeTopic(t *topic) {
 	cost := topicCost + int64(len(t.name)) + matchCost*int64(len(t.matches)) + 8*int64(len(t.copies))
 	c.held += cost - t.charged
 	t.charged = cost
 }
 
-// forgetIdleTopic forgets the topic that has been idle for the longest.
+// forgetIdleTopic forgets the least recently used topic without messages.
 func (c *Core) forgetIdleTopic() bool {
 	t := c.idle.head
 	if t == nil {
@@ -103,7 +104,7 @@ func (c *Core) vacate(t *topic) {
 	}
 }
 
-// listen finds who listens to a topic, if filters have come or gone since.
+// listen updates a topic's listeners if filters have changed since.
 func (c *Core) listen(t *topic) {
 	if t.listeners == c.filters.version {
 		return
@@ -132,7 +133,7 @@ func (c *Core) listen(t *topic) {
 	c.chargeTopic(t)
 }
 
-// touch has dispatch look at a topic.
+// touch queues a topic for dispatch.
 func (c *Core) touch(t *topic) {
 	if !t.touched {
 		t.touched = true
@@ -140,7 +141,7 @@ func (c *Core) touch(t *topic) {
 	}
 }
 
-// stock notes in each filter's heap that a topic has messages which nobody took.
+// stock adds a topic with untaken messages to each matching filter's heap.
 func (c *Core) stock(t *topic) {
 	c.listen(t)
 	if t.stocked == 0 {
@@ -153,8 +154,8 @@ func (c *Core) stock(t *topic) {
 	}
 }
 
-// unstock: the topic's last pending message is gone. The filters' heaps are
-// corrected when they are looked at.
+// unstock records that a topic has no pending messages left. The filters' heaps
+// are corrected when they are next read.
 func (c *Core) unstock(t *topic) {
 	if t.stocked == 0 {
 		return
@@ -165,7 +166,7 @@ func (c *Core) unstock(t *topic) {
 	c.stocked = c.stocked[:len(c.stocked)-1]
 	t.stocked = 0
 	if last != t && c.joining.len() > 0 {
-		c.stock(last) // it may have moved to where a joining filter has been already
+		c.stock(last) // it may have moved behind a joining filter's scan position
 	}
 }
 
@@ -186,8 +187,8 @@ func (m *match) leave() {
 	}
 }
 
-// validTopic: a name to publish to has at least one character and no wildcard
-// (MQTT 5, 4.7.1 and 4.7.3).
+// validTopic reports whether a name may be published to: it is not empty and has
+// no wildcard (MQTT 5, 4.7.1 and 4.7.3).
 func validTopic(name string) bool {
 	return name != "" && !strings.ContainsAny(name, "+#\x00")
 }

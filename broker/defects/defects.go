@@ -1,7 +1,7 @@
-// Package defects lists the reference broker's seeded faults: each one small
-// named change, made behind a seam (the store, the state machine, a setting),
-// that breaks one guarantee first. A harness that does not catch every one of
-// them cannot be believed when it reports that all is well.
+// Package defects lists the reference broker's seeded defects. Each is one small,
+// named change made through a seam (the store, the state machine, a setting) that
+// first breaks one guarantee. A harness that fails to detect any of them cannot
+// be trusted when it reports that all is well.
 package defects
 
 import (
@@ -13,40 +13,41 @@ import (
 	"github.com/custodymq/custody/broker/store"
 )
 
-// Defect is one seeded fault. Exactly one of its three seams is set.
+// Defect is one seeded defect. Exactly one of its three seams is set.
 type Defect struct {
 	Name    string
 	Text    string   // what the broken broker does
-	Breaks  string   // the guarantee that must be seen broken first
-	Follows []string // guarantees that may lawfully break with it
+	Breaks  string   // the guarantee that must be seen violated first
+	Follows []string // guarantees that may be violated along with it
 	SeenIn  string   // the kind of scenario that shows it
 
 	Store    func(inner store.Store, o Options) store.Store
 	Machine  func(inner core.Machine) core.Machine
 	Settings func(*broker.Config)
-	// NeedsNeighbour: Options.Neighbour must be set.
+	// NeedsNeighbour says that Options.Neighbour must be set.
 	NeedsNeighbour bool
-	// Connected: only what is said on a real connection shows it, and no simulation.
+	// Connected says that only real connections reveal the defect, not a
+	// simulation.
 	Connected bool
 }
 
-// Options are what a defect needs beside the broker that it breaks.
+// Options holds what a defect needs besides the broker.
 type Options struct {
 	// Neighbour is the store of another partition of the same database.
 	Neighbour store.Store
-	// Go runs a function beside its caller; in a goroutine if nil.
+	// Go runs a function concurrently with its caller; nil starts a goroutine.
 	Go func(func())
 }
 
-// Unbuilt is a defect of something that the broker has not: it is never counted
-// as caught.
+// Unbuilt is a defect of a feature that the broker lacks. It never counts as
+// detected.
 type Unbuilt struct {
 	Name string
 	Text string // what the broken broker would do
-	Why  string // what it would need
+	Why  string // the feature it would need
 }
 
-// NotBuilt lists them.
+// NotBuilt lists the defects that cannot be built.
 func NotBuilt() []Unbuilt {
 	return []Unbuilt{
 		{"store-swap-loses-pending", "pending messages are left behind when the store is exchanged for another", "the broker cannot exchange its store"},
@@ -54,10 +55,10 @@ func NotBuilt() []Unbuilt {
 	}
 }
 
-// All defects, in the order of a message's life.
+// All returns the defects in the order of a message's life.
 func All() []Defect { return append([]Defect(nil), all...) }
 
-// Find gives the defect of that name.
+// Find returns the defect of that name.
 func Find(name string) (Defect, error) {
 	for _, d := range all {
 		if d.Name == name {
@@ -71,8 +72,8 @@ func Find(name string) (Defect, error) {
 	return Defect{}, fmt.Errorf("defects: no defect is called %q; there are %s", name, strings.Join(names, ", "))
 }
 
-// Apply seeds the defect of that name into what broker.Open is given. Several
-// may be applied to one Config; the last is the outermost.
+// Apply seeds the defect of that name into a broker's configuration. Several may
+// be applied to one Config; the last is the outermost.
 func Apply(name string, cfg *broker.Config, o Options) error {
 	d, err := Find(name)
 	if err != nil {
@@ -104,7 +105,7 @@ func Apply(name string, cfg *broker.Config, o Options) error {
 	return nil
 }
 
-// The guarantees, by the names that the harness judges them under.
+// The guarantees, by the names used by the harness.
 const (
 	noAcceptedLoss          = "no-accepted-loss"
 	noDuplicateDelivery     = "no-duplicate-delivery"
@@ -183,8 +184,8 @@ var all = []Defect{
 	},
 	{
 		Name: "delivery-to-all-competitors", Text: "a message is handed to every competitor at once, each time as a first delivery",
-		// At least once allows a duplicate, and the consumption log absorbs its
-		// effect. What is not allowed is a second delivery that does not say so.
+		// At-least-once allows duplicates, and the consumption log absorbs them.
+		// What it does not allow is a second delivery that is not marked as such.
 		Breaks: stableRedeliveryID, Follows: []string{noDuplicateDelivery, singleEffect, ackIsFinal, order, exclusiveDelivery, settledByHolder, creditKept},
 		SeenIn: "competing consumers", Machine: deliverToAll,
 	},
@@ -200,7 +201,7 @@ var all = []Defect{
 	},
 	{
 		Name: "redelivery-without-mark", Text: "a redelivery says that it is a first delivery",
-		Breaks: stableRedeliveryID, Follows: []string{settledByHolder}, // which goes by the attempt that it hides
+		Breaks: stableRedeliveryID, Follows: []string{settledByHolder}, // which relies on the attempt that this defect hides
 		SeenIn: "any redelivery", Machine: unmarkRedelivery,
 	},
 	{
@@ -255,7 +256,7 @@ var all = []Defect{
 	},
 	{
 		Name: "pending-forgotten-on-restart", Text: "pending rows are not read at the start",
-		// The rows are still there: nothing is lost yet, and nobody is served.
+		// The rows still exist, so nothing is lost yet, but no one is served.
 		Breaks: recoveryBounded, Follows: []string{noAcceptedLoss, rowsMatchClients, unknownResolved, progress},
 		SeenIn: "broker restart; broker killed", Store: forgetPending,
 	},

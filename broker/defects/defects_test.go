@@ -151,8 +151,9 @@ func (r *rig) nack(d *client.Delivery) {
 	}
 }
 
-// arrives says whether a delivery comes. The end of quiet is a fence: a later
-// message, delivered to the same subscription behind whatever was there.
+// arrives reports whether a delivery arrives. It does not wait for silence: a
+// later message, delivered to the same subscription after anything before it,
+// serves as a fence.
 func (r *rig) arrives(sub *client.Subscription) bool {
 	if reply := r.publish(order(999)); reply.Answer != wire.Accepted {
 		r.t.Fatalf("fence: %+v", reply)
@@ -173,8 +174,8 @@ func (r *rig) count(s store.Store, state store.State) (n int) {
 	return n
 }
 
-// flushed waits for the store to have taken all that was asked of it: an
-// inspection passes behind it.
+// flushed waits until the store has done everything requested of it, using an
+// inspection as a barrier.
 func (r *rig) flushed() {
 	if _, err := r.producer.Admin(r.ctx, "rows", ""); err != nil {
 		r.t.Fatal(err)
@@ -191,9 +192,9 @@ func (r *rig) until(what func() bool) {
 	}
 }
 
-// patience is how many round trips to the broker a probe waits for what only a
-// broker with the defect does, or only one without: a busy machine slows the
-// round trips down as much as what they wait for.
+// patience is how many round trips to the broker a probe waits for an event that
+// occurs only with the defect, or only without it: a busy machine slows the round
+// trips as much as the event.
 const patience = 1000
 
 // soon waits for a condition, with patience.
@@ -215,7 +216,8 @@ func (r *rig) stats() string {
 	return string(reply.Payload)
 }
 
-// probes see the defect of their name: true with it, false without.
+// probes detect the defect of their name: they return true with it and false
+// without.
 var probes = map[string]func(r *rig) bool{
 	"accept-before-persist": func(r *rig) bool {
 		r.subscribe(wire.AtLeastOnce, 0)
@@ -455,7 +457,7 @@ var probes = map[string]func(r *rig) bool{
 		r.stop()
 		again, err := broker.Open(r.ctx, r.cfg)
 		if err == nil {
-			r.server = again // which the rig stops
+			r.server = again // the rig stops it
 		}
 		return err != nil
 	},
@@ -473,7 +475,7 @@ var probes = map[string]func(r *rig) bool{
 		m.TTL = 500 * time.Millisecond
 		r.publish(m)
 		r.restart()
-		<-time.After(m.TTL) // the time that it had when the broker was stopped, and more
+		<-time.After(m.TTL) // outlast the time to live that remained when the broker was stopped
 		r.subscribe(wire.AtLeastOnce, 0)
 		r.purged()
 		return r.count(r.rows, store.Pending) > 0
@@ -554,7 +556,7 @@ var probes = map[string]func(r *rig) bool{
 			close(got)
 		}()
 		if r.soon(func() bool { return len(got) > 0 }) {
-			return false // the second one was kept for who has credit
+			return false // the second one was kept for a consumer with credit
 		}
 		cancel()
 		for range got {
@@ -658,7 +660,7 @@ func (r *rig) redeliver() (first, again *client.Delivery) {
 	return first, r.receive(sub)
 }
 
-// purged waits for a purge: a message that expires is gone from the store.
+// purged waits until an expired message is gone from the store.
 func (r *rig) purged() {
 	m := order(100)
 	m.TTL = time.Millisecond

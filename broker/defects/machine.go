@@ -10,9 +10,9 @@ import (
 	"github.com/custodymq/custody/broker/wire"
 )
 
-// filter stands before and behind a state machine: in sees (and may change)
-// every input, and is false for one that the machine must not see; out sees
-// every effect, and appends what is to happen instead.
+// filter wraps a state machine: in sees and may change every input, and returns
+// false to hide it from the machine; out sees every effect, and appends the
+// effects that take its place.
 type filter struct {
 	inner core.Machine
 	in    func(*core.Input) bool
@@ -44,7 +44,7 @@ func says(e *core.Effect, kind wire.Kind) bool {
 	return e.Kind == core.Send && e.Message.Kind == kind
 }
 
-// onSend changes the messages of one kind on their way out.
+// onSend changes outgoing messages of one kind.
 func onSend(inner core.Machine, kind wire.Kind, change func(*wire.Message)) core.Machine {
 	return &filter{inner: inner, out: func(e core.Effect, out []core.Effect) []core.Effect {
 		if says(&e, kind) {
@@ -75,7 +75,7 @@ func settleStored(inner core.Machine) core.Machine {
 	})
 }
 
-// ignoreDelay names the shortest delay there is in every NACK.
+// ignoreDelay replaces the delay of every NACK by the shortest possible.
 func ignoreDelay(inner core.Machine) core.Machine {
 	return &filter{inner: inner, in: func(in *core.Input) bool {
 		if said(in, wire.Nack) && in.Message.Delay >= 0 {
@@ -102,7 +102,7 @@ func ignoreTTL(inner core.Machine) core.Machine {
 	return changeTTL(inner, func(time.Duration) time.Duration { return 365 * 24 * time.Hour })
 }
 
-// secondRow lets the machine store a repeated message ID under a new one, and
+// secondRow makes the machine store a repeated message ID under a new one, and
 // answers with the old one.
 func secondRow(inner core.Machine) core.Machine {
 	const mark = "#again"
@@ -132,7 +132,7 @@ func secondRow(inner core.Machine) core.Machine {
 	}
 }
 
-// asked remembers the publish of each request until its answer.
+// asked remembers each publish by its request until it is answered.
 type asked map[[2]uint64]wire.Message
 
 func (a asked) note(in *core.Input) {
@@ -170,7 +170,7 @@ func storeDeclined(inner core.Machine) core.Machine {
 				if ttl <= 0 {
 					ttl = time.Hour
 				}
-				// Ticket 0: nobody waits for it.
+				// Ticket 0: no one waits for the result.
 				out = append(out, core.Effect{Kind: core.Persist, Operation: store.Operation{Kind: store.Insert, Row: store.Row{
 					State: store.Pending, MessageID: declinedID(n, m), BusinessID: m.BusinessID, Topic: m.Topic, Key: m.Key,
 					Headers: m.Headers, Payload: m.Payload, Version: wire.Version, InsertedAt: now.Wall, ExpiresAt: now.Wall.Add(ttl),
@@ -183,7 +183,7 @@ func storeDeclined(inner core.Machine) core.Machine {
 	return f
 }
 
-// timed notes the instant of each step for a filter around it.
+// timed records the time of each step for the filter around it.
 type timed struct {
 	core.Machine
 	now *core.Instant
@@ -202,7 +202,7 @@ type listener struct {
 	mode    wire.Mode
 }
 
-// listeners follows who listens, from what is said.
+// listeners tracks subscriptions from the inputs.
 type listeners []listener
 
 func (l *listeners) note(in *core.Input) {
@@ -227,8 +227,9 @@ func (l *listeners) note(in *core.Input) {
 	}
 }
 
-// deliverDeclined delivers to whoever listens to the topic, whatever the mode;
-// and keeps for the next who subscribes what nobody was there for.
+// deliverDeclined delivers a declined message to any listener of the topic,
+// whatever the mode; if there is none, it keeps the message for the next
+// subscriber.
 func deliverDeclined(inner core.Machine) core.Machine {
 	publishes, n := asked{}, 0
 	var who listeners
@@ -299,8 +300,8 @@ func deliverToAll(inner core.Machine) core.Machine {
 	}
 }
 
-// settleOnDelivery acknowledges each delivery in the consumer's name, and
-// answers the consumer's own ACK as if it had counted.
+// settleOnDelivery acknowledges each delivery in the consumer's name, and answers
+// the consumer's own ACK as if it had taken effect.
 func settleOnDelivery(inner core.Machine) core.Machine {
 	const ours = 1<<64 - 1 // request number of the forged ACK
 	return &early{inner: inner, ours: ours, settled: map[string]bool{}}
@@ -336,8 +337,8 @@ func (f *early) Step(in *core.Input, now core.Instant, out []core.Effect) []core
 	return out
 }
 
-// renameRedelivery translates between the ID that the machine knows and the one
-// that a redelivery carries.
+// renameRedelivery translates between the message ID that the machine knows and
+// the one that a redelivery carries.
 func renameRedelivery(inner core.Machine) core.Machine {
 	const mark = "#redelivered"
 	return &filter{
@@ -357,8 +358,8 @@ func renameRedelivery(inner core.Machine) core.Machine {
 	}
 }
 
-// unmarkRedelivery hides the attempt on the way out, and takes the one that the
-// consumer repeats for whichever is under way.
+// unmarkRedelivery hides the attempt from deliveries, and applies the consumer's
+// acknowledgement to whichever attempt is in flight.
 func unmarkRedelivery(inner core.Machine) core.Machine {
 	return &filter{
 		inner: inner,
@@ -377,8 +378,8 @@ func unmarkRedelivery(inner core.Machine) core.Machine {
 	}
 }
 
-// ignoreDisconnect keeps from the machine that a session has ended, and, while a
-// lost session holds something, the time that would give it to others.
+// ignoreDisconnect hides the end of a session from the machine and, while a lost
+// session holds messages, also the passing of time that would redeliver them.
 func ignoreDisconnect(inner core.Machine) core.Machine {
 	held := map[core.Session]map[string]bool{}
 	lost := map[core.Session]bool{}

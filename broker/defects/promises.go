@@ -8,10 +8,10 @@ import (
 	"github.com/custodymq/custody/broker/wire"
 )
 
-// The defects here break what a broker promises of its sessions and its
-// answers: who gets a message, how many at once, whether anybody is told.
+// The defects in this file break what a broker promises about sessions and
+// answers: who receives a message, how many at once, and whether anyone is told.
 
-// misroute sends every message to a subscription of another topic too, if there
+// misroute also sends every message to a subscription of another topic, if there
 // is one.
 func misroute(inner core.Machine) core.Machine {
 	var who listeners
@@ -35,7 +35,8 @@ func misroute(inner core.Machine) core.Machine {
 	}
 }
 
-// everyNth counts, and is true for each n-th.
+// everyNth returns a function that counts its calls and returns true for every
+// n-th.
 func everyNth(n int) func() bool {
 	count := 0
 	return func() bool {
@@ -44,7 +45,7 @@ func everyNth(n int) func() bool {
 	}
 }
 
-// shareIDs answers every tenth publish with the message ID of the one before.
+// shareIDs answers every tenth publish with the previous one's message ID.
 func shareIDs(inner core.Machine) core.Machine {
 	due, last := everyNth(10), ""
 	return onSend(inner, wire.PublishReply, func(m *wire.Message) {
@@ -77,7 +78,7 @@ func (r *refusing) Step(in *core.Input, now core.Instant, out []core.Effect) []c
 	return r.inner.Step(in, now, out)
 }
 
-// forgetAnswers leaves every tenth publish without its answer.
+// forgetAnswers drops the answer to every tenth publish.
 func forgetAnswers(inner core.Machine) core.Machine {
 	due := everyNth(10)
 	return &filter{inner: inner, out: func(e core.Effect, out []core.Effect) []core.Effect {
@@ -88,7 +89,7 @@ func forgetAnswers(inner core.Machine) core.Machine {
 	}}
 }
 
-// ignoreCredit takes every window for a thousand times as wide.
+// ignoreCredit widens every window a thousandfold.
 func ignoreCredit(inner core.Machine) core.Machine {
 	return &filter{inner: inner, in: func(in *core.Input) bool {
 		if said(in, wire.Subscribe) || said(in, wire.Credit) {
@@ -98,7 +99,7 @@ func ignoreCredit(inner core.Machine) core.Machine {
 	}}
 }
 
-// starveLatecomers gives credit to the first subscription alone.
+// starveLatecomers grants credit only to the first subscription.
 func starveLatecomers(inner core.Machine) core.Machine {
 	var who listeners
 	return &filter{inner: inner, in: func(in *core.Input) bool {
@@ -110,7 +111,7 @@ func starveLatecomers(inner core.Machine) core.Machine {
 	}}
 }
 
-// dropSessions ends a session that has been sent thirty deliveries.
+// dropSessions closes a session after thirty deliveries.
 func dropSessions(inner core.Machine) core.Machine {
 	const most = 30
 	sent := map[core.Session]int{}
@@ -125,8 +126,8 @@ func dropSessions(inner core.Machine) core.Machine {
 	}}
 }
 
-// redeliverBackwards keeps a redelivery back until the next one, and sends that
-// first; one that stays alone goes out with the next tick.
+// redeliverBackwards holds a redelivery back until the next one, which it sends
+// first; one without a successor is sent at the next tick.
 func redeliverBackwards(inner core.Machine) core.Machine {
 	return &backwards{inner: inner, kept: map[core.Session]core.Effect{}}
 }
@@ -158,8 +159,7 @@ func (b *backwards) Step(in *core.Input, now core.Instant, out []core.Effect) []
 	return out
 }
 
-// anybodySettles takes an ACK of whoever sends it for one of who holds the
-// message.
+// anybodySettles treats an ACK from anyone as coming from the message's holder.
 func anybodySettles(inner core.Machine) core.Machine {
 	return &usurped{inner: inner, holder: map[string]core.Effect{}}
 }

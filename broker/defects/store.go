@@ -9,8 +9,8 @@ import (
 	"github.com/custodymq/custody/broker/store"
 )
 
-// edited is a store of which some methods are another's. It hides the optional
-// abilities of what it wraps, as far as a defect does not pass them on.
+// edited is a store with some methods replaced. It hides the optional interfaces
+// of the store it wraps, unless a defect forwards them.
 type edited struct {
 	store.Store
 	apply   func(context.Context, []store.Operation) error
@@ -47,7 +47,7 @@ func (e edited) Expired(ctx context.Context, now time.Time, limit int) ([]string
 	return e.Store.Expired(ctx, now, limit)
 }
 
-// Reestablish passes the ability on where there is one.
+// Reestablish forwards to the wrapped store if that is a Certifier.
 func (e edited) Reestablish(ctx context.Context) (bool, error) {
 	if c, ok := e.Store.(store.Certifier); ok {
 		return c.Reestablish(ctx)
@@ -55,13 +55,14 @@ func (e edited) Reestablish(ctx context.Context) (bool, error) {
 	return false, errors.New("defects: the store cannot tell")
 }
 
-// writeBehind answers a batch at once, and writes it while the next gathers.
+// writeBehind acknowledges a batch at once, and writes it while the next one
+// gathers.
 func writeBehind(inner store.Store, o Options) store.Store {
 	beside := o.Go
 	if beside == nil {
 		beside = func(f func()) { go f() }
 	}
-	previous := make(chan struct{}, 1) // one write at a time, so that their order stays
+	previous := make(chan struct{}, 1) // one write at a time, to preserve order
 	return edited{Store: inner, apply: func(ctx context.Context, batch []store.Operation) error {
 		select {
 		case previous <- struct{}{}:
@@ -71,7 +72,7 @@ func writeBehind(inner store.Store, o Options) store.Store {
 		batch = slices.Clone(batch)
 		beside(func() {
 			defer func() { <-previous }()
-			_ = inner.Apply(context.WithoutCancel(ctx), batch) // the answer has been given
+			_ = inner.Apply(context.WithoutCancel(ctx), batch) // the answer has already been given
 		})
 		return nil
 	}}
@@ -84,7 +85,7 @@ func ignoreFailures(inner store.Store, _ Options) store.Store {
 	}}
 }
 
-// unreadableBacklog has no start over a message that waits.
+// unreadableBacklog fails to load if a message is pending.
 func unreadableBacklog(inner store.Store, _ Options) store.Store {
 	return edited{Store: inner, load: func(ctx context.Context, settled int, fn func(store.Row) error) error {
 		return inner.Load(ctx, settled, func(r store.Row) error {
@@ -96,7 +97,7 @@ func unreadableBacklog(inner store.Store, _ Options) store.Store {
 	}}
 }
 
-// editing leaves operations out of every batch, or changes them.
+// editing drops or changes operations in every batch.
 func editing(inner store.Store, edit func(store.Operation) (store.Operation, bool)) store.Store {
 	return edited{Store: inner, apply: func(ctx context.Context, batch []store.Operation) error {
 		kept := make([]store.Operation, 0, len(batch))
@@ -135,7 +136,7 @@ func forgetPending(inner store.Store, _ Options) store.Store {
 	}}
 }
 
-// reloading changes each row as it is read again, its content too.
+// reloading changes each row, and its content, when it is read again.
 func reloading(inner store.Store, change func(*store.Row)) edited {
 	changing := func(fn func(store.Row) error) func(store.Row) error {
 		return func(row store.Row) error {
@@ -158,8 +159,8 @@ func loadWithoutHeaders(inner store.Store, _ Options) store.Store {
 	return reloading(inner, func(row *store.Row) { row.Headers = nil })
 }
 
-// restartTTL reckons a deadline from the start of the broker: whatever was left
-// of it begins as a minute more.
+// restartTTL models a broker whose times to live begin anew when it starts: a
+// restart extends every deadline by a minute.
 func restartTTL(inner store.Store, _ Options) store.Store {
 	late := reloading(inner, func(row *store.Row) {
 		if !row.ExpiresAt.IsZero() {
@@ -209,7 +210,7 @@ func loadBackwards(inner store.Store, _ Options) store.Store {
 	}}
 }
 
-// farAhead is when a purge that takes too much believes itself to be.
+// farAhead is the time that a purge which takes too much assumes.
 const farAhead = 100 * 365 * 24 * time.Hour
 
 func purgeAll(inner store.Store, _ Options) store.Store {

@@ -1,5 +1,5 @@
-// Package metrics shows the state of a broker to Prometheus, and its profiles to
-// pprof, on an address of their own.
+// Package metrics exposes a broker's state to Prometheus and its profiles to
+// pprof, on a separate address.
 package metrics
 
 import (
@@ -18,27 +18,28 @@ import (
 	"github.com/custodymq/custody/broker"
 )
 
-// Source is what is asked at each scrape: a *broker.Server.
+// Source is queried at each scrape; *broker.Server implements it.
 type Source interface {
 	State(ctx context.Context) (broker.State, error)
 }
 
 const (
 	namespace    = "custody_broker"
-	answerWithin = 2 * time.Second // for the state machine, at a scrape
+	answerWithin = 2 * time.Second // deadline for the state machine at a scrape
 )
 
-// collector asks at each scrape, so that nothing is counted twice or kept here.
+// collector queries the source at each scrape, so that it neither keeps state nor
+// counts anything twice.
 type collector struct {
 	source Source
 	descs  map[string]*prometheus.Desc
 }
 
-// metric is one number of the state.
+// metric is one number derived from the broker's state.
 type metric struct {
 	name, help string
 	kind       prometheus.ValueType
-	loop       bool // only known while the state machine answers
+	loop       bool // known only while the state machine answers
 	value      func(*broker.State) float64
 }
 
@@ -118,8 +119,8 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// Handler answers /metrics and /debug/pprof/. The memory and the garbage
-// collector of the process are among the metrics.
+// Handler serves /metrics and /debug/pprof/. The metrics include the Go runtime's
+// and the process's.
 func Handler(s Source) http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(newCollector(s), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -139,7 +140,7 @@ type Server struct {
 	done chan struct{}
 }
 
-// Serve listens on address. There is no authentication: whoever reaches it can
+// Serve listens on address. There is no authentication: whoever can connect can
 // read the broker's memory through its profiles.
 func Serve(address string, s Source) (*Server, error) {
 	ln, err := net.Listen("tcp", address)
@@ -154,10 +155,10 @@ func Serve(address string, s Source) (*Server, error) {
 	return m, nil
 }
 
-// Addr is host:port of the listener.
+// Addr returns the listener's host:port.
 func (m *Server) Addr() string { return m.ln.Addr().String() }
 
-// Close ends it, with the requests under way.
+// Close stops serving and aborts requests in flight.
 func (m *Server) Close() error {
 	err := m.http.Close()
 	<-m.done

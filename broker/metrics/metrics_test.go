@@ -111,7 +111,8 @@ func (hung) State(context.Context) (broker.State, error) {
 	return broker.State{Sessions: 7, Refused: map[broker.Refusal]uint64{broker.RefusedToken: 3}}, errors.New("no answer")
 }
 
-// A state machine that hangs is what one wants to see most.
+// TestAStateMachineThatHangsIsSeen covers the case in which metrics are needed
+// most.
 func TestAStateMachineThatHangsIsSeen(t *testing.T) {
 	text := get(t, serve(t, hung{}), "/metrics")
 	for _, want := range []string{"custody_broker_state_machine_answers 0", "custody_broker_connections 7", `custody_broker_refused_total{why="token"} 3`} {

@@ -7,15 +7,15 @@ import (
 	"github.com/custodymq/custody/broker/wire"
 )
 
-// Readable says whether this build can read a payload of that version. An older
-// one is refused by name and never misread; a newer one too, for it is there
-// only after a return to an older broker.
+// Readable reports whether this build can read payloads of that version. Other
+// versions are refused by name rather than misread. A newer one occurs only after
+// a downgrade of the broker.
 func Readable(version uint8) bool {
 	return wire.OldestVersion <= version && version <= wire.Version
 }
 
-// Refuse strips a row of an unreadable payload version to what may be shown of
-// it. Backends pass every row that they read through it.
+// Refuse reduces a row of an unreadable payload version to what may be shown of
+// it. Backends apply it to every row that they read.
 func Refuse(r Row) Row {
 	if Readable(r.Version) || (r.State != Pending && r.State != Dead) {
 		return r
@@ -27,16 +27,16 @@ func Refuse(r Row) Row {
 	}
 }
 
-// Takes says whether the selection has this row in it, its Limit aside.
+// Takes reports whether the selection includes this row, apart from its Limit.
 func (s Selection) Takes(r Row) bool {
 	return r.Order > s.After && (s.State == 0 || r.State == s.State) && (s.MessageID == "" || r.MessageID == s.MessageID)
 }
 
-// errEnough ends a read that has given as many rows as were asked for.
+// errEnough stops a read once the limit is reached.
 var errEnough = errors.New("store: as many rows as were asked for")
 
-// Page passes rows of the selection on to fn, and ends read when there are as many
-// as were asked for. Backends make Rows with it.
+// Page passes the selected rows on to fn, and stops read at the limit. Backends
+// use it to implement Rows.
 func (s Selection) Page(fn func(Row) error, read func(give func(Row) error) error) error {
 	taken := 0
 	err := read(func(r Row) error {
@@ -57,9 +57,9 @@ func (s Selection) Page(fn func(Row) error, read func(give func(Row) error) erro
 	return err
 }
 
-// Check is nil if every operation of the batch is well formed; otherwise the
-// *Failure (nothing written) that Apply returns. Backends call it first, so that
-// all refuse the same batches.
+// Check returns nil if every operation of the batch is well formed, otherwise the
+// *Failure (with NotWritten) that Apply must return. Backends call it first, so
+// that all of them refuse the same batches.
 func Check(batch []Operation) error {
 	for i, op := range batch {
 		if err := check(op); err != nil {
@@ -76,7 +76,7 @@ func check(op Operation) error {
 	case op.Row.MessageID == "":
 		return fmt.Errorf("%v without a message ID", op.Kind)
 	case op.Kind == Insert && !Readable(op.Row.Version):
-		// It would be accepted now and refused after the next restart.
+		// It would be accepted now but refused after the next restart.
 		return fmt.Errorf("insert of %s: payload version %d cannot be read again (this build reads %d to %d)",
 			op.Row.MessageID, op.Row.Version, wire.OldestVersion, wire.Version)
 	}

@@ -13,18 +13,20 @@ type Connection struct {
 	DSN    string `json:"dsn"`    // what that backend needs: a path, a URL
 }
 
-// Connections are the two lists in which a broker looks for its connection. The
-// first wins. There is no default: rows in a place that nobody meant are lost to
-// the one who looks for them.
+// Connections are the two lists in which a broker looks up its connection; the
+// first takes precedence. There is no default, because rows stored in an
+// unintended place are lost to whoever looks for them.
 type Connections struct{ First, Second ConnectionList }
 
-// ConnectionList is one list, with a title that tells a reader where it is written.
+// ConnectionList is one list, with a title that tells readers where it is
+// defined.
 type ConnectionList struct {
 	Title   string // "flags", "broker.json"
 	Entries []Connection
 }
 
-// Find gives the connection with exactly this name: case and blanks count.
+// Find returns the connection with exactly this name; case and spaces are
+// significant.
 func (c Connections) Find(name string) (Connection, error) {
 	if strings.TrimSpace(name) == "" {
 		return Connection{}, fmt.Errorf("store: the broker has no name, by which its connection is found; give it one")
@@ -55,7 +57,7 @@ func (l ConnectionList) find(name string) (*Connection, error) {
 	return found, nil
 }
 
-// NoConnectionError is a name that is in neither list.
+// NoConnectionError reports a name that is in neither list.
 type NoConnectionError struct {
 	Name        string
 	Connections Connections
@@ -70,7 +72,7 @@ func (e *NoConnectionError) Error() string {
 	return b.String()
 }
 
-// Near are the names that differ in case or blanks only.
+// Near returns the names that differ only in case or spaces.
 func (e *NoConnectionError) Near() []string {
 	var near []string
 	for _, list := range []ConnectionList{e.Connections.First, e.Connections.Second} {
@@ -83,7 +85,7 @@ func (e *NoConnectionError) Near() []string {
 	return near
 }
 
-// String names what the list holds.
+// String lists the names, for error messages.
 func (l ConnectionList) String() string {
 	if len(l.Entries) == 0 {
 		return l.Title + " is empty"

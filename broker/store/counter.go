@@ -2,8 +2,8 @@ package store
 
 import "context"
 
-// Counter is an optional ability of a Store: say about how many rows Load will
-// give, so that whoever waits for a recovery knows how far it is.
+// Counter is an optional interface of a Store. Count estimates the number of rows
+// that Load will return, to report the progress of a recovery.
 type Counter interface {
 	Count(ctx context.Context, settled int) (int, error)
 }

@@ -10,18 +10,19 @@ import (
 // IdentityVariable names the environment variable of the storage identity.
 const IdentityVariable = "CUSTODY_STORAGE_IDENTITY"
 
-// IdentitySource gives the storage identity, the half of a partition that tells
-// apart brokers of one name. It is read at the first call and frozen: a variable
-// or host name that changes under a running broker must not move it to other rows.
+// IdentitySource returns the storage identity, the half of a partition that
+// distinguishes brokers of the same name. It is read at the first call and then
+// fixed: a variable or host name that changes must not switch a running broker to
+// other rows.
 type IdentitySource func() (string, error)
 
-// Identity reads the environment variable, or the host name where it is not
-// set. Pass os.LookupEnv and os.Hostname.
+// Identity reads the environment variable or, if it is not set, the host name.
+// Pass os.LookupEnv and os.Hostname.
 func Identity(env func(string) (string, bool), hostname func() (string, error)) IdentitySource {
 	return sync.OnceValues(func() (string, error) {
 		if id, set := env(IdentityVariable); set {
-			// Set but blank is a slip in a deployment. The host name in its
-			// place would hide the rows without a word.
+			// A variable that is set but blank is a deployment mistake. Falling
+			// back to the host name would silently hide the rows.
 			if id == "" || strings.TrimSpace(id) != id {
 				return "", fmt.Errorf("store: %s is %q: empty, or with blanks around it; correct or unset it", IdentityVariable, id)
 			}
@@ -38,5 +39,5 @@ func Identity(env func(string) (string, bool), hostname func() (string, error)) 
 	})
 }
 
-// ProcessIdentity is this process's identity, read once.
+// ProcessIdentity returns this process's identity, read once.
 var ProcessIdentity = Identity(os.LookupEnv, os.Hostname)

@@ -1,5 +1,5 @@
-// Package store is the contract of the reference broker's storage. Backends are
-// in the folders below; each passes storetest.Exercise.
+// Package store is the contract of the reference broker's storage. Its
+// subpackages are the backends, each of which passes storetest.Exercise.
 package store
 
 import (
@@ -10,74 +10,78 @@ import (
 
 // Store keeps the rows of at-least-once messages for one partition.
 //
-// Every method is bound to the partition the store was opened for: no method
-// can read, change or delete another partition's rows. All methods are safe for
-// concurrent use, though the broker calls the writing ones from one goroutine.
+// Every method is bound to the partition for which the store was opened and
+// cannot read, change or delete another partition's rows. All methods are safe
+// for concurrent use, but the broker calls the writing ones from a single
+// goroutine.
 //
-// Errors: a write that fails returns *Failure, which says whether the write is
-// proven absent (NotWritten) or may be there (Uncertain). Any other error is
-// treated as Uncertain. Obey ctx; a write that is cancelled once begun is
-// Uncertain, unless it is proven absent.
+// A write that fails returns *Failure, which says whether it is proven absent
+// (NotWritten) or may be stored (uncertain). Any other error is treated as
+// uncertain. Methods honour ctx; a write cancelled after it has begun is
+// uncertain, unless it is proven absent.
 type Store interface {
-	// Apply makes one batch durable, all or nothing, in the order given:
-	// the group commit. When it returns nil every operation is on disk
-	// under the store's flush policy. The caller leaves the batch and what
-	// its rows refer to unchanged for good: after a cancelled call the store
-	// may still be reading it.
+	// Apply makes one batch durable, all or nothing and in the given order (group
+	// commit). When it returns nil, every operation is on disk as the store's
+	// flush policy demands. The caller must never modify the batch or what its
+	// rows refer to afterwards: after a cancelled call the store may still be
+	// reading it.
 	Apply(ctx context.Context, batch []Operation) error
-	// Load gives what must survive a restart, without content: Payload and
-	// Headers are nil, Size says how large they are. First come the IDs of
-	// settled rows that are still in their window, as State SettledMarker: the
-	// newest, at most settled of them, oldest first. Then come pending, dead,
-	// refused and damaged rows, in order of Row.Order. Time and memory are
-	// proportional to the number of rows, never to their bytes.
+	// Load reads what must survive a restart, without content: Payload and
+	// Headers are nil, and Size is their size. First come the IDs of settled rows
+	// that are still in their window, as State SettledMarker: at most settled of
+	// them, the newest, oldest first. Then come pending, dead, refused and
+	// damaged rows in the order of Row.Order. Time and memory are proportional to
+	// the number of rows, not to their size.
 	//
-	// A row of a payload version that this build cannot read comes as
+	// A row of a payload version that this build cannot read is passed as
 	// RefusedVersion, one that fails its checksum as Damaged; both are left
 	// untouched. A Damaged row without a message ID stands for rows that are
 	// missing altogether; its Reason says how many, and how that is known.
 	//
-	// fn must not call the store. An error of fn ends the loading and is returned.
+	// fn must not call the store. An error of fn stops the load and is returned.
 	Load(ctx context.Context, settled int, fn func(Row) error) error
-	// Content gives whole rows, pending or dead, by message ID, in the order
-	// asked for. A row that is not there is left out. One that fails its
-	// checksum comes as Damaged, without content. It never waits for a write.
-	// fn as in Load.
+	// Content reads complete rows, pending or dead, by message ID and in the
+	// given order. Rows that do not exist are omitted. A row that fails its
+	// checksum is passed as Damaged, without content. Content never waits for a
+	// write. The rules for fn are those of Load.
 	Content(ctx context.Context, messageIDs []string, fn func(Row) error) error
-	// Expired deletes this partition's pending rows whose deadline has passed at now
-	// and returns their message IDs, at most limit, earliest deadlines first.
-	// It also sweeps, unreported, settled markers whose window is over.
+	// Expired deletes this partition's pending rows whose deadline has passed at
+	// now and returns their message IDs, at most limit, earliest deadline first.
+	// It also sweeps settled markers whose window is over, without reporting
+	// them.
 	Expired(ctx context.Context, now time.Time, limit int) ([]string, error)
-	// Rows shows the selected rows for inspection in order of Row.Order. It
-	// never waits for a write. fn as in Load.
+	// Rows reads the selected rows for inspection, in the order of Row.Order. It
+	// never waits for a write. The rules for fn are those of Load.
 	Rows(ctx context.Context, selection Selection, fn func(Row) error) error
 	// Partition is the connection's name and the storage identity.
 	Partition() Partition
-	// Close waits for a write that is under way. Closing again does nothing.
+	// Close waits for a write in progress. It may be called repeatedly.
 	Close() error
 }
 
-// Certifier is an optional ability of a Store: find out what became of a write
-// that was Uncertain, before the next Apply.
+// Certifier is an optional interface of a Store. It determines what became of an
+// uncertain write before the next Apply.
 //
-// Reading alone proves nothing. In SQLite's WAL a COMMIT whose sync failed reads
-// as absent, and the row is back after a kill and restart: the frames are in the
-// log. Only a later transaction that is committed and synced settles it.
+// Reading alone proves nothing. In SQLite's WAL mode, a COMMIT whose sync failed
+// reads as absent, but the row is back after a kill and restart, because its
+// frames are in the WAL. Only a later transaction that is committed and synced
+// settles the question.
 type Certifier interface {
-	// Reestablish commits and syncs an empty transaction and then says for
-	// certain what became of the last call of Apply or Expired on this store,
-	// whatever that call returned: absent means that nothing of it is stored
-	// now or after any restart (also if there was no call yet), false that it
-	// is stored for good. An error leaves it as uncertain as it was. It
-	// means something only to the one goroutine that makes all the writes.
+	// Reestablish commits and syncs an empty transaction, and then reports
+	// definitively what became of the last call of Apply or Expired on this
+	// store, whatever that call returned. absent means that nothing of it is
+	// stored now or after any restart (or that there was no call yet), false that
+	// it is stored permanently. After an error the outcome is as uncertain as
+	// before. The result is meaningful only to the goroutine that makes all the
+	// writes.
 	Reestablish(ctx context.Context) (absent bool, err error)
 }
 
-// Durable is an optional ability of a Store: say what survives what. A store
-// without it is taken to be FlushEveryCommit.
+// Durable is an optional interface of a Store: it reports the flush policy. A
+// store without it is assumed to use FlushEveryCommit.
 type Durable interface{ Flush() Flush }
 
-// Flush is when a write is on disk.
+// Flush is a policy for when a write reaches the disk.
 type Flush uint8
 
 const (
@@ -91,10 +95,10 @@ const (
 // crash the same change may well be asked for again. Insert is the exception.
 type Operation struct {
 	Kind OperationKind
-	Row  Row // Insert: the whole row; others: MessageID and the fields they change
+	Row  Row // Insert: the complete row; otherwise MessageID and the fields that change
 }
 
-// OperationKind names a change.
+// OperationKind is the kind of a change.
 type OperationKind uint8
 
 const (
@@ -112,50 +116,50 @@ var operationNames = [...]string{
 	DeadLetter: "dead-letter", Redrive: "redrive", Discard: "discard",
 }
 
-// String is the name that faults and scripts use.
+// String returns the name used by faults and scripts.
 func (k OperationKind) String() string { return nameOf(operationNames[:], k) }
 
-// Selection is a page of rows. The zero value selects all, without content.
+// Selection selects a page of rows. The zero value selects all, without content.
 type Selection struct {
-	After     uint64 // rows with a greater Row.Order; the last one of the page before
-	Limit     int    // at most that many; 0: all
-	State     State  // only these; 0: all
-	MessageID string // only this one; "": all
-	Content   bool   // with Payload and Headers; otherwise neither is read
+	After     uint64 // rows with a greater Row.Order than this, the last one of the previous page
+	Limit     int    // maximum number of rows; 0: no limit
+	State     State  // only rows in this state; 0: any
+	MessageID string // only this row; "": any
+	Content   bool   // read Payload and Headers
 }
 
 // Row is one stored message.
 type Row struct {
-	Order        uint64 // ascending in order of insertion; given by the store, ignored when written
+	Order        uint64 // ascending in insertion order; assigned by the store, ignored in writes
 	State        State
 	MessageID    string
 	BusinessID   string
 	Topic        string
-	Group        string // of the competitor it went to last; empty until then
+	Group        string // of the competitor that last received it; empty before that
 	Key          string
 	Headers      map[string]string
 	Payload      []byte
-	Size         int   // bytes of Payload and Headers as stored; filled when read
-	Version      uint8 // of the protocol that wrote the payload
+	Size         int   // bytes of Payload and Headers as stored; set by reads
+	Version      uint8 // protocol version that wrote the payload
 	InsertedAt   time.Time
 	ExpiresAt    time.Time // zero: never
 	Attempts     int
 	LastConsumer string
-	Reason       string    // why dead
-	KeepUntil    time.Time // settled markers
-	Partition    Partition // filled when read
+	Reason       string    // why it is dead
+	KeepUntil    time.Time // of settled markers
+	Partition    Partition // set by reads
 }
 
-// State of a row.
+// State is the state of a row.
 type State uint8
 
 const (
 	Pending        State = iota + 1
-	Processed            // full history kept
-	SettledMarker        // only the IDs are left
+	Processed            // kept with its full history
+	SettledMarker        // only the IDs are kept
 	Dead                 // in the dead-letter queue
-	RefusedVersion       // readable by name only: IDs, topic, version and times of a payload version this build cannot read
-	Damaged              // fails its checksum: what can be read of its IDs and topic, never delivered, left untouched
+	RefusedVersion       // of a payload version that this build cannot read: only IDs, topic, version and times are given
+	Damaged              // fails its checksum: IDs and topic as far as readable; never delivered, left untouched
 )
 
 var stateNames = [...]string{
@@ -177,9 +181,9 @@ type Partition struct{ Connection, Identity string }
 
 func (p Partition) String() string { return p.Connection + "@" + p.Identity }
 
-// Failure is a write that did not succeed.
+// Failure is the error of a write that did not succeed.
 type Failure struct {
-	NotWritten bool // proven: nothing of the batch is stored, nor will be after a restart
+	NotWritten bool // proven: nothing of the batch is stored now or after a restart
 	Err        error
 }
 
@@ -192,26 +196,28 @@ func (f *Failure) Error() string {
 
 func (f *Failure) Unwrap() error { return f.Err }
 
-// ErrExists: a row with this message ID is stored already. It comes as an
-// *ExistsError, which names it.
+// ErrExists reports that a row with this message ID is already stored. It is
+// returned as an *ExistsError, which names the ID.
 var ErrExists = errors.New("store: message ID exists")
 
-// ErrFull: no space is left, or less than the reserve.
+// ErrFull reports that no space is left, or less than the reserve.
 var ErrFull = errors.New("store: no space left")
 
-// ErrFenced: the partition was written by another broker, which owns it now. The
-// store takes no write any more. It comes as a *Failure with NotWritten.
+// ErrFenced reports that another broker has written the partition and now owns
+// it. The store refuses every further write. It is returned in a *Failure with
+// NotWritten.
 var ErrFenced = errors.New("store: the partition was written by another broker")
 
-// ErrMoved: the store's files were moved or deleted while it was open, so that
-// nothing written to them would be found again. The store takes no write any
-// more. It comes as a *Failure, with NotWritten if it was seen before the write.
+// ErrMoved reports that the store's files were moved or deleted while open, so
+// that nothing written to them would be found again. The store refuses every
+// further write. It is returned in a *Failure, with NotWritten if this was
+// noticed before the write.
 var ErrMoved = errors.New("store: the files were moved or deleted")
 
-// ErrClosed: the store was closed.
+// ErrClosed reports that the store was closed.
 var ErrClosed = errors.New("store: closed")
 
-// ExistsError names the insert that a batch failed for.
+// ExistsError names the insert because of which a batch failed.
 type ExistsError struct{ MessageID string }
 
 func (e *ExistsError) Error() string { return ErrExists.Error() + ": " + e.MessageID }

@@ -1,12 +1,12 @@
-// Package transport carries protocol messages over one ZeroMQ connection: the
-// handshake is go-zeromq's, over a net.Conn that is guarded here, with TLS below
-// it if that is asked for; frames are cut and joined here, because a server must
-// bound what a peer makes it allocate, answer PING between its own frames, and
-// never block on one peer.
+// Package transport carries protocol messages over one ZeroMQ connection,
+// optionally inside TLS. go-zeromq performs the handshake, over a net.Conn that
+// this package guards. Framing is implemented here because a server must bound
+// what a peer can make it allocate, answer PING between its own frames, and never
+// block on one peer.
 //
-// A connection begins untrusted: until Admit it has one absolute deadline and a
-// small budget of bytes, whatever is said on it. So a peer that has not shown its
-// token cannot hold a connection, or make this side allocate.
+// A connection starts untrusted: until Admit it has a single absolute deadline
+// and a small byte budget, whatever the peer sends. A peer that has not presented
+// its token can therefore neither hold a connection nor make this side allocate.
 package transport
 
 import (
@@ -35,59 +35,60 @@ const (
 
 const (
 	greetingSize = 64
-	// Of every frame until Admit: a READY command carries a socket type and an
-	// identity, a Hello a name and a token.
+	// Limit of every frame until Admit. A READY command carries a socket type and
+	// an identity, a Hello a name and a token.
 	maxEarlyFrame = 4 << 10
-	earlyBuffer   = 4 << 10 // of the reader, until Admit
-	// Of everything a peer says until Admit, PINGs included. With TLS the peer's
-	// certificates count too.
+	earlyBuffer   = 4 << 10 // size of the read buffer until Admit
+	// Limit of everything a peer may send until Admit, PINGs included. With TLS
+	// the handshake and the peer's certificates count too.
 	earlyBytes    = 16 << 10
 	earlyBytesTLS = 64 << 10
 
 	maxCommand = 1 << 10
 	readBuffer = 64 << 10
-	keepBuffer = 64 << 10 // a write buffer that grew beyond is not kept
+	keepBuffer = 64 << 10 // a write buffer that grew beyond this is released
 )
 
 var (
-	// ErrFrame: bytes that are not ZMTP, or more than the protocol allows. The
-	// connection cannot go on, since the place of the next frame is not known.
+	// ErrFrame reports bytes that are not ZMTP or exceed a protocol limit. The
+	// connection is unusable, because the next frame boundary is unknown.
 	ErrFrame = errors.New("transport: invalid frame")
-	// ErrFull: the peer does not take what is sent to it.
+	// ErrFull reports that the outgoing queue is full because the peer does not
+	// read.
 	ErrFull = errors.New("transport: outgoing queue is full: the peer does not read")
-	// ErrClosed: the connection was closed on this side.
+	// ErrClosed reports that this side closed the connection.
 	ErrClosed = errors.New("transport: closed")
 )
 
-// Options of a connection; all but TLS are required.
+// Options configures a connection. All fields but TLS are required.
 type Options struct {
-	TLS       *tls.Config   // nil: in the clear
-	Handshake time.Duration // from the call until Admit, whatever the peer says meanwhile
-	Silence   time.Duration // the peer is gone if nothing came for so long
-	Write     time.Duration // one write may take so long
-	Heartbeat time.Duration // a Ping is sent if nothing else was for so long
-	Queue     int           // bytes waiting to be sent from which no more are taken: it is exceeded by one message
+	TLS       *tls.Config   // nil: plaintext
+	Handshake time.Duration // deadline for everything up to Admit, whatever the peer sends meanwhile
+	Silence   time.Duration // the peer is considered gone after receiving nothing for this long; detected at most a quarter later
+	Write     time.Duration // deadline for one write
+	Heartbeat time.Duration // send a Ping after sending nothing else for this long
+	Queue     int           // bytes queued at which Send returns ErrFull; one message may exceed it
 }
 
-// Conn is one connection. Receive, Buffered and Admit are for one goroutine; the
-// rest is safe for concurrent use.
+// Conn is one connection. Receive, Buffered, SetHeartbeat and Admit must be
+// called from one goroutine; the other methods are safe for concurrent use.
 type Conn struct {
 	*Outgoing
 	nc       net.Conn
 	br       *bufio.Reader
 	head     []byte
 	silence  time.Duration
-	until    time.Time // of the read deadline that is set
+	until    time.Time // the read deadline currently set
 	admitted bool
 	early    *budget
 	reserve  func(n int) error
 	tls      *tls.ConnectionState
 }
 
-// Accept makes the server's side (a ROUTER) of a connection.
+// Accept performs the server's side of the handshake, as a ROUTER.
 func Accept(nc net.Conn, o Options) (*Conn, error) { return open(nc, zmq4.Router, true, o) }
 
-// Connect makes the client's side (a DEALER).
+// Connect performs the client's side of the handshake, as a DEALER.
 func Connect(nc net.Conn, o Options) (*Conn, error) { return open(nc, zmq4.Dealer, false, o) }
 
 func open(nc net.Conn, kind zmq4.SocketType, server bool, o Options) (*Conn, error) {
@@ -116,26 +117,27 @@ func open(nc net.Conn, kind zmq4.SocketType, server bool, o Options) (*Conn, err
 	return c, nil
 }
 
-// Admit ends the handshake: the peer is who it should be, and from now on has
-// what the protocol allows. What was sent before waits for Run.
+// Admit marks the peer as authenticated and replaces the handshake's limits with
+// the protocol's. Messages sent before Admit stay queued until Run.
 func (c *Conn) Admit() error {
-	if err := c.nc.SetReadDeadline(time.Time{}); err != nil { // each write sets its own
+	if err := c.nc.SetReadDeadline(time.Time{}); err != nil { // each write sets its own deadline
 		return fmt.Errorf("transport: admit: %w", err)
 	}
 	c.admitted = true
 	c.early.limit = 0
 	ahead, _ := c.br.Peek(c.br.Buffered())
 	c.br = bufio.NewReaderSize(&resumed{ahead: ahead, next: c.nc}, readBuffer)
-	_, _ = c.br.Peek(len(ahead)) // so that Buffered counts them
+	_, _ = c.br.Peek(len(ahead)) // fill the buffer, so that Buffered counts these bytes
 	return nil
 }
 
-// SetReserve has f called before a message of n bytes is read, for the whole of
-// it: f waits until there is room. An error ends the connection.
+// SetReserve registers f, which is called with a message's total size n before
+// its payload is read. f blocks until there is room. An error from it ends the
+// connection.
 func (c *Conn) SetReserve(f func(n int) error) { c.reserve = f }
 
-// Refuse says why a peer is not admitted, within the deadline of the handshake,
-// and sends what was to be sent before. Run must not run.
+// Refuse writes everything queued and then m, which tells the peer why it is not
+// admitted. The handshake's deadline applies. Run must not be running.
 func (c *Conn) Refuse(m *wire.Message) error {
 	if _, err := c.Send(m); err != nil {
 		return err
@@ -146,7 +148,8 @@ func (c *Conn) Refuse(m *wire.Message) error {
 	return err
 }
 
-// Certificate of the peer, verified; nil if it has shown none.
+// Certificate returns the peer's verified certificate, or nil if it presented
+// none.
 func (c *Conn) Certificate() *x509.Certificate {
 	if c.tls == nil || len(c.tls.VerifiedChains) == 0 {
 		return nil
@@ -154,15 +157,15 @@ func (c *Conn) Certificate() *x509.Certificate {
 	return c.tls.VerifiedChains[0][0]
 }
 
-// Waiting is how many bytes wait to be sent.
+// Waiting returns how many bytes are queued to be sent.
 func (c *Conn) Waiting() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.waiting
 }
 
-// budget ends a connection that says too much before it is admitted. It counts
-// below TLS, so that what TLS itself allocates is bounded too.
+// budget fails reads once an unadmitted peer has sent too much. It counts below
+// TLS, to bound what TLS itself allocates too.
 type budget struct {
 	net.Conn
 	limit, left int // limit 0: admitted
@@ -180,7 +183,8 @@ func (b *budget) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// resumed reads on where a smaller buffer ended.
+// resumed reads the bytes that a previous buffer read ahead, then from the
+// connection.
 type resumed struct {
 	ahead []byte
 	next  io.Reader
@@ -188,7 +192,7 @@ type resumed struct {
 
 func (r *resumed) Read(p []byte) (int, error) {
 	if len(r.ahead) == 0 {
-		r.ahead = nil // the smaller buffer
+		r.ahead = nil // releases the previous buffer
 		return r.next.Read(p)
 	}
 	n := copy(p, r.ahead)
@@ -196,7 +200,7 @@ func (r *resumed) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// limit of a frame, whose usual limit is given.
+// limit returns the size limit of a frame, which is tighter until Admit.
 func (c *Conn) limit(usual uint64) uint64 {
 	if c.admitted {
 		return usual
@@ -204,7 +208,7 @@ func (c *Conn) limit(usual uint64) uint64 {
 	return min(usual, maxEarlyFrame)
 }
 
-// handshake turns a panic into an error: the library slices a peer's metadata
+// handshake converts a panic into an error: the library slices a peer's metadata
 // by lengths that the peer announced.
 func handshake(g *guard, kind zmq4.SocketType, server bool) (err error) {
 	defer func() {
@@ -216,12 +220,12 @@ func handshake(g *guard, kind zmq4.SocketType, server bool) (err error) {
 	return err
 }
 
-// guard follows the frame headers of a handshake and stops at one that
-// announces too much, before the library allocates it.
+// guard follows the frame headers of a handshake and fails at one that announces
+// too much, before the library allocates for it.
 type guard struct {
 	net.Conn
 	br   *bufio.Reader
-	left int // of the greeting, or of the frame
+	left int // bytes left of the greeting or the frame
 }
 
 func (g *guard) Read(p []byte) (int, error) {
@@ -240,7 +244,7 @@ func (g *guard) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// peekHeader reads a frame's header without taking it.
+// peekHeader parses a frame's header without consuming it.
 func peekHeader(br *bufio.Reader) (size uint64, headerSize int, flags byte, err error) {
 	b, err := br.Peek(2)
 	if err != nil {
@@ -266,11 +270,11 @@ func cutShort(got []byte, err error) error {
 	return err
 }
 
-// Receive waits for the next message. The payload is the caller's. PING
-// commands are answered on the way. An error that is wire.ErrVersion,
-// wire.ErrMalformed or wire.ErrField refuses one message, and the message
-// returned names its request as far as it is known; with any other error the
-// connection is over.
+// Receive blocks until the next message; the caller owns its payload. PING
+// commands are answered in passing. An error that wraps wire.ErrVersion,
+// wire.ErrMalformed or wire.ErrField concerns one message, and the returned
+// message carries its request number if known; any other error ends the
+// connection.
 func (c *Conn) Receive() (wire.Message, error) {
 	for {
 		if err := c.extend(); err != nil {
@@ -310,7 +314,7 @@ func (c *Conn) Receive() (wire.Message, error) {
 	}
 }
 
-// payload reads the second part, and throws away parts that must not follow.
+// payload reads the second part, and discards any surplus parts.
 func (c *Conn) payload(head []byte) (payload []byte, extra bool, err error) {
 	for part := 0; part < 16; part++ {
 		size, headerSize, flags, err := peekHeader(c.br)
@@ -326,7 +330,7 @@ func (c *Conn) payload(head []byte) (payload []byte, extra bool, err error) {
 			if err := c.reserve(len(head) + int(size)); err != nil {
 				return nil, false, err
 			}
-			if size > readBuffer { // it may have waited
+			if size > readBuffer { // the reservation may have blocked
 				c.until = time.Time{}
 				if err := c.extend(); err != nil {
 					return nil, false, err
@@ -352,7 +356,8 @@ func (c *Conn) read(headerSize int, body []byte) error {
 	return err
 }
 
-// command answers PING (RFC 37: the PONG repeats the context after the TTL).
+// command answers PING with PONG (RFC 37: the PONG repeats the context that
+// follows the TTL).
 func (c *Conn) command(size, headerSize int, flags byte) error {
 	if size > maxCommand || flags&flagMore != 0 {
 		return fmt.Errorf("%w: a command of more than %d bytes or one part", ErrFrame, maxCommand)
@@ -371,23 +376,24 @@ func (c *Conn) command(size, headerSize int, flags byte) error {
 	return nil
 }
 
-// extend moves the read deadline, not more often than is needed. Until Admit it
-// stands.
+// extend moves the read deadline, but no more often than necessary: a peer may
+// stay silent for the whole interval, and for at most a quarter more. Until Admit
+// the handshake's deadline stands.
 func (c *Conn) extend() error {
 	if !c.admitted {
 		return nil
 	}
 	now := time.Now()
-	if c.until.Sub(now) > c.silence*3/4 {
+	if c.until.Sub(now) > c.silence {
 		return nil
 	}
-	c.until = now.Add(c.silence)
+	c.until = now.Add(c.silence * 5 / 4)
 	return c.nc.SetReadDeadline(c.until)
 }
 
-// SetHeartbeat adopts the interval that the peer told: a Ping if nothing was sent
-// for so long, and the end after three of them in silence. For the goroutine
-// that receives.
+// SetHeartbeat adopts the interval that the peer announced: a Ping is sent after
+// sending nothing for d, and the connection ends after 3d of silence. It must be
+// called from the goroutine that calls Receive.
 func (c *Conn) SetHeartbeat(d time.Duration) {
 	c.silence = 3 * d
 	c.until = time.Time{}
@@ -397,10 +403,10 @@ func (c *Conn) SetHeartbeat(d time.Duration) {
 	c.Flush()
 }
 
-// Buffered says whether more bytes are here already: whoever gathers messages
-// stops gathering when there are none. The next Receive may still block, when
+// Buffered reports whether more bytes have been read already; a caller that
+// batches messages stops when there are none. The next Receive may still block if
 // they are not a whole message.
 func (c *Conn) Buffered() bool { return c.br.Buffered() > 0 }
 
-// RemoteAddr of the peer.
+// RemoteAddr returns the peer's address.
 func (c *Conn) RemoteAddr() net.Addr { return c.nc.RemoteAddr() }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"net"
+	"os"
 	"testing"
 	"time"
 
@@ -16,7 +17,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var generous = Options{Handshake: 30 * time.Second, Silence: 30 * time.Second, Write: 30 * time.Second, Heartbeat: 30 * time.Second, Queue: 1 << 20}
 
-// pair makes both ends of a connection; the client's writer does not run yet.
+// pair returns both ends of a connection. The client's writer is not running yet.
 func pair(t *testing.T, o Options) (client, server *Conn) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -109,6 +110,31 @@ func TestAnIdleSideSendsHeartbeats(t *testing.T) {
 	run(t, client)
 	if m, err := server.Receive(); err != nil || m.Kind != wire.Ping {
 		t.Fatalf("got %+v, %v", m, err)
+	}
+}
+
+func TestAPeerHasItsWholeTimeOfSilence(t *testing.T) {
+	const silence = 80 * time.Millisecond
+	client, server := pair(t, Options{Handshake: generous.Handshake, Silence: silence, Write: generous.Write, Heartbeat: generous.Heartbeat, Queue: 1 << 20})
+	run(t, client)
+	// The last message arrives just after the deadline was moved; it must count
+	// too.
+	for _, wait := range []time.Duration{silence / 8, 0} {
+		if _, err := client.Send(&wire.Message{Kind: wire.Ping}); err != nil {
+			t.Fatal(err)
+		}
+		client.Flush()
+		if _, err := server.Receive(); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(wait)
+	}
+	last := time.Now()
+	if _, err := server.Receive(); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatalf("got %v", err)
+	}
+	if quiet := time.Since(last); quiet < silence-time.Millisecond {
+		t.Errorf("ended after %v of silence, want at least %v", quiet, silence)
 	}
 }
 

@@ -10,55 +10,57 @@ import (
 	"github.com/custodymq/custody/broker/wire"
 )
 
-// Outgoing is the bounded queue of bytes to one peer. Whoever sends only
-// appends; one goroutine writes what has gathered, in one call.
+// Outgoing is the bounded queue of bytes to one peer. Senders only append; one
+// goroutine writes everything gathered with a single call.
 type Outgoing struct {
 	nc   net.Conn
 	opts Options
 	wake chan struct{} // capacity 1
 	took chan struct{} // capacity 1
-	done chan struct{} // the writer has ended
+	done chan struct{} // closed when the writer has ended
 
 	mu      sync.Mutex
-	full    [][]byte // before queue: a large payload is not copied where it may be shared
+	full    [][]byte // buffers to write before queue; large payloads are referenced here instead of copied, if sharing is allowed
 	queue   []byte
-	waiting int // bytes of both
+	waiting int // bytes in full and queue
 	scratch []byte
 	queued  int64 // bytes ever appended
-	begun   int64 // of these, handed to the socket; after a failed write, taken by it
+	begun   int64 // of these, handed to the socket; corrected after a failed write to what the socket took
 	idle    bool  // nothing appended since the last heartbeat
 
-	beatEvery time.Duration // changed by SetHeartbeat; 0 once it is taken up
+	beatEvery time.Duration // set by SetHeartbeat; 0 once Run has adopted it
 	closing   bool          // write what is queued, then close
 	err       error
 
-	share   bool    // payloads are not changed after Send
+	share   bool    // payloads are immutable after Send
 	budget  *Budget // nil: not counted
 	pending int64   // bytes queued or being written
 }
 
-// Budget is what may wait for all peers together, in bytes.
+// Budget limits the bytes waiting for all peers together. It is safe for
+// concurrent use.
 type Budget struct {
 	limit int64
 	used  atomic.Int64
 }
 
-// NewBudget makes one.
+// NewBudget returns a budget of limit bytes.
 func NewBudget(limit int64) *Budget { return &Budget{limit: limit} }
 
-// Limit in bytes.
+// Limit returns the limit in bytes.
 func (b *Budget) Limit() int64 { return b.limit }
 
-// Exceeded says whether more waits than may.
+// Exceeded reports whether more bytes are waiting than the limit allows.
 func (b *Budget) Exceeded() bool { return b.used.Load() > b.limit }
 
 func newOutgoing(nc net.Conn, o Options) *Outgoing {
 	return &Outgoing{nc: nc, opts: o, wake: make(chan struct{}, 1), took: make(chan struct{}, 1), done: make(chan struct{})}
 }
 
-// Send appends a message. It does not block and does not write: Flush does.
-// start is the position of its first byte, for Written. wire.ErrField says that
-// the message cannot be encoded, and the connection is as it was.
+// Send enqueues a message. It neither blocks nor writes; Flush triggers the
+// write. start is the stream position of the message's first byte, for Written.
+// wire.ErrField means that the message cannot be encoded and that nothing was
+// enqueued.
 func (q *Outgoing) Send(m *wire.Message) (start int64, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -98,7 +100,7 @@ func (q *Outgoing) sendCommand(body []byte) error {
 	return nil
 }
 
-// count notes bytes that were appended.
+// count accounts for n appended bytes.
 func (q *Outgoing) count(n int) {
 	q.waiting += n
 	q.queued += int64(n)
@@ -112,8 +114,8 @@ func (q *Outgoing) owe(n int64) {
 	}
 }
 
-// SetBudget has what waits for this peer counted. Run must be called after it, for
-// it gives everything back in the end.
+// SetBudget charges the bytes waiting for this peer to b. Run must be called
+// afterwards, because only its end returns them.
 func (q *Outgoing) SetBudget(b *Budget) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -121,7 +123,7 @@ func (q *Outgoing) SetBudget(b *Budget) {
 	b.used.Add(q.pending)
 }
 
-// Pending is how many bytes are queued or being written.
+// Pending returns how many bytes are queued or being written.
 func (q *Outgoing) Pending() int64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -152,19 +154,19 @@ func appendHeader(dst []byte, flags byte, size int) []byte {
 	return append(dst, flags, byte(size))
 }
 
-// sharedPayload is from where on copying a payload costs more than a write of its
-// own.
+// sharedPayload is the size in bytes from which copying a payload costs more than
+// a separate write.
 const sharedPayload = 16 << 10
 
-// Share says that no payload is changed after Send: a large one that goes to many
-// is held once.
+// Share declares payloads immutable after Send, so that a large one sent to many
+// peers is held once.
 func (q *Outgoing) Share() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.share = true
 }
 
-// Flush has what was sent written soon.
+// Flush wakes the writer.
 func (q *Outgoing) Flush() {
 	select {
 	case q.wake <- struct{}{}:
@@ -172,20 +174,20 @@ func (q *Outgoing) Flush() {
 	}
 }
 
-// Took tells, now and then, that the writer has taken what was queued: the time
-// to try again after ErrFull, for one who waits.
+// Took signals that the writer has taken what was queued, which is when to retry
+// after ErrFull. It may coalesce signals.
 func (q *Outgoing) Took() <-chan struct{} { return q.took }
 
-// Written says whether a byte of the message that starts there may have reached
-// the socket. False is certain only once the connection has ended.
+// Written reports whether any byte of the message at start may have reached the
+// socket. False is definitive only once the connection has ended.
 func (q *Outgoing) Written(start int64) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return start < q.begun
 }
 
-// Run writes until Close, CloseAfterQueue or an error, and closes the
-// connection in the end. One goroutine must run it.
+// Run writes until Close, CloseAfterQueue or an error, then closes the
+// connection. Exactly one goroutine must run it.
 func (q *Outgoing) Run() error {
 	defer close(q.done)
 	defer q.discard()
@@ -209,7 +211,7 @@ func (q *Outgoing) Run() error {
 	}
 }
 
-// discard drops what will not be written any more.
+// discard drops what will no longer be written and returns it to the budget.
 func (q *Outgoing) discard() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -289,7 +291,7 @@ func (q *Outgoing) fail(err error) error {
 	return q.err
 }
 
-// Close ends the connection at once: both Receive and Run return.
+// Close ends the connection at once; Receive and Run return.
 func (q *Outgoing) Close() error {
 	_ = q.fail(ErrClosed)
 	err := q.nc.Close()
@@ -297,7 +299,8 @@ func (q *Outgoing) Close() error {
 	return err
 }
 
-// CloseAfterQueue ends it when what is queued has been written, or could not be.
+// CloseAfterQueue closes the connection once the queue has been written, or
+// writing failed.
 func (q *Outgoing) CloseAfterQueue() {
 	q.mu.Lock()
 	q.closing = true
@@ -305,5 +308,5 @@ func (q *Outgoing) CloseAfterQueue() {
 	q.Flush()
 }
 
-// Done is closed when Run has ended.
+// Done returns a channel that is closed when Run has ended.
 func (q *Outgoing) Done() <-chan struct{} { return q.done }

@@ -6,10 +6,10 @@ import (
 	"net"
 )
 
-// secured is a TLS connection whose Close never waits: crypto/tls would try for
-// 5 s to tell a peer that does not read. The peer sees the end of the stream
-// without TLS's own mark; for this protocol that makes no difference, because
-// what was not answered is unknown either way.
+// secured is a TLS connection whose Close never blocks: crypto/tls would spend up
+// to 5 s sending close_notify to a peer that does not read. The peer sees the
+// stream end without close_notify, which is harmless here because anything
+// unanswered is unknown either way.
 type secured struct {
 	*tls.Conn
 	below net.Conn
@@ -17,7 +17,7 @@ type secured struct {
 
 func (s secured) Close() error { return s.below.Close() }
 
-// secure does the TLS handshake, within the deadlines of nc.
+// secure performs the TLS handshake within nc's deadlines.
 func secure(nc net.Conn, server bool, config *tls.Config) (net.Conn, *tls.ConnectionState, error) {
 	side := tls.Client
 	if server {

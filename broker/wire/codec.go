@@ -12,8 +12,8 @@ import (
 	"unicode/utf8"
 )
 
-// Limits of the protocol. They are checked on both sides, before anything is
-// allocated from a length that a peer announced.
+// Limits of the protocol, in bytes unless named otherwise. Both sides check them
+// before allocating anything from a length that the peer announced.
 const (
 	MaxTopic      = 255
 	MaxID         = 128 // client, group, business ID, message ID, key
@@ -23,23 +23,26 @@ const (
 	MaxHeader     = 1024 // bytes of one header, name and value together
 	MaxPayload    = 4 << 20
 	MaxCredit     = 1 << 20
-	MaxHead       = 80 << 10 // the first part: more than the sum of its fields
+	MaxHead       = 80 << 10 // size of the head part; more than the sum of its fields
 	maxDurationMS = math.MaxInt64 / int64(time.Millisecond)
 )
 
-// Errors of the codec, each wrapped with what exactly is wrong.
+// Errors of the codec. Each returned error wraps one of them and says what
+// exactly is wrong.
 var (
-	// ErrVersion: written by a protocol version that is not read here.
+	// ErrVersion reports a protocol version that this package does not read.
 	ErrVersion = errors.New("wire: protocol version not supported")
-	// ErrMalformed: bytes that are not a message of this protocol.
+	// ErrMalformed reports bytes that are not a message of this protocol.
 	ErrMalformed = errors.New("wire: malformed message")
-	// ErrField: a field that this kind does not have, over its limit, or out of range.
+	// ErrField reports a field that the kind does not have, that exceeds its
+	// limit, or that is out of range.
 	ErrField = errors.New("wire: invalid field")
 )
 
 const magic = 0xC5
 
-// Tags of the fields in the head, ascending. They are never reused.
+// Tags of the head's fields, in the ascending order in which they are encoded. A
+// tag is never reused.
 const (
 	tagClient = iota + 1
 	tagToken
@@ -73,7 +76,8 @@ func fields(tags ...int) (s fieldSet) {
 
 func (s fieldSet) has(tag int) bool { return s&(1<<tag) != 0 }
 
-// allowed is the table of PROTOCOL.md: which fields a kind may carry.
+// allowed says which fields each kind may carry; it mirrors the table in
+// PROTOCOL.md.
 var allowed = [...]fieldSet{
 	Hello:            fields(tagClient, tagToken),
 	Welcome:          fields(tagClient, tagCredit, tagTTL),
@@ -101,8 +105,7 @@ var allowed = [...]fieldSet{
 func (k Kind) valid() bool { return k > Invalid && int(k) < len(allowed) }
 
 // Encode appends the two parts of m, head and payload, to dst. The payload part
-// is m.Payload itself, not a copy. It is written with Version whatever
-// m.Version says.
+// aliases m.Payload. The head always carries Version; m.Version is ignored.
 func Encode(dst [][]byte, m *Message) ([][]byte, error) {
 	head, err := AppendHead(nil, m)
 	if err != nil {
@@ -111,8 +114,8 @@ func Encode(dst [][]byte, m *Message) ([][]byte, error) {
 	return append(dst, head, m.Payload), nil
 }
 
-// AppendHead appends the first part of m to dst: Encode for who reuses buffers.
-// On an error dst is returned as it was.
+// AppendHead appends the head of m to dst, for callers that reuse buffers. On an
+// error it returns dst unchanged.
 func AppendHead(dst []byte, m *Message) ([]byte, error) {
 	if !m.Kind.valid() {
 		return dst, fmt.Errorf("%w: kind %d does not exist", ErrField, m.Kind)
@@ -130,7 +133,7 @@ func AppendHead(dst []byte, m *Message) ([]byte, error) {
 	e.text(tagKey, m.Key, MaxID)
 	e.headers(m.Headers)
 	e.duration(tagTTL, m.TTL)
-	e.number(tagAttempt, uint64(m.Attempt), math.MaxInt32) // a negative one is over any limit
+	e.number(tagAttempt, uint64(m.Attempt), math.MaxInt32) // a negative value converts to one over any limit
 	e.mark(tagAgain, m.Again)
 	e.number(tagCredit, uint64(m.Credit), MaxCredit)
 	e.duration(tagDelay, m.Delay)
@@ -159,7 +162,7 @@ func (e *encoder) fail(tag int, format string, args ...any) {
 	}
 }
 
-// Encoding goes on after an error: what is written then is dropped.
+// The encoder keeps writing after an error; AppendHead discards the result.
 
 func (e *encoder) begin(tag, size int) {
 	if !e.may.has(tag) {
@@ -199,8 +202,8 @@ func (e *encoder) mark(tag int, v bool) {
 	}
 }
 
-// duration keeps the sign: that a negative time to live is refused is the
-// broker's answer, not a broken frame.
+// duration preserves the sign: a negative time to live is for the broker to
+// decline, not a framing error.
 func (e *encoder) duration(tag int, d time.Duration) {
 	ms := d.Milliseconds()
 	if ms == 0 && d != 0 {
@@ -230,7 +233,7 @@ func (e *encoder) headers(h map[string]string) {
 		names = append(names, name)
 		size += uvarintLen(uint64(len(name))) + len(name) + uvarintLen(uint64(len(value))) + len(value)
 	}
-	slices.Sort(names) // one message has one encoding
+	slices.Sort(names) // so that the encoding is canonical
 	e.begin(tagHeaders, size)
 	for _, name := range names {
 		for _, s := range [2]string{name, h[name]} {
@@ -240,11 +243,11 @@ func (e *encoder) headers(h map[string]string) {
 	}
 }
 
-// Decode reads a message from its two parts. The payload is parts[1] itself,
-// not a copy; nothing else refers to parts. Decoding is strict: there is one
-// encoding of a message, and every other sequence of bytes is an error. With an
-// error the message still has Version, Kind and Request as far as they could be
-// read, so that the refusal can name the request.
+// Decode decodes a message from its two parts. The message's payload aliases
+// parts[1]; nothing else retains parts. Decoding is strict: a message has exactly
+// one encoding, and any other byte sequence is an error. On an error the returned
+// message still carries Version, Kind and Request as far as they were read, so
+// that the refusal can name the request.
 func Decode(parts [][]byte) (Message, error) {
 	if len(parts) != 2 {
 		return Message{}, fmt.Errorf("%w: %d parts, must be 2 (head, payload)", ErrMalformed, len(parts))
@@ -252,7 +255,7 @@ func Decode(parts [][]byte) (Message, error) {
 	return DecodeParts(parts[0], parts[1])
 }
 
-// DecodeParts is Decode without the slice of parts.
+// DecodeParts is Decode for a caller that has no slice of parts.
 func DecodeParts(head, payload []byte) (Message, error) {
 	var m Message
 	if len(head) < 3 || head[0] != magic {
@@ -268,7 +271,7 @@ func DecodeParts(head, payload []byte) (Message, error) {
 		m.Kind = Invalid
 		return m, fmt.Errorf("%w: kind %d does not exist", ErrMalformed, kind)
 	}
-	// One string for all text fields: substrings of it cost nothing.
+	// A single string backs all text fields, because substrings do not allocate.
 	d := decoder{rest: string(head[3:]), may: allowed[m.Kind]}
 	m.Request = d.uvarint()
 	for last := 0; d.err == nil && len(d.rest) > 0; {
@@ -292,7 +295,7 @@ type decoder struct {
 	err  error
 }
 
-// fail keeps the first error. Nothing is left to read then, so decoding ends.
+// fail keeps the first error and drops the remaining input, which ends decoding.
 func (d *decoder) fail(base error, format string, args ...any) {
 	if d.err == nil {
 		d.err = fmt.Errorf("%w: %s", base, fmt.Sprintf(format, args...))

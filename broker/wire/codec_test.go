@@ -11,7 +11,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// full has every field set; only keeps those that kind may carry.
+// full returns a message with every field set; only keeps the fields that kind
+// may carry.
 func full() Message {
 	return Message{
 		Client: "c1", Token: "secret", Topic: "orders/eu", Group: "g", Mode: AtLeastOnce,
@@ -58,7 +59,8 @@ func TestEveryKindSurvivesTheWire(t *testing.T) {
 	}
 }
 
-// The example of PROTOCOL.md, from which clients in other languages are written.
+// TestTheDocumentedExample checks the example in PROTOCOL.md, from which clients
+// in other languages are written.
 func TestTheDocumentedExample(t *testing.T) {
 	parts := mustEncode(t, Message{Kind: Publish, Request: 3, Topic: "orders", Mode: AtLeastOnce, BusinessID: "order-1", Payload: []byte("hi")})
 	const head = "\xC5\x02\x03\x03\x03\x06orders\x05\x01\x02\x06\x07order-1"
@@ -183,7 +185,8 @@ func TestARefusedMessageStillNamesItsRequest(t *testing.T) {
 	}
 }
 
-// What decodes has exactly one encoding, and nothing makes the decoder panic.
+// FuzzDecode checks that whatever decodes re-encodes to the same bytes, and that
+// no input makes the decoder panic.
 func FuzzDecode(f *testing.F) {
 	for kind := Hello; kind.valid(); kind++ {
 		parts := mustEncode(f, only(full(), kind))

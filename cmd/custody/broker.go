@@ -9,7 +9,6 @@ import (
 	"net"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"strings"
 	"syscall"
 	"time"
@@ -36,7 +35,8 @@ type brokerFlags struct {
 
 const (
 	defaultAddress = "127.0.0.1:5577"
-	// closeBound is how long a stopped broker may take to finish its commits.
+	// closeBound limits how long a stopping broker may take to finish its
+	// commits.
 	closeBound = 10 * time.Second
 )
 
@@ -110,6 +110,7 @@ func serve(cmd *cobra.Command, f brokerFlags) (err error) {
 	if config.Memory, err = memoryFrom(f.memory); err != nil {
 		return err
 	}
+	broker.TuneCollector(config.Memory)
 	if config.Log, err = f.observed.logger(cmd.ErrOrStderr()); err != nil {
 		return err
 	}
@@ -122,7 +123,7 @@ func serve(cmd *cobra.Command, f brokerFlags) (err error) {
 		return unmeasured{err}
 	}
 	hangUp := make(chan os.Signal, 1)
-	signal.Reset(syscall.SIGHUP) // it ends any other command: see endSignals
+	signal.Reset(syscall.SIGHUP) // elsewhere SIGHUP ends a command: see endSignals
 	signal.Notify(hangUp, syscall.SIGHUP)
 	defer signal.Stop(hangUp)
 	rows, err := open.Open(cmd.Context(), connections, config.Name, store.ProcessIdentity, open.Options{KeepHistory: config.KeepHistory})
@@ -166,9 +167,7 @@ func serve(cmd *cobra.Command, f brokerFlags) (err error) {
 	return nil
 }
 
-// memoryFrom reads --memory, and has the garbage collector work harder before the
-// process holds twice as much: what it holds beside messages, and what it has not
-// collected yet, is about as much again. GOMEMLIMIT stands above it.
+// memoryFrom parses --memory.
 func memoryFrom(size string) (int64, error) {
 	n := broker.DefaultMemory()
 	if size != "" {
@@ -177,13 +176,10 @@ func memoryFrom(size string) (int64, error) {
 			return 0, fmt.Errorf("--memory %q: give a size of at least %s, such as 512MiB", size, units.BytesSize(minMemory))
 		}
 	}
-	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(2 * n)
-	}
 	return n, nil
 }
 
-const minMemory = 64 << 20 // as the broker has it
+const minMemory = 64 << 20 // the broker's own minimum
 
 // checkBroker reports usage errors before anything is opened.
 func checkBroker(f brokerFlags) error {
@@ -202,14 +198,15 @@ func checkBroker(f brokerFlags) error {
 	return errors.Join(f.access.check(f.tokenEnv), f.observed.check())
 }
 
-// loopback says whether an address is this machine's own, which no other reaches.
+// loopback reports whether a host is a loopback address, unreachable from other
+// machines.
 func loopback(host string) bool {
 	ip := net.ParseIP(host)
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// tokenFrom reads the token from the environment: on the command line, every
-// user of the machine could see it.
+// tokenFrom reads the token from an environment variable, because every user of
+// the machine can see a command line.
 func tokenFrom(variable string) (string, error) {
 	if variable == "" {
 		return "", nil
@@ -221,8 +218,8 @@ func tokenFrom(variable string) (string, error) {
 	return token, nil
 }
 
-// lists returns the lists of connections: that of the flags, if wanted or the
-// only one, then those of the files. A broker has two.
+// lists returns the broker's two connection lists: the one made of the flags, if
+// it is wanted or the only one, followed by those of the files.
 func (f brokerFlags) lists(own bool) (store.Connections, error) {
 	var lists []store.ConnectionList
 	if own || len(f.connections) == 0 {
@@ -246,7 +243,7 @@ func (f brokerFlags) lists(own bool) (store.Connections, error) {
 	return store.Connections{First: lists[0], Second: lists[1]}, nil
 }
 
-const maxConnections = 1 << 20 // bytes of such a file
+const maxConnections = 1 << 20 // size of a connections file
 
 func readConnections(file string) ([]store.Connection, error) {
 	text, err := evidence.ReadRegular(file, maxConnections)

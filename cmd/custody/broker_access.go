@@ -17,7 +17,7 @@ import (
 	"github.com/custodymq/custody/evidence"
 )
 
-// accessFlags say whom a broker lets in, and how it is talked to.
+// accessFlags configure who may use a broker and its TLS.
 type accessFlags struct {
 	users               string
 	cert, key, clientCA string
@@ -42,7 +42,7 @@ func (f *accessFlags) check(tokenEnv string) error {
 	return nil
 }
 
-// renewed is what is read again at SIGHUP.
+// renewed is what SIGHUP reloads.
 type renewed struct {
 	users        string
 	certificates *certificates.Server
@@ -67,7 +67,7 @@ func (f *accessFlags) open(config *broker.Config) (r renewed, err error) {
 	return r, err
 }
 
-// reload takes all of it or nothing.
+// reload applies everything or, on an error, nothing.
 func (r renewed) reload(server *broker.Server, log *slog.Logger) {
 	var users *access.Users
 	var err error

@@ -12,7 +12,7 @@ import (
 	"github.com/custodymq/custody/broker/metrics"
 )
 
-// observeFlags say how a broker is watched.
+// observeFlags configure a broker's logging and metrics.
 type observeFlags struct {
 	address       string
 	remote        bool
@@ -60,7 +60,8 @@ func (f *observeFlags) logger(w io.Writer) (*slog.Logger, error) {
 	return slog.New(handler(w, &slog.HandlerOptions{Level: level})), nil
 }
 
-// serve shows the server's state, if that is asked for, until it is closed.
+// serve serves metrics and profiles, if --observe asks for them, until the result
+// is closed.
 func (f *observeFlags) serve(server *broker.Server, log *slog.Logger) (io.Closer, error) {
 	if f.address == "" {
 		return io.NopCloser(nil), nil

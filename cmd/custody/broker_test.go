@@ -17,7 +17,7 @@ import (
 	"github.com/custodymq/custody/broker/certificates/certificatestest"
 )
 
-// lines is the log of a process while it runs.
+// lines collects a running process's log.
 type lines struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -35,7 +35,7 @@ func (l *lines) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// find waits for what the expression matches, and gives the last of it.
+// find waits until the log matches the expression and returns the last match.
 func (l *lines) find(t *testing.T, ctx context.Context, expression string) []string {
 	t.Helper()
 	wanted := regexp.MustCompile(expression)
@@ -54,8 +54,8 @@ func (l *lines) find(t *testing.T, ctx context.Context, expression string) []str
 	}
 }
 
-// TestABrokerForSeveralUsers runs one with TLS and users, watches it, and changes
-// its users.
+// TestABrokerForSeveralUsers runs a broker with TLS and users, observes it, and
+// changes its users while it runs.
 func TestABrokerForSeveralUsers(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

@@ -11,8 +11,8 @@ import (
 	"github.com/custodymq/custody/reports"
 )
 
-// narrowColumn is the minimum width of a column of sentences; with less they
-// stand below.
+// narrowColumn is the minimum width of a column of sentences; in less space they
+// go on the next line.
 const narrowColumn = 30
 
 // columns aligns tab-separated columns. On a terminal the last one is wrapped;
@@ -51,7 +51,7 @@ func writeColumns(w io.Writer, indent string, lines []string, width int) {
 		for i, c := range cells[:last] {
 			lead += runewidth.FillRight(c, widths[i]) + "  "
 		}
-		if last == 0 { // may be copied, such as a line of a script
+		if last == 0 { // keep it on one line: it may be copied, such as a line of a script
 			fmt.Fprintln(w, indent+l)
 			continue
 		}

@@ -82,7 +82,7 @@ func scenarioNames() []string {
 	return names
 }
 
-// profileNames are all profiles and systems.
+// profileNames lists every profile and system.
 func profileNames() []string {
 	var names []string
 	system := ""
@@ -104,7 +104,7 @@ func guaranteeNames() []string {
 	return names
 }
 
-// everyName is everything that custody explain knows.
+// everyName lists every name that custody explain knows.
 func everyName() []string {
 	var names []string
 	for _, s := range subjects {

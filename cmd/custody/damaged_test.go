@@ -21,7 +21,7 @@ import (
 	"github.com/custodymq/custody/systems/registry"
 )
 
-// execute runs a command in this process, as main does.
+// execute runs a command in this process, the way main does.
 func execute(t *testing.T, args ...string) (code int, out, told string) {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
@@ -84,8 +84,8 @@ func change(t *testing.T, name string, by func([]byte) []byte) {
 	}
 }
 
-// relined edits the lines of a compressed file and renumbers its events so that
-// none seems missing.
+// relined edits the lines of a compressed file and renumbers its events, so that
+// none appears to be missing.
 func relined(t *testing.T, name string, by func([]string) []string) {
 	t.Helper()
 	change(t, name, func(b []byte) []byte {
@@ -115,8 +115,9 @@ func relined(t *testing.T, name string, by func([]string) []string) {
 	})
 }
 
-// Damaged evidence yields exit code 3 and names the file, whatever was damaged
-// and whatever the outcome was: it is never held or violated.
+// TestAThousandDamagedCopies checks that damaged evidence yields exit code 3 and
+// names the file, whatever was damaged and whatever the outcome was; it is never
+// held or violated.
 func TestAThousandDamagedCopies(t *testing.T) {
 	draw := rand.New(rand.NewPCG(7, 7))
 	held := made(t, "business-success", "", guarantees.Held)
@@ -166,7 +167,7 @@ func TestAThousandDamagedCopies(t *testing.T) {
 			}
 			change(t, filepath.Join(dir, file), func([]byte) []byte { return b })
 			if file == "manifest.json" {
-				return "events" // then all other files are another run's
+				return "events" // every other file then belongs to another run
 			}
 			return file
 		}},

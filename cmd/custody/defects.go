@@ -125,7 +125,7 @@ func detectDefects(cmd *cobra.Command, args []string, f defectFlags) error {
 	group.Wait()
 	if err := errors.Join(errs...); err != nil {
 		if f.out == "" && cmd.Context().Err() != nil {
-			err = errors.Join(err, os.RemoveAll(dir)) // interrupted: nobody was told of it
+			err = errors.Join(err, os.RemoveAll(dir)) // interrupted before the directory was printed
 		}
 		return unmeasured{err}
 	}
@@ -193,7 +193,7 @@ func verdictOf(c scenarios.Detection) string {
 	return "missed " + c.Error
 }
 
-// referenceBroker has seeded defects of its own.
+// referenceBroker is the system with seeded defects of its own.
 const referenceBroker = zeromq.Name
 
 // seeded is a defect that can be enabled.

@@ -4,7 +4,7 @@ package main
 
 import "golang.org/x/sys/unix"
 
-// freeDisk is the disk space available to an ordinary user, in bytes.
+// freeDisk returns the disk space available to an unprivileged user, in bytes.
 func freeDisk(dir string) (uint64, error) {
 	var stat unix.Statfs_t
 	if err := unix.Statfs(dir, &stat); err != nil {

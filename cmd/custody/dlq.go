@@ -116,7 +116,7 @@ func oneMessage(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// read shows the answer of a command, all pages of it.
+// read prints a command's reply, all of its pages.
 func (f *dlqFlags) read(cmd *cobra.Command, command, object string, text func(io.Writer, broker.RowsView)) error {
 	var all broker.RowsView
 	for {
@@ -146,7 +146,7 @@ func (f *dlqFlags) settle(cmd *cobra.Command, verb, done, id string) error {
 }
 
 // ask sends one command. Any answer but Accepted is an error: Unknown must not
-// read as success.
+// look like success.
 func (f *dlqFlags) ask(ctx context.Context, command, id string) (wire.Message, error) {
 	if err := knownOutput(f.format); err != nil {
 		return wire.Message{}, err

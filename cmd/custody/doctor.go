@@ -180,8 +180,8 @@ func examine(cmd *cobra.Command, clean bool) error {
 	return nil
 }
 
-// examineLeftovers tells of what dead runs have left, and removes it. What may
-// be a living run's is told of and stays.
+// examineLeftovers reports what dead runs have left behind and, with clean,
+// removes it. What may belong to a live run is reported but kept.
 func examineLeftovers(cmd *cobra.Command, clean bool) error {
 	left, err := process.Folders()
 	if err != nil {
@@ -189,7 +189,7 @@ func examineLeftovers(cmd *cobra.Command, clean bool) error {
 	}
 	ctx, cancel := context.WithTimeout(cmd.Context(), engineTime)
 	defer cancel()
-	if _, err := process.Engine(ctx); err == nil { // without one, the check has told it
+	if _, err := process.Engine(ctx); err == nil { // if there is none, systemChecks has reported it
 		containers, err := process.Containers(ctx)
 		if err != nil {
 			return err

@@ -99,7 +99,7 @@ func exploreSystem(cmd *cobra.Command, f exploreFlags) error {
 		if runs = 20000; f.disk {
 			runs = 2000
 		}
-		// Schedules produce much garbage and keep little: collect less often.
+		// Schedules allocate much and retain little, so collect less often.
 		defer debug.SetGCPercent(debug.SetGCPercent(800))
 	} else if f.disk {
 		return fmt.Errorf("--disk is simulated, and %s cannot be: only the reference broker can (--system zeromq)", f.system)

@@ -15,7 +15,7 @@ func findGridFormat(name string) (reports.GridFormat, error) {
 	return named("format", name, reports.GridFormats(), func(f reports.GridFormat) string { return f.Name })
 }
 
-// endings of the files of a grid, by format.
+// endings are the file extensions of a grid, by format.
 var endings = map[string]string{"html": ".html", "markdown": ".md", "json": ".json"}
 
 // showGrid writes the grid's files to dir and prints it.
@@ -47,7 +47,8 @@ func pageOf(dir string) func(reports.Run) string {
 
 const runsPage = "report.html"
 
-// loadRuns reads what outcomes have left, and leaves a page of it beside them.
+// loadRuns loads the runs of the outcomes and writes a page about them beside
+// them.
 func loadRuns(say io.Writer, dir string, outcomes []scenarios.Outcome) (reports.Report, error) {
 	report, err := loadOutcomes(say, outcomes)
 	if err != nil {

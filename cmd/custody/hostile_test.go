@@ -42,7 +42,8 @@ func foreign(t *testing.T, change func(*evidence.Manifest)) string {
 	return dir
 }
 
-// A replay starts nothing that the evidence names: no command, no image, no file.
+// TestReplayRunsNoCommandOfTheEvidence checks that a replay starts nothing named
+// in the evidence: no command, image or file.
 func TestReplayRunsNoCommandOfTheEvidence(t *testing.T) {
 	struck := filepath.Join(t.TempDir(), "struck")
 	profile := "system: redis:aof-always-claim\naddress: 127.0.0.1:1\nstart: [touch, " + struck + "]\nstop: [touch, " + struck + "]\nkill: [touch, " + struck + "]\n"
@@ -91,7 +92,8 @@ func TestReplayRunsNoCommandOfTheEvidence(t *testing.T) {
 	}
 }
 
-// Evidence can be judged where nothing can be written.
+// TestAVerdictThatCannotBeSavedIsTold checks that evidence can be judged in a
+// read-only directory.
 func TestAVerdictThatCannotBeSavedIsTold(t *testing.T) {
 	dir := foreign(t, func(*evidence.Manifest) {})
 	if err := os.MkdirAll(filepath.Join(dir, "verdict.json", "in the way"), 0o755); err != nil {
@@ -118,7 +120,8 @@ func jsonOf(t *testing.T, dir string) string {
 	return out
 }
 
-// A manifest that expects less than its script is rejected, even if sealed.
+// TestTheScriptIsTheTruth checks that a manifest which expects less than its
+// script is rejected, even if sealed.
 func TestTheScriptIsTheTruth(t *testing.T) {
 	for field, change := range map[string]func(*evidence.Manifest){
 		"expect":   func(m *evidence.Manifest) { m.Expect = []string{evidence.Survives} },
@@ -147,7 +150,7 @@ func TestAScenariosNameIsNoPath(t *testing.T) {
 		}
 	}
 	actor := filepath.Join(here, "s.scenario")
-	for _, name := range []string{"../../x", "a/b", ".hidden"} { // an actor's, of whose process there is a log
+	for _, name := range []string{"../../x", "a/b", ".hidden"} { // the name of an actor whose process has a log
 		text := "scenario s\nproducer p1 to orders\nconsumer " + name + " on orders, child\npublish order-1 by p1\nexpect survives\n"
 		if err := os.WriteFile(actor, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
@@ -161,7 +164,8 @@ func TestAScenariosNameIsNoPath(t *testing.T) {
 	}
 }
 
-// Whatever is named by the caller and is no file is refused at once, with its name.
+// TestOnlyFilesAreRead checks that anything the caller names that is not a
+// regular file is refused at once, with its name.
 func TestOnlyFilesAreRead(t *testing.T) {
 	dir := t.TempDir()
 	for kind, plant := range map[string]func(path string) error{
@@ -201,7 +205,7 @@ func TestOnlyFilesAreRead(t *testing.T) {
 			}
 		}
 		if kind == "a folder" {
-			continue // of runs, say
+			continue // it may hold runs
 		}
 		for _, command := range []string{"judge", "report", "verify", "replay"} {
 			if code, _, told := execute(t, command, script); code != guarantees.ExitUnmeasured || !strings.Contains(told, kind) {
@@ -211,7 +215,8 @@ func TestOnlyFilesAreRead(t *testing.T) {
 	}
 }
 
-// What somebody reads, or nobody, is written to and not replaced.
+// TestAReportReplacesOnlyFiles checks that a report is written to a FIFO or a
+// device rather than replacing it, with or without a reader.
 func TestAReportReplacesOnlyFiles(t *testing.T) {
 	dir := foreign(t, func(*evidence.Manifest) {})
 	fifo := filepath.Join(t.TempDir(), "fifo")
@@ -235,7 +240,8 @@ func TestAReportReplacesOnlyFiles(t *testing.T) {
 	}
 }
 
-// Whoever has enough of reading evidence need not wait for its end.
+// TestASignalEndsReadingAtOnce checks that a signal interrupts reading evidence
+// without delay.
 func TestASignalEndsReadingAtOnce(t *testing.T) {
 	dir := foreign(t, func(*evidence.Manifest) {})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -254,7 +260,7 @@ func TestASignalEndsReadingAtOnce(t *testing.T) {
 			if err := reader.Start(); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := r.Read(make([]byte, 1)); err != nil { // it writes, and waits for us to read the rest
+			if _, err := r.Read(make([]byte, 1)); err != nil { // it has started writing and blocks until the pipe is read
 				t.Fatal(err)
 			}
 			if err := reader.Process.Signal(sig); err != nil {
@@ -271,7 +277,8 @@ func TestASignalEndsReadingAtOnce(t *testing.T) {
 	}
 }
 
-// A run that was broken off is made anew, and what its owner put there stays.
+// TestResumeRemovesOnlyWhatItMade checks that --resume repeats an interrupted run
+// and keeps files that the user added.
 func TestResumeRemovesOnlyWhatItMade(t *testing.T) {
 	scenario, err := scenarios.Find("business-success")
 	if err != nil {
@@ -307,7 +314,7 @@ func TestResumeRemovesOnlyWhatItMade(t *testing.T) {
 			t.Errorf("custody %s: %q, %v", strings.Join(args, " "), b, err)
 		}
 		if c.args[0] == "sweep" {
-			continue // of hundreds of runs
+			continue // the contents of hundreds of runs
 		}
 		if err := os.Remove(notes); err != nil {
 			t.Fatal(err)

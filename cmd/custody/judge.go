@@ -54,7 +54,8 @@ func judge(cmd *cobra.Command, args []string, format string) error {
 			fmt.Fprintf(cmd.ErrOrStderr(), "custody: judge %s: %s\n", dir, firstLine(err))
 		}
 		if err != nil && !errors.Is(err, scenarios.ErrNotSaved) {
-			// Judge the others all the same: a violation in one of them counts.
+			// Judge the remaining runs as well: a violation in one of them
+			// counts.
 			codes = append(codes, guarantees.ExitUnmeasured)
 			continue
 		}

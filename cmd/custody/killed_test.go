@@ -18,8 +18,8 @@ import (
 	"github.com/custodymq/custody/runner"
 )
 
-// A harness killed in any phase leaves readable evidence, is never held, and
-// takes its processes with it.
+// TestKilledHarness checks that a harness killed in any phase leaves readable
+// evidence, is never held, and takes its processes with it.
 func TestKilledHarness(t *testing.T) {
 	for _, c := range []struct{ phase, scenario, event string }{
 		{"prepare", "expiry", `"kind":"process-started"`},
@@ -83,7 +83,8 @@ func killed(t *testing.T, scenario, event string) {
 	}
 }
 
-// A harness that was suspended cannot say what was late.
+// TestHarnessThatStoodStill checks that a harness that was suspended claims
+// nothing about lateness.
 func TestHarnessThatStoodStill(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "run")
@@ -127,7 +128,7 @@ func childrenOf(t *testing.T, pid int) []int {
 	for _, list := range lists {
 		b, err := os.ReadFile(list)
 		if err != nil {
-			continue // a thread that has ended
+			continue // a thread that has ended meanwhile
 		}
 		for _, word := range strings.Fields(string(b)) {
 			child, err := strconv.Atoi(word)

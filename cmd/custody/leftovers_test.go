@@ -15,7 +15,7 @@ import (
 	"github.com/custodymq/custody/guarantees"
 )
 
-// running starts a long run, and waits until it has a private folder in temp.
+// running starts a long run and returns once it has a private folder in temp.
 func running(t *testing.T, ctx context.Context, temp string) (harness *exec.Cmd, private string) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "run")
@@ -47,8 +47,8 @@ func doctorSays(t *testing.T, ctx context.Context, temp string) string {
 	return string(out)
 }
 
-// Age says nothing: a run that was stopped for a day is alive, and one that was
-// killed a moment ago is not.
+// TestDoctorKnowsALivingRun checks that age does not matter: a run suspended for
+// a day is alive, one killed a moment ago is not.
 func TestDoctorKnowsALivingRun(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -88,8 +88,8 @@ func aged(t *testing.T, dir string, by time.Duration) {
 	}
 }
 
-// Another PID namespace's run, one of which nothing is known, and what is no
-// folder of a run.
+// TestDoctorLeavesAloneWhatItDoesNotKnow covers a run of another PID namespace,
+// runs of unknown state, and entries that are not a run's folder.
 func TestDoctorLeavesAloneWhatItDoesNotKnow(t *testing.T) {
 	temp := t.TempDir()
 	elsewhere := t.TempDir()
@@ -135,8 +135,8 @@ func TestDoctorLeavesAloneWhatItDoesNotKnow(t *testing.T) {
 	}
 }
 
-// Whoever ends a run in order leaves nothing in the temporary folder, and
-// evidence that says what happened.
+// TestEverySignalThatEndsARunLeavesNothing checks that a run ended by a signal
+// leaves nothing in the temporary folder, and evidence that says what happened.
 func TestEverySignalThatEndsARunLeavesNothing(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT} {
 		t.Run(sig.String(), func(t *testing.T) {
@@ -145,7 +145,7 @@ func TestEverySignalThatEndsARunLeavesNothing(t *testing.T) {
 			defer cancel()
 			temp := t.TempDir()
 			harness, _ := running(t, ctx, temp)
-			if err := syscall.Kill(-harness.Process.Pid, sig); err != nil { // all of them, as a terminal does
+			if err := syscall.Kill(-harness.Process.Pid, sig); err != nil { // signal the whole process group, as a terminal does
 				t.Fatal(err)
 			}
 			var ended *exec.ExitError
@@ -159,7 +159,7 @@ func TestEverySignalThatEndsARunLeavesNothing(t *testing.T) {
 	}
 }
 
-// A run that was told to ignore SIGHUP goes on.
+// TestNohupIsObeyed checks that a run started with SIGHUP ignored survives it.
 func TestNohupIsObeyed(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -32,7 +32,7 @@ type subject struct {
 	Entries func() []entry
 }
 
-// subjects are all kinds.
+// subjects lists all kinds.
 var subjects = []subject{
 	{"scenario", "scenarios", scenarioEntries},
 	{"system", "systems", systemEntries},
@@ -160,7 +160,7 @@ func faultEntries() []entry {
 
 type guaranteeView struct {
 	Name  string `json:"name"`
-	Usual string `json:"usual"` // the common term
+	Usual string `json:"usual"` // the usual term in the field
 	Text  string `json:"text"`
 	Rule  string `json:"rule"`
 }
@@ -174,7 +174,7 @@ func guaranteeEntries() []entry {
 	return entries
 }
 
-// descriptions of every profile at scale 1.
+// descriptions returns the description of every profile at scale 1.
 func descriptions() []systems.Description {
 	var ds []systems.Description
 	for _, s := range registry.Systems(runner.DefaultScale) {

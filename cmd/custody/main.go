@@ -24,12 +24,12 @@ func main() {
 	os.Exit(run(os.Args[1:]))
 }
 
-// exit is the exit code of a command that has printed everything itself.
+// exit is the exit code of a command that has already printed everything.
 type exit int
 
 func (e exit) Error() string { return fmt.Sprintf("exit %d", int(e)) }
 
-// exitOf ends a command whose runs have this code.
+// exitOf returns the error that ends a command with the exit code of its runs.
 func exitOf(code int) error {
 	if code == guarantees.ExitHeld {
 		return nil
@@ -51,7 +51,7 @@ func run(args []string) (code int) {
 	}()
 	ctx, stop := signal.NotifyContext(context.Background(), endSignals()...)
 	defer stop()
-	context.AfterFunc(ctx, tasks.Guarded(stop)) // who sends a second one does not want to wait
+	context.AfterFunc(ctx, tasks.Guarded(stop)) // a second signal ends the process at once
 	root := rootCommand()
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
@@ -70,8 +70,9 @@ func run(args []string) (code int) {
 	return guarantees.ExitUsage
 }
 
-// endSignals end what is being done in order: servers are stopped and temporary
-// folders removed. A terminal that is closed sends SIGHUP, which nohup has ignored.
+// endSignals returns the signals that end a command in an orderly way: servers
+// are stopped and temporary folders removed. SIGHUP, sent when a terminal closes,
+// is among them unless nohup has made the process ignore it.
 func endSignals() []os.Signal {
 	list := []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT}
 	if !signal.Ignored(syscall.SIGHUP) {
@@ -80,8 +81,8 @@ func endSignals() []os.Signal {
 	return list
 }
 
-// readsOnly lets signals end a command at once: it has nothing to stop, and who
-// gave it evidence of gigabytes need not wait for it.
+// readsOnly lets signals end a command at once: it has nothing to clean up, and
+// reading gigabytes of evidence must be interruptible.
 func readsOnly(cmd *cobra.Command) *cobra.Command {
 	cmd.PreRun = func(*cobra.Command, []string) { signal.Reset(endSignals()...) }
 	return cmd

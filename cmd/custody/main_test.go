@@ -46,7 +46,8 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// exits CODE COMMAND… runs a command and checks its exit code.
+// exits implements "exits CODE COMMAND…": it runs a command and checks its exit
+// code.
 func exits(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: exits CODE COMMAND…")
@@ -65,8 +66,8 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// fails CODE COMMAND… is exits, and checks that there is exactly one line of
-// error.
+// fails implements "fails CODE COMMAND…": like exits, and there must be exactly
+// one line of error.
 func fails(ts *testscript.TestScript, neg bool, args []string) {
 	exits(ts, neg, args)
 	if out := ts.ReadFile("stdout"); out != "" {
@@ -78,7 +79,8 @@ func fails(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// listen VARIABLE holds a port until the script ends and stores its address.
+// listen implements "listen VARIABLE": it occupies a port until the script ends
+// and stores its address.
 func listen(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: listen VARIABLE")
@@ -150,7 +152,7 @@ func TestAFileIsWrittenWholeOrNotAtAll(t *testing.T) {
 	}
 }
 
-// TestDeadLetters works on a broker's dead letters as an operator would.
+// TestDeadLetters manages a broker's dead letters the way an operator would.
 func TestDeadLetters(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -197,7 +199,7 @@ func TestDeadLetters(t *testing.T) {
 		if _, err := d.Nack(ctx, client.Rejection{Reason: "out of stock"}); err != nil {
 			t.Fatal(err)
 		}
-		// The row follows the answer.
+		// The row changes only after the reply.
 		for ctx.Err() == nil && !strings.Contains(dlq("list"), id) {
 		}
 	}

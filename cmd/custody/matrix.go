@@ -63,7 +63,7 @@ An interrupted matrix goes on where it was with --resume and the same --out.`,
 	return cmd
 }
 
-// usualRun is the first estimate of a run's duration, until one is measured.
+// usualRun estimates a run's duration until one has been measured.
 const usualRun = 4 * time.Second
 
 func makeMatrix(cmd *cobra.Command, args []string, f matrixFlags) error {
@@ -159,7 +159,7 @@ func makeMatrix(cmd *cobra.Command, args []string, f matrixFlags) error {
 
 // measure runs a plan on one profile and writes a page of its runs.
 func measure(cmd *cobra.Command, s systems.System, f matrixFlags, plan scenarios.Plan) (reports.Report, []scenarios.Outcome, error) {
-	plan.Options.Spec = specOf(s) // by which child processes find it
+	plan.Options.Spec = specOf(s) // child processes find the system by it
 	if mine, ok := s.(external.System); ok {
 		plan.Options.Spec = mine.Path()
 	}
@@ -177,14 +177,14 @@ func measure(cmd *cobra.Command, s systems.System, f matrixFlags, plan scenarios
 	return report, made, err
 }
 
-// folderName is that of a profile's runs.
+// folderName returns the name of the folder for a profile's runs.
 func folderName(s systems.System) string {
 	return strings.NewReplacer(":", "-", "/", "-").Replace(specOf(s))
 }
 
 func specOf(s systems.System) string { return profileName(s.Describe()) }
 
-// matrixSystems are the profiles that args name: one, or all of a system.
+// matrixSystems returns the profiles named by args: one, or all of a system.
 func matrixSystems(args []string, scale float64) ([]systems.System, error) {
 	if len(args) == 0 {
 		return registry.Systems(scale), nil

@@ -132,9 +132,9 @@ func saved(dir, profile string) (runner.Options, error) {
 	return runner.Options{System: system, Spec: spec, Scenario: scenario, Seed: m.Seed, Scale: m.Scale, Defect: m.Defect}, nil
 }
 
-// specToReplay names the system to replay. The manifest contributes only the
-// names of an adapter and its profile: a profile file could run any command,
-// and an image any program.
+// specToReplay returns the spec of the system to replay. From the manifest it
+// takes only the names of an adapter and its profile: a profile file could run
+// any command, and an image any program.
 func specToReplay(dir string, m evidence.Manifest, profile string) (string, error) {
 	if profile != "" {
 		inside, err := isInside(profile, dir)

@@ -64,7 +64,7 @@ verdict is given on it.`,
 	return cmd
 }
 
-// warn reports copies and damaged evidence; damage is an error of measuring.
+// warn reports copies and damaged evidence. Damage is a failure to measure.
 func warn(cmd *cobra.Command, r reports.Report) error {
 	for _, c := range r.Copies {
 		fmt.Fprintln(cmd.ErrOrStderr(), "custody:", c)
@@ -90,8 +90,8 @@ func atLeastOneRun(_ *cobra.Command, args []string) error {
 // a time, a scenario.
 const runDepth = 2
 
-// runFolders returns the run directories that args mean, in order, and by name
-// below each.
+// runFolders returns the run directories named by args, in that order, sorted by
+// name below each.
 func runFolders(args []string) ([]string, error) {
 	var dirs []string
 	for _, arg := range args {
@@ -131,9 +131,9 @@ func runsBelow(dir string, depth int) ([]string, error) {
 	return dirs, nil
 }
 
-// writeWhole writes a file beside its place and moves it there, so that nobody
-// ever reads half of it. What stands there and is no regular file, such as
-// /dev/stdout or a FIFO that somebody reads, is written to and not replaced.
+// writeWhole writes a file atomically, through a temporary file and a rename, so
+// that no reader sees a partial file. An existing target that is not a regular
+// file, such as /dev/stdout or a FIFO, is written to rather than replaced.
 func writeWhole(name string, write func(io.Writer) error) error {
 	return writeWithMode(name, 0o644, write)
 }

@@ -239,7 +239,7 @@ func loadOutcomes(say io.Writer, outcomes []scenarios.Outcome) (reports.Report, 
 		if o.Err != nil {
 			fmt.Fprintf(say, "custody: %s: could not measure: %v\n", o.Name, firstLine(o.Err))
 		}
-		if errors.Is(o.Err, runner.ErrNoEvidence) { // whatever is there belongs to another run
+		if errors.Is(o.Err, runner.ErrNoEvidence) { // anything there belongs to another run
 			report.Failed = append(report.Failed, reports.Failure{Name: o.Name, Why: firstLine(o.Err)})
 			continue
 		}

@@ -14,7 +14,8 @@ import (
 	"github.com/custodymq/custody/scenarios"
 )
 
-// Commands started in the same second have separate directories.
+// TestDefaultFoldersNeverCollide checks that commands started in the same second
+// get separate directories.
 func TestDefaultFoldersNeverCollide(t *testing.T) {
 	t.Chdir(t.TempDir())
 	seen := map[string]bool{}
@@ -30,7 +31,8 @@ func TestDefaultFoldersNeverCollide(t *testing.T) {
 	}
 }
 
-// The output agrees with the exit code even if a run left no evidence.
+// TestARunWithoutEvidenceIsNotHeld checks that the output agrees with the exit
+// code even if a run left no evidence.
 func TestARunWithoutEvidenceIsNotHeld(t *testing.T) {
 	held := scenarios.Outcome{Name: "held", Dir: foreign(t, func(*evidence.Manifest) {})}
 	none := scenarios.Outcome{Name: "refused", Dir: t.TempDir(), Err: fmt.Errorf("%w: the folder is taken", runner.ErrNoEvidence)}

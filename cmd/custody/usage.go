@@ -75,8 +75,8 @@ func knownDefect(defect, system string) error {
 	return fmt.Errorf("%s has no seeded defect %q; custody defects --list --system %s shows them", system, defect, system)
 }
 
-// inOrder reports usage errors in flags that several commands share: only a
-// named directory can be resumed, and existing evidence is never added to.
+// inOrder reports usage errors in flags that several commands share: only a named
+// directory can be resumed, and nothing is added to existing evidence.
 func inOrder(out string, resume bool, taken func() (string, error)) error {
 	if resume && out == "" {
 		return errors.New("--resume goes on in a folder: name it with --out")

@@ -180,7 +180,7 @@ func signer(file string) (func([]scenarios.Outcome), error) {
 		for i := range outcomes {
 			o := &outcomes[i]
 			if o.Resumed {
-				continue // unknown who measured it
+				continue // nothing says who measured it
 			}
 			run, err := evidence.Open(o.Dir)
 			if err == nil {

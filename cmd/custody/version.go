@@ -18,7 +18,7 @@ import (
 	"github.com/custodymq/custody/guarantees"
 )
 
-// versions are what a bug report must include.
+// versions is what a bug report must include.
 type versions struct {
 	Custody  string `json:"custody"` // version of the module
 	Revision string `json:"revision,omitempty"`
@@ -86,14 +86,14 @@ older format is read, of a newer one refused.
 //go:embed licences.txt
 var licences string
 
-// part of this program.
+// part is one module of this program.
 type part struct {
 	Module  string `json:"module"`
 	Version string `json:"version"`
 	Licence string `json:"licence"`
 }
 
-// builtIn lists what the toolchain says is in this program.
+// builtIn lists the modules in this program, as recorded by the toolchain.
 func builtIn() []part {
 	known := map[string]string{}
 	for line := range strings.Lines(licences) {

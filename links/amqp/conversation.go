@@ -190,7 +190,7 @@ func (u *unit) settlement() (number uint64, multiple bool) {
 	return binary.BigEndian.Uint64(u.arguments), u.arguments[8]&1 != 0
 }
 
-// deliveryTag parses that of basic.deliver and basic.get-ok.
+// deliveryTag parses the delivery tag of basic.deliver and basic.get-ok.
 func (u *unit) deliveryTag() (uint64, bool) {
 	rest := u.arguments
 	if u.method == basicDeliver { // the consumer-tag precedes it

@@ -32,7 +32,7 @@ type rig struct {
 	admin    *kadm.Client
 }
 
-// newRig creates one topic, which takes only small messages.
+// newRig creates one topic, which accepts only small messages.
 func newRig(t *testing.T, p links.Protocol, topic string) *rig {
 	t.Helper()
 	address := systemtest.Serve(t, adapter.Profiles(1)[0])

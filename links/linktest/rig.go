@@ -86,7 +86,7 @@ func (r *Rig) Fired(a links.Injection) {
 	}
 }
 
-// Payload is that of the first publish of p1's n-th message, order-n.
+// Payload returns the payload of the first publish of p1's n-th message, order-n.
 func Payload(n, body string) []byte {
 	return evidence.Envelope{PublishID: "p1-" + n + "-1", BusinessID: "order-" + n, Body: []byte(body)}.Encode()
 }

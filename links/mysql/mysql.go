@@ -17,10 +17,10 @@ import (
 // Protocol is for links to a MySQL or MariaDB server. The zero value is ready
 // for use.
 //
-// A frame is a command as text, with its parameters in it, or the whole reply.
-// The handshake has no kind. TLS and compression cannot be read: such a
-// connection passes through unobserved, and so does one that prepares statements
-// at the server.
+// A frame is a command in text form with its parameters inlined, or a whole
+// reply. The handshake has no kind. TLS and compression cannot be read: such a
+// connection passes through unobserved, and so does one that uses server-side
+// prepared statements.
 type Protocol struct{}
 
 var _ links.Protocol = Protocol{}
@@ -39,17 +39,17 @@ func (Protocol) NewConn(ix *links.Index) (toBroker, toClient links.Framer) {
 	return &client{index: ix, exchange: x}, &server{exchange: x}
 }
 
-// exchange is the state shared by both directions, and what the client asked
-// for in its handshake.
+// exchange is the state shared by both directions, with the capabilities that
+// the client requested in its handshake.
 type exchange struct {
 	statements.Exchange
-	shortEnds     atomic.Bool // no EOF packet behind the columns, and OK behind the rows
-	cachesColumns atomic.Bool // MariaDB may leave the columns out
+	shortEnds     atomic.Bool // no EOF packet after the columns, and OK after the rows
+	cachesColumns atomic.Bool // MariaDB may omit the columns
 }
 
 // packet returns the payload at the start of buf, its sequence number, and its
-// length with the header; n is 0 if it is incomplete. One of 16 MiB, which
-// another continues, is over the limit.
+// length with the header; n is 0 if it is incomplete. A packet of 16 MiB,
+// which another one continues, is over the limit.
 func packet(buf []byte) (payload []byte, sequence byte, n int, err error) {
 	const header = 4
 	if len(buf) < header {
@@ -96,7 +96,7 @@ func (c *client) next(buf []byte) (links.Frame, int, error) {
 		err = c.handshake(payload)
 	case sequence == 0 && len(payload) == 0:
 		err = errEmpty
-	case sequence == 0: // a command begins an exchange; more of a handshake does not
+	case sequence == 0: // only a command starts at sequence 0; the rest of a handshake does not
 		var r statements.Request
 		r, err = c.command(payload)
 		f.Kind, f.Items = r.Kind, r.Items
@@ -107,10 +107,10 @@ func (c *client) next(buf []byte) (links.Frame, int, error) {
 	return f, n, nil
 }
 
-// Capabilities that a client asks for
+// Capabilities requested by a client
 // (https://dev.mysql.com/doc/dev/mysql-server/latest/group__group__cs__capabilities__flags.html).
 const (
-	longPassword    = 1 << 0 // not set by a client that knows MariaDB's own capabilities
+	longPassword    = 1 << 0 // unset by clients that know MariaDB's own capabilities
 	compress        = 1 << 5
 	protocol41      = 1 << 9
 	encrypt         = 1 << 11
@@ -121,7 +121,7 @@ const (
 	cacheMetadata = 1 << 4 // MariaDB: https://mariadb.com/kb/en/connection/#capabilities
 )
 
-// refusals are the capabilities that are not observed.
+// refusals lists the capabilities under which a connection cannot be observed.
 var refusals = []struct {
 	capability uint32
 	why        string
@@ -163,7 +163,7 @@ const (
 func (c *client) command(payload []byte) (r statements.Request, err error) {
 	switch payload[0] {
 	case quit:
-		return r, nil // without an answer
+		return r, nil // it has no reply
 	case query:
 		text := payload[1:]
 		r.Kind = statements.KindOf(text)
@@ -215,7 +215,7 @@ func (s *server) next(buf []byte) (f links.Frame, n int, err error) {
 		s.greeted = true
 		return links.Frame{Raw: buf[:n]}, n, nil
 	case !s.exchange.Waiting():
-		if len(payload) > 0 && payload[0] == failed { // it ends the session
+		if len(payload) > 0 && payload[0] == failed { // the server ends the session
 			return links.Frame{Raw: buf[:n]}, n, nil
 		}
 		return f, 0, statements.ErrUnasked
@@ -241,31 +241,31 @@ func (s *server) next(buf []byte) (f links.Frame, n int, err error) {
 	}
 }
 
-// reply is how far a reply has come
+// reply tracks how much of a reply has arrived
 // (https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_com_query_response.html).
 type reply struct {
 	expects stage
-	columns int // to come
+	columns int // still to come
 	status  string
 }
 
 type stage uint8
 
 const (
-	result      stage = iota // OK, an error, or a number of columns
+	result      stage = iota // OK, an error, or the number of columns
 	definitions              // of columns
 	columnsEnd               // EOF
-	rows                     // and what ends them
+	rows                     // and the packet that ends them
 )
 
 const (
-	maxColumns      = 1 << 12 // as servers have it
+	maxColumns      = 1 << 12 // the servers' own limit
 	moreResults     = 1 << 3  // status: another result follows
-	progressReport  = 0xffff  // in the place of an error's code: MariaDB is at work
-	shortestEOFRows = 9       // a packet of this length or more that begins as EOF is a row
+	progressReport  = 0xffff  // sent in place of an error code: MariaDB is still working
+	shortestEOFRows = 9       // a packet at least this long that begins like EOF is a row
 )
 
-// take takes the next packet, and reports whether the reply is over.
+// take consumes the next packet, and reports whether the reply is complete.
 func (r *reply) take(payload []byte, shortEnds, cachesColumns bool) (over bool, err error) {
 	if len(payload) == 0 {
 		return false, errEmpty
@@ -286,7 +286,7 @@ func (r *reply) take(payload []byte, shortEnds, cachesColumns bool) (over bool, 
 		switch payload[0] {
 		case okay:
 			return r.finish(payload, true)
-		case eof: // of setOption
+		case eof: // reply to setOption
 			return r.finish(payload, false)
 		case localInfile:
 			return false, errors.New("LOAD DATA LOCAL is not observed")
@@ -324,13 +324,13 @@ func (r *reply) afterColumns(shortEnds bool) {
 	}
 }
 
-// finish ends a result by an OK packet or an older EOF, which tell whether
-// another follows.
+// finish ends a result with an OK packet or an older EOF, whose status says
+// whether another result follows.
 func (r *reply) finish(payload []byte, asOK bool) (over bool, err error) {
 	rest, ok := payload[1:], true
 	if asOK {
-		if _, rest, ok = number(rest); ok { // rows changed
-			_, rest, ok = number(rest) // the last ID that was generated
+		if _, rest, ok = number(rest); ok { // affected rows
+			_, rest, ok = number(rest) // last insert ID
 		}
 	} else if len(rest) >= 4 {
 		rest = rest[2:] // warnings
@@ -342,7 +342,7 @@ func (r *reply) finish(payload []byte, asOK bool) (over bool, err error) {
 	return binary.LittleEndian.Uint16(rest)&moreResults == 0, nil
 }
 
-// number reads an integer with its length in the first byte.
+// number parses a length-encoded integer.
 func number(b []byte) (n uint64, rest []byte, ok bool) {
 	if len(b) == 0 {
 		return 0, nil, false

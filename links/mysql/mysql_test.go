@@ -27,7 +27,7 @@ const (
 	deprecateEOF = 1 << 24
 )
 
-// handshake is a client's, with MariaDB's own capabilities.
+// handshake is a client's handshake response, with MariaDB's own capabilities.
 func handshake(capabilities, mariadb uint32) string {
 	b := binary.LittleEndian.AppendUint32(nil, capabilities)
 	b = append(b, make([]byte, 24)...)

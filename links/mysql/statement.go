@@ -10,9 +10,9 @@ import (
 	"github.com/custodymq/custody/links/internal/statements"
 )
 
-// items names the messages of a statement that writes. The store gives rows as a
-// table of values: (SELECT 7 AS ord, _binary'a' AS message_id UNION ALL SELECT 8,
-// _binary'b') AS v. What is written otherwise names none.
+// items returns the messages of a statement that writes. The store passes rows
+// as a table of values: (SELECT 7 AS ord, _binary'a' AS message_id UNION ALL
+// SELECT 8, _binary'b') AS v. A statement in any other form names none.
 func items(ix *links.Index, kind string, sql []byte) ([]evidence.FrameItem, error) {
 	if kind != statements.Insert && kind != statements.Update && kind != statements.Delete {
 		return nil, nil
@@ -40,7 +40,8 @@ type parser struct {
 // maxNames bounds the columns of a table of values.
 const maxNames = 64
 
-// rows parses the table behind its first SELECT. Beyond the most rows it stops.
+// rows parses the table after its first SELECT, up to the maximum number of
+// rows.
 func (p *parser) rows() (rows []statements.Row, ok bool) {
 	first, ok := p.row(true)
 	columns := statements.ColumnsOf(p.names)
@@ -94,7 +95,7 @@ func (p *parser) skip(text string) bool {
 	return found
 }
 
-// word takes a name or a number.
+// word consumes a name or a number.
 func (p *parser) word() []byte {
 	end := bytes.IndexAny(p.rest[:min(len(p.rest), maxWord)], " ,)")
 	if end < 0 {
@@ -106,12 +107,14 @@ func (p *parser) word() []byte {
 }
 
 const (
-	maxWord = 64 // bytes of a name or a number
-	// kept of a text: an ID has less, and so has the head of a payload.
+	maxWord = 64 // bytes of a name or number
+	// kept bounds the bytes kept of a string; an ID and the head of a payload
+	// are shorter.
 	kept = 1 << 10
 )
 
-// value takes a literal: a text, a number or NULL. It gives the start of a text.
+// value consumes a literal: a string, a number or NULL. It returns the
+// beginning of a string.
 func (p *parser) value() (text []byte, ok bool) {
 	p.skip("_binary")
 	if !p.skip("'") {
@@ -122,7 +125,7 @@ func (p *parser) value() (text []byte, ok bool) {
 		c := p.rest[i]
 		switch c {
 		case '\'':
-			if i+1 == len(p.rest) || p.rest[i+1] != '\'' { // two are one
+			if i+1 == len(p.rest) || p.rest[i+1] != '\'' { // a doubled quote is an escaped one
 				p.rest = p.rest[i+1:]
 				return text, true
 			}
@@ -143,6 +146,6 @@ func (p *parser) value() (text []byte, ok bool) {
 	return nil, false
 }
 
-// What a letter behind a backslash means; any other is itself
+// Escape sequences after a backslash; any other character stands for itself
 // (https://dev.mysql.com/doc/refman/8.4/en/string-literals.html).
 const escaped, plain = "0bnrtZ", "\x00\b\n\r\t\x1a"

@@ -296,7 +296,7 @@ type operation struct {
 // maxLine bounds a line; CONNECT and INFO are the longest.
 const maxLine = 1 << 20
 
-// shape gives the arguments of a verb. Sizes are last; a reply is present if
+// shape describes the arguments of a verb. Sizes are last; a reply is present if
 // there is one argument more than needed.
 type shape struct {
 	need    int  // number of arguments without a reply
@@ -384,8 +384,8 @@ func size(s string) (int, error) {
 	return int(n), nil
 }
 
-// plausible rejects bytes that are no NATS before a line ends: TLS has line
-// ends only by accident.
+// plausible rejects bytes that are not NATS before a line ends, because TLS
+// has line ends only by accident.
 func plausible(buf []byte) error {
 	word := buf[:min(len(buf), len("CONNECT"))]
 	if i := bytes.IndexAny(word, " \t\r"); i >= 0 {

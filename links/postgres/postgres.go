@@ -14,12 +14,13 @@ import (
 	"github.com/custodymq/custody/links/internal/statements"
 )
 
-// Protocol is for links to a PostgreSQL server. The zero value is ready for use.
+// Protocol is for links to a PostgreSQL server. The zero value is ready for
+// use.
 //
-// A frame is a store operation: all up to Sync, or a simple query. Its reply is
-// all up to ReadyForQuery. Start-up, authentication and the preparing of
-// statements have no kind. TLS cannot be read: such a connection passes through
-// unobserved, and so does one that uses COPY or Flush.
+// A frame is a store operation: everything up to Sync, or a simple query. Its
+// reply is everything up to ReadyForQuery. Start-up, authentication and
+// preparing statements have no kind. TLS cannot be read: such a connection
+// passes through unobserved, and so does one that uses COPY or Flush.
 type Protocol struct{}
 
 var _ links.Protocol = Protocol{}
@@ -49,10 +50,10 @@ const (
 
 type exchange struct {
 	statements.Exchange
-	encryption atomic.Int32 // requests for it, each answered by one byte
+	encryption atomic.Int32 // encryption requests, each answered by one byte
 }
 
-// message is one of the protocol: a type, and a body behind its length.
+// message is a protocol message: a type, and a length-prefixed body.
 type message struct {
 	kind byte
 	body []byte
@@ -106,7 +107,7 @@ func (c *client) Next(buf []byte) (f links.Frame, n int, err error) {
 	return f, n, err
 }
 
-// Codes in the place of a protocol version.
+// Request codes in place of a protocol version.
 const (
 	version3   = 3
 	cancelCode = 80877102
@@ -114,12 +115,12 @@ const (
 	gssCode    = 80877104
 )
 
-// maxStart is the longest start-up packet that servers take.
+// maxStart is the longest start-up packet that servers accept.
 const maxStart = 10000
 
-// start takes a packet before the first message: it has no type.
+// start parses a packet that precedes the first message, and so has no type.
 func (c *client) start(buf []byte) (f links.Frame, n int, err error) {
-	const handshake = 0x16 // of TLS
+	const handshake = 0x16 // first byte of TLS
 	if len(buf) > 0 && buf[0] == handshake {
 		return f, 0, errTLS
 	}
@@ -148,12 +149,12 @@ func (c *client) start(buf []byte) (f links.Frame, n int, err error) {
 var errTLS = errors.New("TLS cannot be read: give the store's DSN sslmode=disable")
 
 const (
-	requests = "PBDECSQXpF" // Flush and COPY are missing: what they are answered does not end with ReadyForQuery
+	requests = "PBDECSQXpF" // without Flush and COPY, whose replies do not end with ReadyForQuery
 	ending   = "SQXpF"
 	answered = "SQF"
 )
 
-// request takes all up to the message that ends a request.
+// request consumes messages up to the one that ends a request.
 func (c *client) request(buf []byte) (f links.Frame, n int, err error) {
 	for {
 		m, length, err := cut(buf[n:], requests)
@@ -174,7 +175,8 @@ func (c *client) request(buf []byte) (f links.Frame, n int, err error) {
 	return links.Frame{Kind: r.Kind, Items: r.Items, Raw: buf[:n]}, n, nil
 }
 
-// understand interprets a whole request. It is what it executes first.
+// understand interprets a whole request. Its kind is that of the first
+// statement it executes.
 func (c *client) understand(raw []byte) (r statements.Request, err error) {
 	for len(raw) > 0 {
 		m, n, err := cut(raw, requests)
@@ -231,12 +233,12 @@ func (c *client) understand(raw []byte) (r statements.Request, err error) {
 type server struct {
 	exchange *exchange
 	ready    bool   // start-up is over
-	status   string // of the reply that is under way
+	status   string // of the reply in progress
 }
 
 const (
 	replies = "RSKvNAZE123CITDntsV"
-	beside  = "NSA" // may come at any time
+	beside  = "NSA" // may arrive at any time
 )
 
 func (s *server) Next(buf []byte) (f links.Frame, n int, err error) {
@@ -251,7 +253,7 @@ func (s *server) Next(buf []byte) (f links.Frame, n int, err error) {
 }
 
 func (s *server) next(buf []byte) (f links.Frame, n int, err error) {
-	if len(buf) > 0 && s.exchange.encryption.Load() > 0 && buf[0] != 'E' { // an old server refuses by an error
+	if len(buf) > 0 && s.exchange.encryption.Load() > 0 && buf[0] != 'E' { // an old server refuses with an error
 		if buf[0] != 'N' {
 			return f, 0, errTLS
 		}
@@ -267,7 +269,7 @@ func (s *server) next(buf []byte) (f links.Frame, n int, err error) {
 		return links.Frame{Raw: buf[:n]}, n, nil
 	}
 	if !s.exchange.Waiting() {
-		if m.kind == 'E' { // it ends the session
+		if m.kind == 'E' { // the server ends the session
 			return links.Frame{Raw: buf[:n]}, n, nil
 		}
 		return f, 0, statements.ErrUnasked
@@ -275,7 +277,7 @@ func (s *server) next(buf []byte) (f links.Frame, n int, err error) {
 	return s.reply(buf)
 }
 
-// reply takes all up to ReadyForQuery, or a part of it.
+// reply consumes messages up to ReadyForQuery, or a part of them.
 func (s *server) reply(buf []byte) (f links.Frame, n int, err error) {
 	status := s.status
 	for {
@@ -291,7 +293,7 @@ func (s *server) reply(buf []byte) (f links.Frame, n int, err error) {
 				status = links.Yes
 			}
 			if bytes.HasPrefix(m.body, []byte("ROLLBACK")) {
-				status = "ROLLBACK" // also of a COMMIT after an error
+				status = "ROLLBACK" // also after a COMMIT that follows an error
 			}
 		case 'E':
 			status, over = failure(m.body)
@@ -311,8 +313,8 @@ func (s *server) reply(buf []byte) (f links.Frame, n int, err error) {
 	}
 }
 
-// failure is what an ErrorResponse says: its SQLSTATE, and whether the session
-// ends with it.
+// failure returns the SQLSTATE of an ErrorResponse, and whether it ends the
+// session.
 func failure(body []byte) (code string, fatal bool) {
 	code = "error"
 	for len(body) > 1 {
@@ -325,7 +327,7 @@ func failure(body []byte) (code string, fatal bool) {
 			if len(value) == len("23505") {
 				code = string(value)
 			}
-		case 'V': // the severity, in no language
+		case 'V': // the severity, not localised
 			fatal = string(value) == "FATAL" || string(value) == "PANIC"
 		}
 		body = rest

@@ -17,7 +17,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func protocol() links.Protocol { return postgres.Protocol{} }
 
-// message is one with its type and length; a start-up packet has no type.
+// message encodes a message with type and length; a start-up packet has no
+// type.
 func message(kind string, fields ...string) string {
 	body := strings.Join(fields, "")
 	return kind + string(binary.BigEndian.AppendUint32(nil, uint32(len(body)+4))) + body
@@ -28,7 +29,7 @@ func long(n uint32) string  { return string(binary.BigEndian.AppendUint32(nil, n
 
 func sized(value string) string { return long(uint32(len(value))) + value }
 
-// array is one of texts in binary form.
+// array encodes an array of strings in binary form.
 func array(texts ...string) string {
 	a := long(1) + long(0) + long(17) + long(uint32(len(texts))) + long(1)
 	for _, text := range texts {
@@ -39,7 +40,7 @@ func array(texts ...string) string {
 
 func prepare(name, sql string) string { return message("P", name, "\x00", sql, "\x00", short(0)) }
 
-// bind gives all values in one form: 0 is text, 1 is binary.
+// bind encodes all values in one format: 0 is text, 1 is binary.
 func bind(name string, form uint16, values ...string) string {
 	fields := []string{"\x00", name, "\x00", short(1), short(form), short(uint16(len(values)))}
 	for _, value := range values {

@@ -13,14 +13,15 @@ import (
 	"github.com/custodymq/custody/links/internal/statements"
 )
 
-// statement is what is kept of one that was prepared: the parameters that
-// identify messages, each an array with an element per row; -1 is none.
+// statement is what is kept of a prepared statement: the parameters that
+// identify messages, each an array with an element per row; -1 means none.
 type statement struct {
 	kind    string
-	columns statements.Columns // numbers of parameters, from 0
+	columns statements.Columns // parameter numbers, from 0
 }
 
-// table is how the store gives rows: unnest($1::bytea[], $2::bigint[]) AS v(id, place).
+// table matches the form in which the store passes rows: unnest($1::bytea[],
+// $2::bigint[]) AS v(id, place).
 var table = regexp.MustCompile(`unnest\(([^()]*)\) AS v\(([^()]*)\)`)
 
 var parameter = regexp.MustCompile(`^\$([0-9]{1,5})::bytea\[\]$`)
@@ -40,7 +41,7 @@ func prepare(sql []byte) statement {
 		if p == nil {
 			return -1
 		}
-		n, _ := strconv.Atoi(p[1]) // a few digits
+		n, _ := strconv.Atoi(p[1]) // the pattern allows five digits at most
 		return n - 1
 	}
 	c := statements.ColumnsOf(names)
@@ -48,16 +49,16 @@ func prepare(sql []byte) statement {
 	return s
 }
 
-// writes are the kinds whose messages are named.
+// writes lists the kinds whose messages are named.
 var writes = map[string]bool{statements.Insert: true, statements.Update: true, statements.Delete: true}
 
-// bind interprets a Bind of the statement, behind the names. Values in text form
-// are not read.
+// bind interprets a Bind of the statement, after the names. It ignores values
+// in text form.
 func (s statement) bind(ix *links.Index, b *reader) (r statements.Request, err error) {
 	r.Kind = s.kind
 	formats := b.take(2 * int(b.short()))
 	binaryForm := func(n int) bool {
-		if len(formats) == 2 { // one for all
+		if len(formats) == 2 { // one format for all
 			n = 0
 		}
 		return 2*n+1 < len(formats) && formats[2*n+1] == 1
@@ -94,18 +95,18 @@ func (s statement) bind(ix *links.Index, b *reader) (r statements.Request, err e
 	return r, nil
 }
 
-// elements reads an array of one dimension in binary form
+// elements decodes a one-dimensional array in binary form
 // (array_send in src/backend/utils/adt/arrayfuncs.c).
 func elements(value []byte) (list [][]byte, err error) {
 	b := reader{rest: value}
 	dimensions := b.long()
-	b.long() // whether there are NULLs
-	b.long() // type of the elements
+	b.long() // has-NULLs flag
+	b.long() // element type
 	if dimensions == 0 && !b.bad {
 		return nil, nil
 	}
 	n := b.long()
-	b.long() // the first index
+	b.long() // lower bound
 	if b.bad || dimensions != 1 {
 		return nil, errors.New("a malformed array")
 	}
@@ -122,8 +123,8 @@ func elements(value []byte) (list [][]byte, err error) {
 	return list, nil
 }
 
-// reader reads a message's fields. After one that is not whole, bad is set and
-// all are zero.
+// reader reads a message's fields. After a truncated field, bad is set and
+// every later field is zero.
 type reader struct {
 	rest []byte
 	bad  bool
@@ -153,7 +154,7 @@ func (r *reader) long() uint32 {
 	return 0
 }
 
-// value is one behind its length; -1 is NULL.
+// value reads a length-prefixed value; length -1 is NULL.
 func (r *reader) value() []byte {
 	n := r.long()
 	if n == 1<<32-1 {

@@ -19,7 +19,7 @@ import (
 
 // Protocol is for links to a Redis server. The zero value is ready for use.
 //
-// Replies are matched to requests by position. So no request or reply may be
+// Replies are matched to requests by position, so no request or reply may be
 // dropped or duplicated alone: every later request would get its neighbour's
 // reply. A message's ID is "KEY:ENTRY-ID".
 type Protocol struct {
@@ -65,9 +65,9 @@ func (p Protocol) Kinds() []links.KindInfo {
 	return slices.Clone(kinds)
 }
 
-// Legal refuses what would shift positions (see Protocol), so a drop becomes a
-// withhold. It also refuses to corrupt replies, which would make the server say
-// something else; a request's payload can be corrupted.
+// Legal refuses actions that would shift positions (see Protocol), so that a
+// drop becomes a withhold. It also refuses to corrupt replies, which would
+// make the server return something else; a request's payload can be corrupted.
 func (p Protocol) Legal(kind string, a links.Action) error {
 	var why string
 	switch a {

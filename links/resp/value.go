@@ -19,7 +19,7 @@ type value struct {
 }
 
 const (
-	// maxLine bounds a line that is no bulk string: errors are the longest.
+	// maxLine bounds a line outside bulk strings; errors are the longest.
 	maxLine = 64 << 10
 	// maxDepth bounds the nesting; a delivery needs five.
 	maxDepth = 16
@@ -117,7 +117,7 @@ var shapes = map[byte]shape{
 	'%': pairs, '|': pairs,
 }
 
-// line returns what stands between the first byte and the line end.
+// line returns the bytes between the first byte and the line end.
 func (p *parser) line() ([]byte, error) {
 	rest := p.buf[p.at:]
 	end := bytes.Index(rest[:min(len(rest), maxLine)], crlf)

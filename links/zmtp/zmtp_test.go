@@ -159,7 +159,7 @@ func TestStrikesBetweenRealPeers(t *testing.T) {
 				parts, err := wire.Encode(nil, &wire.Message{Kind: wire.Publish, Request: uint64(i + 1), Topic: "orders", Mode: wire.AtLeastOnce, BusinessID: "order-" + n, Payload: linktest.Payload(n, body)})
 				s.Must(err)
 				if s.client.SendMsg(zmq4.NewMsgFrom(parts...)) != nil {
-					break // cut meanwhile
+					break // the connection was cut meanwhile
 				}
 			}
 			s.Fired(a)

@@ -80,7 +80,8 @@ func TestParseTellsWhatIsWrong(t *testing.T) {
 	}
 }
 
-// Opening a FIFO or a device neither blocks nor reads without end.
+// TestOnlyARegularFileIsAProfile checks that opening a FIFO or a device neither
+// blocks nor reads endlessly.
 func TestOnlyARegularFileIsAProfile(t *testing.T) {
 	fifo := filepath.Join(t.TempDir(), "p.yaml")
 	if err := syscall.Mkfifo(fifo, 0o644); err != nil {
@@ -99,7 +100,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, text []byte) { _, _ = parse("s.yaml", text) })
 }
 
-// A claim of a bound needs the bound.
+// TestBoundsAreStated checks that claiming a bound requires stating it.
 func TestBoundsAreStated(t *testing.T) {
 	for _, c := range []struct{ guarantee, limit string }{{"answered", "answer-bound: 2s"}, {"progress", "progress-bound: 2s"}, {"bounded-queue", "max-pending: 5"}} {
 		text := strings.Replace(whole, "{guarantee: survives}", "{guarantee: "+c.guarantee+"}", 1)
@@ -123,8 +124,8 @@ func TestBoundsAreStated(t *testing.T) {
 	}
 }
 
-// Everything that judging depends on can be given, and contradicting claims are
-// rejected.
+// TestBehaviour checks that everything the judgement depends on can be given, and
+// that contradicting claims are rejected.
 func TestBehaviour(t *testing.T) {
 	text := strings.Replace(whole, "{guarantee: survives}", "{guarantee: ack-is-final, under: [broker-crash]}", 1)
 	base := evidence.Profile{AckConfirms: true, KeepsRows: true, Limits: evidence.Limits{MaxAttempts: 5}}

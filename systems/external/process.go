@@ -142,8 +142,8 @@ func (in *instance) Restart(ctx context.Context) error {
 	return nil
 }
 
-// errNoPause is never reached by a script: the description says that pausing is
-// not supported.
+// errNoPause cannot be reached from a script: the description says that pausing
+// is not supported.
 var errNoPause = errors.New("external: no command pauses the server")
 
 // Pause is not supported.

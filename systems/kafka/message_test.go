@@ -64,7 +64,7 @@ func TestEncodeAndDecodeAreInverse(t *testing.T) {
 	}
 }
 
-// Which outcomes prove that a record was not stored.
+// TestReceipts checks which outcomes prove that a record was not stored.
 func TestReceipts(t *testing.T) {
 	broken := errors.New("broken pipe")
 	for _, c := range []struct {
@@ -92,7 +92,8 @@ func TestReceipts(t *testing.T) {
 	}
 }
 
-// Which outcomes prove that a transaction was not committed.
+// TestReceiptsOfTransactions checks which outcomes prove that a transaction was
+// not committed.
 func TestReceiptsOfTransactions(t *testing.T) {
 	broken := errors.New("broken pipe")
 	for _, c := range []struct {

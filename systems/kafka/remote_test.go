@@ -92,7 +92,7 @@ func behindTLS(t *testing.T, upstream string) (string, *tls.Config) {
 	return l.Addr().String(), systemtest.Trusting(t, "kafka.internal", authority)
 }
 
-// elsewhere lacks what an external broker does not allow.
+// elsewhere also declares what an external broker does not allow as lacking.
 type elsewhere struct{ Profile }
 
 func (e elsewhere) Describe() systems.Description {

@@ -105,7 +105,7 @@ func drives(s server, version string) error {
 }
 
 // clear opens and ends a clean session of a client, which discards its earlier
-// session. An error means that the server does not answer.
+// session. An error means that the server does not respond.
 func (p Profile) clear(ctx context.Context, address, clientID string) error {
 	s, err := p.open(ctx, address, &packets.Connect{ClientID: clientID, CleanStart: true, Properties: &packets.Properties{}}, func() {})
 	if err != nil {

@@ -125,7 +125,8 @@ func TestCredentials(t *testing.T) {
 	}
 }
 
-// Packets survive translation to MQTT 3.1.1 and back as far as a session needs.
+// TestPacketsOfAnotherVersion checks that packets survive translation to MQTT
+// 3.1.1 and back in everything that a session needs.
 func TestPacketsOfAnotherVersion(t *testing.T) {
 	sent, err := encode(systems.Message{Destination: "orders", Payload: []byte("a\nb"), Key: "k", Headers: map[string]string{"trace": "a\nb: ü"}}, 1)
 	if err != nil {
@@ -155,7 +156,8 @@ func TestPacketsOfAnotherVersion(t *testing.T) {
 	}
 }
 
-// Rows waits for publishes in progress.
+// TestRowsWaitForPublishesInHand checks that Rows waits for publishes in
+// progress.
 func TestRowsWaitForPublishesInHand(t *testing.T) {
 	h := &handling{open: make(map[*mochimqtt.Client]chan struct{})}
 	c, publish := new(mochimqtt.Client), mochipackets.Packet{FixedHeader: mochipackets.FixedHeader{Type: mochipackets.Publish}}

@@ -69,8 +69,9 @@ const versionTopic = "$SYS/broker/version"
 // versionTimeout bounds the wait for it.
 const versionTimeout = time.Second
 
-// says is the version that the server publishes, for want of a field in MQTT;
-// it may be empty. It is read with MQTT 5, where nothing precedes the payload.
+// says returns the version that the server publishes, because MQTT has no field
+// for it; it may be empty. It is read with MQTT 5, where nothing precedes the
+// payload.
 func (r *remote) says(ctx context.Context) string {
 	p := r.profile
 	p.v311 = false

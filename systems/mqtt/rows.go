@@ -56,7 +56,7 @@ func storedBy(s *mochimqtt.Server, older bool) []kept {
 	for id, client := range s.Clients.GetAll() {
 		for _, p := range client.State.Inflight.GetAll(false) {
 			if p.FixedHeader.Type != mochipackets.Publish {
-				continue // an acknowledgement
+				continue // holds an acknowledgement, not a message
 			}
 			publish := &packets.Publish{Topic: p.TopicName, Payload: p.Payload, Properties: &packets.Properties{}}
 			for _, u := range p.Properties.User {

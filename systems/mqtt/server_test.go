@@ -120,7 +120,7 @@ func TestQueueLimitAnswersWithSuccessAndDrops(t *testing.T) {
 	for n := range 3 {
 		r.settle(r.receive(c, n+1), evidence.AckSent)
 	}
-	// The next delivery was published after the rest.
+	// The next delivery is the message published after the others.
 	r.accepted(p, 9)
 	r.receive(c, 9)
 }
@@ -135,8 +135,9 @@ func TestDefaultAutosaveLosesTheSessionInACrash(t *testing.T) {
 	}
 }
 
-// Mosquitto counts queued messages as changes, but not those sent to a consumer
-// directly, which are saved only with the next change.
+// TestWhatGoesStraightToAConsumerIsNotSaved shows that Mosquitto counts queued
+// messages as changes, but not messages sent to a consumer directly, which are
+// saved only with the next change.
 func TestWhatGoesStraightToAConsumerIsNotSaved(t *testing.T) {
 	r := start(t, "mqtt-mosquitto", "qos1")
 	c := r.consumer(2)
@@ -148,7 +149,7 @@ func TestWhatGoesStraightToAConsumerIsNotSaved(t *testing.T) {
 	r.receive(c, 2)
 }
 
-// Basis of the claims under broker-restart.
+// TestOrderlyEndsSaveEverything is the basis of the claims under broker-restart.
 func TestOrderlyEndsSaveEverything(t *testing.T) {
 	for _, p := range [][2]string{{"mqtt-mosquitto", "qos1-default-autosave"}, {"mqtt-mochi", "qos1"}} {
 		t.Run(p[0], func(t *testing.T) {
@@ -197,8 +198,8 @@ func TestTheWindowHoldsBackFurtherDeliveries(t *testing.T) {
 	r.receive(c, 2)
 }
 
-// A consumer of another name takes over its predecessor's unacknowledged
-// messages.
+// TestTheNextConsumerTakesTheSeat checks that a consumer of another name takes
+// over its predecessor's unacknowledged messages.
 func TestTheNextConsumerTakesTheSeat(t *testing.T) {
 	for _, p := range [][2]string{{"mqtt-mosquitto", "qos1"}, {"mqtt-mochi", "qos1-memory"}} {
 		t.Run(p[0], func(t *testing.T) {
@@ -214,7 +215,8 @@ func TestTheNextConsumerTakesTheSeat(t *testing.T) {
 	}
 }
 
-// Mosquitto assigns messages to absent members too.
+// TestTheShareOfAnAbsentMemberWaits shows that Mosquitto assigns messages to
+// absent members too.
 func TestTheShareOfAnAbsentMemberWaits(t *testing.T) {
 	r := start(t, "mqtt-mosquitto", "qos1")
 	first, second := r.consumer(1), r.consumer(1)
@@ -228,7 +230,8 @@ func TestTheShareOfAnAbsentMemberWaits(t *testing.T) {
 	r.receive(r.consumer(1), 2)
 }
 
-// Publishes above the server's Receive Maximum wait for their turn.
+// TestSendWaitsForTheServersReceiveMaximum checks that publishes above the
+// server's Receive Maximum wait for a slot.
 func TestSendWaitsForTheServersReceiveMaximum(t *testing.T) {
 	r := start(t, "mqtt-mosquitto", "qos1")
 	r.subscribed()

@@ -195,7 +195,8 @@ func TestARetryIsOneRowWithinTheDuplicateWindow(t *testing.T) {
 	}
 }
 
-// A failure here means that the finding in docs/findings.md is obsolete.
+// A failure of TestARestartForgetsTheDuplicateWindowOfConsumedMessages means that
+// the finding in docs/findings.md is obsolete.
 func TestARestartForgetsTheDuplicateWindowOfConsumedMessages(t *testing.T) {
 	ctx, in := startProfile(t, named(t, "dedup-window"))
 	p, c := open(t, ctx, in), subscribe(t, ctx, in, 1)

@@ -55,7 +55,8 @@ func saying(t *testing.T, version, address string) string {
 	return l.Addr().String()
 }
 
-// The features of an external server follow from its version.
+// TestTheServerSaysItsVersion checks that the features of an external server
+// follow from its version.
 func TestTheServerSaysItsVersion(t *testing.T) {
 	address := systemtest.Serve(t, named(t, "file-explicit-ack"))
 	for _, c := range []struct {

@@ -146,8 +146,9 @@ func TestAWorkQueueHasOneLogicalSubscriber(t *testing.T) {
 	}
 }
 
-// Basis of the claim ack-is-final under a crash: the deletion is synced before
-// the acknowledgement is confirmed.
+// TestConfirmedAcknowledgementsSurviveAKill is the basis of the claim
+// ack-is-final under a crash: the deletion is synced before the acknowledgement
+// is confirmed.
 func TestConfirmedAcknowledgementsSurviveAKill(t *testing.T) {
 	ctx, in := startServer(t)
 	const messages = 40

@@ -10,7 +10,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// The first profile and the one with the fewest features.
+// TestConformance exercises the first profile and the one with the fewest
+// features.
 func TestConformance(t *testing.T) {
 	for _, s := range Profiles(1) {
 		switch name := s.Describe().Profile.Name; name {

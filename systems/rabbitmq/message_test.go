@@ -90,7 +90,7 @@ func TestCredentials(t *testing.T) {
 	}
 }
 
-// The meaning of a nack depends on the profile.
+// TestNegativeConfirms checks that the meaning of a nack depends on the profile.
 func TestNegativeConfirms(t *testing.T) {
 	for _, s := range Profiles(1) {
 		p := s.(Profile)

@@ -163,8 +163,8 @@ func unroutableIsConfirmed(r *rig) {
 	}
 }
 
-// A quorum queue applies reject-publish with a delay, so that a few more may
-// pass.
+// fullQueueDeclines polls because a quorum queue applies reject-publish with a
+// delay, so that a few more publishes may be accepted.
 func fullQueueDeclines(r *rig) {
 	p := r.producer()
 	r.eventually("a publish is declined", func() bool {

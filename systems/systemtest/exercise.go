@@ -95,7 +95,8 @@ func Serve(t *testing.T, s systems.System) (address string) {
 	return instance.(systems.Networked).Address()
 }
 
-// obligations of an adapter, ordered so that the first failure tells most.
+// obligations of an adapter, ordered so that the first failure is the most
+// informative.
 var obligations = []struct {
 	name  string
 	check func(*rig)
@@ -253,7 +254,7 @@ func fannedOut(r *rig) {
 	}
 }
 
-// notMore is how long to wait for a message that must not come: well below any
+// notMore is how long to wait for a message that must not arrive: well below any
 // profile's redelivery time.
 const notMore = 150 * time.Millisecond
 
@@ -481,7 +482,7 @@ func answerLost(r *rig) {
 		r.t.Errorf("received %s, want order-1", id)
 	}
 	r.settle(d)
-	if lost.(*links.Armed).Action == links.Withhold { // nothing more is answered on that connection
+	if lost.(*links.Armed).Action == links.Withhold { // nothing further is answered on that connection
 		producer = r.producer()
 	}
 	r.onlySentinel(producer, consumer)
@@ -612,12 +613,12 @@ func rows(r *rig) {
 	m.Key = "customer-7"
 	receipt := r.accepted(r.send(r.producer(), m))
 	if receipt.Acceptance == evidence.Unknown && receipt.HeldBy == evidence.HeldByNobody && r.system.Describe().Profile.Redelivers != evidence.RedeliverNever {
-		// Nobody confirmed that it arrived.
+		// Nothing confirmed its arrival.
 		r.eventually("the message is stored", func() bool { return r.rows(inspector).Count > 0 })
 	}
 	snapshot := r.rows(inspector)
 	if r.system.Describe().Profile.Redelivers == evidence.RedeliverNever && receipt.HeldBy < evidence.HeldByStore {
-		// Nobody stores it: there is no row before or after.
+		// Nothing is stored: there is no row before or after.
 		r.settle(r.receive(consumer))
 		if after := r.rows(inspector); snapshot.Count != 0 || after.Count != 0 {
 			r.t.Errorf("%d rows before the delivery and %d after it, of a message held by %v and never sent again", snapshot.Count, after.Count, receipt.HeldBy)

@@ -35,7 +35,7 @@ type rig struct {
 	fired    []evidence.Class // faults that struck a session after it acknowledged
 }
 
-// within bounds one subtest; only a broken adapter comes near it.
+// within bounds one subtest; only a broken adapter gets near it.
 const within = time.Minute
 
 const (
@@ -115,8 +115,8 @@ func (r *rig) needs(n systems.Need) {
 }
 
 // ability returns v as A. The subtest is skipped if the profile lacks n, even
-// where the adapter implements it for others; if A is missing without a reason
-// it fails.
+// where the adapter implements it for other profiles; if A is missing without a
+// reason it fails.
 func ability[A any](r *rig, v any, n systems.Need) A {
 	r.t.Helper()
 	r.needs(n)
@@ -204,8 +204,8 @@ func (r *rig) producerAt(address string) systems.Producer {
 }
 
 // credit is the window of a consumer that acknowledges nothing: more than any
-// subtest sends. Places would come back at an unpredictable time, and a window
-// of one could decline the next message.
+// subtest sends. With automatic acknowledgement, credit returns at an
+// unpredictable time, and a window of one could decline the next message.
 const credit = 128
 
 func (r *rig) consumerOptions(session, address string, window int) systems.ConsumerOptions {
@@ -366,10 +366,10 @@ func (r *rig) unreachable(where, address string) {
 	}
 }
 
-// next returns the delivery of one business ID, with nothing ahead of it: what
-// was settled is not redelivered, unless a fault struck under which the profile
-// does not claim that acknowledgements are final. again, if not nil,
-// republishes what may have been lost.
+// next returns the delivery of one business ID, and nothing may be delivered
+// before it: what was settled is not redelivered, unless a fault struck under
+// which the profile does not claim that acknowledgements are final. again, if not
+// nil, republishes what may have been lost.
 func (r *rig) next(c systems.Consumer, businessID string, again func()) systems.Delivery {
 	r.t.Helper()
 	for {
@@ -388,7 +388,7 @@ func (r *rig) next(c systems.Consumer, businessID string, again func()) systems.
 	}
 }
 
-// receiveOr receives, calling again every second until something comes.
+// receiveOr receives, calling again every second until a delivery arrives.
 func (r *rig) receiveOr(c systems.Consumer, again func()) systems.Delivery {
 	r.t.Helper()
 	if again == nil {
@@ -511,7 +511,7 @@ func (s *sink) Record(e evidence.Event) uint64 {
 	if s.kinds == nil {
 		s.kinds = make(map[evidence.Kind]int)
 	}
-	if process := e.Kind == evidence.ProcessStarted || e.Kind == evidence.ProcessExited; !process || e.Actor == "broker" { // not one beside it, such as its database's
+	if process := e.Kind == evidence.ProcessStarted || e.Kind == evidence.ProcessExited; !process || e.Actor == "broker" { // not one beside the broker, such as its database server
 		s.kinds[e.Kind]++
 	}
 	s.seq++

@@ -21,7 +21,7 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// redis is the kind of database that a redis-server has, as Debian installs it.
+// redis is the database kind of a redis-server as packaged by Debian.
 type redis struct{}
 
 func (redis) title() string { return "redis" }
@@ -42,8 +42,8 @@ func (k redis) version() (program, of string) {
 	return redisProgram, versionOf(redisProgram)
 }
 
-// redisServer is a server of this run's or of an earlier one, which it has for
-// itself.
+// redisServer is a server started by this run or an earlier one. The run has it
+// to itself.
 type redisServer struct {
 	*process.Server
 	address  string
@@ -137,7 +137,7 @@ func (s *redisServer) ping(ctx context.Context) error {
 	return s.with(func(c *client.Client) error { return c.Ping(ctx).Err() })
 }
 
-// Close ends the server and removes its folder: nothing in it is needed any more.
+// Close stops the server and removes its folder; its data is no longer needed.
 func (s *redisServer) Close(ctx context.Context) error {
 	var err error
 	if s.Running() {
@@ -146,7 +146,7 @@ func (s *redisServer) Close(ctx context.Context) error {
 	return errors.Join(err, s.Server.Close(ctx), s.volume.Close(), os.RemoveAll(s.folder))
 }
 
-// redisDatabase is the whole of a server's, empty at the start of the run.
+// redisDatabase is a server's whole database, which is empty when the run starts.
 type redisDatabase struct {
 	*redisServer
 	pool *process.Pool
@@ -190,7 +190,8 @@ func (d *redisDatabase) plant(ctx context.Context, p store.Partition, row store.
 	return redisstore.Plant(ctx, d.dsn(d.address), p, row)
 }
 
-// release gives the server back empty, or ends it if it was struck.
+// release empties the server and returns it to the pool, or closes it if it was
+// struck.
 func (d *redisDatabase) release(ctx context.Context) error {
 	if !d.Untouched() {
 		return d.Close(ctx)

@@ -27,10 +27,10 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// serverKind is a kind of database server, as Debian installs it.
+// serverKind is a kind of database server, as packaged by Debian.
 type serverKind struct {
 	name     string
-	driver   string // of a connection
+	driver   string // name of the driver
 	dialect  relational.Dialect
 	protocol links.Protocol
 	program  string         // the server
@@ -40,8 +40,9 @@ type serverKind struct {
 	admin    string         // database that is there from the start
 	end      syscall.Signal // of an orderly end that waits for no client; 0: SIGTERM
 
-	// create makes the data folder. It is run in the server's folder, with the
-	// password of the administrator in the file password.
+	// create returns the command that creates the data folder. It runs in the
+	// server's folder, where the file password holds the administrator's
+	// password.
 	create func(bin string, dir string) []string
 	args   func(dir, port string) []string
 	dsn    func(user, address, password, database string) string
@@ -91,7 +92,8 @@ var mariadb = &serverKind{
 	},
 	args: func(dir, port string) []string {
 		args := []string{"--no-defaults", "--datadir=" + filepath.Join(dir, "data"), "--port=" + port, "--bind-address=127.0.0.1",
-			// A server removes what it finds in its temporary folder, other servers' tables too.
+			// Of its own: a server deletes what it finds in its temporary folder,
+			// other servers' tables included.
 			"--tmpdir=" + dir, "--socket=" + filepath.Join(dir, "socket"), "--init-file=" + filepath.Join(dir, "users.sql"), "--innodb-flush-log-at-trx-commit=1",
 			fmt.Sprintf("--max-connections=%d", maxConnections)}
 		if os.Getuid() == 0 {
@@ -106,7 +108,7 @@ var mariadb = &serverKind{
 
 func (k *serverKind) title() string { return k.name }
 
-// bin is the folder of the server's program.
+// bin returns the folder of the server program.
 func (k *serverKind) bin() (string, error) {
 	if path, err := exec.LookPath(k.program); err == nil {
 		if path, err = filepath.EvalSymlinks(path); err == nil { // its other programs lie beside it
@@ -136,8 +138,8 @@ func (k *serverKind) version() (program, version string) {
 	return k.program, versionOf(filepath.Join(bin, k.program))
 }
 
-// as gives a command for the server's user, and that user's numbers; -1 is this
-// process's own.
+// as wraps a command to run as the server's user, and returns that user's IDs; -1
+// means this process's own.
 func (k *serverKind) as(command []string) (_ []string, uid, gid int, err error) {
 	if os.Getuid() != 0 || k.user == "" {
 		return command, -1, -1, nil
@@ -154,22 +156,23 @@ func (k *serverKind) as(command []string) (_ []string, uid, gid int, err error) 
 	if err := errors.Join(err, other); err != nil {
 		return nil, 0, 0, fmt.Errorf("zeromq: user %s: %w", k.user, err)
 	}
-	// It dies with this process, as every child does: a change of the user clears that.
+	// Like every child it must die with this process; changing the user resets
+	// the parent-death signal, so set it again.
 	return append([]string{"setpriv", "--reuid", who.Uid, "--regid", who.Gid, "--clear-groups", "--pdeathsig", "KILL", "--"}, command...), uid, gid, nil
 }
 
-// databaseServer is a server of this run's or of an earlier one. Each run has a
-// database of its own in it.
+// databaseServer is a server started by this run or an earlier one. Each run has
+// a database of its own in it.
 type databaseServer struct {
 	*process.Server
 	kind     *serverKind
 	address  string
 	password string
-	folder   string // private; another user's server may pass through it
-	dir      string // the server's, in it
+	folder   string // private, but searchable by the server's user
+	dir      string // the server's folder, inside folder
 	port     string
 	volume   *process.Volume // at dir, or nil
-	changed  atomic.Bool     // what it is set to
+	changed  atomic.Bool     // its settings were changed
 }
 
 var _ process.Kept = (*databaseServer)(nil)
@@ -266,12 +269,12 @@ func (s *databaseServer) once(ctx context.Context, program []string, env ...stri
 	return nil
 }
 
-// Untouched reports whether another run can have it.
+// Untouched reports whether another run can use it.
 func (s *databaseServer) Untouched() bool {
 	return !s.changed.Load() && s.volume == nil && s.Server.Untouched()
 }
 
-// with connects as the administrator.
+// with runs do on a connection as the administrator.
 func (s *databaseServer) with(database string, do func(*sql.DB) error) error {
 	db, err := s.kind.dialect.Connect(s.kind.dsn(s.kind.operator, s.address, s.password, database))
 	if err != nil {
@@ -284,7 +287,7 @@ func (s *databaseServer) ping(ctx context.Context) error {
 	return s.with(s.kind.admin, func(db *sql.DB) error { return db.PingContext(ctx) })
 }
 
-// Close ends the server and removes its folder: nothing in it is needed any more.
+// Close stops the server and removes its folder; its data is no longer needed.
 func (s *databaseServer) Close(ctx context.Context) error {
 	var err error
 	if s.Running() {
@@ -293,15 +296,15 @@ func (s *databaseServer) Close(ctx context.Context) error {
 	return errors.Join(err, s.Server.Close(ctx), s.volume.Close(), os.RemoveAll(s.folder))
 }
 
-// served is a run's database in a server.
+// served is a run's database on a server.
 type served struct {
 	*databaseServer
 	pool *process.Pool
 	name string
-	link string // address of the broker's link to it
+	link string // address of the broker's link to the server
 }
 
-// open makes a database in a server that was used before, or in a new one.
+// open creates a database on a pooled server, or on a new one.
 func (k *serverKind) open(ctx context.Context, env systems.Env) (_ database, err error) {
 	log, err := env.ServerLog(Name, serverName)
 	if err != nil {
@@ -354,7 +357,8 @@ func (d *served) plant(ctx context.Context, p store.Partition, row store.Row) er
 	return relational.Plant(ctx, d.kind.dialect, d.dsn(), p, row)
 }
 
-// release gives the server back, or ends it if it was struck.
+// release drops the database and returns the server to the pool, or closes the
+// server if it was struck.
 func (d *served) release(ctx context.Context) error {
 	if !d.Untouched() {
 		return d.Close(ctx)

@@ -9,8 +9,8 @@ import (
 	"github.com/custodymq/custody/broker/core"
 )
 
-// tight are the bounds of a broker whose limits are set to tight: a talk of a
-// few sessions and seconds meets each.
+// tight holds the limits of a broker set to "tight": a talk of a few sessions and
+// seconds reaches each of them.
 var tight = struct {
 	attempts                                          int
 	visibility, backoff, slowest, ttl, expiry, memory time.Duration
@@ -26,7 +26,7 @@ var tight = struct {
 func Tightened(c broker.Config) broker.Config {
 	c.MaxAttempts, c.VisibilityTimeout, c.DefaultTTL, c.ExpiryInterval, c.SettledWindow = tight.attempts, tight.visibility, tight.ttl, tight.expiry, tight.memory
 	c.Backoff = core.Backoff{Base: tight.backoff, Max: tight.slowest}
-	c.Heartbeat = 2 * tight.memory // nobody speaks only to be heard
+	c.Heartbeat = 2 * tight.memory // no heartbeat just to stay alive
 	c.Limits = tight.limits
 	return c
 }
@@ -38,7 +38,7 @@ const (
 	before  = "before-restart"
 	after   = "after-restart"
 
-	// While operations of the store fail, and when they work again.
+	// While store operations fail, and after they work again.
 	deadLettersFail, deadLettersMended = "dead-letters-fail", "dead-letters-mended"
 	redrivesFail, redrivesMended       = "redrives-fail", "redrives-mended"
 	attemptsFail, attemptsMended       = "attempts-fail", "attempts-mended"
@@ -47,7 +47,7 @@ const (
 	confirmsFail                       = "confirms-fail"
 	insertsInDoubt, insertsResolved    = "inserts-in-doubt", "inserts-resolved"
 	contentsFail, contentsMended       = "contents-fail", "contents-mended"
-	// While they are slow.
+	// While store operations are slow.
 	insertsSlow, attemptsSlow, contentsSlow = "inserts-slow", "attempts-slow", "contents-slow"
 )
 
@@ -55,13 +55,13 @@ const (
 // determined only where a moment is exact.
 var virtual = map[string]bool{periods: true, insertsSlow: true, attemptsSlow: true, contentsSlow: true}
 
-// inStore are messages of which only the last has its content in memory.
+// inStore lists messages of which only the last has its content in memory.
 var inStore = []struct {
 	name string
 	size int
 }{{"m1", 2500}, {"m2", 12000}, {"m3", 12000}, {"m4", 12000}}
 
-// retried is a while after which a failed write has been tried again.
+// retried is a time after which a failed write has been retried.
 const retried = 300 * time.Millisecond
 
 // Names of causes in PROTOCOL.md.
@@ -79,7 +79,7 @@ func ttl(d time.Duration) field   { return milliseconds(tagTTL, d.Milliseconds()
 
 var dead = number(tagDead, 1)
 
-// numbered are names of messages: m1 to mN.
+// numbered returns names of messages, m1 to mN.
 func numbered(n int) (names []string) {
 	for i := range n {
 		names = append(names, fmt.Sprintf("m%d", i+1))
@@ -87,8 +87,8 @@ func numbered(n int) (names []string) {
 	return names
 }
 
-// level has the broker remember these topics, without anybody who listens; from
-// here on the counters are compared.
+// level makes the broker remember these topics without any listener. The counters
+// are compared from here on.
 func (t *talk) level(topics ...string) {
 	for _, topic := range topics {
 		t.clerk.publish(topic, "nothing").is(answerDeclined, because(causeNobody))
@@ -106,7 +106,7 @@ func (t *talk) leveled(changes map[string]int, topics ...string) {
 	t.counts(changes)
 }
 
-// remembering settles more messages than are remembered, again and again.
+// remembering settles more messages than the broker remembers, repeatedly.
 func remembering(t *talk, rounds, length int) {
 	p, c := t.enter("p"), t.enter("c")
 	c.subscribe("r", modeLeast, 8).is(answerAccepted)
@@ -125,7 +125,7 @@ func remembering(t *talk, rounds, length int) {
 			} else {
 				p.lookup(name(i)).is(answerSettled, text(tagMessage, t.id(name(i))))
 			}
-			p.publish("r", name(i), t.business(name(i))).is(answerAccepted, again) // the store knows all
+			p.publish("r", name(i), t.business(name(i))).is(answerAccepted, again) // the store knows all of them
 		}
 		c.quiet()
 		p.lookup("nothing", ttl(settling/4)).is(answerNotSeen)
@@ -135,15 +135,15 @@ func remembering(t *talk, rounds, length int) {
 	p.leave()
 }
 
-// keep subscribes without credit, so that what is published is stored.
+// keep subscribes without credit, so that publishes are stored.
 func (t *talk) keep(filter string) *party {
 	k := t.enter("keeper")
 	k.subscribe(filter, modeLeast, 0).is(answerAccepted)
 	return k
 }
 
-// share demands that each of the parties gets as many of these as the others,
-// in order.
+// share requires the parties to receive equal numbers of these messages, in
+// order.
 func (t *talk) share(filter func(*party) string, names []string, parties ...*party) (got map[*party][]string) {
 	got, seen := map[*party][]string{}, map[string]bool{}
 	for _, p := range parties {
@@ -203,7 +203,7 @@ var dialogues = []dialogue{
 		c.quiet()
 		c.ack(numbered(tight.limits.InFlight + 5)[5:]...)
 		c.quiet()
-		// What comes back does not widen it beyond its limit.
+		// A returned credit does not widen it beyond its limit.
 		p.publish("w", "n0").is(answerAccepted)
 		c.gets("w", "n0")
 		c.grant("w", 1<<20)
@@ -250,7 +250,7 @@ var dialogues = []dialogue{
 			c.quiet()
 			c.ack(names...)
 		}
-		// Who has no credit is passed over.
+		// A subscription without credit is passed over.
 		b.unsubscribe("t/+", modeLeast).is(answerAccepted)
 		b.subscribe("t/+", modeLeast, 1).is(answerAccepted)
 		for _, m := range []string{"n1", "n2", "n3", "n4"} {
@@ -296,7 +296,7 @@ var dialogues = []dialogue{
 		p.sized("z", "small", 1).is(answerAccepted)
 		c.gets("z", "large")
 		c.quiet()
-		d.subscribe("y", modeLeast, 1).is(answerAccepted) // another session has room of its own
+		d.subscribe("y", modeLeast, 1).is(answerAccepted) // another session has its own room
 		p.sized("y", "m6", 1).is(answerAccepted)
 		d.gets("y", "m6")
 		c.ack("large")
@@ -304,7 +304,7 @@ var dialogues = []dialogue{
 		c.ack("small")
 		d.ack("m6")
 		d.unsubscribe("y", modeLeast).is(answerAccepted)
-		for _, m := range []string{"n1", "n2"} { // who has waited for room waits again
+		for _, m := range []string{"n1", "n2"} { // a subscription that has waited for room waits again
 			p.sized("z", m, limit).is(answerAccepted)
 			p.sized("y", m+"+", 1).is(answerAccepted)
 			c.gets("z", m)
@@ -313,7 +313,7 @@ var dialogues = []dialogue{
 			c.gets("y", m+"+")
 			c.ack(m + "+")
 		}
-		// What a session that has left was given takes no room from another.
+		// Messages assigned to a session that has left take no room from another.
 		p.sized("z", "m7", limit).is(answerAccepted)
 		c.gets("z", "m7")
 		c.unsubscribe("z", modeLeast).is(answerAccepted)
@@ -389,7 +389,7 @@ var dialogues = []dialogue{
 		c.ack("m3")
 		c.admin("dlq.discard", "m3").is(answerRefused)
 		c.admin("dlq.redrive", "m1").is(answerAccepted)
-		c.gets("d", "m1") // from its first attempt
+		c.gets("d", "m1") // counting from the first attempt again
 		c.lookup("m1").is(answerStored, text(tagMessage, t.id("m1")))
 		c.admin("dlq.redrive", "m1").is(answerRefused)
 		c.nacks("m1", dead, text(tagReason, "never")).is(answerAccepted)
@@ -398,7 +398,7 @@ var dialogues = []dialogue{
 		c.lookup("m1").is(answerForgotten, because(causeDiscarded), text(tagMessage, t.id("m1")))
 		p.publish("d", "m1", t.business("m1")).is(answerAccepted, again)
 		c.unsubscribe("d", modeLeast).is(answerAccepted)
-		c.admin("dlq.redrive", "m2").is(answerAccepted) // nobody listens, and it is kept
+		c.admin("dlq.redrive", "m2").is(answerAccepted) // no one listens, but it is kept
 		c.quiet()
 		c.lookup("m2").is(answerStored)
 		c.subscribe("d", modeLeast, 4).is(answerAccepted)
@@ -455,8 +455,8 @@ var dialogues = []dialogue{
 	}},
 	{periods, "remembered-long", "So it is however many come, and of whatever length their IDs are.", func(t *talk) {
 		remembering(t, 30, 90)
-		t.wait(tight.memory + 2*tight.expiry) // none is kept any more
-		remembering(t, 3, 90)
+		t.wait(tight.memory + 2*tight.expiry) // all are forgotten
+		remembering(t, 30, 90)
 	}},
 	{talks, "limits-of-sessions", "Sessions, subscriptions, and subscriptions to one filter are limited; what has ended makes room.", func(t *talk) {
 		l := tight.limits
@@ -543,7 +543,7 @@ var dialogues = []dialogue{
 		p.publishOnce("x/more/y", "once").is(answerDeclined, because(causeLimit))
 		e.subscribe("x/more", modeLeast, 0).is(answerAccepted)
 		e.subscribe("x/more/y/z", modeLeast, 0).is(answerAccepted)
-		p.publish("x/more/y", "over").is(answerDeclined, because(causeLimit)) // a neighbour's name is not its own
+		p.publish("x/more/y", "over").is(answerDeclined, because(causeLimit)) // its neighbour's name does not reserve it a place
 		e.subscribe("x/more/y", modeLeast, 0).is(answerAccepted)
 		p.publish("x/more/y", "named").is(answerAccepted)
 		e.subscribe("x/again", modeMost, 1).is(answerAccepted)
@@ -551,7 +551,7 @@ var dialogues = []dialogue{
 		e.gets("x/again", "copy")
 		e.unsubscribe("x/more", modeLeast).is(answerAccepted)
 		e.unsubscribe("x/more/y/z", modeLeast).is(answerAccepted)
-		p.publish("x/filler", "filler").is(answerAccepted) // in the place of the one that is empty
+		p.publish("x/filler", "filler").is(answerAccepted) // takes the place of an empty topic
 		p.publish("x/more/y/z", "over").is(answerDeclined, because(causeLimit))
 		k.grant("x/#", 8)
 		k.gets("x/#", numbered(n)...)
@@ -565,7 +565,7 @@ var dialogues = []dialogue{
 		k.ack(numbered(n)[2:]...)
 		k.leave()
 		e.leave()
-		// The topic that is used stays, the one that was idle longest goes.
+		// The used topic stays, and the least recently used goes.
 		for i := range n + 2 {
 			p.publish("x/used", "nothing").is(answerDeclined, because(causeNobody))
 			p.publish(fmt.Sprintf("x/idle/%d", i), "nothing").is(answerDeclined, because(causeNobody))
@@ -580,7 +580,7 @@ var dialogues = []dialogue{
 		k, p := t.keep("v"), t.enter("p")
 		limit := int(tight.limits.Memory)
 		p.sized("v", "over", limit).is(answerDeclined, because(causeLimit))
-		t.level() // what idle topics took is given up for it
+		t.level() // forgets idle topics to make room
 		n := tight.limits.Messages
 		for i, m := range numbered(n) {
 			held := t.counters()["heldBytes"]
@@ -600,7 +600,7 @@ var dialogues = []dialogue{
 			}
 			k.ack(m)
 		}
-		for i := range 4 { // topics without messages make room
+		for i := range 4 { // topics without messages are forgotten to make room
 			p.publish(fmt.Sprintf("v/%d/%s", i, long(200)), "nothing").is(answerDeclined, because(causeNobody))
 		}
 		room := limit - t.counters()["heldBytes"]
@@ -621,7 +621,7 @@ var dialogues = []dialogue{
 		k.quiet()
 		k.ack("s1")
 		k.getsAttempt("v", "s2", 2)
-		p.sized("v", "big", limit-base-7*(messageShare+20)).is(answerAccepted) // all else is left to the store
+		p.sized("v", "big", limit-base-7*(messageShare+20)).is(answerAccepted) // the content of all others is dropped
 		k.ack("s3", "s4")
 		k.gets("v", "s5", "s6")
 		k.nacks("s2", delay(time.Millisecond)).is(answerAccepted)
@@ -633,7 +633,7 @@ var dialogues = []dialogue{
 		p.leave()
 		t.clerk.publish("v", "nothing").is(answerDeclined, because(causeNobody))
 		t.leveled(map[string]int{"accepted": n + 8, "declined": 5, "delivered": n + 10, "redelivered": 2, "settled": n + 8, "sessions": -2, "subscriptions": -1, "heldBytes": t.counters()["heldBytes"] - t.before["heldBytes"]}, "v")
-		// Subscriptions take memory too.
+		// Subscriptions use memory too.
 		var all []*party
 		declined := false
 		for s := 0; s < 8 && !declined && !t.over(); s++ {
@@ -696,7 +696,7 @@ var dialogues = []dialogue{
 		c.quiet()
 		a.unsubscribe("o", modeMost).is(answerAccepted)
 		p.publishOnce("o", "m7").is(answerDeclined, because(causeNobody))
-		// One group under two filters gets one copy; two groups one each.
+		// One group under two filters gets one copy; two groups get one each.
 		a.subscribe("o/#", modeMost, 8, g).is(answerAccepted)
 		c.subscribe("o/p", modeMost, 8, g).is(answerAccepted)
 		c.subscribe("o/+", modeMost, 8, text(tagGroup, "h")).is(answerAccepted)
@@ -708,7 +708,7 @@ var dialogues = []dialogue{
 		}
 		a.leave()
 		c.leave()
-		// Whoever is out of credit keeps nobody else from a copy.
+		// A subscription without credit does not keep a copy from others.
 		a, c = t.enter("a"), t.enter("c")
 		a.subscribe("o/#", modeMost, 0).is(answerAccepted)
 		c.subscribe("o/p", modeMost, 3).is(answerAccepted)
@@ -809,7 +809,7 @@ var dialogues = []dialogue{
 			c.ack(m)
 		}
 		c.gets("n/+", "m6")
-		one.leave() // what comes back is older than what is there
+		one.leave() // the messages returned are older than those waiting
 		k.quiet()
 		c.ack("m6")
 		c.getsAttempt("n/+", "m3", 2)
@@ -880,6 +880,30 @@ var dialogues = []dialogue{
 		c.gets("h/#", "m7")
 		c.admin("dlq.discard", "m4").is(answerAccepted)
 		p.answer(p.say(kindPublish, "x", text(tagTopic, "h/none"), number(tagMode, modeLeast)), "Publish").is(answerAccepted)
+	}},
+	{before, "waiting", "Of what is published at once, as much is handed out as there is credit.", func(t *talk) {
+		p, c := t.enter("p"), t.enter("c")
+		c.subscribe("j", modeLeast, 1).is(answerAccepted)
+		var asked []uint64
+		for _, m := range numbered(4) {
+			asked = append(asked, p.say(kindPublish, "payload of "+m, text(tagTopic, "j"), number(tagMode, modeLeast), text(tagMessage, t.id(m))))
+		}
+		for _, request := range asked {
+			p.answer(request, "Publish").is(answerAccepted)
+		}
+		c.gets("j", "m1")
+		c.quiet()
+	}},
+	{after, "waiting-again", "What only waited before the restart has used no attempt.", func(t *talk) {
+		for _, m := range numbered(4) {
+			t.remember("j", m, len("payload of ")+len(m))
+		}
+		c := t.enter("c")
+		c.subscribe("j", modeLeast, 8).is(answerAccepted)
+		c.getsAttempt("j", "m1", 2)
+		c.gets("j", numbered(4)[1:]...)
+		c.ack(numbered(4)...)
+		c.leave()
 	}},
 	{after, "kept-again", "What was left behind before the restart is there: with its content, its place in the order, its attempts and its IDs.", func(t *talk) {
 		for i, m := range numbered(4) {
@@ -981,7 +1005,7 @@ var dialogues = []dialogue{
 		t.wait(900 * time.Millisecond)
 		c.quiet()
 		p.lookup("m1").is(answerStored)
-		p.publish("q", "m2").is(answerAccepted) // the place is free meanwhile
+		p.publish("q", "m2").is(answerAccepted) // the place is free again
 		c.gets("q", "m2")
 		c.ack("m2")
 		t.wait(100 * time.Millisecond)
@@ -1103,10 +1127,10 @@ var dialogues = []dialogue{
 		p.lookup("nothing", ttl(10*time.Second)).is(answerNotSeen)
 		p.lookup("m2").is(answerDead)
 		c.quiet()
-		p.publish("g", "m1", t.business("m1")).is(answerAccepted) // by now it is another
+		p.publish("g", "m1", t.business("m1")).is(answerAccepted) // by now this is a different message
 		c.gets("g", "m1")
 		c.ack("m1")
-		p.admin("dlq.redrive", "m2").is(answerAccepted) // its time to live is over: it gets another
+		p.admin("dlq.redrive", "m2").is(answerAccepted) // its time to live is over, so it gets a new one
 		c.gets("g", "m2")
 		t.wait(tight.visibility)
 		c.getsAttempt("g", "m2", 2)
@@ -1301,7 +1325,7 @@ var dialogues = []dialogue{
 			p.sized("b/7", m.name, m.size, t.business(m.name)).is(answerAccepted)
 		}
 		k.grant("b/7", 1)
-		k.gets("b/7", "m4") // the others cannot be read, and it is here
+		k.gets("b/7", "m4") // the others cannot be read, but this one is in memory
 		k.ack("m4")
 		for range 2 {
 			k.quiet()
@@ -1337,7 +1361,7 @@ var dialogues = []dialogue{
 		p.publish("b/8", "m4").is(answerDeclined, because(causeLimit))
 		p.publish("b/8", "m1", t.business("m1")).is(answerUnknown)
 		q.subscribe("b/8", modeMost, 1).is(answerAccepted)
-		p.publishOnce("b/8", "copy").is(answerAccepted) // it waits for no store
+		p.publishOnce("b/8", "copy").is(answerAccepted) // at most once does not need the store
 		q.gets("b/8", "copy")
 		gone := t.enter("gone")
 		begin(gone, "m5")
@@ -1351,13 +1375,13 @@ var dialogues = []dialogue{
 		c.gets("b/8", "m1", "m2", "m3", "m5")
 		four := begin(p, "n1")
 		p.quiet()
-		c.unsubscribe("b/8", modeLeast).is(answerAccepted) // who was thought to take it has gone
+		c.unsubscribe("b/8", modeLeast).is(answerAccepted) // the presumed consumer has left
 		p.answer(four, "Publish of n1").is(answerAccepted)
 		c.subscribe("b/8", modeLeast, 8).is(answerAccepted)
 		for _, m := range []string{"m1", "m2", "m3", "m5"} {
 			c.getsAttempt("b/8", m, 2)
 		}
-		c.next() // n1: as the first or, for an attempt is counted before it is made, the second
+		c.next() // n1: its first attempt or, because attempts are counted before they are made, its second
 		c.ack("m1", "m2", "m3", "m5", "n1")
 		c.quiet()
 		c.leave()
@@ -1388,7 +1412,7 @@ var dialogues = []dialogue{
 		k.ack("long")
 		k.quiet()
 		p.lookup("short").is(answerForgotten, because(causeExpired))
-		// What is about to be delivered stays in memory.
+		// The content of messages about to be delivered stays in memory.
 		k.unsubscribe("b/9", modeLeast).is(answerAccepted)
 		k.subscribe("b/9", modeLeast, 0).is(answerAccepted)
 		p.sized("b/9", "big1", 2500).is(answerAccepted)
@@ -1413,7 +1437,7 @@ var dialogues = []dialogue{
 			p.sized("b/10", m.name, m.size, t.business(m.name), ttl(life)).is(answerAccepted)
 		}
 		t.wait(time.Second)
-		k.grant("b/10", 2) // m1 is read; for m2 there is no room
+		k.grant("b/10", 2) // m1 is read; there is no room for m2
 		t.wait(2*time.Second + tight.expiry)
 		p.lookup("m1").is(answerForgotten, because(causeExpired))
 		p.lookup("m2").is(answerForgotten, because(causeExpired))
@@ -1429,18 +1453,18 @@ var dialogues = []dialogue{
 	}},
 }
 
-// here is the message that a party was given last.
+// here returns the message that a party received last.
 func (t *talk) here(p *party) string { return p.latest }
 
-// mention puts before a deviation where it was seen.
+// mention prefixes a deviation with where it was seen.
 func (t *talk) mention(where string) {
 	if t.off != nil {
 		t.off.Reason = where + t.off.Reason
 	}
 }
 
-// quietly counts the deliveries that are there when nothing comes any more, and
-// demands so many; -1 demands nothing.
+// quietly counts the deliveries that have arrived once no more do, and requires
+// this number; -1 accepts any.
 func (p *party) quietly(want int) (n int) {
 	p.answer(p.say(kindPing, ""), "Ping").as(kindPong)
 	_ = p.world.Rest(p.ctx, settling)
@@ -1452,8 +1476,9 @@ func (p *party) quietly(want int) (n int) {
 	return n
 }
 
-// What the memory budget counts, about: PROTOCOL.md promises only that it is
-// bounded, and these that nothing is counted twice or never given back.
+// Approximate costs in the memory budget. PROTOCOL.md promises only that memory
+// is bounded; these constants serve to check that nothing is counted twice or
+// never released.
 const (
 	messageShare = 400
 	matched      = 64

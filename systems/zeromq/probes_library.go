@@ -16,9 +16,8 @@ import (
 	"github.com/custodymq/custody/tasks"
 )
 
-// librarySays writes to the client library's connection what the library never
-// sends, followed by a request: the answer to the former reaches the library
-// first.
+// librarySays writes bytes that the client library never sends to its connection,
+// followed by a request: the answer to the former reaches the library first.
 func librarySays(say []byte) func(*attempt) (systems.Probed, error) {
 	return relayed(func(a *attempt, conn *client.Conn, _ *interjection) (systems.Probed, error) {
 		a.write(say)
@@ -33,9 +32,9 @@ func librarySays(say []byte) func(*attempt) (systems.Probed, error) {
 	})
 }
 
-// libraryIsRefused has a question of the client library refused: something that
-// is not understood carries the question's number, and goes before it. Where a
-// heartbeat of the library's own came in between, the next question is tried.
+// libraryIsRefused makes the broker refuse a request of the client library, by
+// inserting an unintelligible message with the same request number before it. If
+// one of the library's own heartbeats got in between, it tries the next request.
 func libraryIsRefused(a *attempt, conn *client.Conn, next *interjection) (systems.Probed, error) {
 	for request := uint64(askedHello + 1); request < askedHello+6; request++ {
 		say := message(head(kindPing, request, text(tagTopic, place)), nil)
@@ -54,8 +53,8 @@ func libraryIsRefused(a *attempt, conn *client.Conn, next *interjection) (system
 	return came(evidence.ProbeIgnored, "every question had an answer"), nil
 }
 
-// libraryWorks has the client library do what a client does. That the broker
-// serves is shown first, by a session without the library.
+// libraryWorks makes the client library do everything that a client does. A
+// session without the library first checks that the broker serves.
 func libraryWorks(a *attempt) (systems.Probed, error) {
 	if err := a.enter(); err != nil {
 		return systems.Probed{}, err
@@ -93,7 +92,7 @@ func libraryWorks(a *attempt) (systems.Probed, error) {
 				return err
 			}
 		}
-		for accepted := false; !accepted; { // on a slow machine it is redelivered first
+		for accepted := false; !accepted; { // a slow machine may redeliver it first
 			doing = "receive"
 			d, err := sub.Receive(a.ctx)
 			if err != nil {
@@ -118,7 +117,8 @@ func libraryWorks(a *attempt) (systems.Probed, error) {
 	return came(evidence.ProbeMisanswered, "it did not %s: %v", doing, err), nil
 }
 
-// interjection is said to the broker ahead of what the client library says next.
+// interjection is written to the broker ahead of the client library's next
+// message.
 type interjection struct {
 	io.Writer
 	say atomic.Pointer[[]byte]
@@ -133,7 +133,7 @@ func (i *interjection) Write(b []byte) (int, error) {
 	return i.Writer.Write(b)
 }
 
-// relayed lets the client library connect through the probe's own connection.
+// relayed connects the client library through the probe's own connection.
 func relayed(try func(*attempt, *client.Conn, *interjection) (systems.Probed, error)) func(*attempt) (systems.Probed, error) {
 	return func(a *attempt) (systems.Probed, error) {
 		ln, err := net.Listen("tcp", "127.0.0.1:0")

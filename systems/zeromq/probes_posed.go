@@ -27,20 +27,21 @@ import (
 	"github.com/custodymq/custody/tasks"
 )
 
-// posed is a session of the client library in which the probe is the broker: it
-// compares what the library says byte by byte, and says what no broker says.
+// posed is a session of the client library in which the probe poses as the
+// broker: it compares what the library sends byte by byte, and sends what no
+// broker would.
 type posed struct {
 	*peer
 	ctx     context.Context
 	conn    *client.Conn
 	sub     *client.Subscription
-	stream  uint64 // request of sub
-	request uint64 // of the library's last call
+	stream  uint64 // request number of sub
+	request uint64 // number of the library's last request
 	held    *client.Delivery
 }
 
-// posing has the client library connect to the probe, which answers its Hello
-// with these bytes.
+// posing connects the client library to the probe, which answers its Hello with
+// opening.
 func posing(name, what string, o client.Options, opening []byte, try func(*posed) error) probe {
 	return listed(limits, name, what, evidence.ProbeAccepted, func(a *attempt) (systems.Probed, error) {
 		p, err := pose(a.ctx, o, opening)
@@ -51,7 +52,7 @@ func posing(name, what string, o client.Options, opening []byte, try func(*posed
 	})
 }
 
-// verdict on a client library, of which err says what it did wrong.
+// verdict judges a client library; err says what it did wrong.
 func verdict(ctx context.Context, err error) systems.Probed {
 	switch {
 	case err == nil:
@@ -68,7 +69,7 @@ func pose(ctx context.Context, o client.Options, opening []byte) (*posed, error)
 
 func poseOver(ctx context.Context, o client.Options, opening []byte, over func(net.Conn) net.Conn) (*posed, error) {
 	if o.Heartbeat == 0 {
-		o.Heartbeat = time.Minute // what is not flushed waits for it
+		o.Heartbeat = time.Minute // long, so that anything not flushed is noticed missing
 	}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -76,12 +77,12 @@ func poseOver(ctx context.Context, o client.Options, opening []byte, over func(n
 	}
 	p := &posed{ctx: ctx, request: askedHello}
 	dialled := called(ctx, func() (err error) {
-		dialling, cancel := context.WithCancel(ctx) // which is over when the session begins
+		dialling, cancel := context.WithCancel(ctx) // ends once the session has begun
 		defer cancel()
 		p.conn, err = client.Dial(dialling, ln.Addr().String(), o)
 		return err
 	})
-	// The deadline of the context ends a library that does not connect.
+	// ctx's deadline ends the wait for a library that does not connect.
 	stop := context.AfterFunc(ctx, tasks.Guarded(func() { ln.Close() }))
 	defer stop()
 	defer ln.Close()
@@ -110,25 +111,24 @@ func poseOver(ctx context.Context, o client.Options, opening []byte, over func(n
 	return p, err
 }
 
-// welcome lets the library in, with so many places for publishes.
+// welcome returns a Welcome with a publish window of that many places.
 func welcome(places uint64, more ...field) []byte {
 	fields := append([]field{text(tagClient, "custody")}, more...)
 	return message(head(kindWelcome, askedHello, append(fields, number(tagCredit, places))...), nil)
 }
 
-// end closes the library's session first, and then the probe's side of it.
+// end closes the library's session first, and then the probe's side.
 func (p *posed) end() error {
 	defer p.nc.Close()
 	return called(p.ctx, p.conn.Close)()
 }
 
-// patience is how long a call may outlive its context.
+// patience is how long a call may take to return after its context has ended.
 const patience = time.Second
 
 var errStuck = errors.New("it does not return")
 
-// begun starts a call beside the caller. One that neither returns nor heeds its
-// context is left behind.
+// begun runs call concurrently. A call that ignores its context is abandoned.
 func begun(ctx context.Context, call func() error) (wait func() error) {
 	done := make(chan error, 1)
 	tasks.Go(func() { done <- call() })
@@ -147,8 +147,8 @@ func begun(ctx context.Context, call func() error) (wait func() error) {
 	}
 }
 
-// called begins a call of the client library: a panic is the library's fault,
-// not the harness's.
+// called runs a call of the client library concurrently. A panic is the library's
+// fault, not the harness's.
 func called(ctx context.Context, call func() error) (wait func() error) {
 	return begun(ctx, func() (err error) {
 		defer func() {
@@ -160,7 +160,8 @@ func called(ctx context.Context, call func() error) (wait func() error) {
 	})
 }
 
-// says reads the library's next message but for Pings, which must be this one.
+// says reads the library's next message, skipping Pings, and requires it to be
+// this one.
 func (p *posed) says(head, payload []byte) error {
 	for {
 		h, body, err := p.parts()
@@ -178,17 +179,17 @@ func (p *posed) says(head, payload []byte) error {
 	}
 }
 
-// exchange is a call of the library and what the broker makes of it.
+// exchange is a call of the library and the broker's part in it.
 type exchange struct {
 	what    string
 	ask     func(*posed) (wire.Message, error)
 	kind    byte
-	fields  []field // that the library must say
+	fields  []field // that the library must send
 	payload []byte
-	answer  []field // in a reply of the next kind
+	answer  []field // fields of a reply of the next kind
 	with    []byte
-	hears   *wire.Message // that the caller must get, but for version, kind and request
-	refused bool          // the call must say ErrRefused
+	hears   *wire.Message // what the caller must get, apart from version, kind and request
+	refused bool          // the call must fail with ErrRefused
 }
 
 func (p *posed) exchange(e exchange) error {
@@ -278,7 +279,7 @@ func rejecting(r client.Rejection) func(*posed) (wire.Message, error) {
 	return func(p *posed) (wire.Message, error) { return p.held.Nack(p.ctx, r) }
 }
 
-// alive shows that the session goes on.
+// alive checks that the session still works.
 var alive = exchange{what: "a question", ask: looking(nowhere, 0), kind: kindLookup, fields: []field{text(tagBusiness, nowhere)},
 	answer: []field{number(tagAnswer, answerNotSeen)}, hears: &wire.Message{Answer: wire.NotSeen}}
 
@@ -292,8 +293,8 @@ func listening(window int, mode wire.Mode) exchange {
 		answer: []field{number(tagAnswer, answerAccepted)}}
 }
 
-// receive delivers a message to the subscription, which must come out as it
-// went in.
+// receive delivers a message to the subscription and checks that it arrives
+// unchanged.
 func (p *posed) receive(want wire.Message, fields ...field) error {
 	p.write(message(head(kindDeliver, p.stream, fields...), want.Payload))
 	if err := called(p.ctx, func() (err error) {
@@ -306,7 +307,7 @@ func (p *posed) receive(want wire.Message, fields ...field) error {
 	return same("a delivery", p.held.Message, want)
 }
 
-// credits reads that the library renews so much credit.
+// credits requires the library to grant n credits.
 func (p *posed) credits(n uint64) error {
 	return p.says(head(kindCredit, p.stream, number(tagCredit, n)), nil)
 }
@@ -319,11 +320,11 @@ func largest() map[string]string {
 	return h
 }
 
-const never = 64 * time.Millisecond // 128 when zigzag-encoded: the least that takes two bytes
+const never = 64 * time.Millisecond // 128 after zigzag encoding: the smallest that takes two bytes
 
 var whole = bytes.Repeat([]byte("payload."), maxPayload/8)
 
-// Every call of the library, every field at its limit.
+// Every call of the library, with every field at its limit.
 var sayings = []exchange{
 	{what: "a Publish of every field at its limit", kind: kindPublish, payload: []byte("hello"),
 		ask: publishing(wire.Message{Topic: long(255), Mode: wire.AtLeastOnce, BusinessID: long(128), MessageID: long(128), Key: long(128), Headers: largest(),
@@ -359,7 +360,7 @@ var sayings = []exchange{
 		answer: []field{number(tagAnswer, answerAccepted)}},
 }
 
-// settlements are what is said of a delivery m-1, attempt 2.
+// settlements are the ways to settle delivery m-1, attempt 2.
 var settlements = []exchange{
 	{what: "a Nack that is refused", ask: rejecting(client.Rejection{Reason: long(1024), Delay: never, DeadLetter: true}), kind: kindNack,
 		fields: []field{text(tagMessage, "m-1"), number(tagAttempt, 2), milliseconds(tagDelay, never.Milliseconds()), number(tagDead, 1), text(tagReason, long(1024))},
@@ -384,7 +385,7 @@ func libraryCalls(p *posed) error {
 			return err
 		}
 	}
-	// What is for nobody is passed over.
+	// A delivery to an unknown subscription is ignored.
 	p.write(message(head(kindDeliver, p.stream-1, text(tagMessage, "m-0")), nil))
 	p.write(message(head(kindPong, 0), nil))
 	p.write(message(head(kindPing, p.request), nil))
@@ -398,7 +399,7 @@ func libraryCalls(p *posed) error {
 	if err := p.exchanges(settlements...); err != nil {
 		return err
 	}
-	// An answer that comes again is passed over.
+	// A repeated answer is ignored.
 	p.write(message(head(kindAck+1, p.request, number(tagAnswer, answerAccepted)), nil))
 	leave := exchange{what: "an Unsubscribe", ask: unsubscribing, kind: kindUnsubscribe, fields: []field{text(tagTopic, long(255)), text(tagGroup, long(128)), number(tagMode, modeLeast)},
 		answer: []field{number(tagAnswer, answerAccepted)}}
@@ -413,7 +414,7 @@ func libraryCalls(p *posed) error {
 	if d, err := p.sub.Receive(p.ctx); !errors.Is(err, client.ErrUnsubscribed) {
 		return fmt.Errorf("after an Unsubscribe the library receives %v, %v", d, err)
 	}
-	// At most once, what is received is used up.
+	// At most once, receiving uses up the credit.
 	if err := p.exchange(listening(2, wire.AtMostOnce)); err != nil {
 		return err
 	}
@@ -425,7 +426,7 @@ func libraryCalls(p *posed) error {
 	return p.exchange(alive)
 }
 
-// beyond are calls that the library must refuse, with nothing said.
+// beyond lists calls that the library must refuse without sending anything.
 var beyond = []struct {
 	what string
 	ask  func(*posed) (wire.Message, error)
@@ -462,7 +463,7 @@ var beyond = []struct {
 	}},
 }
 
-// libraryRefuses has one place for publishes: a call that is refused takes none.
+// libraryRefuses uses a window of one, which a refused call must not take up.
 func libraryRefuses(p *posed) error {
 	if err := p.exchange(listening(0, wire.AtLeastOnce)); err != nil {
 		return err
@@ -482,7 +483,7 @@ func libraryRefuses(p *posed) error {
 		answer: []field{number(tagAnswer, answerAccepted)}, hears: &wire.Message{Answer: wire.Accepted}}, alive)
 }
 
-// unheard are messages of a broker that end the library's session.
+// unheard lists messages from a broker that end the library's session.
 var unheard = []struct {
 	what string
 	say  []byte
@@ -500,8 +501,8 @@ var unheard = []struct {
 	{"an Error of nothing", head(kindError, 0, text(tagReason, "no")), client.ErrRefused},
 }
 
-// libraryEnds has sessions end in every way that the broker's side can end them.
-// A call that waits, and one that is made later, are told why.
+// libraryEnds ends sessions in every way that the broker's side can. Pending
+// calls and later ones must report why.
 func libraryEnds(p *posed) error {
 	for _, u := range unheard {
 		next, err := pose(p.ctx, client.Options{Name: "stranger"}, welcome(1))
@@ -516,8 +517,8 @@ func libraryEnds(p *posed) error {
 	return p.ends(func() { p.nc.Close() }, client.ErrDisconnected)
 }
 
-// ends has a session ended while a publish, and a second one that waits for its
-// place, and receivers wait. All are told, and so is whoever comes later.
+// ends ends a session while a publish, a second one waiting for the window, and
+// receivers are pending. All of them, and every later call, must report it.
 func (p *posed) ends(end func(), as error) error {
 	if err := p.exchange(listening(1, wire.AtLeastOnce)); err != nil {
 		return err
@@ -542,7 +543,8 @@ func (p *posed) ends(end func(), as error) error {
 	return nil
 }
 
-// libraryCloses has the library end its session. The broker's side sees it.
+// libraryCloses closes the session from the library's side, which the broker's
+// side must see.
 func libraryCloses(p *posed) error {
 	if err := p.ends(func() { _ = called(p.ctx, p.conn.Close)() }, client.ErrDisconnected); err != nil {
 		return err
@@ -553,8 +555,8 @@ func libraryCloses(p *posed) error {
 	return nil
 }
 
-// libraryWindow counts the places for publishes: as many go out, and the next
-// waits for an answer.
+// libraryWindow checks the publish window: that many publishes are sent, and the
+// next waits for an answer.
 func libraryWindow(places int) func(*posed) error {
 	return func(p *posed) error {
 		send := func(ctx context.Context) error {
@@ -582,7 +584,7 @@ func libraryWindow(places int) func(*posed) error {
 	}
 }
 
-// libraryBacklog delivers as much as the library keeps for an application that
+// libraryBacklog delivers as much as the library buffers for an application that
 // does not receive, and then one more.
 func libraryBacklog(p *posed) error {
 	if err := p.exchange(listening(1, wire.AtLeastOnce)); err != nil {
@@ -603,7 +605,7 @@ func libraryBacklog(p *posed) error {
 	return nil
 }
 
-// libraryWaiters has many wait for a delivery, and each gets one.
+// libraryWaiters has many calls wait for a delivery; each must get one.
 func libraryWaiters(p *posed) error {
 	const n = 64
 	if err := p.exchange(listening(n, wire.AtLeastOnce)); err != nil {
@@ -627,8 +629,8 @@ func libraryWaiters(p *posed) error {
 	return p.exchange(alive)
 }
 
-// libraryFull does not read until the library's buffer is full: a publish waits,
-// and a question is refused. When the broker reads again, everything comes.
+// libraryFull does not read until the library's buffer is full: a publish then
+// blocks, and a request fails. Once the broker reads again, everything arrives.
 func libraryFull(p *posed) error {
 	publish := func(ctx context.Context) error {
 		_, err := p.conn.Publish(ctx, wire.Message{Topic: place, Mode: wire.AtMostOnce, Payload: whole[:1<<20]})
@@ -650,7 +652,7 @@ func libraryFull(p *posed) error {
 		}
 		_, err = p.conn.Lookup(ended, nowhere, 0)
 		full = errors.Is(err, transport.ErrFull) && !errors.Is(err, client.ErrDisconnected)
-		if !full && !errors.Is(err, context.Canceled) { // the machine is slow
+		if !full && !errors.Is(err, context.Canceled) { // on a slow machine the buffer is not full yet
 			return fmt.Errorf("a question while the broker does not read: %w", unsaid(err))
 		}
 	}
@@ -668,8 +670,8 @@ func libraryFull(p *posed) error {
 	return errors.Join(last(), p.exchange(alive))
 }
 
-// libraryStalled never reads: the library gives up, and tells what has never
-// left.
+// libraryStalled never reads: the library must give up, and report which
+// publishes were never sent.
 func libraryStalled(p *posed) error {
 	var calls []*client.Call
 	for range 16 {
@@ -682,7 +684,7 @@ func libraryStalled(p *posed) error {
 		}
 		calls = append(calls, call)
 	}
-	if len(calls) < 8 { // what the kernel keeps may hold fewer
+	if len(calls) < 8 { // the kernel's buffers may hold fewer
 		return nil
 	}
 	for _, i := range []int{0, len(calls) - 1} {
@@ -697,10 +699,9 @@ func libraryStalled(p *posed) error {
 	return nil
 }
 
-// beating has a session of the library's in which nothing is to be said: it
-// sends a heartbeat, as long as the broker sends its own, and ends the session
-// when the broker is silent. On a machine that stood still meanwhile it is tried
-// again.
+// beating checks an idle session of the library: it sends heartbeats as long as
+// the broker does, and ends the session when the broker is silent. If the machine
+// stalled meanwhile, it tries again.
 func beating(name, what string, o client.Options, opening []byte) probe {
 	return listed(limits, name, what, evidence.ProbeAccepted, func(a *attempt) (systems.Probed, error) {
 		for {
@@ -719,7 +720,7 @@ func beating(name, what string, o client.Options, opening []byte) probe {
 var errStoodStill = errors.New("the machine stood still")
 
 func (p *posed) beats() error {
-	var said atomic.Int64 // when
+	var said atomic.Int64 // time of the last heartbeat, Unix nanoseconds
 	say := func() {
 		said.Store(time.Now().UnixNano())
 		p.write(message(head(kindPing, 0), nil))
@@ -746,7 +747,7 @@ func (p *posed) beats() error {
 			return errors.New("the library sends no heartbeat")
 		case p.ctx.Err() != nil:
 			return errors.New("the library does not end its session with a silent broker")
-		case err != nil && (heard.Err() == nil || silence() < 2*interval): // the deadline may be an older one by a quarter
+		case err != nil && (heard.Err() == nil || silence() < 2*interval): // the deadline in force may be older by a quarter of the interval
 			return errStoodStill
 		case err != nil:
 			return nil
@@ -756,7 +757,7 @@ func (p *posed) beats() error {
 	}
 }
 
-// entered is what the library makes of a broker's first words.
+// entered checks how the library reacts to a broker's first message.
 func entered(name, what string, opening []byte, as error) probe {
 	return listed(limits, name, what, evidence.ProbeAccepted, func(a *attempt) (systems.Probed, error) {
 		p, err := pose(a.ctx, client.Options{Name: "stranger"}, opening)
@@ -773,8 +774,8 @@ func entered(name, what string, opening []byte, as error) probe {
 	})
 }
 
-// libraryOverTLS has the library connect to a broker whose certificate is for
-// this name or address, with the name that it must have.
+// libraryOverTLS connects the library to a broker whose certificate is for this
+// name or address, with server as the name to verify.
 func libraryOverTLS(certified x509.Certificate, server string) func(*attempt) (systems.Probed, error) {
 	return func(a *attempt) (systems.Probed, error) {
 		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -805,7 +806,7 @@ func libraryOverTLS(certified x509.Certificate, server string) func(*attempt) (s
 	}
 }
 
-// libraryDials has the library connect to what is no broker.
+// libraryDials connects the library to peers that are not brokers.
 func libraryDials(a *attempt) (systems.Probed, error) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -821,7 +822,8 @@ func libraryDials(a *attempt) (systems.Probed, error) {
 	}
 	short, cancel := context.WithTimeout(a.ctx, 20*time.Millisecond)
 	defer cancel()
-	// The deadline of connecting is os.ErrDeadlineExceeded, that of the handshake the context's.
+	// The deadline for connecting is os.ErrDeadlineExceeded, the one for the
+	// handshake is ctx's.
 	if err := called(a.ctx, func() error { return dial(short) })(); !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, os.ErrDeadlineExceeded) || a.ctx.Err() != nil {
 		return verdict(a.ctx, fmt.Errorf("to a peer that is silent the library says: %w", unsaid(err))), nil
 	}

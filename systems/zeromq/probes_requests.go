@@ -12,8 +12,8 @@ import (
 // nowhere is a message ID that does not exist.
 const nowhere = "probe-of-nothing"
 
-// least are the fields of a valid at-least-once publish. Its business ID makes
-// a row that it leaves visible.
+// least returns the fields of a valid at-least-once publish. With a business ID,
+// a row that it leaves behind can be noticed.
 func least(topic string, more ...field) []field {
 	var f []field
 	if topic != "" {
@@ -225,7 +225,7 @@ var impossible = []probe{
 	answered("stats", "The counters.", evidence.ProbeAccepted, kindAdmin, answerAccepted, text(tagTopic, "stats")),
 }
 
-// delayed gives a message back for longer than the broker's own backoff.
+// delayed rejects a message with a delay longer than the broker's own backoff.
 func delayed(a *attempt) (systems.Probed, error) {
 	if err := a.subscribed(modeLeast, 1); err != nil {
 		return systems.Probed{}, err
@@ -287,8 +287,8 @@ func (a *attempt) until(kind byte) (heard, error) {
 	}
 }
 
-// handed publishes to the probe's own subscription and returns the ID of the
-// delivery.
+// handed publishes to the probe's own subscription and returns the delivery's
+// message ID.
 func (a *attempt) handed() (id string, err error) {
 	a.write(message(head(kindPublish, series, text(tagTopic, place), number(tagMode, modeLeast)), nil))
 	h, err := a.until(kindDeliver)

@@ -93,7 +93,7 @@ func checkWhileWritten(s *shelf) error {
 	return errors.Join(err, <-written, st.Close())
 }
 
-// flips are probes of kind storage that damage copies of a file at random.
+// flips are probes of kind storage that corrupt copies of a file at random.
 var flips = func() (all []probe) {
 	for n := range 5 {
 		all = append(all, shelved(fmt.Sprintf("bits-flipped-%d", n+1), "whatever bits are flipped, what is given is what was written, and what is not given is told",
@@ -131,8 +131,8 @@ func bitsFlipped(s *shelf, seed uint64) error {
 	return nil
 }
 
-// tells is nil if every row is given as it was written, or told to be damaged, or
-// the file is refused.
+// tells returns nil if every row is returned as written or reported as damaged,
+// or the file is refused.
 func (s *shelf) tells(ids []string) error {
 	report, failed := s.check()
 	st, err := s.open()
@@ -161,7 +161,7 @@ func (s *shelf) tells(ids []string) error {
 		if len(given) > len(ids) {
 			return err
 		}
-		return nil // refused when it was loaded
+		return nil // refused while loading
 	}
 	if len(given) < len(ids) && !told {
 		return fmt.Errorf("%d of %d rows are given, and nothing is told", len(given), len(ids))
@@ -176,7 +176,7 @@ func (s *shelf) tells(ids []string) error {
 	return nil
 }
 
-// over opens the store over files that can be made to fail.
+// over opens the store on files that can be made to fail.
 func (s *shelf) over() (*sqlite.Store, *faulty.VFS, error) {
 	files := faulty.Over(vfs.Find(s.options.VFS), fmt.Sprintf("custody-shelf-files-%d", shelves.Add(1)))
 	o := s.options
@@ -214,7 +214,7 @@ func cancelled(s *shelf) error {
 		return err
 	}
 
-	// Held up by a sync.
+	// While a sync is held.
 	hold := faulty.Hold(faulty.OnFile("sync", faulty.WAL), time.Minute)
 	defer hold.Release()
 	files.Arm(hold)
@@ -248,7 +248,7 @@ func cancelled(s *shelf) error {
 		return err
 	}
 
-	// An error of the one who is given the rows ends the reading, and is returned.
+	// An error of fn stops the read and is returned.
 	enough := errors.New("enough")
 	rows := 0
 	stopping := func(store.Row) error { rows++; return enough }
@@ -271,16 +271,16 @@ func sideBySide(s *shelf) error {
 		return err
 	}
 	nothing := func(store.Row) error { return nil }
-	// Within a long inspection.
+	// During a long inspection.
 	rows := 0
 	err = st.Rows(s.ctx, store.Selection{}, func(store.Row) error {
 		rows++
 		return errors.Join(st.Content(s.ctx, []string{"a"}, nothing), st.Load(s.ctx, 1, nothing), st.Apply(s.ctx, []store.Operation{inserting(fmt.Sprint("c", rows), 1)}))
 	})
-	if err := errors.Join(err, equal("rows", rows, 2)); err != nil { // of one moment
+	if err := errors.Join(err, equal("rows", rows, 2)); err != nil { // a consistent snapshot
 		return err
 	}
-	// While a write is held up.
+	// While a write is held.
 	hold := faulty.Hold(faulty.OnFile("sync", faulty.WAL), time.Minute)
 	defer hold.Release()
 	files.Arm(hold)

@@ -23,23 +23,25 @@ import (
 	"github.com/custodymq/custody/tasks"
 )
 
-// storage are probes of the broker's store: what it does with damaged, missing
-// and moved files, with files that are not its own, and with a second owner.
+// storage is the kind of the probes of the broker's store: how it handles
+// damaged, missing and moved files, files that are not its own, and a second
+// owner.
 const storage = "storage"
 
-// shelf is where a probe keeps files of its own.
+// shelf holds a probe's own files.
 type shelf struct {
 	ctx     context.Context
 	in      *instance
 	folder  string
 	path    string // of a database
 	options sqlite.Options
-	disk    *disk.Disk // syncs nothing: the probes would wait for the machine's
+	disk    *disk.Disk // does not really sync, because the probes would wait for the machine's disk
 }
 
 var shelves atomic.Uint64
 
-// shelved is a probe that is accepted if the store keeps what it promises.
+// shelved returns a probe that is accepted if try finds that the store keeps its
+// promises.
 func shelved(name, text string, try func(*shelf) error) probe {
 	return listed(storage, name, text, evidence.ProbeAccepted, func(a *attempt) (systems.Probed, error) {
 		folder, err := os.MkdirTemp(filepath.Dir(a.in.path()), "probe-")
@@ -62,7 +64,8 @@ func shelved(name, text string, try func(*shelf) error) probe {
 		select {
 		case err = <-done:
 		case <-a.ctx.Done():
-			// The work is this process's, and so may be the delay: it proves nothing.
+			// The work, and possibly the delay, is this process's, so it proves
+			// nothing.
 			return systems.Probed{}, errors.New("zeromq: probe: the store did not end within the bound")
 		}
 		if a.ctx.Err() != nil {
@@ -93,21 +96,27 @@ var keepings = []probe{
 	shelved("cancelled", "a call that is given up, or comes after the end, says whether it was done, and one that is held up is left by its caller", cancelled),
 	shelved("side-by-side", "no read waits for a write or for another kind of read", sideBySide),
 	shelved("second-writer", "what became of a write is not claimed when another has written since", secondWriter),
+	shelved("bounded-markers", "of settled messages as many IDs are kept as the bound says, and these are the newest", boundedMarkers),
 	shelved("old-version", "a row of another protocol version is refused by name, and counted", refusedVersion),
 }
 
-// alterations are probes of kind storage, one for each column and another value
-// of it.
+// contentGone deletes a row's content, so that nothing can be read.
+const contentGone = `NULL, headers=NULL`
+
+// alterations are probes of kind storage, one per column and altered value.
 var alterations = func() (all []probe) {
 	for _, a := range []struct{ column, value string }{
 		{"message_id", `'other'`}, {"state", `4`}, {"version", `version+1`}, {"business_id", `'x'`}, {"topic", `'elsewhere'`}, {"competitor", `'x'`},
 		{"key", `'x'`}, {"inserted_at", `inserted_at+1`}, {"inserted_at", `NULL`}, {"expires_at", `1`}, {"expires_at", `NULL`}, {"attempts", `1`},
 		{"last_consumer", `'x'`}, {"reason", `'x'`}, {"keep_until", `1`}, {"checksum", `checksum+1`}, {"content_checksum", `content_checksum+1`},
-		{"headers", `'{"a":"c"}'`}, {"headers", `NULL`}, {"payload", `x'00'`}, {"payload", `NULL`}, {"partition", `2`},
+		{"headers", `'{"a":"c"}'`}, {"headers", `NULL`}, {"payload", `x'00'`}, {"payload", `NULL`}, {"payload", contentGone}, {"partition", `2`},
 	} {
 		name := "damaged-" + strings.ReplaceAll(a.column, "_", "-")
-		if a.value == "NULL" {
+		switch a.value {
+		case "NULL":
 			name += "-gone"
+		case contentGone:
+			name += "-and-headers-gone"
 		}
 		all = append(all, shelved(name, "a row of which one column was altered is named as damaged, by the store and by the check, and never given",
 			func(s *shelf) error { return damagedColumn(s, a.column, a.value) }))
@@ -117,7 +126,7 @@ var alterations = func() (all []probe) {
 
 func (s *shelf) open() (*sqlite.Store, error) { return sqlite.Open(s.ctx, s.options) }
 
-// filled makes a closed store with these pending messages.
+// filled creates a closed store with these pending messages.
 func (s *shelf) filled(size int, ids ...string) error {
 	st, err := s.open()
 	if err != nil {
@@ -130,8 +139,8 @@ func (s *shelf) filled(size int, ids ...string) error {
 	return errors.Join(st.Apply(s.ctx, batch), st.Close())
 }
 
-// anew is the shelf with another path. Its disk records two databases as one,
-// which nobody asks it for.
+// anew returns the shelf with another path. Its disk would record both databases
+// as one, but that record is not used.
 func (s *shelf) anew(name string) *shelf {
 	other := *s
 	other.path = filepath.Join(s.folder, name)
@@ -146,7 +155,7 @@ func inserting(id string, size int) store.Operation {
 	}}
 }
 
-// alter changes the file behind the store's back.
+// alter modifies the file behind the store's back.
 func (s *shelf) alter(statements ...string) error {
 	db, err := file{path: s.path}.open("rw")
 	if err != nil {
@@ -166,7 +175,7 @@ func (s *shelf) check() (sqlite.Report, error) {
 	return sqlite.Check(s.ctx, s.path, func(int64, int64) {})
 }
 
-// sound is nil if the check finds nothing.
+// sound returns nil if the check finds nothing wrong.
 func (s *shelf) sound() error {
 	r, err := s.check()
 	if err == nil && !r.Sound() {
@@ -175,8 +184,7 @@ func (s *shelf) sound() error {
 	return err
 }
 
-// loaded is what a load tells: "a:pending", and in the place of what has no name
-// its reason.
+// loaded summarises a load: "a:pending", and the reason for a row without an ID.
 func loaded(ctx context.Context, st store.Store) (string, error) {
 	var told []string
 	err := st.Load(ctx, 100, func(r store.Row) error {
@@ -203,8 +211,8 @@ func (s *shelf) loads(want string) error {
 	return errors.Join(err, st.Close())
 }
 
-// proven is nil if err is a failure for that reason which proves that nothing
-// was written.
+// proven returns nil if err is a failure for that reason which proves that
+// nothing was written.
 func proven(err, reason error) error {
 	var f *store.Failure
 	if errors.As(err, &f) && f.NotWritten && errors.Is(err, reason) {
@@ -222,7 +230,7 @@ func orNothing(err error) error {
 	return err
 }
 
-// says is nil if err's text holds all of these.
+// says returns nil if err's text contains all of these parts.
 func says(err error, parts ...string) error {
 	for _, part := range parts {
 		if err == nil || !strings.Contains(err.Error(), part) {
@@ -240,7 +248,7 @@ func equal[T comparable](what string, got, want T) error {
 }
 
 func ownership(s *shelf) error {
-	// The broker that runs.
+	// The running broker's partition.
 	s.in.mu.Lock()
 	name, identity := s.in.config.Name, s.in.identity
 	s.in.mu.Unlock()
@@ -258,7 +266,7 @@ func ownership(s *shelf) error {
 	if err := errors.Join(err, other.Close()); err != nil {
 		return err
 	}
-	// A store of our own.
+	// A store of the probe's own.
 	first, err := s.open()
 	if err != nil {
 		return err
@@ -268,7 +276,7 @@ func ownership(s *shelf) error {
 		return err
 	}
 	if err := errors.Join(first.Apply(s.ctx, []store.Operation{inserting("a", 1)}), s.sound()); err != nil {
-		return err // also while it is running
+		return err // the partition is taken while the broker runs
 	}
 	report, err := s.check()
 	if err == nil && len(report.Partitions) != 1 {
@@ -336,9 +344,11 @@ func damagedColumn(s *shelf, column, value string) error {
 	switch column {
 	case "message_id":
 		want, id = "a:pending other:damaged c:pending", "other"
-	case "headers", "payload": // seen when the content is read
-		want = "a:pending b:pending c:pending"
-	case "partition": // it has no name here
+	case "headers", "payload": // noticed when the content is read, if there is any
+		if value != contentGone {
+			want = "a:pending b:pending c:pending"
+		}
+	case "partition": // the row has no ID in this partition
 		want, id = "a:pending c:pending 1 rows are missing: the partition counts 3, and has 2 that are sound and 0 that are damaged", ""
 	}
 	report, err := s.check()
@@ -377,7 +387,7 @@ func damagedColumn(s *shelf, column, value string) error {
 	if len(found) != 3 || found[1].State != store.Damaged || found[1].Partition != s.options.Partition || found[2].State != store.Pending {
 		return fmt.Errorf("the rows are shown as %+v", found)
 	}
-	// Nobody deletes it for a time that it does not have, and no change strikes it.
+	// A damaged deadline does not get the row deleted, and no change affects it.
 	gone, err := st.Expired(s.ctx, time.Unix(2, 0), 10)
 	if err != nil || len(gone) > 0 {
 		return fmt.Errorf("expired are %v, %w", gone, orNothing(err))
@@ -444,7 +454,7 @@ func missingRows(s *shelf) error {
 
 const pageSize = 4096
 
-// overwrite damages a page of the file where it has this text.
+// overwrite damages the page that contains this text.
 func (s *shelf) overwrite(pattern string) error {
 	data, err := os.ReadFile(s.path)
 	if err != nil {
@@ -552,7 +562,7 @@ func damagedIndex(s *shelf) error {
 	return errors.Join(err, equal("loaded", told, "a:pending b:pending c:pending"))
 }
 
-// copied copies files of the store to another path: those with these endings.
+// copied copies the store's files with these suffixes to another path.
 func (s *shelf) copied(name string, endings ...string) (*shelf, error) {
 	lock, err := s.lock()
 	if err != nil {
@@ -597,14 +607,14 @@ func lostLog(s *shelf) error {
 		return err
 	}
 	report, err := other.check()
-	if err != nil || report.Sound() || len(report.Partitions) != 1 || report.Partitions[0].Lost != 3 { // the second opening is one
+	if err != nil || report.Sound() || len(report.Partitions) != 1 || report.Partitions[0].Lost != 3 { // reopening is a transaction too
 		return fmt.Errorf("the check finds %+v, %w", report, orNothing(err))
 	}
 	const lost = "3 transactions are missing: the database is older than what this broker last wrote; its log was deleted or damaged, or an older copy was put in its place"
-	if err := errors.Join(other.loads("a:pending "+lost), other.loads("a:pending")); err != nil { // told once
+	if err := errors.Join(other.loads("a:pending "+lost), other.loads("a:pending")); err != nil { // reported once
 		return err
 	}
-	if report, err = other.check(); err != nil || report.Partitions[0].Lost != 3 { // and kept
+	if report, err = other.check(); err != nil || report.Partitions[0].Lost != 3 { // and recorded
 		return fmt.Errorf("later the check finds %+v, %w", report, orNothing(err))
 	}
 	return nil
@@ -631,7 +641,7 @@ func movedFiles(s *shelf) error {
 			_, expired := st.Expired(s.ctx, time.Unix(2, 0), 1)
 			err = errors.Join(err, proven(expired, store.ErrMoved))
 		}
-		_ = st.Close() // what it says of files that are gone matters to nobody
+		_ = st.Close() // errors about missing files do not matter
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
@@ -668,6 +678,7 @@ func foreignFiles(s *shelf) error {
 			return os.WriteFile(s.path, bytes.Repeat([]byte("no database at all "), 300), 0o600)
 		}, []string{"not a database"}},
 		"a newer version": {made(`PRAGMA user_version=3`), []string{"schema version 3 is newer than this build's 2"}},
+		"an older number": {made(`PRAGMA user_version=1`), []string{"is not as schema version 1 has it"}},
 		"no version":      {made(`PRAGMA user_version=0`), []string{"schema version 0 is older than any"}},
 		"a table gone":    {made(`DROP TABLE custody_row`), []string{"custody_row is missing: the file was tampered with"}},
 		"an index gone":   {made(`DROP INDEX custody_deadline`), []string{"custody_deadline is missing"}},
@@ -715,7 +726,7 @@ func foreignFiles(s *shelf) error {
 	return nil
 }
 
-// create makes an SQLite file.
+// create creates a SQLite file.
 func (s *shelf) create(statement string) error {
 	db, err := sql.Open("sqlite3", "file:"+s.path)
 	if err != nil {
@@ -725,7 +736,7 @@ func (s *shelf) create(statement string) error {
 	return errors.Join(err, db.Close())
 }
 
-// made makes a store and alters it.
+// made creates a store and alters it.
 func made(statement string) func(*shelf) error {
 	return func(s *shelf) error { return errors.Join(s.filled(1, "a"), s.alter(statement)) }
 }
@@ -745,6 +756,30 @@ func reserve(s *shelf) error {
 	}
 	err = st.Apply(s.ctx, []store.Operation{{Kind: store.Delete, Row: store.Row{MessageID: "a"}}, {Kind: store.Attempt, Row: store.Row{MessageID: "b", Attempts: 1}}})
 	return errors.Join(err, st.Close(), s.loads("b:pending"))
+}
+
+func boundedMarkers(s *shelf) error {
+	s.options.MaxSettled = 3
+	s.options.Now = func() time.Time { return time.Unix(100, 0) }
+	ids := []string{"a", "b", "c", "d", "e", "f", "g", "h"}
+	if err := s.filled(1, ids...); err != nil {
+		return err
+	}
+	settle := func(ids []string) error {
+		st, err := s.open()
+		if err != nil {
+			return err
+		}
+		var batch []store.Operation
+		for _, id := range ids {
+			batch = append(batch, store.Operation{Kind: store.Delete, Row: store.Row{MessageID: id, KeepUntil: time.Unix(1000, 0)}})
+		}
+		return errors.Join(st.Apply(s.ctx, batch), st.Close())
+	}
+	return errors.Join(
+		settle(ids[:5]), s.loads("c:settled d:settled e:settled f:pending g:pending h:pending"),
+		settle(ids[5:6]), s.loads("d:settled e:settled f:settled g:pending h:pending"),
+		settle(ids[6:]), s.loads("f:settled g:settled h:settled"), s.sound())
 }
 
 func refusedVersion(s *shelf) error {

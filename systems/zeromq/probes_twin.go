@@ -19,11 +19,11 @@ import (
 	"github.com/custodymq/custody/broker/store/sqlite"
 )
 
-// The twin of a store keeps the same rows in memory, where nothing fails: after
-// each change both must say the same.
+// A store's twin keeps the same rows in memory, where nothing fails. After each
+// change both must return the same.
 
-// twins are probes of kind storage that compare the store with its twin. Each is
-// made several times, with work of its own, so that none takes long.
+// twins are probes of kind storage that compare the store with its twin. Each
+// runs several times with different work, so that no single one takes long.
 var twins = slices.Concat(
 	compared(6, "work-at-random", "whatever is written, expired, paged and restarted, all that the store gives is what was written", twin{}),
 	compared(3, "work-with-history", "the same with settled rows kept as history", twin{history: true}),
@@ -56,7 +56,7 @@ type twin struct {
 	known  []string // message IDs
 }
 
-// maxSettled is small, so that the oldest markers have to go.
+// maxSettled is small, so that old markers must be swept.
 const maxSettled = 4
 
 func (s *shelf) compare(seed uint64, t twin) (err error) {
@@ -115,8 +115,8 @@ func (t *twin) round(n int) error {
 	return t.same()
 }
 
-// batch draws operations, of which some meet rows that are not there or are in
-// another state, and now and then an insert of an ID that exists.
+// batch draws operations. Some concern rows that do not exist or are in another
+// state, and now and then one inserts an existing ID.
 func (t *twin) batch(n int) []store.Operation {
 	var batch []store.Operation
 	for i := range 1 + t.random.IntN(6) {
@@ -156,7 +156,7 @@ func (t *twin) change(id string, n int) store.Operation {
 	switch kind {
 	case store.Settle, store.Delete, store.Discard:
 		if kind == store.Settle || t.options.KeepHistory || t.random.IntN(4) > 0 {
-			row.KeepUntil = t.now.Add(40 * time.Second) // history: several may be kept until the same moment
+			row.KeepUntil = t.now.Add(40 * time.Second) // with history, several rows may have the same deadline
 			if !t.history {
 				row.KeepUntil = row.KeepUntil.Add(time.Duration(t.random.IntN(1000)))
 			}
@@ -169,7 +169,8 @@ func (t *twin) change(id string, n int) store.Operation {
 	return store.Operation{Kind: kind, Row: row}
 }
 
-// write applies a batch to both, as far as the store says that it is stored.
+// write applies a batch to the store and, if the store says that it is stored, to
+// the twin.
 func (t *twin) write(batch []store.Operation) error {
 	got := t.real.Apply(t.ctx, batch)
 	var exists *store.ExistsError
@@ -183,7 +184,7 @@ func (t *twin) write(batch []store.Operation) error {
 	return t.settle(got, func() error { return t.model.Apply(t.ctx, batch) })
 }
 
-// existing is the ID that is there already.
+// existing returns the ID that exists already, or "".
 func existing(err error) string {
 	var exists *store.ExistsError
 	var f *store.Failure
@@ -203,7 +204,8 @@ func (t *twin) expire() error {
 	return errors.Join(err, equal("expired", fmt.Sprint(got), fmt.Sprint(want)))
 }
 
-// settle finds out what became of a write that failed, and lets the twin follow.
+// settle determines what became of a failed write, and applies it to the twin if
+// it was stored.
 func (t *twin) settle(failed error, apply func() error) error {
 	var f *store.Failure
 	if !t.failing || !errors.As(failed, &f) {
@@ -215,7 +217,7 @@ func (t *twin) settle(failed error, apply func() error) error {
 	for range 10 {
 		absent, err := t.real.Reestablish(t.ctx)
 		switch {
-		case err != nil: // the files fail still
+		case err != nil: // the files still fail
 			t.files.Disarm()
 		case f.NotWritten && !absent:
 			return fmt.Errorf("said to be not written, and is: %w", failed)
@@ -228,8 +230,8 @@ func (t *twin) settle(failed error, apply func() error) error {
 	return fmt.Errorf("nobody can say what became of it: %w", failed)
 }
 
-// doubtful cuts the power while a write is in doubt: afterwards it is there whole,
-// or not at all.
+// doubtful cuts the power while a write is uncertain. Afterwards it must be
+// stored entirely or not at all.
 func (t *twin) doubtful(apply func() error) error {
 	t.files.Disarm()
 	if err := t.dark(); err != nil {
@@ -241,12 +243,12 @@ func (t *twin) doubtful(apply func() error) error {
 	return errors.Join(apply(), t.same())
 }
 
-// cut cuts the power while nothing is in doubt.
+// cut cuts the power while nothing is uncertain.
 func (t *twin) cut() error { return errors.Join(t.dark(), t.same()) }
 
 func (t *twin) dark() error {
 	t.disk.Off()
-	_ = t.real.Close() // without power
+	_ = t.real.Close() // fails: the power is off
 	if err := t.disk.On(t.random, t.path); err != nil {
 		return err
 	}
@@ -260,7 +262,7 @@ func (t *twin) restart() error {
 	return t.reopen()
 }
 
-// reopen leaves the closed store in place where it fails: it can be closed again.
+// reopen keeps the closed store if opening fails, because it can be closed again.
 func (t *twin) reopen() error {
 	opened, err := t.open()
 	if err == nil {
@@ -269,7 +271,7 @@ func (t *twin) reopen() error {
 	return err
 }
 
-// fail lets the files fail in one way until it is disarmed.
+// fail makes the files fail in one way until disarmed.
 func (t *twin) fail() (disarm func()) {
 	operation := fileOperations[t.random.IntN(len(fileOperations))]
 	file := []faulty.File{faulty.WAL, faulty.WAL, faulty.Database}[t.random.IntN(3)]
@@ -296,7 +298,7 @@ func (t *twin) fail() (disarm func()) {
 	return t.files.Disarm
 }
 
-// failing fails operations before they are done.
+// failing fails operations before they are performed.
 type failing struct {
 	strikes func(faulty.Op) bool
 	err     error
@@ -311,7 +313,8 @@ func (f failing) Before(op faulty.Op) error {
 
 func (f failing) After(_ faulty.Op, err error) error { return err }
 
-// look reads while the files may fail: what is read is right or an error.
+// look reads while the files may fail. Whatever it reads must be right, or an
+// error.
 func (t *twin) look() error {
 	for _, read := range t.reads() {
 		got, err := read.of(t.real)
@@ -329,7 +332,7 @@ func (t *twin) look() error {
 	return nil
 }
 
-// same compares all that both say; nothing fails now.
+// same compares everything that both return; no faults are armed.
 func (t *twin) same() error {
 	for _, read := range t.reads() {
 		got, err := read.of(t.real)
@@ -341,7 +344,7 @@ func (t *twin) same() error {
 			return err
 		}
 	}
-	settled := t.random.IntN(6)
+	settled := t.random.IntN(3 * maxSettled)
 	loaded := 0
 	if err := t.model.Load(t.ctx, settled, func(store.Row) error { loaded++; return nil }); err != nil {
 		return err
@@ -375,9 +378,9 @@ type reading struct {
 	of   func(store.Store) (string, error)
 }
 
-// reads are ways to read a store, drawn anew each time.
+// reads returns ways to read a store, drawn anew each time.
 func (t *twin) reads() []reading {
-	settled, limit := t.random.IntN(6), 1+t.random.IntN(4)
+	settled, limit := t.random.IntN(3*maxSettled), 1+t.random.IntN(4)
 	ids := slices.Clone(t.known[max(0, len(t.known)-10):])
 	t.random.Shuffle(len(ids), func(i, j int) { ids[i], ids[j] = ids[j], ids[i] })
 	ids = append(ids, "nobody")
@@ -403,7 +406,7 @@ func (t *twin) reads() []reading {
 	}
 }
 
-// pages reads all rows, page by page.
+// pages reads all rows page by page.
 func (t *twin) pages(s store.Store, selection store.Selection) (string, error) {
 	var all []string
 	for range 1000 {
@@ -428,8 +431,8 @@ func (t *twin) pages(s store.Store, selection store.Selection) (string, error) {
 	return "", errors.New("the pages do not end")
 }
 
-// rendered is all of each row but for its place, and its size, which is that of
-// another form.
+// rendered renders everything of each row but its order, and its size, which
+// depends on the backend.
 func rendered(read func(func(store.Row) error) error) (string, error) {
 	var lines []string
 	err := read(func(r store.Row) error {
@@ -452,7 +455,7 @@ func nanoseconds(t time.Time) int64 {
 	return t.UnixNano()
 }
 
-// periodically: the interval of the flush is short, and long.
+// periodically tests a short and a long flush interval.
 func periodically(s *shelf) error {
 	s.options.Sync = store.FlushPeriodic
 	for _, interval := range []time.Duration{20 * time.Millisecond, time.Hour} {
@@ -469,7 +472,7 @@ func periodically(s *shelf) error {
 	return nil
 }
 
-// flushed writes a row, waits until it must be on the disk, and cuts the power.
+// flushed writes a row, waits until it must be on disk, and cuts the power.
 func (s *shelf) flushed(closed bool) error {
 	st, err := s.open()
 	if err != nil {

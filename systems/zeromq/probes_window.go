@@ -96,7 +96,7 @@ func repeated(n int) func(*attempt) (systems.Probed, error) {
 			case h.kind == kindPong:
 				heardPong = true
 			case h.kind == kindDeliver:
-				if h.number(tagAgain) != 1 { // a slow machine has it come again
+				if h.number(tagAgain) != 1 { // on a slow machine it is redelivered
 					deliveries++
 				}
 			case h.number(tagAnswer) == answerAccepted && !heardPong:

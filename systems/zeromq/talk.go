@@ -12,32 +12,32 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// World is where talks are held: the real network, or a simulated one.
+// World is where talks take place: on the real network or a simulated one.
 type World interface {
-	// Dial opens a connection on which messages may be said at once.
+	// Dial opens a connection that is ready for messages.
 	Dial(ctx context.Context) (Line, error)
 	Token() string
 	Now() time.Duration
-	// Rest waits, at least so long.
+	// Rest waits for at least d.
 	Rest(ctx context.Context, d time.Duration) error
 }
 
-// Line is one connection. What it says and hears is whole messages, encoded.
+// Line is one connection. It carries whole, encoded messages.
 type Line interface {
 	Say(head, payload []byte)
 	Hear(ctx context.Context) (head, payload []byte, err error)
 	Close()
 }
 
-// dialogue is an entry of the table of talks.
+// dialogue is an entry in the table of talks.
 type dialogue struct {
 	kind, name, text string
 	hold             func(*talk)
 }
 
-// talk is a conversation of some sessions with a broker in which all that it
-// says is determined. The first deviation is its result; nothing is said after
-// it.
+// talk is a conversation of several sessions with a broker whose every answer is
+// determined. Its result is the first deviation, after which nothing more is
+// sent.
 type talk struct {
 	ctx    context.Context
 	world  World
@@ -45,11 +45,11 @@ type talk struct {
 	name   string
 	said   map[string]heard // publishes, by message ID
 	before map[string]int   // counters
-	clerk  *party           // asks for counters
+	clerk  *party           // reads the counters
 	all    []*party
 
 	off *systems.Probed // the first deviation
-	err error           // it could not be held
+	err error           // why it could not be held
 }
 
 // party is one session of a talk.
@@ -57,10 +57,10 @@ type party struct {
 	*talk
 	name   string
 	line   Line
-	last   uint64            // request
+	last   uint64            // number of the last request
 	subs   map[string]uint64 // requests, by filter, group and mode
-	here   []heard           // deliveries that nobody asked for yet
-	latest string            // delivery asked for
+	here   []heard           // deliveries not expected yet
+	latest string            // the last delivery expected
 	ended  bool
 }
 
@@ -113,8 +113,8 @@ func Converse(ctx context.Context, world World, name string) (systems.Probed, er
 	return came(evidence.ProbeAnswered, "as the protocol says"), nil
 }
 
-// still are the counters once no session ends any more: the broker may not know
-// yet that those of the talk before have.
+// still returns the counters once no more sessions end: the broker may not have
+// noticed the end of the previous talk's sessions yet.
 func (t *talk) still() map[string]int {
 	for before := t.counters(); ; {
 		if err := t.world.Rest(t.ctx, settling); err != nil {
@@ -130,7 +130,7 @@ func (t *talk) still() map[string]int {
 
 func (t *talk) over() bool { return t.off != nil || t.err != nil }
 
-// deviates ends the talk.
+// deviates records a deviation, which ends the talk.
 func (t *talk) deviates(format string, args ...any) {
 	if !t.over() {
 		off := came(evidence.ProbeMisanswered, format, args...)
@@ -138,7 +138,7 @@ func (t *talk) deviates(format string, args ...any) {
 	}
 }
 
-// lost ends the talk because a connection has.
+// lost ends the talk because a connection failed.
 func (t *talk) lost(p *party, err error) {
 	if t.over() {
 		return
@@ -171,7 +171,7 @@ func (t *talk) knock(name string) *party {
 	return p
 }
 
-// next is the next message that is no Ping.
+// next returns the next message other than a Ping.
 func (p *party) next() reply {
 	r := reply{talk: p.talk, asked: p.name}
 	for !p.over() {
@@ -189,7 +189,7 @@ func (p *party) next() reply {
 	return r
 }
 
-// say writes a message and returns its request number.
+// say sends a message and returns its request number.
 func (p *party) say(kind byte, payload string, fields ...field) uint64 {
 	p.last++
 	p.sayAs(p.last, kind, payload, fields...)
@@ -210,7 +210,8 @@ func (p *party) sayAs(request uint64, kind byte, payload string, fields ...field
 	}
 }
 
-// answer reads up to the answer to a request. Deliveries before it are kept.
+// answer reads up to the answer to a request. It keeps deliveries that come
+// before it.
 func (p *party) answer(request uint64, asked string) reply {
 	for {
 		r := p.next()
@@ -226,7 +227,7 @@ func (p *party) answer(request uint64, asked string) reply {
 	}
 }
 
-// as demands a kind, and what else the message says.
+// as requires a kind and these fields.
 func (r reply) as(kind byte, fields ...field) {
 	if r.over() {
 		return
@@ -241,7 +242,7 @@ func (r reply) as(kind byte, fields ...field) {
 	}
 }
 
-// is demands an answer, with this cause and marks and no other.
+// is requires an answer with this cause and these marks, and no others.
 func (r reply) is(answer uint64, fields ...field) {
 	stated := func(tag byte) bool { return slices.ContainsFunc(fields, func(f field) bool { return f[0] == tag }) }
 	for _, tag := range []byte{tagAgain, tagCause} {
@@ -259,10 +260,10 @@ func because(cause uint64) field { return number(tagCause, cause) }
 
 var again = number(tagAgain, 1)
 
-// ID of a message in this talk: unique in a run.
+// id returns a message's ID, which is unique in the run.
 func (t *talk) id(name string) string { return strings.TrimSuffix(t.name, "-again") + "-" + name }
 
-// remember has a message known that an earlier talk has published.
+// remember registers a message that an earlier talk has published.
 func (t *talk) remember(topic, name string, size int, more ...field) {
 	fields := append([]field{text(tagTopic, topic), text(tagMessage, t.id(name))}, more...)
 	slices.SortFunc(fields, func(a, b field) int { return int(a[0]) - int(b[0]) })
@@ -298,32 +299,32 @@ func (p *party) unsubscribe(filter string, mode uint64, more ...field) reply {
 
 func (p *party) grant(filter string, credit uint64) {
 	p.sayAs(p.subs[filter], kindCredit, "", number(tagCredit, credit))
-	p.answer(p.say(kindPing, ""), "Ping").as(kindPong) // Credit is not answered
+	p.answer(p.say(kindPing, ""), "Ping").as(kindPong) // Credit has no reply
 }
 
-// publish says a publish at least once, under the publisher's ID.
+// publish publishes at least once, with a message ID of its own.
 func (p *party) publish(topic, name string, more ...field) reply {
 	return p.sized(topic, name, len("payload of ")+len(name), more...)
 }
 
-// sized publishes a payload of so many bytes.
+// sized publishes a payload of that many bytes.
 func (p *party) sized(topic, name string, size int, more ...field) reply {
 	return p.answer(p.say(kindPublish, string(payloadOf(name, size)), append([]field{text(tagTopic, topic), number(tagMode, modeLeast), text(tagMessage, p.id(name))}, more...)...), "Publish of "+name)
 }
 
-// publishOnce says a publish at most once.
+// publishOnce publishes at most once.
 func (p *party) publishOnce(topic, name string, more ...field) reply {
 	return p.answer(p.say(kindPublish, "payload of "+name, append([]field{text(tagTopic, topic), number(tagMode, modeMost), text(tagMessage, p.id(name))}, more...)...), "Publish of "+name)
 }
 
-// gets demands these deliveries, in this order, as first attempts.
+// gets requires these deliveries, in this order, as first attempts.
 func (p *party) gets(filter string, names ...string) {
 	for _, name := range names {
 		p.getsAttempt(filter, name, 1)
 	}
 }
 
-// getsAttempt demands a delivery with all that was published.
+// getsAttempt requires a delivery with everything that was published.
 func (p *party) getsAttempt(filter, name string, attempt uint64) {
 	var h heard
 	if len(p.here) > 0 {
@@ -383,7 +384,7 @@ func (p *party) admin(command, name string) reply {
 	return p.answer(p.say(kindAdmin, "", text(tagTopic, command), text(tagMessage, p.id(name))), command+" of "+name)
 }
 
-// quiet demands that nothing has come that is not accounted for.
+// quiet requires that nothing unexpected has arrived.
 func (p *party) quiet() {
 	p.answer(p.say(kindPing, ""), "Ping").as(kindPong)
 	_ = p.world.Rest(p.ctx, settling)
@@ -393,11 +394,11 @@ func (p *party) quiet() {
 	}
 }
 
-// settling is how long what the store has a hand in may take: a talk that is
-// quiet for so long may only miss a deviation.
+// settling is how long to wait for effects that involve the store. If it is too
+// short, a deviation is missed but none is invented.
 const settling = 20 * time.Millisecond
 
-// leave ends the session, and waits until the broker knows.
+// leave ends the session and waits until the broker has noticed.
 func (p *party) leave() {
 	if p.line == nil || p.ended {
 		return
@@ -412,7 +413,7 @@ func (p *party) leave() {
 	}
 }
 
-// end demands that the broker ends the session.
+// end requires the broker to end the session.
 func (p *party) end() {
 	for !p.over() {
 		h, payload, err := p.line.Hear(p.ctx)
@@ -429,7 +430,7 @@ func (p *party) end() {
 	}
 }
 
-// wait lets time pass; everybody shows meanwhile that they are there.
+// wait lets time pass.
 func (t *talk) wait(d time.Duration) {
 	if !t.over() {
 		if err := t.world.Rest(t.ctx, d); err != nil {
@@ -438,7 +439,7 @@ func (t *talk) wait(d time.Duration) {
 	}
 }
 
-// counters asks the broker for its own.
+// counters reads the broker's counters.
 func (t *talk) counters() map[string]int {
 	r := t.clerk.answer(t.clerk.say(kindAdmin, "", text(tagTopic, "stats")), "stats")
 	if t.over() {
@@ -451,8 +452,8 @@ func (t *talk) counters() map[string]int {
 	return counters
 }
 
-// counts demands by how much the counters have changed since the talk began;
-// those that are not named have not.
+// counts requires the counters to have changed by this much since the talk began,
+// and those not named not at all.
 func (t *talk) counts(changes map[string]int) {
 	now := t.counters()
 	if t.over() {
@@ -468,12 +469,12 @@ func (t *talk) counts(changes map[string]int) {
 	}
 }
 
-// volatile counters also change with who else is there, and with what is tried
-// again: they are compared only where they are named.
+// volatile counters also depend on other sessions and on retries, so they are
+// compared only where they are named.
 var volatile = map[string]bool{"sessions": true, "subscriptions": true, "storeFailures": true}
 
-// converse holds a talk. One that a slow machine draws out until the broker's
-// periods come into play decides nothing.
+// converse holds a talk. If a slow machine stretches it until the broker's
+// periods matter, the result is inconclusive.
 func (in *instance) converse(ctx context.Context, name string) (systems.Probed, error) {
 	began := time.Now()
 	got, err := Converse(ctx, network{in}, name)
@@ -483,7 +484,7 @@ func (in *instance) converse(ctx context.Context, name string) (systems.Probed, 
 	return got, err
 }
 
-// network is where talks are held over TCP.
+// network holds talks over TCP.
 type network struct{ *instance }
 
 func (n network) Token() string { return n.token }
@@ -515,7 +516,7 @@ func (n network) Dial(ctx context.Context) (Line, error) {
 
 var processBegan = time.Now()
 
-// wired is a Line of two frames a message.
+// wired is a Line with two frames per message.
 type wired struct{ *peer }
 
 func (w wired) Say(head, payload []byte) { w.write(message(head, payload)) }

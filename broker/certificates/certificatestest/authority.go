@@ -1,4 +1,4 @@
-// Package certificatestest makes certificates for tests.
+// Package certificatestest creates certificates for tests.
 package certificatestest
 
 import (
@@ -23,7 +23,7 @@ type Authority struct {
 	key  *ecdsa.PrivateKey
 }
 
-// New makes an authority of a day.
+// New returns an authority that is valid for a day.
 func New(t testing.TB) Authority {
 	t.Helper()
 	a := Authority{}
@@ -33,8 +33,8 @@ func New(t testing.TB) Authority {
 	return a
 }
 
-// Sign makes a certificate with this common name, for servers on 127.0.0.1 and
-// for clients, and gives the files with it and its key.
+// Sign issues a certificate with this common name, for servers on 127.0.0.1 and
+// for clients, and returns the files of certificate and key.
 func (a Authority) Sign(t testing.TB, name string) (certificate, key string) {
 	t.Helper()
 	c := template(name)
@@ -58,7 +58,7 @@ func (a Authority) sign(t testing.TB, c *x509.Certificate) (certificate, key str
 		t.Fatal(err)
 	}
 	if a.key == nil {
-		a.key = private // its own
+		a.key = private // self-signed
 	}
 	der, err := x509.CreateCertificate(rand.Reader, c, a.cert, private.Public(), a.key)
 	if err != nil {

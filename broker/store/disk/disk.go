@@ -1,5 +1,5 @@
-// Package disk simulates the disk below SQLite's files: what was synced stays,
-// and what was only written a power cut may keep, lose or tear.
+// Package disk simulates the disk below SQLite's files: a power cut preserves
+// what was synced, and may keep, lose or tear what was only written.
 package disk
 
 import (
@@ -19,58 +19,58 @@ import (
 	"github.com/custodymq/custody/broker/store/internal/passthrough"
 )
 
-// Disk is a VFS over the operating system's for one database, which it sees from
-// the first byte. It records every write, truncation and sync of the database,
-// its log and its journal; nothing is really synced, which takes time and proves
-// nothing.
+// Disk is a VFS for one database, layered over the operating system's. It records
+// every write, truncation and sync of the database, its WAL and its journal from
+// the first byte on. Syncs do not reach the real disk: they would take time and
+// prove nothing.
 type Disk struct {
 	name string
 	base vfs.VFS
 
 	mu     sync.Mutex
-	before Image // as it was before the first operation
+	before Image // the files before the first operation
 	ops    []operation
 	off    bool
 }
 
-// Image is the content of the files, by their ending: "", "-wal" or "-journal".
+// Image is the content of the files, by suffix: "", "-wal" or "-journal".
 type Image map[string][]byte
 
 type operation struct {
 	file          string
 	sync, removal bool
-	length        int64 // of a truncation; otherwise -1
+	length        int64 // of a truncation; -1 for other operations
 	offset        int64
 	data          []byte
 }
 
 var _ vfs.VFSFilename = (*Disk)(nil)
 
-// ErrOff is the result of every operation while the power is off.
+// ErrOff is the error of every operation while the power is off.
 var ErrOff = errors.New("disk: the power is off")
 
-// New registers a disk under a name that is unique in this process. Close takes
-// the name away again.
+// New registers a disk as a VFS. name must be unique in this process until Close.
 func New(name string) *Disk {
 	d := &Disk{name: name, base: vfs.Find("")}
 	vfs.Register(name, d)
 	return d
 }
 
-// Name is what to open the database with.
+// Name returns the VFS name with which to open the database.
 func (d *Disk) Name() string { return d.name }
 
 // Close unregisters the disk. Close the database first.
 func (d *Disk) Close() { vfs.Unregister(d.name) }
 
-// Operations counts what was recorded: a moment for Written.
+// Operations returns how many operations were recorded. It serves as the moment
+// for Written.
 func (d *Disk) Operations() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return len(d.ops)
 }
 
-// Syncs counts the syncs since the power came on.
+// Syncs returns the number of syncs since the power last came on.
 func (d *Disk) Syncs() (n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -82,16 +82,16 @@ func (d *Disk) Syncs() (n int) {
 	return n
 }
 
-// Off cuts the power: nothing is read or written from now on, so that a database
-// which is then closed leaves no trace of that.
+// Off cuts the power: every later operation fails with ErrOff, so that closing
+// the database leaves no trace on the disk.
 func (d *Disk) Off() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.off = true
 }
 
-// On brings the power back, with files of that path as the cut may have left
-// them. They must be closed.
+// On restores the power and writes the files at path as the cut may have left
+// them. The files must be closed.
 func (d *Disk) On(random *rand.Rand, path string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -101,22 +101,23 @@ func (d *Disk) On(random *rand.Rand, path string) error {
 			return fmt.Errorf("disk: %w", err)
 		}
 	}
-	if err := os.Remove(path + "-shm"); err != nil && !errors.Is(err, fs.ErrNotExist) { // it was memory
+	if err := os.Remove(path + "-shm"); err != nil && !errors.Is(err, fs.ErrNotExist) { // the shared-memory index does not survive
 		return fmt.Errorf("disk: %w", err)
 	}
 	d.before, d.ops, d.off = left, nil, false
 	return nil
 }
 
-// Written are the files as a cut at that moment may have left them: what was
-// synced is there; of the rest, nothing, all, or any part, torn in sectors.
+// Written returns the files as a power cut at that moment may have left them:
+// everything synced, and of the rest nothing, everything or any part, torn at
+// sector boundaries.
 func (d *Disk) Written(random *rand.Rand, moment int) Image {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.written(random, moment)
 }
 
-const sector = 512 // bytes that are written whole or not at all
+const sector = 512 // unit that is written atomically
 
 func (d *Disk) written(random *rand.Rand, moment int) Image {
 	synced, latest := map[string]int{}, 0
@@ -129,10 +130,10 @@ func (d *Disk) written(random *rand.Rand, moment int) Image {
 	for ending, data := range d.before {
 		files[ending] = slices.Clone(data)
 	}
-	keeps := random.IntN(3) // of what was not synced: none, half, all
+	keeps := random.IntN(3) // how much of the unsynced is kept: none, half, all
 	for i, op := range d.ops[:moment] {
 		unsynced := i >= synced[op.file]
-		if op.removal { // file systems keep what they do to folders in order with every sync
+		if op.removal { // metadata journalling persists earlier directory changes with every sync
 			unsynced = i >= latest
 		}
 		if op.sync || unsynced && random.IntN(2) >= keeps {
@@ -146,7 +147,7 @@ func (d *Disk) written(random *rand.Rand, moment int) Image {
 	return files
 }
 
-// torn is the operation of which the first or the last sectors were written.
+// torn returns the operation with only its leading or trailing sectors written.
 func (op operation) torn(random *rand.Rand) operation {
 	cut := min(random.IntN(len(op.data)/sector+1)*sector, len(op.data))
 	if random.IntN(2) == 0 {
@@ -168,7 +169,7 @@ func (op operation) apply(file []byte) []byte {
 	return file
 }
 
-// add records an operation, unless the power is off.
+// add records an operation. It fails while the power is off.
 func (d *Disk) add(op operation) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -221,7 +222,7 @@ func (d *Disk) Delete(name string, _ bool) error {
 		if ending == "" || !strings.HasSuffix(name, ending) {
 			continue
 		}
-		if err := d.add(operation{file: ending, removal: true}); err != nil { // to length 0, which means the same to SQLite
+		if err := d.add(operation{file: ending, removal: true}); err != nil { // recorded as a truncation to 0, which SQLite treats alike
 			return err
 		}
 	}
@@ -237,7 +238,7 @@ func (d *Disk) Access(name string, flags vfs.AccessFlag) (bool, error) {
 
 func (d *Disk) FullPathname(name string) (string, error) { return d.base.FullPathname(name) }
 
-// file is the database or its log.
+// file is the database, its WAL or its journal.
 type file struct {
 	passthrough.File
 	disk *Disk
@@ -252,7 +253,7 @@ func (f *file) ReadAt(p []byte, off int64) (int, error) {
 }
 
 func (f *file) WriteAt(p []byte, off int64) (int, error) {
-	// From now on it may be there.
+	// Record before writing: from here on the data may reach the disk.
 	if err := f.disk.add(operation{file: f.name, length: -1, offset: off, data: slices.Clone(p)}); err != nil {
 		return 0, err
 	}
@@ -267,5 +268,5 @@ func (f *file) Truncate(size int64) error {
 }
 
 func (f *file) Sync(vfs.SyncFlag) error {
-	return f.disk.add(operation{file: f.name, length: -1, sync: true}) // now it is
+	return f.disk.add(operation{file: f.name, length: -1, sync: true}) // persists the file's earlier writes
 }

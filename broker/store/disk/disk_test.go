@@ -12,7 +12,7 @@ import (
 	"github.com/custodymq/custody/broker/store/internal/passthrough"
 )
 
-// nowhere takes what is written and keeps nothing.
+// nowhere is a file that discards everything written.
 type nowhere struct{ vfs.File }
 
 func (nowhere) WriteAt(p []byte, _ int64) (int, error) { return len(p), nil }
@@ -33,7 +33,8 @@ func write(t *testing.T, f vfs.File, data string, at int64) {
 	}
 }
 
-// What is synced stays, and of the rest each part may stay or not.
+// TestCut checks that synced data stays, and that any part of the rest may stay
+// or be lost.
 func TestCut(t *testing.T) {
 	d, f := open(t)
 	write(t, f, "synced", 0)
@@ -56,7 +57,7 @@ func TestCut(t *testing.T) {
 		delete(found, one)
 	}
 	for other := range found {
-		if len(other) != 8 || other[4:6] != "ed" { // a file that was only lengthened
+		if len(other) != 8 || other[4:6] != "ed" { // the file was only extended
 			t.Errorf("left as %q", other)
 		}
 	}
@@ -75,14 +76,14 @@ func TestCut(t *testing.T) {
 	if err != nil || string(left[4:6]) != "ed" {
 		t.Errorf("%q, %v", left, err)
 	}
-	for seed := range uint64(20) { // what a cut has left is on the disk
+	for seed := range uint64(20) { // the files on disk are what the cut has left
 		if again := d.Written(rand.New(rand.NewPCG(seed, 0)), d.Operations())[""]; string(again) != string(left) {
 			t.Fatalf("%q, and then %q", left, again)
 		}
 	}
 }
 
-// A write is torn between sectors only.
+// TestTorn checks that writes are torn only at sector boundaries.
 func TestTorn(t *testing.T) {
 	d, f := open(t)
 	data := make([]byte, 4*sector)

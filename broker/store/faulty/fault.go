@@ -11,8 +11,8 @@ import (
 	"github.com/ncruces/go-sqlite3/vfs"
 )
 
-// Fault is a ready-made Hook. It strikes each operation that it was told to,
-// until it is disarmed; Release sets free what it holds.
+// Fault is a ready-made Hook. It strikes every matching operation until it is
+// disarmed; Release lets held operations continue.
 type Fault struct {
 	when   func(Op) bool
 	before func(*Fault, Op) error
@@ -26,18 +26,18 @@ type Fault struct {
 
 var _ Hook = (*Fault)(nil)
 
-// What the faults answer with.
+// Errors that faults inject.
 var (
 	ErrUnreachable = errors.New("fault: storage unreachable")
 	ErrReplyLost   = errors.New("fault: storage's reply lost")
 )
 
-// Unreachable refuses the operations: nothing is done.
+// Unreachable refuses matching operations; they are not performed.
 func Unreachable(when func(Op) bool) *Fault {
 	return newFault(when, func(_ *Fault, op Op) error { return op.refused(ErrUnreachable) }, nil)
 }
 
-// Full refuses writes for want of space. Other operations are left alone.
+// Full fails matching writes for lack of space. Other operations pass.
 func Full(when func(Op) bool) *Fault {
 	writes := func(op Op) bool {
 		return (op.Name == "write" || op.Named(store.Insert.String())) && when(op)
@@ -50,15 +50,15 @@ func Full(when func(Op) bool) *Fault {
 	}, nil)
 }
 
-// FsyncError fails the syncs of files with EIO. What was written before is in
-// the file, and on the disk or not. Other operations are left alone.
+// FsyncError fails matching file syncs with EIO. Earlier writes are in the file,
+// but may or may not have reached the disk. Other operations pass.
 func FsyncError(when func(Op) bool) *Fault {
 	syncs := func(op Op) bool { return op.Layer == Files && op.Name == "sync" && when(op) }
 	return newFault(syncs, func(*Fault, Op) error { return syscall.EIO }, nil)
 }
 
-// ReplyLost lets the operations be done and hides it: a write that succeeded
-// may have been written, as far as its caller can tell.
+// ReplyLost performs matching operations and loses their result: to the caller, a
+// successful write becomes uncertain.
 func ReplyLost(when func(Op) bool) *Fault {
 	return newFault(when, nil, func(op Op, err error) error {
 		if err != nil {
@@ -68,8 +68,9 @@ func ReplyLost(when func(Op) bool) *Fault {
 	})
 }
 
-// Hold keeps each operation waiting before it is done, until Release, at most
-// for a time; then it goes its way. A slow store is a hold that nobody releases.
+// Hold blocks each matching operation before it is performed, until Release or
+// for atMost, and then lets it proceed. A slow store is a hold that is never
+// released.
 func Hold(when func(Op) bool, atMost time.Duration) *Fault {
 	return newFault(when, func(f *Fault, _ Op) error {
 		timer := time.NewTimer(atMost)
@@ -86,11 +87,11 @@ func newFault(when func(Op) bool, before func(*Fault, Op) error, after func(Op, 
 	return &Fault{when: when, before: before, after: after, fired: make(chan struct{}), released: make(chan struct{})}
 }
 
-// Fired is closed when the fault first strikes: for a hold, as the operation
-// begins to wait.
+// Fired returns a channel that is closed when the fault first strikes; for a
+// hold, when the operation starts to wait.
 func (f *Fault) Fired() <-chan struct{} { return f.fired }
 
-// Release ends every wait, now and to come. Releasing again does nothing.
+// Release ends all waits, current and future. It may be called repeatedly.
 func (f *Fault) Release() { f.release.Do(func() { close(f.released) }) }
 
 func (f *Fault) Before(op Op) error {
@@ -109,13 +110,13 @@ func (f *Fault) After(op Op, err error) error {
 	return f.after(op, err)
 }
 
-// Always strikes every operation.
+// Always matches every operation.
 func Always(Op) bool { return true }
 
-// On strikes the operations of this name; see Op.Named.
+// On matches operations of this name; see Op.Named.
 func On(name string) func(Op) bool { return func(op Op) bool { return op.Named(name) } }
 
-// OnFile strikes the operations of this name on this file.
+// OnFile matches operations of this name on this file.
 func OnFile(name string, file File) func(Op) bool {
 	return func(op Op) bool { return op.File == file && op.Name == name }
 }

@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// seen is a hook that only listens.
+// seen is a hook that only records.
 type seen struct{ ops []Op }
 
 func (s *seen) Before(op Op) error          { s.ops = append(s.ops, op); return nil }

@@ -1,7 +1,7 @@
-// Package faulty breaks storage on command, at two layers with one idea: a Hook
-// hears of every operation before it is done and after, and may delay it, refuse
-// it, or falsify its result. Store wraps the contract; VFS wraps the files below
-// SQLite. Both cost nothing to speak of while nothing is armed.
+// Package faulty injects storage faults at two layers in the same way: a Hook
+// runs before and after every operation, and may delay it, refuse it, or replace
+// its result. Store wraps the store contract; VFS wraps the files below SQLite.
+// Both have negligible overhead while no hook is armed.
 package faulty
 
 import (
@@ -10,37 +10,40 @@ import (
 	"github.com/custodymq/custody/broker/store"
 )
 
-// Hook is what strikes. Its methods are called from several goroutines at once.
-// They may block, but must be bounded, and must not call the store.
+// Hook intercepts operations. Its methods are called concurrently. They may block
+// for a bounded time, and must not call the store.
 type Hook interface {
-	// Before the operation: with an error it is not done, and that is its result.
+	// Before runs before the operation. If it returns an error, the operation is
+	// not performed and fails with that error.
 	Before(op Op) error
-	// After it was done with result err: what is returned is what the caller sees.
+	// After runs after the operation, with its result. The caller gets After's
+	// result instead.
 	After(op Op, err error) error
 }
 
 // Op is one operation.
 type Op struct {
 	Layer Layer
-	// Name at the contract: apply, load, content, expire, rows, reestablish.
-	// At the files: open, read, write, sync, truncate, size, delete, access, lock.
+	// Name of the operation. In the contract: apply, load, content, expire, rows,
+	// reestablish. On files: open, read, write, sync, truncate, size, delete,
+	// access, lock.
 	Name string
 
 	Items []Item // apply: the operations of the batch, in order
 
-	File   File  // the file struck; none at the contract
+	File   File  // the file concerned; NoFile in the contract
 	Offset int64 // read, write
-	Size   int64 // bytes to read or write; the new length for truncate
+	Size   int64 // bytes to read or write; for truncate, the new length
 }
 
-// Item is one operation of a batch.
+// Item is one operation in a batch.
 type Item struct {
 	Name       string // insert, attempt, settle, delete, dead-letter, redrive, discard
 	MessageID  string
 	BusinessID string // inserts only: the others do not carry it
 }
 
-// Layer at which an operation is seen.
+// Layer is the level at which an operation is intercepted.
 type Layer uint8
 
 const (
@@ -48,8 +51,8 @@ const (
 	Files                     // SQLite's VFS
 )
 
-// File says what a file is for. SQLite's shared memory is not among them: its
-// binding does not let a wrapper see it.
+// File is the role of a file. SQLite's shared memory is not covered, because its
+// binding hides it from wrappers.
 type File uint8
 
 const (
@@ -60,8 +63,8 @@ const (
 	Temporary
 )
 
-// Named says whether op has this name, or is a batch that holds an operation of
-// this name.
+// Named reports whether op has this name, or is a batch that contains an
+// operation of this name.
 func (op Op) Named(name string) bool {
 	if op.Name == name {
 		return true
@@ -74,7 +77,7 @@ func (op Op) Named(name string) bool {
 	return false
 }
 
-// refused is the result of an operation that was not done.
+// refused returns the error of an operation that was not performed.
 func (op Op) refused(err error) error {
 	if op.Layer == Contract && op.writes() {
 		return &store.Failure{NotWritten: true, Err: err}
@@ -82,7 +85,8 @@ func (op Op) refused(err error) error {
 	return err
 }
 
-// unanswered is the result of an operation that was done, and nobody heard.
+// unanswered returns the error of an operation that was performed but whose
+// result was lost.
 func (op Op) unanswered(err error) error {
 	if op.Layer == Contract && op.writes() {
 		return &store.Failure{Err: err}
@@ -92,14 +96,14 @@ func (op Op) unanswered(err error) error {
 
 func (op Op) writes() bool { return op.Name == "apply" || op.Name == "expire" }
 
-// point is where a hook is armed.
+// point is the place where a hook is armed.
 type point struct{ hook atomic.Pointer[Hook] }
 
-// Arm lets h hear of every operation that begins from now on, in place of the
-// hook before. An operation that is under way keeps the one it began with.
+// Arm makes h intercept every operation that begins from now on, replacing any
+// earlier hook. Operations in progress keep the hook with which they began.
 func (p *point) Arm(h Hook) { p.hook.Store(&h) }
 
-// Disarm takes the hook away. A hook that blocks is released by its own means.
+// Disarm removes the hook. It does not unblock operations that the hook holds.
 func (p *point) Disarm() { p.hook.Store(nil) }
 
 func (p *point) armed() (Hook, bool) {

@@ -10,11 +10,11 @@ import (
 	"github.com/custodymq/custody/broker/store"
 )
 
-// Store wraps a store. Arm it with a Hook.
+// Store wraps a store. Arm injects a Hook.
 type Store struct {
 	point
 	inner  store.Store
-	passed atomic.Bool // inner has seen the last write
+	passed atomic.Bool // the last write reached inner
 }
 
 var (
@@ -23,7 +23,7 @@ var (
 	_ store.Durable   = (*Store)(nil)
 )
 
-// Wrap gives a store that does what inner does until it is armed. Closing it
+// Wrap returns a store that behaves like inner until it is armed. Closing it
 // closes inner.
 func Wrap(inner store.Store) *Store { return &Store{inner: inner} }
 
@@ -68,8 +68,9 @@ func (s *Store) Expired(ctx context.Context, now time.Time, limit int) ([]string
 	return ids, nil
 }
 
-// Reestablish is inner's, or errors.ErrUnsupported where inner has none. A write
-// that was never passed on is absent, whatever inner says of the one before.
+// Reestablish calls inner's, or fails with errors.ErrUnsupported if inner has
+// none. A write that never reached inner is absent, whatever inner reports of the
+// one before.
 func (s *Store) Reestablish(ctx context.Context) (absent bool, err error) {
 	err = s.around(ctx, Op{Layer: Contract, Name: "reestablish"}, func() (err error) {
 		certifier, ok := s.inner.(store.Certifier)
@@ -93,9 +94,9 @@ func (s *Store) Flush() store.Flush {
 func (s *Store) Partition() store.Partition { return s.inner.Partition() }
 func (s *Store) Close() error               { return s.inner.Close() }
 
-// around does the operation between the two calls of the hook. A call whose ctx
-// ends while the hook blocks returns at once: before the operation it is then
-// never done, after it its result is lost.
+// around performs the operation between the hook's two calls. If ctx ends while
+// the hook blocks, the call returns at once: before the operation, which is then
+// never performed, or after it, so that its result is lost.
 func (s *Store) around(ctx context.Context, op Op, do func() error) error {
 	hook, armed := s.armed()
 	if !armed {
@@ -116,7 +117,7 @@ func (s *Store) around(ctx context.Context, op Op, do func() error) error {
 	return err
 }
 
-// await gives fn's result, or ctx's error if that comes first.
+// await returns fn's result, or ctx's error if ctx ends first.
 func await(ctx context.Context, fn func() error) (err error, heard bool) {
 	if ctx.Done() == nil {
 		return fn(), true

@@ -10,9 +10,9 @@ import (
 	"github.com/ncruces/go-sqlite3/vfs"
 )
 
-// VFS is a file system for SQLite over another one. Arm it with a
-// Hook. An error of the hook that is not one of SQLite's reaches SQLite as the
-// I/O error of the operation struck (a sync gives IOERR_FSYNC).
+// VFS is a SQLite file system layered over another. Arm injects a Hook. If the
+// hook returns an error that is not SQLite's own, SQLite sees the I/O error of
+// that operation, such as IOERR_FSYNC for a sync.
 type VFS struct {
 	point
 	base vfs.VFS
@@ -21,9 +21,8 @@ type VFS struct {
 
 var _ vfs.VFSFilename = (*VFS)(nil)
 
-// New registers a VFS under a name that is unique in this process and not "" or
-// "os", over the operating system's. Open the database with that name. Close
-// takes the name away again.
+// New registers a VFS over the operating system's. name must be unique in this
+// process until Close, and not "" or "os".
 func New(name string) *VFS { return Over(vfs.Find(""), name) }
 
 // Over is New over another VFS.
@@ -33,10 +32,10 @@ func Over(base vfs.VFS, name string) *VFS {
 	return v
 }
 
-// Name is what to open a database with.
+// Name returns the VFS name with which to open a database.
 func (v *VFS) Name() string { return v.name }
 
-// Close unregisters it. Close the databases first.
+// Close unregisters the VFS. Close the databases first.
 func (v *VFS) Close() { vfs.Unregister(v.name) }
 
 func (v *VFS) Open(name string, flags vfs.OpenFlag) (vfs.File, vfs.OpenFlag, error) {
@@ -54,7 +53,7 @@ func (v *VFS) OpenFilename(name *vfs.Filename, flags vfs.OpenFlag) (file vfs.Fil
 	})
 	if err != nil {
 		if file != nil {
-			file.Close() // opened, and the hook said no afterwards
+			file.Close() // it was opened before After refused
 		}
 		return nil, out, err
 	}
@@ -75,7 +74,7 @@ func (v *VFS) Access(name string, flags vfs.AccessFlag) (ok bool, err error) {
 	return ok && err == nil, err
 }
 
-// FullPathname touches no file that could fail.
+// FullPathname is not intercepted: it touches no file.
 func (v *VFS) FullPathname(name string) (string, error) { return v.base.FullPathname(name) }
 
 func (v *VFS) around(op Op, do func() error) error {
@@ -115,8 +114,9 @@ func (f *struckFile) WriteAt(p []byte, off int64) (n int, err error) {
 	return whole(n, len(p), err)
 }
 
-// whole hides the length of an operation that was done and then called failed:
-// SQLite looks at the length first and would take it for a success.
+// whole returns length 0 for an operation that was performed but reported as
+// failed: SQLite checks the length first and would otherwise take it for a
+// success.
 func whole(n, want int, err error) (int, error) {
 	if err != nil && err != io.EOF && n == want {
 		n = 0
@@ -157,7 +157,7 @@ func fileOf(flags vfs.OpenFlag) File {
 	}
 }
 
-// fileNamed knows a file by the endings that SQLite gives.
+// fileNamed tells the role of a file from its suffix.
 func fileNamed(name string) File {
 	switch {
 	case strings.HasSuffix(name, "-wal"):

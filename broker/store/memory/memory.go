@@ -1,4 +1,4 @@
-// Package memory keeps rows in memory. They do not survive the process.
+// Package memory stores rows in memory. They are lost when the process ends.
 package memory
 
 import (
@@ -21,10 +21,10 @@ type Store struct {
 	mu     sync.Mutex
 	closed bool
 	absent bool   // the last write changed nothing
-	order  uint64 // given last
+	order  uint64 // the last one assigned
 	rows   map[string]*store.Row
-	marked []string // message IDs, in the order in which they became markers; some have gone since
-	marks  int      // markers among the rows
+	marked []string // message IDs in the order in which they became markers; some are gone already
+	marks  int      // number of markers in rows
 }
 
 var (
@@ -36,11 +36,11 @@ var (
 // Options of a Store. The zero value is ready to use.
 type Options struct {
 	KeepHistory bool             // Delete marks the row processed instead
-	MaxSettled  int              // IDs of settled rows that are kept: the oldest are swept first; 0 is 1,048,576
-	Now         func() time.Time // by which Load knows whether a marker is in its window; time.Now if nil
+	MaxSettled  int              // maximum number of settled IDs; the oldest are swept first; 0 selects 1,048,576
+	Now         func() time.Time // clock by which Load decides whether a marker is in its window; nil selects time.Now
 }
 
-// New gives an empty store.
+// New returns an empty store.
 func New(partition store.Partition, options Options) *Store {
 	if options.MaxSettled <= 0 {
 		options.MaxSettled = 1 << 20
@@ -51,12 +51,12 @@ func New(partition store.Partition, options Options) *Store {
 	return &Store{partition: partition, options: options, absent: true, rows: map[string]*store.Row{}}
 }
 
-// Flush says that nothing survives the process.
+// Flush reports that nothing survives the process.
 func (s *Store) Flush() store.Flush { return store.FlushNever }
 
 func (s *Store) Partition() store.Partition { return s.partition }
 
-// Apply undoes what it has done when an insert fails.
+// Apply rolls the batch back if an insert fails.
 func (s *Store) Apply(ctx context.Context, batch []store.Operation) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,8 +106,8 @@ func (s *Store) put(id string, row *store.Row) {
 
 func isMarker(row *store.Row) bool { return row != nil && row.State == store.SettledMarker }
 
-// sweepSurplus deletes the oldest markers above the limit, and forgets of those
-// that have gone already.
+// sweepSurplus deletes the oldest markers above the limit, and drops entries of
+// marked that are gone.
 func (s *Store) sweepSurplus() {
 	for len(s.marked) > 0 && (s.marks > s.options.MaxSettled || !isMarker(s.rows[s.marked[0]])) {
 		if isMarker(s.rows[s.marked[0]]) {
@@ -117,8 +117,8 @@ func (s *Store) sweepSurplus() {
 	}
 }
 
-// change gives the row as it is after op: a new one, none, or the same one where
-// op changes nothing.
+// change returns the row after op: a new one, nil if it is deleted, or before if
+// op has no effect.
 func (s *Store) change(op store.Operation, before *store.Row) *store.Row {
 	if op.Kind == store.Insert {
 		s.order++
@@ -162,7 +162,7 @@ func (s *Store) change(op store.Operation, before *store.Row) *store.Row {
 	return &row
 }
 
-// marker is what is kept of a settled row: its IDs.
+// marker reduces a settled row to its IDs.
 func marker(r store.Row, keepUntil time.Time) store.Row {
 	return store.Row{
 		Order: r.Order, State: store.SettledMarker, MessageID: r.MessageID, BusinessID: r.BusinessID,
@@ -220,7 +220,7 @@ func (s *Store) Rows(ctx context.Context, selection store.Selection, fn func(sto
 	return each(ctx, rows, selection.Content, fn)
 }
 
-// read gives all rows in order. Their content is still the store's.
+// read returns all rows in order. They share their content with the store.
 func (s *Store) read(ctx context.Context) ([]store.Row, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -235,7 +235,7 @@ func (s *Store) read(ctx context.Context) ([]store.Row, error) {
 	return rows, nil
 }
 
-// shown is the row as a reader may see it.
+// shown returns the row as readers see it.
 func shown(row *store.Row) store.Row {
 	r := *row
 	r.Size = len(r.Payload)
@@ -291,7 +291,7 @@ func (s *Store) Expired(ctx context.Context, now time.Time, limit int) ([]string
 	return ids, nil
 }
 
-// Reestablish: a write in memory is never in doubt.
+// Reestablish has nothing to find out: a write to memory is never uncertain.
 func (s *Store) Reestablish(ctx context.Context) (absent bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

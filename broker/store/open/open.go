@@ -1,5 +1,5 @@
-// Package open finds a broker's connection and opens the backend it names: the
-// one list of backends.
+// Package open finds a broker's connection and opens the backend that it names.
+// It holds the list of all backends.
 package open
 
 import (
@@ -38,8 +38,8 @@ var drivers = map[string]driver{
 	"redis":     openRedis,
 }
 
-// Open opens the store of the broker with exactly this name. Everything that
-// does not fit is an error, before anything is accepted.
+// Open opens the store of the broker with exactly this name. Anything
+// inconsistent is an error before the broker accepts a message.
 func Open(ctx context.Context, connections store.Connections, name string, identity store.IdentitySource, options Options) (store.Store, error) {
 	connection, err := connections.Find(name)
 	if err != nil {
@@ -61,7 +61,7 @@ func Open(ctx context.Context, connections store.Connections, name string, ident
 	return opened, nil
 }
 
-// Drivers are the names that a connection may have as its driver, sorted.
+// Drivers returns the names of the available drivers, sorted.
 func Drivers() []string {
 	names := make([]string, 0, len(drivers))
 	for name := range drivers {
@@ -90,7 +90,7 @@ func openSQLite(ctx context.Context, dsn string, p store.Partition, o Options) (
 		KeepHistory: o.KeepHistory, BusyTimeout: o.BusyTimeout, Reserve: o.Reserve,
 	})
 	if err != nil {
-		return nil, err // not opened: a nil *sqlite.Store is no nil store.Store
+		return nil, err // a nil *sqlite.Store would be a non-nil store.Store
 	}
 	return opened, nil
 }
@@ -102,7 +102,7 @@ func openServer(d relational.Dialect) driver {
 		}
 		opened, err := relational.Open(ctx, d, relational.Options{DSN: dsn, Partition: p, Sync: o.Sync, KeepHistory: o.KeepHistory})
 		if err != nil {
-			return nil, err // a nil *relational.Store is no nil store.Store
+			return nil, err // a nil *relational.Store would be a non-nil store.Store
 		}
 		return opened, nil
 	}
@@ -114,7 +114,7 @@ func openRedis(ctx context.Context, dsn string, p store.Partition, o Options) (s
 	}
 	opened, err := redisstore.Open(ctx, redisstore.Options{DSN: dsn, Partition: p, Sync: o.Sync, KeepHistory: o.KeepHistory})
 	if err != nil {
-		return nil, err // a nil *redisstore.Store is no nil store.Store
+		return nil, err // a nil *redisstore.Store would be a non-nil store.Store
 	}
 	return opened, nil
 }
@@ -130,7 +130,7 @@ func checkServer(o Options) error {
 	return nil
 }
 
-// redact keeps the scheme of a DSN: what follows may hold a password.
+// redact keeps only the scheme of a DSN: the rest may contain a password.
 func redact(dsn string) string {
 	if scheme, _, found := strings.Cut(dsn, ":"); found {
 		return scheme + ":…"

@@ -10,8 +10,9 @@ import (
 	"github.com/custodymq/custody/broker/store"
 )
 
-// BenchmarkAccepts inserts batches of a window's size, beside the bare client that
-// writes hashes with the same content in one pipeline.
+// BenchmarkAccepts inserts batches the size of a publish window, and for
+// comparison runs the bare client, which writes hashes with the same content in
+// one pipeline.
 func BenchmarkAccepts(b *testing.B) {
 	for _, window := range []int{1, 64, 256} {
 		b.Run(fmt.Sprintf("window=%d/store", window), func(b *testing.B) {

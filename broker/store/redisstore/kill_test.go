@@ -24,8 +24,9 @@ func insertion(id string) store.Operation {
 	}}
 }
 
-// A server that is killed at random moments under load has what it confirmed, all
-// or nothing of what it did not, and the store can tell which.
+// TestNothingAcceptedIsLostByKills kills a server at random moments under load:
+// it must have every batch it confirmed, all or nothing of the others, and the
+// store must be able to tell which.
 func TestNothingAcceptedIsLostByKills(t *testing.T) {
 	kills := 3
 	if os.Getenv("CUSTODY_TORTURE") != "" {
@@ -126,7 +127,8 @@ func TestWriteInDoubt(t *testing.T) {
 	}
 }
 
-// A call that writes nothing leaves what is in doubt of the one before.
+// TestDoubtOfAnEarlierCall checks that a call which writes nothing preserves the
+// doubt about an earlier one.
 func TestDoubtOfAnEarlierCall(t *testing.T) {
 	server := running(t, "redis-server")
 	direct := server.database(t)
@@ -166,8 +168,8 @@ func ids(t *testing.T, s *Store) string {
 	return strings.Join(list, " ")
 }
 
-// A script that was under way while it was called absent changes nothing when it
-// comes.
+// TestLateScript checks that a script which was certified absent while in flight
+// changes nothing when it arrives.
 func TestLateScript(t *testing.T) {
 	server := running(t, "redis-server")
 	s := mustOpen(t, Options{DSN: server.database(t), Partition: orders})
@@ -194,8 +196,8 @@ func TestLateScript(t *testing.T) {
 	}
 }
 
-// Another broker that writes the partition fences this one, as does a server that
-// has lost what it confirmed.
+// TestFence checks that the store is fenced by another broker that writes the
+// partition, and by a server that lost confirmed writes.
 func TestFence(t *testing.T) {
 	for name, test := range map[string]struct {
 		strike func(c *redis.Client) error
@@ -225,7 +227,8 @@ func TestFence(t *testing.T) {
 	}
 }
 
-// A connection that the server closed while it was idle costs nothing.
+// TestIdleConnection checks that a connection closed by the server while idle has
+// no effect.
 func TestIdleConnection(t *testing.T) {
 	server := running(t, "redis-server")
 	dsn := server.database(t)
@@ -242,7 +245,8 @@ func TestIdleConnection(t *testing.T) {
 	}
 }
 
-// A broker that ended without a word is followed at once.
+// TestKilledOwner checks that a broker can take over a killed one's partition at
+// once.
 func TestKilledOwner(t *testing.T) {
 	server := running(t, "redis-server")
 	dsn := server.database(t)
@@ -259,7 +263,7 @@ func TestKilledOwner(t *testing.T) {
 	}
 }
 
-// Without memory a write is refused, and nothing of it is there.
+// TestFull checks that a write refused for lack of memory leaves nothing behind.
 func TestFull(t *testing.T) {
 	server := start(t, "redis-server", "maxmemory", "3mb")
 	defer server.stop()
@@ -285,7 +289,8 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// What a server refuses is not written, and is accepted when it is mended.
+// TestRefusedWrites checks that a write refused by the server is absent, and is
+// accepted once the cause is removed.
 func TestRefusedWrites(t *testing.T) {
 	for name, test := range map[string]struct{ refuse, mend []any }{
 		"READONLY":   {[]any{"REPLICAOF", "127.0.0.1", "1"}, []any{"REPLICAOF", "NO", "ONE"}},
@@ -312,8 +317,8 @@ func TestRefusedWrites(t *testing.T) {
 	}
 }
 
-// A script that fails in the middle has written a part. That is called neither
-// stored nor absent.
+// TestHalfWritten checks that a script which failed halfway, and so wrote a part,
+// is reported neither stored nor absent.
 func TestHalfWritten(t *testing.T) {
 	server := running(t, "redis-server")
 	dsn := server.database(t)
@@ -376,7 +381,7 @@ func TestPlantAndAll(t *testing.T) {
 	}
 }
 
-// Many rows are read page by page.
+// TestPages checks that many rows are read page by page.
 func TestPages(t *testing.T) {
 	server := running(t, "redis-server")
 	s := mustOpen(t, Options{DSN: server.database(t), Partition: orders})
@@ -424,7 +429,8 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// The memory of a recovery does not grow with the rows, nor with their bytes.
+// TestLoadInBoundedMemory checks that a recovery's memory grows neither with the
+// number of rows nor with their size.
 func TestLoadInBoundedMemory(t *testing.T) {
 	const n, each, bound = 100_000, 2000, 16 << 20
 	server := running(t, "redis-server")

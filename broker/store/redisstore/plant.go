@@ -9,10 +9,10 @@ import (
 	"github.com/custodymq/custody/broker/store"
 )
 
-// Plant writes a pending row of any payload version into a partition that is
-// there already, as another build of the broker would have left it. It takes no
-// ownership: the partition's broker may be running, and sees the row at its next
-// start. For tests and tools.
+// Plant writes a pending row of any payload version into an existing partition,
+// as another build of the broker would have left it. It does not take ownership:
+// the partition's broker may be running, and sees the row at its next start. It
+// is meant for tests and tools.
 func Plant(ctx context.Context, dsn string, p store.Partition, row store.Row) error {
 	server, _, err := parse(dsn)
 	if err != nil {
@@ -58,6 +58,6 @@ func Plant(ctx context.Context, dsn string, p store.Partition, row store.Row) er
 	return nil
 }
 
-// planted is the place of planted rows, behind all that a broker gives: scores are
-// exact up to 1 << 53.
+// planted is the order of planted rows, after every order that a broker assigns:
+// scores are exact up to 1 << 53.
 const planted = 1 << 52

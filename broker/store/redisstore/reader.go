@@ -37,8 +37,8 @@ func (s *Store) Load(ctx context.Context, settled int, fn func(store.Row) error)
 	})
 }
 
-// newest are the orders of the settled rows that are kept the longest, at most
-// limit, shortest first.
+// newest returns the orders of the settled rows that are kept longest, at most
+// limit, in ascending order of their deadline.
 func (s *Store) newest(ctx context.Context, x *session, limit int) (orders []string, err error) {
 	now := "[" + moment(s.options.Now().Add(1))
 	var members []string
@@ -65,7 +65,7 @@ func (s *Store) newest(ctx context.Context, x *session, limit int) (orders []str
 	return ordersOf(members[max(0, len(members)-max(0, limit)):]), nil
 }
 
-// ordersOf cuts the time off.
+// ordersOf strips the time from sorted-set members.
 func ordersOf(members []string) []string {
 	orders := make([]string, len(members))
 	for i, m := range members {
@@ -121,7 +121,7 @@ var (
 	allStates = []store.State{store.Pending, store.Processed, store.SettledMarker, store.Dead}
 )
 
-// reading gives do a connection of its own, beside the writer's.
+// reading runs do on a read connection, separate from the writer's.
 func (s *Store) reading(ctx context.Context, do func(*session) error) error {
 	select {
 	case <-s.closing:
@@ -137,7 +137,7 @@ func (s *Store) reading(ctx context.Context, do func(*session) error) error {
 		return s.wrap(store.ErrClosed)
 	}
 	defer func() { s.readers <- x }()
-	if x != nil && x.do(ctx, func() error { return x.Ping(ctx).Err() }) != nil { // it was lost, idle as it was
+	if x != nil && x.do(ctx, func() error { return x.Ping(ctx).Err() }) != nil { // the connection was lost while idle
 		x.drop()
 		x = nil
 	}
@@ -149,15 +149,15 @@ func (s *Store) reading(ctx context.Context, do func(*session) error) error {
 		}
 	}
 	err := do(x)
-	if err != nil { // it may have stopped between a question and its answer
+	if err != nil { // a reply may be pending on the connection
 		x.drop()
 		x = nil
 	}
 	return err
 }
 
-// after gives the rows in these states behind an order, page by page. Each page is
-// of one moment.
+// after calls fn for the rows in these states after an order, page by page. Each
+// page is a consistent snapshot.
 func (x *session) after(ctx context.Context, keys []string, order uint64, limit int, content bool, states []store.State, fn func(raw) error) error {
 	last := orderText(int64(min(order, planted+1<<50)))
 	for {
@@ -180,7 +180,7 @@ func (x *session) after(ctx context.Context, keys []string, order uint64, limit 
 	}
 }
 
-// named gives the rows with these orders or message IDs, page by page.
+// named calls fn for the rows with these orders or message IDs, page by page.
 func (x *session) named(ctx context.Context, keys []string, how string, content bool, names []string, fn func(raw) error) error {
 	for len(names) > 0 {
 		done, err := x.page(ctx, keys, how, content, names[:min(len(names), pageRows)], fn)
@@ -192,7 +192,8 @@ func (x *session) named(ctx context.Context, keys []string, how string, content 
 	return nil
 }
 
-// page runs the reading script, and gives how many of the named rows it dealt with.
+// page runs the reading script and returns how many of the named rows it
+// processed.
 func (x *session) page(ctx context.Context, keys []string, how string, content bool, names []string, fn func(raw) error) (done int, err error) {
 	with := ""
 	if content {
@@ -218,8 +219,9 @@ func (x *session) page(ctx context.Context, keys []string, how string, content b
 	return int(n), nil
 }
 
-// All gives every row of every partition that the server's database has, whole, and
-// as it is: no payload version is refused. For evidence, past the broker.
+// All calls fn for every row of every partition in the server's database, with
+// content, as stored: no payload version is refused. It reads past the broker, to
+// collect evidence.
 func All(ctx context.Context, dsn string, fn func(store.Row) error) error {
 	server, _, err := parse(dsn)
 	if err != nil {
@@ -246,7 +248,7 @@ func All(ctx context.Context, dsn string, fn func(store.Row) error) error {
 			break
 		}
 	}
-	slices.Sort(found) // SCAN may give a key twice
+	slices.Sort(found) // SCAN may return a key more than once
 	for _, key := range slices.Compact(found) {
 		var names []any
 		err := x.do(ctx, func() (err error) { names, err = x.HMGet(ctx, key, "connection", "identity").Result(); return err })

@@ -1,8 +1,8 @@
-// Package redisstore keeps rows in Redis 7.0 or newer, or in Valkey.
+// Package redisstore stores rows in Redis 7.0 or newer, or in Valkey.
 //
-// A batch is one script. Redis runs it alone, and writes what it did to its log
-// (the AOF) as one MULTI, of which it loads all or nothing. With appendfsync
-// always the log is synced before any reply of the same turn of the event loop:
+// A batch is one script. Redis runs it in isolation and logs its effects in the
+// AOF as one MULTI, which it loads entirely or not at all. With appendfsync
+// always, the AOF is synced before any reply of the same event-loop iteration:
 // https://redis.io/docs/latest/operate/oss_and_stack/management/persistence/#how-durable-is-the-append-only-file
 package redisstore
 
@@ -25,20 +25,20 @@ import (
 
 // Store is a store.Store in a Redis server.
 //
-// A partition has one owner. Redis has no locks that end with a session: the
-// partition's key names the owner's connection instead, and whoever wants the
-// partition asks the server whether that is still there. So a broker that was
-// killed is followed at once, and one that is paused keeps what it has; a lease
-// would give neither. What makes it safe is the mark beside it, the number of the
-// last batch and who made it. Each script moves it on, and changes nothing where
-// somebody else has moved it.
+// A partition has one owner. Redis has no locks that end with a session, so the
+// partition's key names the owner's connection, and whoever wants the partition
+// asks the server whether that connection still exists. A killed broker can thus
+// be succeeded at once, and a paused one keeps its partition; a lease would
+// achieve neither. Safety comes from the mark beside it: the number of the last
+// batch and its writer. Each script advances the mark, and changes nothing if
+// someone else has advanced it.
 type Store struct {
 	options Options
 	server  redis.Options
 	vouched vouched
 	keys    []string
-	writer  chan *writer  // its only place holds the writer when it is free
-	readers chan *session // idle ones, and nil for each that may be made
+	writer  chan *writer  // holds the writer while it is idle
+	readers chan *session // holds idle read connections, and nil for each not yet opened
 	closing chan struct{}
 	close   func() error // once
 }
@@ -50,28 +50,29 @@ var (
 	_ store.Counter   = (*Store)(nil)
 )
 
-// Options of a Store.
+// Options configures a Store.
 type Options struct {
-	// DSN is a URL of redis://, rediss:// or unix://, as redis.ParseURL has it;
-	// it may hold a password, and is never shown. Where a server forbids CONFIG,
-	// the parameter appendfsync=always says what cannot be read from it.
+	// DSN is a URL as accepted by redis.ParseURL, with the scheme redis, rediss
+	// or unix. It may contain a password and is never shown. If the server
+	// forbids CONFIG, the parameter appendfsync=always supplies what cannot be
+	// read.
 	DSN         string
 	Partition   store.Partition
 	Sync        store.Flush
 	KeepHistory bool             // Delete marks the row processed instead
-	MaxSettled  int              // IDs of settled rows that are kept: the oldest are swept first; 0 is 1,048,576
-	Now         func() time.Time // by which Load knows whether a marker is in its window; time.Now if nil
+	MaxSettled  int              // maximum number of settled IDs; the oldest are swept first; 0 selects 1,048,576
+	Now         func() time.Time // clock by which Load decides whether a marker is in its window; nil selects time.Now
 }
 
 const (
-	readers     = 3       // connections beside the writer's
-	pageRows    = 500     // of one reading script: a server does nothing else meanwhile
-	pageSize    = 4 << 20 // bytes of content in a page, unless a single row has more
+	readers     = 3       // in addition to the writer's connection
+	pageRows    = 500     // per reading script: the server does nothing else meanwhile
+	pageSize    = 4 << 20 // bytes of content per page, unless a single row has more
 	sweepAtOnce = 10_000
 )
 
-// Open opens the partition. A server that does not keep what it has confirmed, or
-// that gives up rows for want of memory, is refused.
+// Open opens the partition. It refuses a server that may lose confirmed writes or
+// evict rows for lack of memory.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	if o.MaxSettled <= 0 {
 		o.MaxSettled = 1 << 20
@@ -102,9 +103,9 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	return s, nil
 }
 
-// parse reads a DSN, without what a client would do on its own.
+// parse parses a DSN and disables everything that the client would do on its own.
 func parse(dsn string) (*redis.Options, vouched, error) {
-	wrong := errors.New("the DSN is no URL of Redis, such as redis://user@host:6379/0") // which it must not quote, password and all
+	wrong := errors.New("the DSN is no URL of Redis, such as redis://user@host:6379/0") // must not quote the DSN: it may contain a password
 	u, err := url.Parse(dsn)
 	if err != nil {
 		return nil, vouched{}, wrong
@@ -119,7 +120,7 @@ func parse(dsn string) (*redis.Options, vouched, error) {
 	}
 	o.Protocol, o.MaxRetries, o.DialerRetries = 2, -1, 1
 	o.PoolSize, o.MinIdleConns, o.MaxIdleConns, o.PipelinePoolSize = 1, 0, 0, -1
-	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.ConnMaxIdleTime, o.ConnMaxLifetime = 5*time.Second, -1, -1, -1, 0 // the contexts end what takes too long
+	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.ConnMaxIdleTime, o.ConnMaxLifetime = 5*time.Second, -1, -1, -1, 0 // contexts bound everything
 	o.ClientName, o.DisableIdentity = "custody", true
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	return o, v, nil
@@ -129,7 +130,7 @@ func (s *Store) Partition() store.Partition { return s.options.Partition }
 
 func (s *Store) Flush() store.Flush { return s.options.Sync }
 
-// Close waits for a write that is under way.
+// Close waits for a write in progress.
 func (s *Store) Close() error { return s.close() }
 
 func (s *Store) end() error {
@@ -148,7 +149,7 @@ func (s *Store) wrap(err error) error {
 	return fmt.Errorf("redis store of %v: %w", s.options.Partition, err)
 }
 
-// own gives the writer, or why it cannot be had.
+// own returns the writer for exclusive use.
 func (s *Store) own(ctx context.Context) (*writer, error) {
 	w, err := turn.Take(ctx, s.writer, s.closing)
 	if err != nil {
@@ -201,7 +202,7 @@ func (s *Store) Reestablish(ctx context.Context) (absent bool, err error) {
 	return w.absent, w.untold
 }
 
-// owner is what the partition's key says of who has it.
+// owner returns the description of the owner stored in the partition's key.
 func owner(p store.Partition) string {
 	host, err := os.Hostname()
 	if err != nil {
@@ -210,9 +211,9 @@ func owner(p store.Partition) string {
 	return fmt.Sprintf("broker %s (process %d on %s, since %s)", p.Connection, os.Getpid(), host, time.Now().UTC().Format(time.RFC3339))
 }
 
-// keysOf are the keys of a partition, in the order in which the scripts have them.
-// All have one hash tag, and so one slot of a cluster. Hex keeps the names apart,
-// whatever is in them.
+// keysOf returns a partition's keys in the order that the scripts expect. They
+// share one hash tag, and so one cluster slot. Hex keeps partitions' keys
+// distinct whatever their names contain.
 func keysOf(p store.Partition) []string {
 	keys := slices.Clone(keyNames)
 	for i := range keys {
@@ -222,11 +223,11 @@ func keysOf(p store.Partition) []string {
 }
 
 var keyNames = []string{
-	"partition",                   // hash: who has it, and the mark
+	"partition",                   // hash: the owner and the mark
 	"ids",                         // hash: message ID to order
 	"heads", "states", "contents", // hashes by order: what never changes, what does, and what Load does not read
-	"expiry",          // sorted by text: deadline and order of pending rows
-	"keep", "history", // as expiry: until when a marker, and a processed row, is kept
+	"expiry",          // sorted lexically: deadline and order of pending rows
+	"keep", "history", // like expiry: until when a marker and a processed row are kept
 	"pending", "processed", "settled", "dead", // sorted by order: the rows of each state
 }
 

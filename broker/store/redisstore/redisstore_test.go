@@ -92,7 +92,8 @@ func TestUnixSocket(t *testing.T) {
 	})
 }
 
-// Damage to each of a row's three values is seen, and changes leave it alone.
+// TestDamage checks that damage to each of a row's three values is detected, and
+// that changes leave the row alone.
 func TestDamage(t *testing.T) {
 	server := running(t, "redis-server")
 	for _, key := range []string{"heads", "states", "contents"} {

@@ -15,15 +15,16 @@ import (
 	"github.com/custodymq/custody/broker/store"
 )
 
-// A row is three values under its order: the head, which never changes while it
-// has content, the state, which the scripts change, and the content. Head and state
-// are lists of fields, each behind its length, and end in a checksum that binds
-// them to the order; that of the content is in the head.
+// A row is three values under its order: the head, which never changes while the
+// row has content; the state, which the scripts change; and the content. Head and
+// state are lists of length-prefixed fields, followed by a checksum that covers
+// the order too; the content's checksum is in the head.
 //
-// Redis itself has checksums for neither its memory nor its log. A script verifies a
-// state before it changes it: else a damaged one would get a checksum that fits.
+// Redis itself has checksums for neither its memory nor its AOF. A script
+// verifies a state before changing it, because otherwise a damaged one would get
+// a matching checksum.
 
-// Fields of a head and of a state, as write.lua has them.
+// Fields of a head and of a state. write.lua uses the same layout.
 const (
 	headID = iota
 	headBusinessID
@@ -47,11 +48,11 @@ const (
 	stateFields
 )
 
-// orderText has one length, so that texts sort as numbers do.
+// orderText has a fixed length, so that lexical order is numerical order.
 func orderText(order int64) string { return fmt.Sprintf("%016d", order) }
 
-// moment is a time as text that sorts; empty is the zero time. The clock is the
-// broker's: Redis lets nothing expire.
+// moment encodes a time as sortable text; the zero time is empty. Deadlines
+// follow the broker's clock: Redis's own expiry is not used.
 func moment(t time.Time) string {
 	if t.IsZero() {
 		return ""
@@ -69,7 +70,8 @@ func timeOf(text string) (time.Time, error) {
 	return time.Unix(0, int64(n^1<<63)), err
 }
 
-// encode gives what the script inserts: order, head, state, content and deadline.
+// encode returns the arguments with which the script inserts a row: order, head,
+// state, content and deadline.
 func encode(r *store.Row, order int64) ([]any, error) {
 	var headers []byte
 	if len(r.Headers) > 0 {
@@ -89,11 +91,12 @@ func encode(r *store.Row, order int64) ([]any, error) {
 	return []any{at, head, state, content, moment(r.ExpiresAt)}, nil
 }
 
-// contentSum binds the content to its message.
+// contentSum covers the message ID too, so that another row's content does not
+// match.
 func contentSum(messageID string, content []byte) string {
 	var digest xxhash.Digest
 	digest.Reset()
-	_, _ = digest.WriteString(strconv.Itoa(len(messageID)) + ":" + messageID) // a hash does not fail
+	_, _ = digest.WriteString(strconv.Itoa(len(messageID)) + ":" + messageID) // hash.Hash never returns an error
 	_, _ = digest.Write(content)
 	return strconv.FormatUint(digest.Sum64(), 16)
 }
@@ -101,13 +104,13 @@ func contentSum(messageID string, content []byte) string {
 const sumLength = 16
 
 func sum(order string, body []byte) string {
-	h := sha1.New() // the one hash that scripts have
+	h := sha1.New() // the only hash available to scripts
 	_, _ = h.Write([]byte(order + ":"))
 	_, _ = h.Write(body)
 	return hex.EncodeToString(h.Sum(nil))[:sumLength]
 }
 
-// seal makes one value of fields.
+// seal encodes fields as one value with its checksum.
 func seal(order string, fields ...string) []byte {
 	var body []byte
 	for _, field := range fields {
@@ -119,8 +122,8 @@ func seal(order string, fields ...string) []byte {
 
 var errDamaged = errors.New("it fails its checksum")
 
-// fieldsOf are the fields of a value, as far as they can be read, whatever its
-// checksum says.
+// fieldsOf decodes a value's fields as far as possible, even if its checksum does
+// not match.
 func fieldsOf(order, value string, n int) (fields []string, err error) {
 	fields = make([]string, n)
 	if len(value) < sumLength {
@@ -146,14 +149,14 @@ func fieldsOf(order, value string, n int) (fields []string, err error) {
 	return fields, err
 }
 
-// raw is a row as the server gives it.
+// raw is a row as read from the server.
 type raw struct {
 	order                string
 	head, state, content string
-	whole                bool // with content
+	whole                bool // content was requested
 }
 
-// decode verifies a row. It refuses no payload version.
+// decode verifies a row. It accepts any payload version.
 func (v raw) decode(p store.Partition) store.Row {
 	order, _ := strconv.ParseUint(v.order, 10, 64)
 	r := store.Row{Order: order, Partition: p}
@@ -207,10 +210,10 @@ func (v raw) takeContent(r *store.Row, want string) error {
 	if err := json.Unmarshal(content[:size], &r.Headers); err != nil && store.Readable(r.Version) {
 		return err
 	}
-	return nil // another version may have written them otherwise
+	return nil // another payload version may encode headers differently
 }
 
-// text is a value of a reply; empty if there is none.
+// text returns a value of a reply as a string, or "" if it is none.
 func text(v any) string {
 	s, _ := v.(string)
 	return s

@@ -19,7 +19,7 @@ import (
 	"github.com/custodymq/custody/broker/store"
 )
 
-// server is a Redis server of a test's own: it can be killed and started again.
+// server is a Redis server of the tests that can be killed and restarted.
 type server struct {
 	path, dir string
 	port      int
@@ -28,10 +28,10 @@ type server struct {
 	mu   sync.Mutex
 	cmd  *exec.Cmd
 	log  bytes.Buffer
-	used int // databases
+	used int // number of databases handed out
 }
 
-// programs that are exercised where they are installed.
+// programs are tested if they are installed.
 var programs = []string{"redis-server", "valkey-server"}
 
 var servers struct {
@@ -39,7 +39,7 @@ var servers struct {
 	running map[string]*server
 }
 
-// running gives the server that all tests share.
+// running returns the server that all tests share.
 func running(t testing.TB, program string) *server {
 	t.Helper()
 	servers.Lock()
@@ -61,7 +61,7 @@ func stopServers() {
 	}
 }
 
-// start makes a server that keeps what it confirms, but for the settings.
+// start starts a server with durable settings, which settings override.
 func start(t testing.TB, program string, settings ...string) *server {
 	t.Helper()
 	path, err := exec.LookPath(program)
@@ -86,7 +86,7 @@ func start(t testing.TB, program string, settings ...string) *server {
 	return s
 }
 
-// start starts it and waits until it answers.
+// start starts the process and waits until it answers.
 func (s *server) start(t testing.TB) {
 	t.Helper()
 	s.mu.Lock()
@@ -144,7 +144,7 @@ func (s *server) dsn(database int) string {
 	return fmt.Sprintf("redis://127.0.0.1:%d/%d", s.port, database)
 }
 
-// database gives the DSN of an empty one.
+// database returns the DSN of an empty database.
 func (s *server) database(t testing.TB) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,7 +156,7 @@ func (s *server) database(t testing.TB) string {
 	return dsn
 }
 
-// with does what another program may do to the database.
+// with runs do on the database, as another program might.
 func (s *server) with(t testing.TB, dsn string, do func(*redis.Client) error) {
 	t.Helper()
 	o, err := redis.ParseURL(dsn)
@@ -170,7 +170,7 @@ func (s *server) with(t testing.TB, dsn string, do func(*redis.Client) error) {
 	}
 }
 
-// alter changes a value of a row; an empty one is removed.
+// alter changes one value of a row; an empty one is deleted.
 func (s *server) alter(t testing.TB, dsn string, p store.Partition, key, id string, change func(order, value string) string) {
 	t.Helper()
 	s.with(t, dsn, func(c *redis.Client) error {

@@ -15,17 +15,17 @@ import (
 	"github.com/custodymq/custody/broker/store"
 )
 
-// session is one connection, which is never made anew: what hangs on it, as the
-// server's number for it, would be another's.
+// session is one connection that never reconnects: what depends on it, such as
+// the server's client ID, would not hold for another.
 type session struct {
 	*redis.Client
 	conn net.Conn
 }
 
-// errSpent: the connection is gone, and nothing was sent.
+// errSpent reports that the connection was gone and that nothing was sent.
 var errSpent = errors.New("the connection was lost")
 
-// connect gives a session that the server has answered.
+// connect opens a session and waits until the server answers.
 func (s *Store) connect(ctx context.Context) (*session, error) {
 	o := s.server
 	conn, err := redis.NewDialer(&o)(ctx, o.Network, o.Addr)
@@ -47,7 +47,7 @@ func (s *Store) connect(ctx context.Context) (*session, error) {
 	return x, nil
 }
 
-// do ends ask with its context: the client itself would wait on.
+// do makes ask end with ctx, which the client itself does not do.
 func (x *session) do(ctx context.Context, ask func() error) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -60,15 +60,15 @@ func (x *session) do(ctx context.Context, ask func() error) error {
 	return err
 }
 
-// sever ends what is under way: whoever waits for an answer is told.
+// sever breaks the connection, which ends any call in progress with an error.
 func (x *session) sever() { _ = x.conn.Close() }
 
 func (x *session) drop() {
 	x.sever()
-	_ = x.Close() // it is closed already
+	_ = x.Close() // closed already
 }
 
-// script runs one of the scripts, which gives a list.
+// script runs one of the scripts, all of which return a list.
 func (x *session) script(ctx context.Context, script *redis.Script, keys []string, args ...any) (reply []any, err error) {
 	err = x.do(ctx, func() error {
 		reply, err = script.Run(ctx, x.Client, keys, args...).Slice()
@@ -77,14 +77,14 @@ func (x *session) script(ctx context.Context, script *redis.Script, keys []strin
 	return reply, err
 }
 
-// answered: the server itself has said no.
+// answered reports that the error is a reply of the server.
 func answered(err error) bool {
 	var said redis.Error
 	return errors.As(err, &said)
 }
 
-// refusals begin the answers that come before a script has written anything. Redis
-// looks for their reasons when a script starts, and at its first write.
+// refusals are the prefixes of error replies that precede any write of a script:
+// Redis checks for their causes when a script starts and at its first write.
 var refusals = []string{
 	"OOM ", "MISCONF ", "READONLY ", "LOADING ", "NOSCRIPT ", "MASTERDOWN ", "CLUSTERDOWN ", "MOVED ", "ASK ", "TRYAGAIN ",
 	"NOAUTH ", "WRONGPASS ", "NOPERM ", "BUSY ", "NOREPLICAS ", "ERR max number of clients reached",
@@ -92,7 +92,7 @@ var refusals = []string{
 
 func refused(err error) bool { return says(err, refusals...) }
 
-// full: there is no memory, or no disk, for more.
+// full reports that the server lacks memory or disk space.
 func full(err error) bool { return says(err, "OOM ", "MISCONF ") }
 
 func says(err error, prefixes ...string) bool {
@@ -100,11 +100,11 @@ func says(err error, prefixes ...string) bool {
 	return errors.As(err, &said) && slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(said.Error(), prefix) })
 }
 
-// vouched is what the user says of a server that does not say it.
+// vouched is what the user asserts about a server that does not disclose it.
 type vouched struct{ appendfsync string }
 
-// prepare refuses a server that does not keep to the flush policy, and gives the
-// name of its run.
+// prepare refuses a server that cannot honour the flush policy, and returns the
+// server's run ID.
 func (x *session) prepare(ctx context.Context, flush store.Flush, v vouched) (run string, err error) {
 	info := map[string]string{}
 	for _, section := range []string{"server", "replication", "persistence", "memory"} {
@@ -123,7 +123,7 @@ func (x *session) prepare(ctx context.Context, flush store.Flush, v vouched) (ru
 	major, _, _ := strings.Cut(info["redis_version"], ".")
 	release, err := strconv.Atoi(major)
 	switch {
-	case err != nil || release < 7: // whose scripts hide why a command was refused
+	case err != nil || release < 7: // older servers hide why a script's command was refused
 		return "", fmt.Errorf("the server is of version %q: Redis 7.0 or newer is needed", info["redis_version"])
 	case info["role"] != "master":
 		return "", fmt.Errorf("the server is a %s of %s:%s, and takes no writes: connect to its master", info["role"], info["master_host"], info["master_port"])
@@ -135,8 +135,9 @@ func (x *session) prepare(ctx context.Context, flush store.Flush, v vouched) (ru
 	return info["run_id"], x.syncs(ctx, flush, v)
 }
 
-// syncs refuses a server that syncs its log too late. A rewrite of the log must
-// not suspend that either: no-appendfsync-on-rewrite yes does so even under always.
+// syncs refuses a server that syncs its AOF too late. Rewriting the AOF must not
+// suspend syncing either, which no-appendfsync-on-rewrite yes does even under
+// always.
 func (x *session) syncs(ctx context.Context, flush store.Flush, v vouched) error {
 	var config map[string]string
 	err := x.do(ctx, func() (err error) { config, err = x.ConfigGet(ctx, "*append*").Result(); return err })

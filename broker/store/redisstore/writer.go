@@ -16,31 +16,31 @@ import (
 	"github.com/custodymq/custody/broker/wire"
 )
 
-// writer is the connection that writes, and what is known of its last write.
-// Whoever has it from Store.writer owns it.
+// writer is the writing connection, with what is known of its last write. Whoever
+// received it from Store.writer has exclusive use of it.
 type writer struct {
 	store   *Store
-	token   string   // tells this store's scripts from those of another
-	session *session // nil after it had to be thrown away
+	token   string   // identifies this store's scripts among those of other writers
+	session *session // nil after it was thrown away
 	claimed bool
 	mark    mark
-	fences  int64 // the last one that was asked for
+	fences  int64 // the last fence requested
 
 	doubt   *doubt
-	absent  bool  // of the last write: proven not stored
-	untold  error // why it cannot be told whether it is
-	stopped error // nothing is written any more
+	absent  bool  // the last write is proven not stored
+	untold  error // why the outcome of the last write cannot be determined
+	stopped error // every further write is refused
 }
 
-// mark is what the partition's key says of its last batch, beside the token of who
-// has written it. The fence is no part of a batch: a script that is late, and was
-// called absent, finds that it was moved, and changes nothing.
+// mark is what the partition's key records of its last batch, besides the
+// writer's token. The fence is not part of a batch: a late script that was
+// certified absent finds the fence moved and changes nothing.
 type mark struct{ batch, order, fence int64 }
 
-// doubt is a batch that may be stored, and then leaves this mark.
+// doubt is a batch that may be stored, in which case this is the mark.
 type doubt struct {
 	after mark
-	past  bool // there was another call since, which wrote nothing
+	past  bool // a later call wrote nothing
 }
 
 //go:embed common.lua
@@ -65,12 +65,12 @@ var (
 	readScript    = redis.NewScript(common + readText)
 )
 
-// layout of the keys. Another one is refused.
+// layout is the version of the key layout. Any other is refused.
 const layout = "1"
 
 func newToken() string { return rand.Text() }
 
-// patience is how long a connection that has just ended may be listed.
+// patience is how long a connection that has just ended may still be listed.
 const patience = 500 * time.Millisecond
 
 // open connects and claims the partition.
@@ -94,7 +94,7 @@ func (w *writer) open(ctx context.Context) (err error) {
 	if err := x.do(ctx, func() (err error) { client, err = x.ClientID(ctx).Result(); return err }); err != nil {
 		return fmt.Errorf("CLIENT ID: %w", err)
 	}
-	if w.claimed { // by this store: the connection is another, the mark the same
+	if w.claimed { // a new connection of the same store: the mark is unchanged
 		return w.claim(ctx, w.token, client, run)
 	}
 	for began := time.Now(); ; {
@@ -117,7 +117,8 @@ func (w *writer) open(ctx context.Context) (err error) {
 	}
 }
 
-// holder is the token of who had the partition last, and its name if it is there.
+// holder returns the token of the partition's last owner, and its name if its
+// connection still exists.
 func (w *writer) holder(ctx context.Context, run string) (token, who string, err error) {
 	x := w.session
 	var found []any
@@ -129,7 +130,7 @@ func (w *writer) holder(ctx context.Context, run string) (token, who string, err
 		return "", "", fmt.Errorf("look for the owner: %w", err)
 	}
 	token, who = text(found[0]), text(found[1])
-	if token == "" || text(found[3]) != run { // no connection outlives the server
+	if token == "" || text(found[3]) != run { // no connection outlives the server's run
 		return token, "", nil
 	}
 	var listed string
@@ -146,7 +147,7 @@ func (w *writer) holder(ctx context.Context, run string) (token, who string, err
 	return token, who, nil
 }
 
-// errTaken: another writer came first.
+// errTaken reports that another writer claimed the partition first.
 var errTaken = errors.New("taken")
 
 func (w *writer) claim(ctx context.Context, before string, client int64, run string) error {
@@ -177,18 +178,19 @@ func (w *writer) claim(ctx context.Context, before string, client int64, run str
 	return nil
 }
 
-// release lets the next one have the partition without looking for this connection.
+// release gives the partition up, so that the next owner need not check this
+// connection.
 func (w *writer) release() {
 	if x := w.session; x != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), 4*patience)
 		defer cancel()
 		p := w.store.options.Partition
-		_, _ = x.script(ctx, claimScript, w.store.keys, layout, w.token, w.token, p.Connection, p.Identity, owner(p), 0, "") // or it is seen to be gone
+		_, _ = x.script(ctx, claimScript, w.store.keys, layout, w.token, w.token, p.Connection, p.Identity, owner(p), 0, "") // on failure the next owner sees that the connection is gone
 		w.drop()
 	}
 }
 
-// drop throws the connection away.
+// drop closes the connection.
 func (w *writer) drop() {
 	if w.session != nil {
 		w.session.drop()
@@ -206,11 +208,10 @@ func (w *writer) usable(ctx context.Context) error {
 	return nil
 }
 
-// transact does one batch, and says for certain, where it can, whether it is
-// stored.
+// transact runs one batch and determines, where possible, whether it is stored.
 func (w *writer) transact(ctx context.Context, fill func(*batchArgs) error) error {
 	err := w.attempt(ctx, fill)
-	if errors.Is(err, errSpent) && ctx.Err() == nil { // the server had closed it, idle as it was
+	if errors.Is(err, errSpent) && ctx.Err() == nil { // the server had closed the idle connection
 		err = w.attempt(ctx, fill)
 	}
 	return err
@@ -240,7 +241,7 @@ func (w *writer) attempt(ctx context.Context, fill func(*batchArgs) error) error
 	case errors.Is(err, errSpent) || refused(err):
 		return w.notWritten(err)
 	case answered(err):
-		// Redis undoes nothing of a script that fails.
+		// Redis does not roll back a failed script.
 		w.stopped = fmt.Errorf("a script failed, and may have written a part: restart the broker, and look for damaged rows: %w", err)
 		w.absent, w.untold = false, w.stopped
 		return &store.Failure{Err: w.store.wrap(w.stopped)}
@@ -250,7 +251,7 @@ func (w *writer) attempt(ctx context.Context, fill func(*batchArgs) error) error
 	return &store.Failure{Err: w.store.wrap(err)}
 }
 
-// read is what the script has said.
+// read interprets the script's reply.
 func (w *writer) read(reply []any, after mark) error {
 	switch text(reply[0]) {
 	case "exists":
@@ -259,7 +260,7 @@ func (w *writer) read(reply []any, after mark) error {
 		return w.notWritten(w.fenced(text(reply[1]), text(reply[2])))
 	}
 	w.absent = false
-	if text(reply[1]) == strconv.FormatInt(after.batch, 10) { // otherwise there was nothing to change
+	if text(reply[1]) == strconv.FormatInt(after.batch, 10) { // otherwise the batch changed nothing
 		w.mark = after
 	}
 	return nil
@@ -276,7 +277,7 @@ func (w *writer) notWritten(err error) error {
 	return &store.Failure{NotWritten: true, Err: w.store.wrap(err)}
 }
 
-// none notes a call that wrote nothing. What is in doubt of an earlier one stays so.
+// none records a call that wrote nothing. Doubt about an earlier call remains.
 func (w *writer) none() {
 	w.absent, w.untold = true, nil
 	if w.doubt != nil {
@@ -284,7 +285,7 @@ func (w *writer) none() {
 	}
 }
 
-// fenced: the mark is not as this writer left it.
+// fenced stops the writer because the mark is not what it wrote last.
 func (w *writer) fenced(token, batch string) error {
 	why := "two brokers share a connection's name and a storage identity; stop one, and restart the other"
 	if token == w.token || token == "" {
@@ -294,10 +295,10 @@ func (w *writer) fenced(token, batch string) error {
 	return w.stopped
 }
 
-// certify moves the fence, by a write of its own, and reads the mark. Redis runs one
-// script after the other: the doubtful one is in, or it comes after this one and is
-// refused by the fence. The log is written in one order, so that this write makes
-// what it follows durable.
+// certify moves the fence with a write of its own and reads the mark. Redis runs
+// scripts one at a time: the doubtful one has run, or it runs later and the fence
+// stops it. The AOF is written in order, so this write makes everything before it
+// durable.
 func (w *writer) certify(ctx context.Context) error {
 	err := w.move(ctx)
 	if errors.Is(err, errSpent) && ctx.Err() == nil {
@@ -333,7 +334,7 @@ func (w *writer) move(ctx context.Context) error {
 	}
 	w.doubt = nil
 	switch {
-	case now.batch == w.mark.batch: // the doubtful batch, if there is one, is absent
+	case now.batch == w.mark.batch: // the doubtful batch, if any, is absent
 		w.absent = w.absent || d != nil
 		w.mark.fence = fence
 	case d != nil && now.batch == d.after.batch:
@@ -345,15 +346,15 @@ func (w *writer) move(ctx context.Context) error {
 	return nil
 }
 
-// batchArgs are the arguments of the writing script.
+// batchArgs builds the arguments of the writing script.
 type batchArgs struct {
 	w       *writer
-	mark    mark // as it will be
+	mark    mark // if the batch is stored
 	args    []any
 	sweepTo string
 }
 
-// width of an operation in the script's arguments.
+// width is the number of script arguments per operation.
 const width = 7
 
 func (b *batchArgs) add(kind store.OperationKind, id string, values ...any) {
@@ -394,8 +395,8 @@ func (b *batchArgs) apply(batch []store.Operation) error {
 }
 
 // expire deletes pending rows whose deadline has passed, and sweeps markers whose
-// window is over. Nobody else writes between the reading and the script: its mark
-// would not fit.
+// window is over. No one else can write between its reads and the script, because
+// the script would then find another mark.
 func (b *batchArgs) expire(ctx context.Context, now time.Time, limit int) (ids []string, err error) {
 	bound := "(" + moment(now.Add(1))
 	b.sweepTo = bound
@@ -409,7 +410,7 @@ func (b *batchArgs) expire(ctx context.Context, now time.Time, limit int) (ids [
 		if err != nil {
 			return nil, err
 		}
-		// A row that is damaged is left alone: its deadline may be what is.
+		// Skip damaged rows: the deadline itself may be damaged.
 		_, err = x.page(ctx, keys, "orders", false, ordersOf(members), func(r raw) error {
 			row := r.decode(b.w.store.options.Partition)
 			if row.State == store.Pending && store.Readable(row.Version) && !row.ExpiresAt.After(now) && len(ids) < limit {

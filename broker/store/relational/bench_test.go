@@ -8,8 +8,9 @@ import (
 	"github.com/custodymq/custody/broker/store"
 )
 
-// BenchmarkAccepts inserts batches of a window's size, beside the bare driver that
-// does the same in one statement and one commit.
+// BenchmarkAccepts inserts batches the size of a publish window, and for
+// comparison runs the bare driver, which does the same in one statement and one
+// commit.
 func BenchmarkAccepts(b *testing.B) {
 	for kind := range kinds {
 		for _, window := range []int{1, 64, 256} {

@@ -10,8 +10,8 @@ import (
 	"github.com/custodymq/custody/broker/store"
 )
 
-// Dialect is what the servers have each for itself. Statements are written with
-// ? for a parameter.
+// Dialect holds what differs between database servers. Statements use ? for a
+// parameter.
 type Dialect struct {
 	name        string
 	open        func(dsn string) (*sql.DB, error)
@@ -22,37 +22,39 @@ type Dialect struct {
 	forUpdate   string             // the end of a SELECT that locks what it reads
 	hint        string             // behind the table's name of such a SELECT
 
-	// values makes a table v of rows that are parameters.
+	// values returns a table v of parameter rows.
 	values func(columns []column) (sql string, args []any)
-	// update and remove change the rows r that v leads to by the given columns.
+	// update and remove change the rows r that join the table v on the given
+	// condition.
 	update func(set, v, on, where string) string
 	remove func(v, on, where string) string
 
-	// lock takes the server's lock of this name for the connection's life, if
-	// nobody has it.
+	// lock tries to take the server's lock of this name, which is held until the
+	// connection ends.
 	lock func(ctx context.Context, conn *sql.Conn, name string) (taken bool, err error)
-	// prepare is run on each connection of the writer, before anything else. It
-	// refuses a server that does not keep to the flush policy.
+	// prepare sets up each of the writer's connections before any other use. It
+	// refuses a server that does not honour the flush policy.
 	prepare func(ctx context.Context, conn *sql.Conn, flush store.Flush) error
-	schema  []string  // statements that make the tables, version by version
-	guard   [2]string // taking and giving back the lock under which a schema is made
+	schema  []string  // statements that create the tables, by version
+	guard   [2]string // statements that take and release the migration lock
 
 	duplicate func(error) bool // a unique index refused it
 	full      func(error) bool // no space is left
-	// answered: the server itself has refused the statement, so that a COMMIT
-	// which fails so has not taken place.
+	// answered reports that the server itself refused the statement, so that a
+	// COMMIT failing with this error did not take effect.
 	answered func(error) bool
 }
 
-// Dialects are all, by the name that a connection has as its driver.
+// Dialects returns all dialects by driver name, as used in a connection.
 func Dialects() map[string]Dialect {
 	return map[string]Dialect{"postgres": Postgres, "mysql": MySQL, "sqlserver": SQLServer}
 }
 
-// Connect opens a database for other purposes than a Store's.
+// Connect opens a database for purposes other than a Store.
 func (d Dialect) Connect(dsn string) (*sql.DB, error) { return d.open(dsn) }
 
-// column of a table of parameters: all of one type and one length.
+// column of a table of parameters. Exactly one slice is set, and all columns have
+// the same length.
 type column struct {
 	name   string
 	texts  [][]byte
@@ -82,7 +84,7 @@ func names(columns []column) string {
 	return strings.Join(list, ", ")
 }
 
-// bind writes a statement with the dialect's placeholders.
+// bind replaces ? by the dialect's placeholders.
 func (d Dialect) bind(statement string) string {
 	if d.placeholder == nil {
 		return statement
@@ -100,7 +102,7 @@ func (d Dialect) bind(statement string) string {
 	return b.String()
 }
 
-// unionAll is a table of parameters, row by row.
+// unionAll returns a table of parameters as a UNION ALL of its rows.
 func unionAll(columns []column) (string, []any) {
 	var b strings.Builder
 	args := make([]any, 0, len(columns)*columns[0].len())
@@ -129,7 +131,7 @@ func numbered(prefix string) func(int) string {
 	return func(n int) string { return prefix + strconv.Itoa(n) }
 }
 
-// setting reads one value of the server's.
+// setting reads one value of the server's configuration.
 func setting(ctx context.Context, conn *sql.Conn, query string) (value string, err error) {
 	if err := conn.QueryRowContext(ctx, query).Scan(&value); err != nil {
 		return "", fmt.Errorf("%s: %w", query, err)

@@ -23,8 +23,9 @@ func insertion(id string) store.Operation {
 	}}
 }
 
-// A server that is killed at random moments under load has what it confirmed, all
-// or nothing of what it did not, and the store can tell which.
+// TestNothingAcceptedIsLostByKills kills a server at random moments under load:
+// it must have every batch it confirmed, all or nothing of the others, and the
+// store must be able to tell which.
 func TestNothingAcceptedIsLostByKills(t *testing.T) {
 	kills := 3
 	if os.Getenv("CUSTODY_TORTURE") != "" {
@@ -87,8 +88,8 @@ func TestNothingAcceptedIsLostByKills(t *testing.T) {
 	}
 }
 
-// certain asks until the server answers: the session of the connection that was
-// lost may keep the partition's lock for a moment.
+// certain retries Reestablish until the server answers: the session of the lost
+// connection may hold the partition's lock for a moment.
 func certain(t *testing.T, s *Store) (absent bool, err error) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
@@ -159,7 +160,8 @@ func TestCommitInDoubt(t *testing.T) {
 	}
 }
 
-// Another broker that writes the partition fences this one.
+// TestFence checks that the store is fenced by another broker that writes the
+// partition.
 func TestFence(t *testing.T) {
 	for kind := range kinds {
 		t.Run(kind, func(t *testing.T) {

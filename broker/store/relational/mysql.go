@@ -14,17 +14,17 @@ import (
 	"github.com/custodymq/custody/broker/store"
 )
 
-// MySQL is MySQL and MariaDB. The DSN is the driver's:
+// MySQL is the dialect of MySQL and MariaDB. The DSN is the driver's:
 // https://github.com/go-sql-driver/mysql#dsn-data-source-name
 var MySQL = Dialect{
 	name: "mysql",
 	open: func(dsn string) (*sql.DB, error) {
 		config, err := driver.ParseDSN(dsn)
 		if err != nil {
-			return nil, errors.New("the DSN is none of MySQL, such as user:password@tcp(host:3306)/database") // the driver may quote it
+			return nil, errors.New("the DSN is none of MySQL, such as user:password@tcp(host:3306)/database") // the driver's error may quote the DSN
 		}
-		config.InterpolateParams = true            // one round trip, not three
-		config.Logger = log.New(io.Discard, "", 0) // what it says comes as an error too
+		config.InterpolateParams = true            // one round trip instead of three
+		config.Logger = log.New(io.Discard, "", 0) // what it logs is also returned as an error
 		connector, err := driver.NewConnector(config)
 		if err != nil {
 			return nil, fmt.Errorf("the DSN: %w", err)
@@ -34,7 +34,7 @@ var MySQL = Dialect{
 	limit:     " LIMIT ?",
 	forUpdate: " FOR UPDATE",
 	values:    unionAll,
-	// The few rows lead, and each finds its row by an index.
+	// Join from the few parameter rows, each of which finds its row by an index.
 	update: func(set, v, on, where string) string {
 		return "UPDATE " + v + " STRAIGHT_JOIN custody_row AS r ON " + on + " SET " + set + " WHERE " + where
 	},
@@ -42,7 +42,7 @@ var MySQL = Dialect{
 		return "DELETE r FROM " + v + " STRAIGHT_JOIN custody_row AS r ON " + on + " WHERE " + where
 	},
 	lock: func(ctx context.Context, conn *sql.Conn, name string) (bool, error) {
-		var taken sql.NullInt64 // NULL: it was killed meanwhile
+		var taken sql.NullInt64 // NULL: the session was killed while waiting
 		err := conn.QueryRowContext(ctx, "SELECT GET_LOCK(SHA1(CONCAT(DATABASE(), ?)), 0)", name).Scan(&taken)
 		return taken.Int64 == 1, err
 	},
@@ -106,11 +106,12 @@ CREATE TABLE IF NOT EXISTS custody_row (
 	database:  "DATABASE()",
 	duplicate: func(err error) bool { return mysqlCode(err) == 1062 },
 	full:      func(err error) bool { return slices.Contains([]uint16{1021, 1114, 3}, mysqlCode(err)) },
-	// What it says of a COMMIT may come after it was written.
+	// The server may report an error of a COMMIT after it was written.
 	answered: func(error) bool { return false },
 }
 
-// mysqlCode is the server's: https://dev.mysql.com/doc/mysql-errors/8.4/en/server-error-reference.html
+// mysqlCode returns the server's error code:
+// https://dev.mysql.com/doc/mysql-errors/8.4/en/server-error-reference.html
 func mysqlCode(err error) uint16 {
 	if said := (*driver.MySQLError)(nil); errors.As(err, &said) {
 		return said.Number

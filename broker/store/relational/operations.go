@@ -9,17 +9,16 @@ import (
 	"github.com/custodymq/custody/broker/wire"
 )
 
-// change is an operation on rows that are there, as SQL: of those in the state
-// from.
+// change is an operation on existing rows in the state from, as SQL.
 type change struct {
 	from store.State
-	set  string // empty: the rows are deleted
+	set  string // empty: delete the rows
 	with []func(rows []*store.Row) column
-	mark bool // it leaves settled markers
+	mark bool // turns rows into settled markers
 }
 
-// What a change takes from the operation's row. A v. column has a name that no
-// column of the table has: MySQL would not know which is meant.
+// Columns that a change takes from the operation's row. Their names in v differ
+// from those of the table's columns, which MySQL could not tell apart.
 var (
 	newAttempts  = intsOf("new_attempts", func(r *store.Row) int64 { return int64(r.Attempts) })
 	newGroup     = textsOf("new_competitor", func(r *store.Row) string { return r.Group })
@@ -47,7 +46,7 @@ var (
 	discardMarker = change{from: store.Dead, set: toMarker, with: []func([]*store.Row) column{newKeepUntil, nothing}, mark: true}
 )
 
-// changeOf is what an operation does; nil is an insert.
+// changeOf returns the change that an operation makes; nil for an insert.
 func (s *Store) changeOf(op *store.Operation) *change {
 	forget := op.Row.KeepUntil.IsZero()
 	switch {
@@ -71,13 +70,13 @@ func (s *Store) changeOf(op *store.Operation) *change {
 	return nil
 }
 
-// apply does a batch in few statements. Operations on different messages may
-// change places; those on one follow each other in rounds.
+// apply runs a batch in few statements. Operations on different messages may be
+// reordered; those on the same message run in order, in successive rounds.
 func (t *transaction) apply(batch []store.Operation) error {
 	type round struct {
 		kinds  []*change // in order of first use
 		rows   map[*change][]*store.Row
-		orders []int64 // of the inserts
+		orders []int64 // assigned to the inserts
 	}
 	var rounds []*round
 	seen := make(map[string]int, len(batch))
@@ -119,8 +118,8 @@ func (t *transaction) apply(batch []store.Operation) error {
 
 const theRow = "r.message_id = v.id"
 
-// where binds a change to this partition, to rows in the state that it begins in
-// and of a payload version that this build can read.
+// where restricts a change to this partition, to rows in the state in which it
+// begins, and to payload versions that this build can read.
 func (t *transaction) where(from store.State) string {
 	return fmt.Sprintf("r.part = %d AND r.state = %d AND r.version BETWEEN %d AND %d", t.w.partition, from, wire.OldestVersion, wire.Version)
 }
@@ -215,7 +214,7 @@ func (t *transaction) expire(now time.Time, limit int) (ids []string, err error)
 	if limit <= 0 {
 		return nil, nil
 	}
-	// A row that is damaged is left alone: its deadline may be what is.
+	// Skip damaged rows: the deadline itself may be damaged.
 	var due []*store.Row
 	statement := fmt.Sprintf("SELECT %s FROM custody_row AS r WHERE %s AND r.expires_at <= %d ORDER BY r.expires_at, r.ord", head, t.where(store.Pending), now.UnixNano())
 	err = t.w.store.query(t.ctx, t.w.conn, statement+t.w.store.dialect.limit, false, func(r store.Row) error {
@@ -233,7 +232,7 @@ func (t *transaction) expire(now time.Time, limit int) (ids []string, err error)
 	return ids, t.alter(&remove, due)
 }
 
-// sweep deletes the markers that were to be kept the shortest, at most n.
+// sweep deletes at most n markers, those with the earliest deadline first.
 func (t *transaction) sweep(which string, n int64) error {
 	statement := fmt.Sprintf("SELECT ord FROM custody_row WHERE part = %d AND state = %d%s ORDER BY keep_until, ord", t.w.partition, store.SettledMarker, which)
 	rows, err := t.w.conn.QueryContext(t.ctx, t.w.store.dialect.bind(statement+t.w.store.dialect.limit), n)
@@ -285,7 +284,7 @@ func intsOf(name string, of func(*store.Row) int64) func([]*store.Row) column {
 	}
 }
 
-// timesOf has NULL for the zero time.
+// timesOf maps the zero time to NULL.
 func timesOf(name string, of func(*store.Row) time.Time) func([]*store.Row) column {
 	return func(rows []*store.Row) column {
 		c := column{name: name, orNull: make([]*int64, len(rows))}

@@ -8,10 +8,10 @@ import (
 	"github.com/custodymq/custody/broker/store"
 )
 
-// Plant writes a pending row of any payload version into a partition that is
-// there already, as another build of the broker would have left it. It takes no
-// ownership: the partition's broker may be running, and sees the row at its next
-// start. For tests and tools.
+// Plant writes a pending row of any payload version into an existing partition,
+// as another build of the broker would have left it. It does not take ownership:
+// the partition's broker may be running, and sees the row at its next start. It
+// is meant for tests and tools.
 func Plant(ctx context.Context, d Dialect, dsn string, p store.Partition, row store.Row) (err error) {
 	db, err := d.open(dsn)
 	if err != nil {
@@ -36,5 +36,5 @@ func Plant(ctx context.Context, d Dialect, dsn string, p store.Partition, row st
 	return nil
 }
 
-// planted is the place of a planted row, behind all that a broker gives.
+// planted is the order of a planted row, after every order that a broker assigns.
 const planted = 1 << 60

@@ -15,14 +15,15 @@ import (
 	"github.com/custodymq/custody/broker/store"
 )
 
-// Postgres is PostgreSQL, by pgx. The DSN is a URL or a list of keywords and
-// values: https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-CONNSTRING
+// Postgres is the dialect of PostgreSQL, through pgx. The DSN is a URL or a list
+// of keywords and values:
+// https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-CONNSTRING
 var Postgres = Dialect{
 	name: "postgres",
 	open: func(dsn string) (*sql.DB, error) {
 		config, err := pgx.ParseConfig(dsn)
 		if err != nil {
-			return nil, errors.New("the DSN is no connection string of PostgreSQL, such as postgres://user@host/database") // pgx quotes it, password and all
+			return nil, errors.New("the DSN is no connection string of PostgreSQL, such as postgres://user@host/database") // pgx's error quotes the DSN, password included
 		}
 		config.RuntimeParams["application_name"] = "custody"
 		return stdlib.OpenDB(*config), nil
@@ -30,7 +31,7 @@ var Postgres = Dialect{
 	placeholder: numbered("$"),
 	limit:       " LIMIT ?",
 	forUpdate:   " FOR UPDATE",
-	// Arrays: one statement, and one plan of it, for any number of rows.
+	// Arrays give one statement, and so one plan, for any number of rows.
 	values: func(columns []column) (string, []any) {
 		places := make([]string, len(columns))
 		args := make([]any, len(columns))
@@ -54,7 +55,7 @@ var Postgres = Dialect{
 	},
 	lock: func(ctx context.Context, conn *sql.Conn, name string) (taken bool, err error) {
 		h := fnv.New64a()
-		_, _ = h.Write([]byte(name)) // a hash does not fail
+		_, _ = h.Write([]byte(name)) // hash.Hash never returns an error
 		err = conn.QueryRowContext(ctx, "SELECT pg_try_advisory_lock($1)", int64(h.Sum64())).Scan(&taken)
 		return taken, err
 	},
@@ -125,7 +126,8 @@ CREATE INDEX custody_dead ON custody_row (part, ord) WHERE state = 4`},
 	answered:  func(err error) bool { return postgresCode(err) != "" && !strings.HasPrefix(postgresCode(err), "57P") }, // 57P: it is going down
 }
 
-// postgresCode is the server's: https://www.postgresql.org/docs/current/errcodes-appendix.html
+// postgresCode returns the server's error code:
+// https://www.postgresql.org/docs/current/errcodes-appendix.html
 func postgresCode(err error) string {
 	if said := (*pgconn.PgError)(nil); errors.As(err, &said) {
 		return said.Code

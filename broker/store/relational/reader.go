@@ -20,7 +20,8 @@ const (
 
 func (s *Store) Load(ctx context.Context, settled int, fn func(store.Row) error) error {
 	return s.read(ctx, func(conn *sql.Conn, part int64) error {
-		// The newest, oldest first. As in the table's order, but for those markers.
+		// The newest markers, oldest first. Everything else comes in the table's
+		// order.
 		if settled > 0 {
 			newest := fmt.Sprintf(`SELECT %s FROM custody_row AS r WHERE r.part = %d AND r.state IN (%d, %d) AND r.keep_until > %d ORDER BY r.keep_until DESC, r.ord DESC`,
 				head, part, store.Processed, store.SettledMarker, time.Now().UnixNano())
@@ -62,7 +63,7 @@ func (s *Store) Content(ctx context.Context, messageIDs []string, fn func(store.
 	})
 }
 
-// find reads columns of the rows with these message IDs, in their order.
+// find reads columns of the rows with these message IDs, in the order of the IDs.
 func (s *Store) find(ctx context.Context, ids []string, columns, and string, fn func(*sql.Rows) error) error {
 	return s.read(ctx, func(conn *sql.Conn, part int64) error {
 		for len(ids) > 0 {
@@ -99,7 +100,7 @@ func (s *Store) Rows(ctx context.Context, selection store.Selection, fn func(sto
 			statement += " AND r.message_id = ?"
 			args = append(args, []byte(selection.MessageID))
 		}
-		if selection.State == store.Dead { // the others are few, or not the index's
+		if selection.State == store.Dead { // other states match few rows or lack an index
 			statement += fmt.Sprintf(" AND r.state = %d", store.Dead)
 		}
 		return selection.Page(fn, func(give func(store.Row) error) error {
@@ -108,7 +109,7 @@ func (s *Store) Rows(ctx context.Context, selection store.Selection, fn func(sto
 	})
 }
 
-// read gives do a connection of its own, beside the writer's.
+// read runs do on a connection of its own, separate from the writer's.
 func (s *Store) read(ctx context.Context, do func(conn *sql.Conn, part int64) error) error {
 	select {
 	case <-s.closing:
@@ -140,7 +141,7 @@ func (s *Store) query(ctx context.Context, conn *sql.Conn, statement string, con
 func each(ctx context.Context, rows *sql.Rows, fn func(*sql.Rows) error) error {
 	defer rows.Close()
 	for rows.Next() {
-		if err := ctx.Err(); err != nil { // the driver may have the next rows already
+		if err := ctx.Err(); err != nil { // the driver may have buffered more rows
 			return err
 		}
 		if err := fn(rows); err != nil {
@@ -199,9 +200,10 @@ func timeOf(n sql.NullInt64) time.Time {
 }
 
 // The checksums cover what never changes while a row has content. What does
-// change is the server's to keep: it has checksums of its own pages.
+// change is left to the server, which has checksums for its pages.
 
-// contentSum binds the content to its message.
+// contentSum covers the message ID too, so that another row's content does not
+// match.
 func contentSum(messageID string, headers, payload []byte) int64 {
 	return sum([]byte(messageID), headers, payload)
 }
@@ -220,7 +222,7 @@ func sum(parts ...[]byte) int64 {
 	var length [8]byte
 	for _, part := range parts {
 		binary.LittleEndian.PutUint64(length[:], uint64(len(part)))
-		_, _ = digest.Write(length[:]) // a hash does not fail
+		_, _ = digest.Write(length[:]) // hash.Hash never returns an error
 		_, _ = digest.Write(part)
 	}
 	return int64(digest.Sum64())

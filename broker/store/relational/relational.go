@@ -1,6 +1,6 @@
-// Package relational keeps rows in a database server: PostgreSQL, MySQL or
-// MariaDB, SQL Server. One implementation serves them all; a Dialect holds what
-// is written differently.
+// Package relational stores rows in a database server: PostgreSQL, MySQL or
+// MariaDB, or SQL Server. One implementation serves them all; a Dialect holds the
+// differences.
 package relational
 
 import (
@@ -19,16 +19,16 @@ import (
 
 // Store is a store.Store in a database server.
 //
-// A partition has one owner: it holds a lock of the server's session, which the
-// server gives up when the connection ends. The partition's row carries a mark,
-// the number of its last transaction and who made it. Each transaction moves it
-// on, and fails where somebody else has moved it.
+// A partition has one owner. It holds a session lock, which the server releases
+// when the connection ends. The partition's row carries a mark: the number of its
+// last transaction and its writer. Each transaction advances the mark, and fails
+// if someone else has advanced it.
 type Store struct {
 	dialect Dialect
 	options Options
 	db      *sql.DB
-	part    int64        // of the partition; set by open
-	writer  chan *writer // its only place holds the writer when it is free
+	part    int64        // the partition's ID; set by open
+	writer  chan *writer // holds the writer while it is idle
 	closing chan struct{}
 	close   func() error // once
 }
@@ -40,25 +40,24 @@ var (
 	_ store.Counter   = (*Store)(nil)
 )
 
-// Options of a Store.
+// Options configures a Store.
 type Options struct {
-	DSN         string // as the dialect's driver has it; may hold a password, and is never shown
+	DSN         string // in the driver's format; may contain a password and is never shown
 	Partition   store.Partition
 	Sync        store.Flush
 	KeepHistory bool // Delete marks the row processed instead
-	MaxSettled  int  // IDs of settled rows that are kept: the oldest are swept first; 0 is 1,048,576
+	MaxSettled  int  // maximum number of settled IDs; the oldest are swept first; 0 selects 1,048,576
 }
 
 const (
-	readers       = 3 // connections beside the writer's
+	readers       = 3 // connections in addition to the writer's
 	sweepAtOnce   = 10_000
-	statementRows = 500     // rows of one statement
-	statementSize = 4 << 20 // bytes of one statement, unless a single row has more
+	statementRows = 500     // rows per statement
+	statementSize = 4 << 20 // bytes per statement, unless a single row has more
 )
 
-// Open opens the partition. Its tables must be there: Migrate makes them. A
-// server that does not keep what it has confirmed is refused, unless the flush
-// policy asks for no more.
+// Open opens the partition. Its tables must exist: see Migrate. It refuses a
+// server that may lose confirmed writes, unless the flush policy allows that.
 func Open(ctx context.Context, d Dialect, o Options) (*Store, error) {
 	if o.MaxSettled <= 0 {
 		o.MaxSettled = 1 << 20
@@ -87,7 +86,7 @@ func (s *Store) Partition() store.Partition { return s.options.Partition }
 
 func (s *Store) Flush() store.Flush { return s.options.Sync }
 
-// Close waits for a write that is under way.
+// Close waits for a write in progress.
 func (s *Store) Close() error { return s.close() }
 
 func (s *Store) end() error {
@@ -104,7 +103,7 @@ func (s *Store) wrap(err error) error {
 	return fmt.Errorf("%s store of %v: %w", s.dialect.name, s.options.Partition, err)
 }
 
-// own gives the writer, or why it cannot be had.
+// own returns the writer for exclusive use.
 func (s *Store) own(ctx context.Context) (*writer, error) {
 	w, err := turn.Take(ctx, s.writer, s.closing)
 	if err != nil {
@@ -162,7 +161,7 @@ func (s *Store) Reestablish(ctx context.Context) (absent bool, err error) {
 	return w.absent, w.untold
 }
 
-// owner is what the partition's row says of who has it.
+// owner returns the description of the owner stored in the partition's row.
 func owner(p store.Partition) string {
 	host, err := os.Hostname()
 	if err != nil {

@@ -8,7 +8,8 @@ import (
 	"strings"
 )
 
-// Schema is the text that makes the tables, for an administrator to run.
+// Schema returns the SQL script that creates the tables, for an administrator to
+// run.
 func Schema(d Dialect) string {
 	var b strings.Builder
 	for i, text := range d.schema {
@@ -20,10 +21,11 @@ func Schema(d Dialect) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// Version of the tables that this build makes and needs.
+// Version returns the schema version that this build creates and requires.
 func (d Dialect) Version() int { return len(d.schema) }
 
-// note records a version, in a table that the first one makes.
+// note returns the statements that record a version; the first one creates their
+// table.
 func (d Dialect) note(version int) []string {
 	insert := fmt.Sprintf("INSERT INTO custody_schema (version) VALUES (%d)", version)
 	if version > 1 {
@@ -40,8 +42,9 @@ func statements(text string) []string {
 	return list
 }
 
-// Migrate makes the tables, or brings them to this build's version, and returns
-// the version from which it came; 0 is none. Two at once wait for each other.
+// Migrate creates the tables, or upgrades them to this build's version. It
+// returns the version found before, 0 if there was none. Concurrent migrations
+// wait for each other.
 func Migrate(ctx context.Context, d Dialect, dsn string) (from int, err error) {
 	db, err := d.open(dsn)
 	if err != nil {
@@ -71,8 +74,8 @@ func Migrate(ctx context.Context, d Dialect, dsn string) (from int, err error) {
 	return from, nil
 }
 
-// upgrade is one transaction where the server has such for tables; in MySQL each
-// statement can be run again.
+// upgrade runs one transaction if the server has transactional DDL; in MySQL,
+// each statement can be repeated instead.
 func (d Dialect) upgrade(ctx context.Context, conn *sql.Conn, version int) error {
 	list := append([]string{d.begin}, append(statements(d.schema[version-1]), append(d.note(version), "COMMIT")...)...)
 	for _, statement := range list {
@@ -84,7 +87,7 @@ func (d Dialect) upgrade(ctx context.Context, conn *sql.Conn, version int) error
 	return nil
 }
 
-// version of the schema that is there; 0 is none.
+// version returns the version of the existing schema, 0 if there is none.
 func (d Dialect) version(ctx context.Context, conn *sql.Conn) (version int, err error) {
 	var there int
 	const find = "SELECT COUNT(*) FROM information_schema.tables WHERE table_name = 'custody_schema' AND table_schema = "
@@ -100,7 +103,7 @@ func (d Dialect) version(ctx context.Context, conn *sql.Conn) (version int, err 
 	return version, nil
 }
 
-// known refuses tables that are missing, or of another version.
+// known refuses tables that are missing or of another version.
 func (d Dialect) known(ctx context.Context, conn *sql.Conn) error {
 	version, err := d.version(ctx, conn)
 	switch {

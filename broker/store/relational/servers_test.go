@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// server is a database server of a test's own: it can be killed and started again.
+// server is a database server of the tests that can be killed and restarted.
 type server struct {
 	dialect Dialect
 	dsn     func(database string) string
@@ -30,10 +30,10 @@ type server struct {
 	log bytes.Buffer
 }
 
-// kinds of servers that can be started here.
+// kinds are the servers that can be started here.
 var kinds = map[string]func(t testing.TB, dir string, port int) *server{"postgres": postgresServer, "mariadb": mariadbServer}
 
-// needed fails where every component has to be there, and skips otherwise.
+// needed skips the test, or fails it under CUSTODY_REQUIRE.
 func needed(t testing.TB, what string) {
 	t.Helper()
 	if os.Getenv("CUSTODY_REQUIRE") != "" {
@@ -48,7 +48,7 @@ var servers struct {
 	dir     string
 }
 
-// running gives the server of that kind, started once for all tests.
+// running returns the server of that kind, started once for all tests.
 func running(t testing.TB, kind string) *server {
 	t.Helper()
 	servers.Lock()
@@ -63,7 +63,7 @@ func running(t testing.TB, kind string) *server {
 		}
 		servers.dir, servers.running = dir, map[string]*server{}
 	}
-	if err := os.Chmod(servers.dir, 0o711); err != nil { // a server of another user has its folder below
+	if err := os.Chmod(servers.dir, 0o711); err != nil { // another user's server has its folder below
 		t.Fatal(err)
 	}
 	s := kinds[kind](t, filepath.Join(servers.dir, kind), freePort(t))
@@ -111,7 +111,7 @@ func postgresServer(t testing.TB, dir string, port int) *server {
 	s.dsn = func(database string) string {
 		return fmt.Sprintf("postgres://custody@127.0.0.1:%d/%s?sslmode=disable", port, database)
 	}
-	if os.Getuid() == 0 { // which PostgreSQL refuses
+	if os.Getuid() == 0 { // PostgreSQL refuses to run as root
 		who, err := user.Lookup("postgres")
 		if err != nil {
 			needed(t, "a user postgres")
@@ -158,7 +158,7 @@ func (s *server) once(t testing.TB, name string, args ...string) {
 	}
 }
 
-// start starts it and waits until it answers.
+// start starts the process and waits until it answers.
 func (s *server) start(t testing.TB) {
 	t.Helper()
 	s.mu.Lock()
@@ -188,7 +188,7 @@ func (s *server) start(t testing.TB) {
 	}
 }
 
-// kill ends it and every process of its own.
+// kill kills the server and all of its processes.
 func (s *server) kill() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -205,7 +205,7 @@ var databases struct {
 	made int
 }
 
-// database gives the DSN of a fresh one, with the tables.
+// database returns the DSN of a new database with the tables.
 func (s *server) database(t testing.TB) string {
 	t.Helper()
 	dsn := s.empty(t)
@@ -226,7 +226,7 @@ func (s *server) empty(t testing.TB) string {
 	return s.dsn(name)
 }
 
-// exec does what another program may do to the database.
+// exec runs a statement, as another program might.
 func (s *server) exec(t testing.TB, dsn, statement string, args ...any) {
 	t.Helper()
 	s.with(t, dsn, func(db *sql.DB) error {

@@ -10,14 +10,14 @@ import (
 	"github.com/custodymq/custody/broker/store"
 )
 
-// SQLServer is Microsoft SQL Server. The DSN is a URL:
+// SQLServer is the dialect of Microsoft SQL Server. The DSN is a URL:
 // https://github.com/microsoft/go-mssqldb#the-connection-string-can-be-specified-in-one-of-three-formats
 var SQLServer = Dialect{
 	name: "sqlserver",
 	open: func(dsn string) (*sql.DB, error) {
 		connector, err := mssql.NewConnector(dsn)
 		if err != nil {
-			return nil, errors.New("the DSN is none of SQL Server, such as sqlserver://user:password@host?database=name") // the driver may quote it
+			return nil, errors.New("the DSN is none of SQL Server, such as sqlserver://user:password@host?database=name") // the driver's error may quote the DSN
 		}
 		return sql.OpenDB(connector), nil
 	},

@@ -11,36 +11,36 @@ import (
 	"github.com/custodymq/custody/broker/store"
 )
 
-// writer is the connection that writes, and what is known of its last write.
-// Whoever has it from Store.writer owns it.
+// writer is the writing connection, with what is known of its last write. Whoever
+// received it from Store.writer has exclusive use of it.
 type writer struct {
 	store     *Store
-	token     int64     // tells this store's transactions from those of another
-	conn      *sql.Conn // nil after it had to be thrown away
+	token     int64     // identifies this store's transactions among those of other writers
+	conn      *sql.Conn // nil after it was thrown away
 	partition int64
 	mark      mark
 
 	doubt   *doubt
-	absent  bool  // of the last write: proven not stored
-	untold  error // why it cannot be told whether it is
-	stopped error // ErrFenced: nothing is written any more
+	absent  bool  // the last write is proven not stored
+	untold  error // why the outcome of the last write cannot be determined
+	stopped error // ErrFenced: every further write is refused
 }
 
-// mark is what the partition's row says of its last transaction. Each sets it, so
-// that one read tells whether the transaction counts, whatever it changed, and
-// whether another broker has written in between.
+// mark is what the partition's row records of its last transaction. Every
+// transaction sets it, so that a single read tells whether the transaction took
+// effect, whatever it changed, and whether another broker has written in between.
 type mark struct{ writer, batch, order, settled int64 }
 
-// doubt is a transaction that may be stored, and then leaves this mark.
+// doubt is a transaction that may be stored, in which case this is the mark.
 type doubt struct {
 	after mark
-	past  bool // it is not the last call any more
+	past  bool // it is no longer the last call
 }
 
-// errDuplicate: the unique index on message IDs refused an insert.
+// errDuplicate reports that the unique index on message IDs refused an insert.
 var errDuplicate = errors.New("duplicate message ID")
 
-// open connects, takes the partition's lock, and the first time its row too.
+// open connects and takes the partition's lock, and the first time also its row.
 func (w *writer) open(ctx context.Context) (err error) {
 	s, d := w.store, w.store.dialect
 	conn, err := s.db.Conn(ctx)
@@ -69,11 +69,11 @@ func (w *writer) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// patience is for the session of a broker that was killed, or of a connection
-// that was lost: the server ends it when it has done what is under way.
+// patience is how long to wait for the session of a killed broker or a lost
+// connection: the server ends it only after finishing what is in progress.
 const patience = time.Second
 
-// lock takes the partition's lock, or says who has it.
+// lock takes the partition's lock. The error names the current owner.
 func (w *writer) lock(ctx context.Context) error {
 	p := w.store.options.Partition
 	timeout := time.NewTimer(patience)
@@ -100,7 +100,7 @@ func (w *writer) lock(ctx context.Context) error {
 
 const ofPartition = " WHERE connection_name = ? AND storage_identity = ?"
 
-// taken is the refusal, which names who has the partition.
+// taken returns the refusal, which names the partition's owner.
 func (w *writer) taken(ctx context.Context) error {
 	p := w.store.options.Partition
 	var who string
@@ -111,8 +111,8 @@ func (w *writer) taken(ctx context.Context) error {
 	return fmt.Errorf("partition %v is owned by %s: stop it, or give this broker another name or storage identity", p, who)
 }
 
-// takePartition finds the partition's row or makes it, and sets its mark: whoever
-// wrote it before is fenced from now on. The lock is held.
+// takePartition finds or creates the partition's row and sets its mark, which
+// fences any earlier writer. The lock must be held.
 func (w *writer) takePartition(ctx context.Context) error {
 	p := w.store.options.Partition
 	t := &transaction{w: w, ctx: ctx}
@@ -137,12 +137,12 @@ func (w *writer) takePartition(ctx context.Context) error {
 	})
 }
 
-// drop throws the connection away, and its lock with it.
+// drop closes the connection, which releases its lock.
 func (w *writer) drop() {
 	if w.conn == nil {
 		return
 	}
-	_ = w.conn.Raw(func(any) error { return driver.ErrBadConn }) // which makes the pool forget it
+	_ = w.conn.Raw(func(any) error { return driver.ErrBadConn }) // makes the pool discard it
 	_ = w.conn.Close()
 	w.conn = nil
 }
@@ -157,8 +157,8 @@ func (w *writer) usable(ctx context.Context) error {
 	return nil
 }
 
-// transact runs change as one transaction and says for certain, where it can,
-// whether it is stored.
+// transact runs change as one transaction and determines, where possible, whether
+// it is stored.
 func (w *writer) transact(ctx context.Context, change func(*transaction) error) error {
 	err := w.usable(ctx)
 	if err == nil && w.doubt != nil {
@@ -194,7 +194,7 @@ func (w *writer) notWritten(err error) error {
 	return &store.Failure{NotWritten: true, Err: w.store.wrap(err)}
 }
 
-// nothing is what the last call has written.
+// nothing records a call that wrote nothing. Doubt about an earlier call remains.
 func (w *writer) nothing() {
 	w.absent, w.untold = true, nil
 	if w.doubt != nil {
@@ -202,17 +202,17 @@ func (w *writer) nothing() {
 	}
 }
 
-// fenced: another broker has taken the partition.
+// fenced stops the writer because another broker has taken the partition.
 func (w *writer) fenced() error {
 	w.stopped = fmt.Errorf("%w: partition %v: two brokers share a connection's name and a storage identity; stop one, and restart the other",
 		store.ErrFenced, w.store.options.Partition)
 	return w.stopped
 }
 
-// certify commits a transaction of its own. It waits for the row that the doubtful
-// one has locked, and reads the mark: either that is in, or it never will be. The
-// servers write their log in one order, so that this commit makes what it follows
-// durable.
+// certify commits a transaction of its own. It waits for the row lock of the
+// doubtful transaction and then reads the mark: that transaction is stored, or
+// never will be. Servers write their log in order, so this commit makes
+// everything before it durable.
 func (w *writer) certify(ctx context.Context) error {
 	if err := w.usable(ctx); err != nil {
 		return err
@@ -231,7 +231,7 @@ func (w *writer) certify(ctx context.Context) error {
 	d := w.doubt
 	w.doubt = nil
 	switch {
-	case now == w.mark: // the doubtful transaction, if there is one, is absent
+	case now == w.mark: // the doubtful transaction, if any, is absent
 		w.absent = w.absent || d != nil
 	case d != nil && now == d.after:
 		w.absent, w.mark = d.past, now
@@ -241,7 +241,8 @@ func (w *writer) certify(ctx context.Context) error {
 	return nil
 }
 
-// duplicate is the first message ID of the batch that was inserted before.
+// duplicate returns the message ID for which the batch's insert failed: the first
+// that is stored already, or else one that the batch repeats.
 func (w *writer) duplicate(ctx context.Context, batch []store.Operation) string {
 	var ids []string
 	seen := map[string]bool{}
@@ -257,7 +258,7 @@ func (w *writer) duplicate(ctx context.Context, batch []store.Operation) string 
 		ids = append(ids, op.Row.MessageID)
 	}
 	there := map[string]bool{}
-	_ = w.store.find(ctx, ids, "r.message_id", "", func(rows *sql.Rows) error { // unread, the last one of the batch is named
+	_ = w.store.find(ctx, ids, "r.message_id", "", func(rows *sql.Rows) error { // on failure the last insert of the batch is named
 		var id []byte
 		err := rows.Scan(&id)
 		there[string(id)] = true
@@ -274,17 +275,17 @@ func (w *writer) duplicate(ctx context.Context, batch []store.Operation) string 
 	return twice
 }
 
-// transaction is one that is under way.
+// transaction is a transaction in progress.
 type transaction struct {
 	w          *writer
 	ctx        context.Context
-	mark       mark // as it will be
+	mark       mark // if it is stored
 	changed    bool
-	committing bool // the COMMIT was sent, and has not been refused
+	committing bool // the COMMIT was sent and not refused
 }
 
-// run begins, does and commits. After an error nothing of it is stored, unless
-// committing is still set.
+// run runs do in a transaction and commits it. After an error nothing of it is
+// stored, unless committing is still set.
 func (t *transaction) run(do func() error) (err error) {
 	if _, err := t.exec(t.w.store.dialect.begin); err != nil {
 		t.w.drop()
@@ -311,10 +312,10 @@ func (t *transaction) run(do func() error) (err error) {
 	return nil
 }
 
-// rollbackBound is for a server that does not answer.
+// rollbackBound limits the wait for a server that does not answer.
 const rollbackBound = 2 * time.Second
 
-// rollback ends the transaction. A connection that cannot is thrown away with it.
+// rollback rolls the transaction back. If that fails, it closes the connection.
 func (t *transaction) rollback() {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), rollbackBound)
 	defer cancel()
@@ -323,7 +324,7 @@ func (t *transaction) rollback() {
 	}
 }
 
-// exec gives the number of rows that were changed.
+// exec returns the number of rows changed.
 func (t *transaction) exec(statement string, args ...any) (n int64, err error) {
 	result, err := t.w.conn.ExecContext(t.ctx, t.w.store.dialect.bind(statement), args...)
 	if err != nil {
@@ -342,8 +343,8 @@ func (t *transaction) readMark() (m mark, err error) {
 	return m, err
 }
 
-// advance sets the mark, if anything was changed, and makes sure that the one
-// before is still this store's.
+// advance sets the mark if the transaction changed anything, and verifies that
+// the previous mark is still this store's.
 func (t *transaction) advance() error {
 	before := t.w.mark
 	if !t.changed {

@@ -16,31 +16,31 @@ import (
 	"github.com/ncruces/go-sqlite3"
 )
 
-// Report is what Check has found in a file.
+// Report is the result of Check.
 type Report struct {
 	Path       string            `json:"path"`
-	Structure  []string          `json:"structure,omitempty"` // what is wrong with SQLite's own structure
+	Structure  []string          `json:"structure,omitempty"` // faults in SQLite's own structure
 	Partitions []PartitionReport `json:"partitions"`
 	Damaged    []DamagedRow      `json:"damaged,omitempty"` // at most maxNamed of them
-	Unnamed    int               `json:"unnamed,omitempty"` // damaged rows beyond those
+	Unnamed    int               `json:"unnamed,omitempty"` // damaged rows not listed in Damaged
 }
 
-// PartitionReport counts the rows of one partition.
+// PartitionReport counts one partition's rows.
 type PartitionReport struct {
 	Partition string `json:"partition"`
-	Owner     string `json:"owner,omitempty"` // who had it last
+	Owner     string `json:"owner,omitempty"` // the last owner
 	Pending   int64  `json:"pending"`
 	Dead      int64  `json:"dead"`
 	Processed int64  `json:"processed"`
-	Settled   int64  `json:"settled"` // IDs that are kept of settled messages
-	Refused   int64  `json:"refused"` // written by another protocol version
+	Settled   int64  `json:"settled"` // settled markers
+	Refused   int64  `json:"refused"` // of a payload version that this build cannot read
 	Damaged   int64  `json:"damaged"`
-	Missing   int64  `json:"missing"` // pending or dead rows that were counted, and are neither sound nor damaged
-	Lost      int64  `json:"lost"`    // transactions that are missing
-	Bytes     int64  `json:"bytes"`   // of payloads and headers
+	Missing   int64  `json:"missing"` // counted as pending or dead, but found neither sound nor damaged
+	Lost      int64  `json:"lost"`    // missing transactions
+	Bytes     int64  `json:"bytes"`   // payloads and headers
 }
 
-// DamagedRow names a row as far as it can be read.
+// DamagedRow identifies a damaged row as far as it can be read.
 type DamagedRow struct {
 	Partition string `json:"partition"`
 	MessageID string `json:"messageId,omitempty"`
@@ -48,7 +48,7 @@ type DamagedRow struct {
 	Reason    string `json:"reason"`
 }
 
-// Sound says that nothing is damaged and nothing is missing.
+// Sound reports that nothing is damaged or missing.
 func (r Report) Sound() bool {
 	for _, p := range r.Partitions {
 		if p.Damaged+p.Missing+p.Lost > 0 {
@@ -63,10 +63,10 @@ const (
 	maxStructure = 100
 )
 
-// Check reads a file whole: SQLite's structure, and each row with its content
-// against its checksums. It changes nothing; a broker may be running on the file.
-// progress hears of each row how many of all are done. An error means that the file
-// cannot be checked, not that it is damaged.
+// Check verifies a whole file: SQLite's structure, and the checksums of every row
+// and its content. It is read-only, and a broker may be running on the file.
+// progress is called for each row with the number done and the total. An error
+// means that the file could not be checked, not that it is damaged.
 func Check(ctx context.Context, path string, progress func(done, all int64)) (report Report, err error) {
 	report.Path = path
 	defer func() {
@@ -82,7 +82,7 @@ func Check(ctx context.Context, path string, progress func(done, all int64)) (re
 	}
 	how := "mode=ro"
 	if _, err := os.Stat(path + "-wal"); errors.Is(err, os.ErrNotExist) {
-		how += "&immutable=1" // nobody has it open: leave no log behind either
+		how += "&immutable=1" // not in use: do not create a WAL either
 	}
 	conn, err := sqlite3.OpenFlags((&url.URL{Scheme: "file", Path: path, RawQuery: how}).String(), sqlite3.OPEN_READONLY|sqlite3.OPEN_URI)
 	if err != nil {
@@ -107,10 +107,10 @@ type checking struct {
 	partitions map[int64]*PartitionReport
 	counted    map[int64]int64
 	done, all  int64
-	last       int64 // order of the row read last
+	last       int64 // order of the last row read
 }
 
-// broken says whether an error is the file's damage, and notes it.
+// broken reports whether err means that the file is damaged, and records it.
 func (c *checking) broken(err error) bool {
 	if !errors.Is(err, sqlite3.CORRUPT) && !errors.Is(err, sqlite3.NOTADB) {
 		return false
@@ -133,7 +133,7 @@ func (c *checking) run(ctx context.Context, path string) error {
 	if err := altered(found, schema, version); err != nil {
 		c.report.Structure = append(c.report.Structure, err.Error())
 	}
-	// All from one snapshot: a broker may be writing.
+	// Read one snapshot: a broker may be writing.
 	if err := c.conn.Exec(`BEGIN`); err != nil {
 		return err
 	}
@@ -173,7 +173,7 @@ func (c *checking) readPartitions(path string) error {
 			file.Close()
 			if err == nil {
 				report.Owner = who
-				if running(path, p) == nil { // otherwise it may be ahead of this snapshot
+				if running(path, p) == nil { // a running broker's record may be ahead of this snapshot
 					report.Lost += max(0, batch-stmt.ColumnInt64(3))
 				}
 			}
@@ -187,20 +187,21 @@ func (c *checking) readPartitions(path string) error {
 	return query(c.conn, `SELECT count(*) FROM custody_row`, func(stmt *sqlite3.Stmt) { c.all = stmt.ColumnInt64(0) })
 }
 
-// running is an error that names who has the partition now.
+// running returns an error that names the partition's current owner, or nil if it
+// has none.
 func running(path string, p store.Partition) error {
 	file, err := os.Open(ownerPath(path, p))
 	if err != nil {
 		return nil
 	}
 	defer file.Close()
-	if free, err := lock(file); err != nil || free { // given back with the file
+	if free, err := lock(file); err != nil || free { // the lock is released with the file
 		return nil
 	}
 	return taken(file, p)
 }
 
-// rows walks the table, and where that breaks off goes on by its index.
+// rows scans the table and, if the scan breaks off, continues by the index.
 func (c *checking) rows() error {
 	walk := withContent + `WHERE ord>?1 ORDER BY ord`
 	err := c.each(walk, 0)

@@ -9,17 +9,17 @@ import (
 	"github.com/ncruces/go-sqlite3"
 )
 
-// Every row carries two checksums. content_checksum covers headers and payload,
-// which never change; checksum covers every other column and content_checksum,
-// so that a head is verified without its content.
+// Every row has two checksums. content_checksum covers headers and payload, which
+// never change; checksum covers every other column and content_checksum, so that
+// a row's head can be verified without reading its content.
 //
-// checksum is the sum of one hash for each field, modulo 2^64. An UPDATE adds the
-// hashes of the new values and subtracts those of the old ones. Damage in a
-// column that it does not touch thus stays visible, and so does damage in one
-// that it does: what is subtracted is not what had been added. Computing the sum
-// anew would give a damaged row a checksum that fits.
+// checksum is the sum of one hash per field, modulo 2^64. An UPDATE adds the
+// hashes of the new values and subtracts those of the old ones. Damage therefore
+// stays detectable, in columns that the UPDATE does not touch and also in those
+// that it does: what is subtracted is not what was once added. Recomputing the
+// sum would give a damaged row a matching checksum.
 
-// field is a column under checksum.
+// field is a column covered by checksum.
 type field int
 
 const (
@@ -38,7 +38,7 @@ const (
 	reasonField
 	keepUntilField
 	contentField
-	fields // their number
+	fields // the number of fields
 )
 
 var columnOf = [fields]string{
@@ -46,13 +46,13 @@ var columnOf = [fields]string{
 	"inserted_at", "expires_at", "attempts", "last_consumer", "reason", "keep_until", "content_checksum",
 }
 
-// head is the list of all fields.
+// head lists all fields.
 var head = strings.Join(columnOf[:], ", ")
 
 const golden = 0x9E3779B97F4A7C15
 
-// mix is the finalizer of SplitMix64: a bijection in which each bit of the input
-// changes half of the output's.
+// mix is the finalizer of SplitMix64: a bijection in which flipping any input bit
+// flips about half of the output bits.
 func mix(v uint64) uint64 {
 	v = (v ^ v>>30) * 0xBF58476D1CE4E5B9
 	v = (v ^ v>>27) * 0x94D049BB133111EB
@@ -63,7 +63,7 @@ func (f field) null() uint64         { return mix(uint64(4*f+1) * golden) }
 func (f field) int(v int64) uint64   { return mix(uint64(v) + uint64(4*f+2)*golden) }
 func (f field) text(v string) uint64 { return mix(xxhash.Sum64String(v) + uint64(4*f+3)*golden) }
 
-// other is the hash of a value of a type that the column does not hold.
+// other is the hash of a value whose type the column does not hold.
 func (f field) other() uint64 { return mix(uint64(4*f+4) * golden) }
 
 func (f field) time(v time.Time) uint64 {
@@ -86,8 +86,8 @@ func (f field) value(v sqlite3.Value) uint64 {
 	}
 }
 
-// contentChecksum binds the content to its message, so that another row's content
-// does not fit.
+// contentChecksum covers the message ID too, so that another row's content does
+// not match.
 func contentChecksum(messageID string, headers, payload []byte) int64 {
 	var digest xxhash.Digest
 	digest.Reset()
@@ -101,7 +101,7 @@ func contentChecksum(messageID string, headers, payload []byte) int64 {
 	return int64(digest.Sum64())
 }
 
-// change is an UPDATE as the checksum sees it: the fields that it sets.
+// change is the set of fields that an UPDATE sets, for updating the checksum.
 type change struct {
 	name   string
 	fields []field
@@ -119,8 +119,8 @@ var (
 	changes = []change{attempting, processing, deadLettering, redriving, marking}
 )
 
-// set is the assignment that moves the checksum, given the hashes of the new
-// values as a parameter.
+// set returns the assignment that updates the checksum. parameter is the sum of
+// the new values' hashes.
 func (c change) set(parameter string) string {
 	call := "checksum=custody_" + c.name + "(checksum, " + parameter
 	for _, f := range c.fields {
@@ -129,10 +129,10 @@ func (c change) set(parameter string) string {
 	return call + ")"
 }
 
-// intact is the condition that a row fits its checksum.
+// intact is the SQL condition that a row matches its checksum.
 var intact = "custody_checksum(" + head + ")=checksum"
 
-// registerFunctions makes the checksums known to SQL on this connection.
+// registerFunctions registers the checksum functions on this connection.
 func registerFunctions(conn *sqlite3.Conn) error {
 	const flags = sqlite3.DETERMINISTIC | sqlite3.INNOCUOUS
 	err := conn.CreateFunction("custody_checksum", int(fields), flags, func(ctx sqlite3.Context, arg ...sqlite3.Value) {

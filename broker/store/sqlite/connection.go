@@ -8,14 +8,15 @@ import (
 	"github.com/ncruces/go-sqlite3"
 )
 
-// connection is one of SQLite's, over files that are watched and can be closed
-// without it.
+// connection is a SQLite connection whose files are tracked by a witness, so that
+// they can be closed without SQLite.
 type connection struct {
 	*sqlite3.Conn
 	witness *witness
 }
 
-// connect opens a connection as every connection of a store is set.
+// connect opens a connection with the settings common to all of a store's
+// connections.
 func (s *Store) connect(ctx context.Context) (*connection, error) {
 	witness, err := newWitness(s.options.VFS)
 	if err != nil {
@@ -29,7 +30,7 @@ func (s *Store) connect(ctx context.Context) (*connection, error) {
 	c := &connection{conn, witness}
 	err = errors.Join(conn.BusyTimeout(s.options.BusyTimeout), registerFunctions(conn))
 	if err == nil {
-		// The log is cut back to this size whenever it is begun anew.
+		// The WAL is truncated to this size whenever it is reset.
 		err = conn.Exec(`PRAGMA journal_size_limit=67108864`)
 	}
 	if err != nil {
@@ -38,8 +39,8 @@ func (s *Store) connect(ctx context.Context) (*connection, error) {
 	return c, nil
 }
 
-// close closes the connection with its statements: SQLite refuses to close one
-// that has any left. An open transaction is rolled back.
+// close closes the connection and its statements, because SQLite refuses to close
+// a connection with open statements. An open transaction is rolled back.
 func (c *connection) close() error {
 	if c == nil {
 		return nil
@@ -48,8 +49,8 @@ func (c *connection) close() error {
 	return closeAll(c.Conn)
 }
 
-// throwAway gives up a connection that has panicked, and may do so again. Whatever
-// it leaves open is closed, which frees its locks.
+// throwAway abandons a connection that has panicked and may panic again. It
+// closes whatever the connection left open, which releases its locks.
 func (c *connection) throwAway() {
 	if c == nil {
 		return
@@ -63,7 +64,7 @@ func (c *connection) throwAway() {
 
 func closeAll(conn *sqlite3.Conn) error {
 	var errs []error
-	for _, stmt := range slices.Collect(conn.Stmts()) { // closing one changes the list
+	for _, stmt := range slices.Collect(conn.Stmts()) { // closing a statement changes the list
 		errs = append(errs, stmt.Close())
 	}
 	return errors.Join(append(errs, conn.Close())...)

@@ -9,7 +9,7 @@ import (
 
 var _ store.Counter = (*Store)(nil)
 
-// loadCountSQL reads indexes only.
+// loadCountSQL uses indexes only.
 const loadCountSQL = `SELECT
 	(SELECT count(*) FROM custody_row WHERE partition=?1) -
 	(SELECT count(*) FROM custody_row WHERE partition=?1 AND keep_until IS NOT NULL) +

@@ -9,7 +9,8 @@ import (
 	"github.com/custodymq/custody/broker/store"
 )
 
-// Count says what Load gives.
+// TestCountIsWhatLoadGives checks that Count matches the number of rows that Load
+// returns.
 func TestCountIsWhatLoadGives(t *testing.T) {
 	now := time.Unix(1000, 0)
 	s := mustOpen(t, Options{Path: filepath.Join(t.TempDir(), "rows.db"), Now: func() time.Time { return now }})

@@ -17,7 +17,7 @@ import (
 	"github.com/custodymq/custody/broker/wire"
 )
 
-// told is what Load says, shortly: "a:pending", and reasons of what has no name.
+// told summarises Load: "a:pending", and the reasons of rows without an ID.
 func told(t *testing.T, s *Store) string {
 	t.Helper()
 	var text []string
@@ -49,7 +49,7 @@ func mustApply(t testing.TB, s *Store, batch ...store.Operation) {
 	}
 }
 
-// filled is a closed store with these messages, pending.
+// filled returns the path of a closed store with these pending messages.
 func filled(t *testing.T, size int, ids ...string) (path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "store.db")
@@ -82,9 +82,9 @@ func TestDamageOfEachColumnIsSeen(t *testing.T) {
 			switch column {
 			case "message_id":
 				want, id = "a:pending other:damaged c:pending", "other"
-			case "headers", "payload": // seen when it is read
+			case "headers", "payload": // detected when the content is read
 				want = "a:pending b:pending c:pending"
-			case "partition": // its index entry has moved too: it has no name here
+			case "partition": // its index entry has changed too, so it has no ID here
 				want, id = "a:pending c:pending 1 rows are missing: the partition counts 3, and has 2 that are sound and 0 that are damaged", ""
 			}
 			if got := told(t, s); got != want {
@@ -104,14 +104,16 @@ func TestDamageOfEachColumnIsSeen(t *testing.T) {
 	}
 }
 
-// An index that leads to another row must not let a change strike that one.
+// TestDamagedIndexStrikesNoOtherRow checks that an index entry pointing to
+// another row does not let a change hit that row.
 func TestDamagedIndexStrikesNoOtherRow(t *testing.T) {
 	path := filled(t, 10, "a", "b", "c")
 	data, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The index of message IDs has (partition, ID, row): 1, "b", 2. Make it 1, "b", 3.
+	// The index of message IDs holds (partition, ID, row): 1, "b", 2. Change it
+	// to 1, "b", 3.
 	key := []byte{1, 'b', 2}
 	at := -1
 	for i := range data[:len(data)-3] {
@@ -159,8 +161,8 @@ func TestMissingRowsAreCounted(t *testing.T) {
 	}
 }
 
-// A page of the table that cannot be read costs the rows on it, and these have
-// their names from the index.
+// TestUnreadablePageCostsItsRowsOnly checks that an unreadable table page loses
+// only its own rows, whose IDs come from the index.
 func TestUnreadablePageCostsItsRowsOnly(t *testing.T) {
 	var all []string
 	for i := range 40 {
@@ -172,7 +174,7 @@ func TestUnreadablePageCostsItsRowsOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	const size = 4096
-	found := regexp.MustCompile(`(?s)m20.?orderorders`).FindIndex(data) // as the table has it
+	found := regexp.MustCompile(`(?s)m20.?orderorders`).FindIndex(data) // as stored in the table
 	if found == nil {
 		t.Fatal("row m20 was not found")
 	}
@@ -202,19 +204,20 @@ func TestUnreadablePageCostsItsRowsOnly(t *testing.T) {
 	}
 }
 
-// The log of a killed broker, deleted: the owner's record knows of more.
+// TestLostTransactionsAreTold deletes the WAL of a killed broker: the owner file
+// knows of later transactions.
 func TestLostTransactionsAreTold(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "store.db")
 	s := mustOpen(t, Options{Path: path})
 	mustApply(t, s, message("a", 10))
-	if err := s.Close(); err != nil { // into the database
+	if err := s.Close(); err != nil { // checkpoints into the database
 		t.Fatal(err)
 	}
 	s = mustOpen(t, Options{Path: path})
 	mustApply(t, s, message("b", 10))
 	mustApply(t, s, message("c", 10))
 	copied := filepath.Join(t.TempDir(), "store.db")
-	for _, file := range []string{path, ownerPath(path, partition)} { // not the log
+	for _, file := range []string{path, ownerPath(path, partition)} { // without the WAL
 		data, err := os.ReadFile(file)
 		if err == nil {
 			err = os.WriteFile(strings.Replace(file, path, copied, 1), data, 0o600)
@@ -224,13 +227,13 @@ func TestLostTransactionsAreTold(t *testing.T) {
 		}
 	}
 	report, err := Check(t.Context(), copied, func(int64, int64) {})
-	if err != nil || report.Sound() || report.Partitions[0].Lost != 3 { // the second opening is one
+	if err != nil || report.Sound() || report.Partitions[0].Lost != 3 { // reopening is a transaction too
 		t.Errorf("check: %+v %v", report, err)
 	}
 	if got := told(t, mustOpen(t, Options{Path: copied})); !strings.HasPrefix(got, "a:pending 3 transactions are missing") {
 		t.Error(got)
 	}
-	if report, err := Check(t.Context(), path, func(int64, int64) {}); err != nil || !report.Sound() { // a running broker's
+	if report, err := Check(t.Context(), path, func(int64, int64) {}); err != nil || !report.Sound() { // a running broker's file
 		t.Errorf("check: %+v %v", report, err)
 	}
 }
@@ -277,7 +280,7 @@ func TestOnePartitionHasOneOwner(t *testing.T) {
 	mustApply(t, first, message("a", 10))
 	refused(t, Options{Path: path, Partition: partition}, fmt.Sprintf("partition orders@node-a is owned by broker orders (process %d, since 2", os.Getpid()))
 
-	// Somebody takes the lock away: the first is fenced by the second.
+	// Someone removes the lock file: the second store fences the first.
 	if err := os.Remove(ownerPath(path, partition)); err != nil {
 		t.Fatal(err)
 	}
@@ -297,13 +300,14 @@ func TestOnePartitionHasOneOwner(t *testing.T) {
 		t.Errorf("the second: %s", got)
 	}
 	second.Close()
-	third := mustOpen(t, Options{Path: path}) // what is closed is free
+	third := mustOpen(t, Options{Path: path}) // closing the store releases the partition
 	if _, err := third.Expired(t.Context(), time.Now(), 1); err != nil {
 		t.Error(err)
 	}
 }
 
-// Also one that changes nothing learns that it is fenced.
+// TestIdleStoreLearnsThatItIsFenced checks that a write that changes nothing also
+// detects the fencing.
 func TestIdleStoreLearnsThatItIsFenced(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "store.db")
 	s := mustOpen(t, Options{Path: path})
@@ -368,7 +372,7 @@ func TestMigratesTheFirstSchema(t *testing.T) {
 	}
 }
 
-// panicking strikes as SQLite does when its memory is used up.
+// panicking panics the way SQLite does when it runs out of memory.
 type panicking struct{ on func(faulty.Op) bool }
 
 func (p panicking) Before(op faulty.Op) error {
@@ -394,7 +398,7 @@ func TestPanicOfSQLiteIsAnError(t *testing.T) {
 		t.Error(got)
 	}
 
-	// Something that is in no cache.
+	// A row that is in no cache.
 	mustApply(t, s, message("d", 8<<20))
 	vfs.Arm(panicking{func(op faulty.Op) bool { return op.Name == "read" }})
 	for range 2 {
@@ -422,14 +426,14 @@ func TestFreePagesCountAsSpace(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustApply(t, s, store.Operation{Kind: store.Delete, Row: store.Row{MessageID: "big"}})
-	mustApply(t, s, message("next", 1<<20)) // drained, and full no more
+	mustApply(t, s, message("next", 1<<20)) // drained, and no longer full
 	if err := s.Apply(t.Context(), []store.Operation{message("too big", 4<<20)}); !errors.Is(err, store.ErrFull) {
 		t.Fatal(err)
 	}
 }
 
-// Rows whose content is larger than SQLite's memory are loaded, listed and read
-// one by one, in memory that does not grow with them.
+// TestLargeContentTakesBoundedMemory checks that rows whose content exceeds
+// SQLite's memory are loaded, listed and read one by one in constant memory.
 func TestLargeContentTakesBoundedMemory(t *testing.T) {
 	for _, c := range []struct{ rows, size int }{{120, 1 << 20}, {60, 4 << 20}} {
 		if testing.Short() && c.rows*c.size > 128<<20 {

@@ -8,8 +8,9 @@ import (
 	"github.com/custodymq/custody/broker/store"
 )
 
-// files are the database, its log and the log's index, as they were opened. Once
-// a path leads elsewhere, what is written to the open file is found by nobody.
+// files identifies the database, its WAL and the WAL index as they were opened.
+// If a path later leads elsewhere, nobody would find what is written to the open
+// file.
 type files []openFile
 
 type openFile struct {
@@ -19,8 +20,8 @@ type openFile struct {
 
 var endings = []string{"", "-wal", "-shm"}
 
-// createPrivate makes the database file for its owner only, before SQLite would
-// make it for everybody.
+// createPrivate creates the database file readable by its owner only, before
+// SQLite creates it with the umask's permissions.
 func createPrivate(path string) error {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	switch {
@@ -32,8 +33,8 @@ func createPrivate(path string) error {
 	return file.Close()
 }
 
-// watch remembers which files are open, and closes them to others: SQLite has
-// made the log with the umask's permissions.
+// watch records the identity of the open files and restricts their permissions to
+// the owner: SQLite creates the WAL with the umask's permissions.
 func watch(path string) (files, error) {
 	database, err := os.Stat(path)
 	if err != nil {
@@ -43,7 +44,7 @@ func watch(path string) (files, error) {
 	for _, ending := range endings {
 		info, err := os.Stat(path + ending)
 		if errors.Is(err, os.ErrNotExist) && ending != "" {
-			continue // a VFS that keeps it elsewhere
+			continue // a VFS that stores it elsewhere
 		}
 		if err == nil && info.Mode().Perm() != database.Mode().Perm() {
 			err = os.Chmod(path+ending, database.Mode().Perm())
@@ -56,7 +57,7 @@ func watch(path string) (files, error) {
 	return open, nil
 }
 
-// moved says which file is no longer where it was opened.
+// moved returns an error that names a file no longer where it was opened.
 func (f files) moved() error {
 	for _, open := range f {
 		info, err := os.Stat(open.path)
@@ -67,5 +68,5 @@ func (f files) moved() error {
 			return fmt.Errorf("%w: %s is another file now; restart the broker with the right one", store.ErrMoved, open.path)
 		}
 	}
-	return nil // an error of another kind says nothing about where the file is
+	return nil // any other error does not show that the file was moved
 }

@@ -12,17 +12,16 @@ import (
 )
 
 var (
-	// The plus keeps SQLite off the index of the partition: the table is walked
-	// in its own order, so that nothing is sorted.
+	// The unary plus keeps SQLite from using the index on partition: the table is
+	// scanned in its own order, which needs no sort.
 	loadSQL = withoutContent + fmt.Sprintf(`WHERE +partition=?1 AND state IN (%d, %d) AND ord>?2 ORDER BY ord`, store.Pending, store.Dead)
 
-	// settledSQL merges two indexes: what is kept of settled rows, with their
-	// history and without.
+	// settledSQL merges two indexes: settled rows with and without history.
 	settledSQL = fmt.Sprintf(settledOf(store.Processed)+` UNION ALL `+settledOf(store.SettledMarker)+
 		` ORDER BY %d, 1 LIMIT -1 OFFSET ?3`, 2+keepUntilField)
 
-	// oldestSQL finds the settled row that n newer ones follow, and countSQL how
-	// many there are from it on, without looking into the table.
+	// oldestSQL finds the settled row that is followed by n newer ones, and
+	// countSQL counts the rows from there on. Both use indexes only.
 	oldestSQL = keptOf(store.Processed) + ` UNION ALL ` + keptOf(store.SettledMarker) + ` ORDER BY 1 DESC LIMIT 1 OFFSET ?3`
 	countSQL  = `SELECT count(*) FROM (` + keptOf(store.Processed) + ` UNION ALL ` + keptOf(store.SettledMarker) + `)`
 )
@@ -35,9 +34,10 @@ func keptOf(state store.State) string {
 	return fmt.Sprintf(`SELECT keep_until FROM custody_row WHERE partition=?1 AND keep_until>=?2 AND state=%d`, state)
 }
 
-// Load reads all from one snapshot. It walks the table in its own order. If that
-// ends early, or finds fewer rows than the partition counts, it looks up what the
-// index of message IDs has besides, so that what is missing is named.
+// Load reads from one snapshot. It scans the table in its own order. If the scan
+// breaks off, or finds fewer rows than the partition counts, Load also looks up
+// the entries in the index of message IDs, so that missing rows are reported by
+// ID.
 func (s *Store) Load(ctx context.Context, settled int, fn func(store.Row) error) error {
 	return s.read(ctx, s.reader, func(r *reader) (err error) {
 		if err := r.conn.Exec(`BEGIN`); err != nil {
@@ -48,13 +48,13 @@ func (s *Store) Load(ctx context.Context, settled int, fn func(store.Row) error)
 	})
 }
 
-// loading is one run of Load.
+// loading is the state of one Load.
 type loading struct {
 	*reader
 	fn       func(store.Row) error
-	given    []uint64        // orders of the sound rows so far
-	reported map[uint64]bool // damaged, by order
-	doubtful bool            // something is damaged that has no name yet
+	given    []uint64        // orders of the sound rows passed on so far
+	reported map[uint64]bool // damaged rows, by order
+	doubtful bool            // damage was seen whose ID is not known yet
 }
 
 func (l *loading) run(ctx context.Context, settled int) error {
@@ -65,13 +65,13 @@ func (l *loading) run(ctx context.Context, settled int) error {
 	}
 	b := l.prepare(loadSQL).int(l.partition).int(0)
 	err := l.each(ctx, b, func(row store.Row) error {
-		if n := len(l.given); n > 0 && row.Order <= l.given[n-1] { // a page is in the place of another
+		if n := len(l.given); n > 0 && row.Order <= l.given[n-1] { // one page has replaced another
 			l.doubtful = true
 			return nil
 		}
 		return l.give(row)
 	})
-	_ = b.close() // says again what each has said
+	_ = b.close() // repeats each's error
 	if err != nil && !l.skip(err) {
 		return err
 	}
@@ -87,13 +87,13 @@ func (l *loading) run(ctx context.Context, settled int) error {
 	return l.tell(counted)
 }
 
-// skip says whether to go on without what is damaged.
+// skip reports whether err is damage that the load may skip.
 func (l *loading) skip(err error) bool {
 	l.doubtful = l.doubtful || errors.Is(err, sqlite3.CORRUPT)
 	return errors.Is(err, sqlite3.CORRUPT)
 }
 
-// give passes on a row that is pending, dead, refused or damaged.
+// give passes on a pending, dead, refused or damaged row.
 func (l *loading) give(row store.Row) error {
 	if row.State == store.Damaged {
 		l.reported[row.Order] = true
@@ -111,7 +111,7 @@ func (l *loading) settled(ctx context.Context, n int) error {
 	b := l.prepare(settledSQL).int(l.partition).int(from).int(surplus)
 	err = l.each(ctx, b, func(row store.Row) error {
 		if row.State == store.Damaged {
-			l.doubtful = true // and named by the audit
+			l.doubtful = true // the audit will name it
 			return nil
 		}
 		return l.fn(store.Row{
@@ -123,8 +123,8 @@ func (l *loading) settled(ctx context.Context, n int) error {
 	return err
 }
 
-// newest says where the n newest settled rows begin: all that are kept until from
-// or longer, without the first surplus of them.
+// newest returns where the n newest settled rows begin: those kept until from or
+// longer, without the first surplus of them.
 func (l *loading) newest(n int) (from, surplus int64, err error) {
 	from = l.store.options.Now().UnixNano() + 1
 	full := false
@@ -147,8 +147,8 @@ func (l *loading) counted() (live int64, err error) {
 	return live, err
 }
 
-// audit looks up each row that the index of message IDs has of this partition.
-// It gives those that the walk did not come to, and names the damaged ones.
+// audit looks up every row that the index of message IDs has for this partition.
+// It passes on those that the scan missed, and names the damaged ones.
 func (l *loading) audit(ctx context.Context) error {
 	type entry struct {
 		order     uint64
@@ -204,7 +204,7 @@ func (l *loading) auditOne(ctx context.Context, one *binding, order uint64, mess
 	return err
 }
 
-// tell reports what is missing without a name.
+// tell reports missing rows and transactions that have no ID.
 func (l *loading) tell(counted int64) error {
 	row := store.Row{State: store.Damaged, Partition: l.store.options.Partition}
 	if lost := l.store.lost.Load(); lost > 0 {

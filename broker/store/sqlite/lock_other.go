@@ -4,7 +4,8 @@ package sqlite
 
 import "os"
 
-// lock is not known here. The fence remains: see writer.transact.
+// lock is not supported here. The fence still protects the partition: see
+// writer.transact.
 func lock(*os.File) (bool, error) { return true, nil }
 
 func unlock(*os.File) {}

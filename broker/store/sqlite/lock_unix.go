@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lock takes the file's lock, which ends with the open file: false if another has it.
+// lock locks the file for as long as it is open. It returns false if another open
+// file holds the lock.
 func lock(file *os.File) (bool, error) {
 	err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
@@ -18,6 +19,6 @@ func lock(file *os.File) (bool, error) {
 	return err == nil, err
 }
 
-// unlock gives the lock back. Closing the file alone does not: a child process
-// that is being started has a copy of it until its program runs.
+// unlock releases the lock. Closing the file is not enough: a child process that
+// is being started holds a copy of it until its program runs.
 func unlock(file *os.File) { _ = unix.Flock(int(file.Fd()), unix.LOCK_UN) }

@@ -7,7 +7,7 @@ import (
 	"github.com/ncruces/go-sqlite3"
 )
 
-// schema1 had no checksums, and counted nothing.
+// schema1 had neither checksums nor counts.
 var schema1 = []object{
 	{"custody_partition", `CREATE TABLE custody_partition (
 	id INTEGER PRIMARY KEY,
@@ -42,8 +42,8 @@ var schema1 = []object{
 	{"custody_window", `CREATE INDEX custody_window ON custody_row (partition, keep_until) WHERE keep_until IS NOT NULL`},
 }
 
-// migrate1 copies every row into the tables of this version, within the caller's
-// transaction. It needs as much space again as the file has.
+// migrate1 copies every row into this version's tables, within the caller's
+// transaction. It needs free space equal to the size of the file.
 func migrate1(conn *sqlite3.Conn) error {
 	err := conn.Exec(`DROP INDEX custody_deadline; DROP INDEX custody_window;
 		ALTER TABLE custody_row RENAME TO custody_row_1;

@@ -12,18 +12,18 @@ import (
 	"github.com/custodymq/custody/broker/store"
 )
 
-// owner is the file beside the database that says who has the partition. It is
-// locked for as long as its store is open, so that the kernel releases the
-// partition of a process that dies.
+// owner is the file beside the database that names the partition's owner. It
+// stays locked while the store is open, so that the kernel releases a dead
+// process's partition.
 //
 // It also holds the number of the partition's last transaction, written after
-// each commit and never synced. What it costs is a write to memory, and it shows
-// at the next start that transactions are missing from the database: its log was
-// deleted or its end damaged, or an old copy was put in its place. After a power
-// cut it may lag behind, and then shows less than is missing.
+// each commit but never synced, which costs only a write to the page cache. At
+// the next start it reveals transactions missing from the database: the WAL was
+// deleted, its end was damaged, or an old copy was restored. After a power cut it
+// may lag behind, and then reveals fewer than are missing.
 type owner struct {
 	file *os.File
-	made bool // by this store
+	made bool // created by this store
 }
 
 const (
@@ -31,10 +31,10 @@ const (
 	maxOwner    = 4096 // bytes of the file
 )
 
-// own locks the partition, or says who has it.
+// own locks the partition. The error names the current owner, if there is one.
 func own(path string, p store.Partition) (*owner, error) {
 	name := ownerPath(path, p)
-	for range 100 { // a name that is taken away again and again is somebody's mistake
+	for range 100 { // bounded: something keeps removing the file
 		_, before := os.Stat(name)
 		file, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
 		if err != nil {
@@ -51,7 +51,7 @@ func own(path string, p store.Partition) (*owner, error) {
 		if isOpenAt(file, name) {
 			return &owner{file: file, made: errors.Is(before, os.ErrNotExist)}, nil
 		}
-		file.Close() // removed between opening and locking it
+		file.Close() // the file was removed between opening and locking it
 	}
 	return nil, fmt.Errorf("the partition's lock %s is removed as often as it is made", name)
 }
@@ -70,7 +70,7 @@ func isOpenAt(file *os.File, name string) bool {
 	return err == nil && os.SameFile(open, there)
 }
 
-// taken is the refusal, which names who has the partition.
+// taken returns the refusal, which names the partition's owner.
 func taken(file *os.File, p store.Partition) error {
 	_, who, err := readOwner(file)
 	if err != nil || who == "" {
@@ -79,8 +79,8 @@ func taken(file *os.File, p store.Partition) error {
 	return fmt.Errorf("partition %v is owned by %s: stop it, or give this broker another name or storage identity", p, who)
 }
 
-// readOwner gives the number of the last transaction, 0 if it says none, and the
-// owner's name, process and start.
+// readOwner returns the number of the last transaction, 0 if the file is empty,
+// and the owner's name, process and start time.
 func readOwner(file io.ReaderAt) (batch int64, who string, err error) {
 	text, err := io.ReadAll(io.NewSectionReader(file, 0, maxOwner))
 	if err != nil || len(text) == 0 {
@@ -108,16 +108,16 @@ func (o *owner) claim(p store.Partition, batch int64) error {
 	return errors.Join(err, o.file.Truncate(int64(len(text))))
 }
 
-// record notes the number of a transaction that is committed.
+// record stores the number of a committed transaction.
 func (o *owner) record(batch int64) {
-	// Without it only the evidence of a later loss is missing.
+	// If this fails, only the evidence of a later loss is missing.
 	_, _ = fmt.Fprintf(io.NewOffsetWriter(o.file, 0), "batch %20d", batch)
 }
 
-// abandon takes the file away again if it was made for a store that did not open.
+// abandon removes the file if it was created for a store that failed to open.
 func (o *owner) abandon() {
 	if o.made {
-		_ = os.Remove(o.file.Name()) // an empty lock left behind does no harm
+		_ = os.Remove(o.file.Name()) // a leftover empty lock file is harmless
 	}
 	o.file.Close()
 }

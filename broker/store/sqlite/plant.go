@@ -10,10 +10,10 @@ import (
 	"github.com/ncruces/go-sqlite3"
 )
 
-// Plant writes a pending row of any payload version into a partition that is
-// there already, as another build of the broker would have left it. It takes no
-// ownership: the partition's broker may be running, and sees the row at its next
-// start. For tests and tools.
+// Plant writes a pending row of any payload version into an existing partition,
+// as another build of the broker would have left it. It does not take ownership:
+// the partition's broker may be running, and sees the row at its next start. It
+// is meant for tests and tools.
 func Plant(ctx context.Context, path string, p store.Partition, row store.Row) (err error) {
 	s := &Store{options: Options{Path: path, Partition: p, BusyTimeout: 5 * time.Second}}
 	w := &writer{store: s}

@@ -12,17 +12,17 @@ import (
 	"github.com/ncruces/go-sqlite3"
 )
 
-// reader is a connection that reads: a long look at the rows does not hold up
-// the writer.
+// reader is a read-only connection, separate from the writer's so that a long
+// inspection does not delay writes.
 type reader struct {
 	store     *Store
-	conn      *connection // nil after it had to be thrown away
+	conn      *connection // nil after it was thrown away
 	partition int64
 	content   *sqlite3.Stmt
 }
 
 var (
-	// length looks at a value's header only: no content is read for it.
+	// length reads a value's header only, not its content.
 	columns        = `SELECT ord, ` + head + `, checksum, coalesce(length(payload), 0) + coalesce(octet_length(headers), 0)`
 	withoutContent = columns + `, NULL, NULL FROM custody_row `
 	withContent    = columns + `, headers, payload FROM custody_row `
@@ -58,14 +58,14 @@ func (r *reader) contentOf(ctx context.Context, id string, fn func(store.Row) er
 	err := r.each(ctx, bind(r.content).int(r.partition).text(id), func(row store.Row) error {
 		switch row.State {
 		case store.Damaged:
-			row.MessageID = id // what was asked for: what is there may be damaged
+			row.MessageID = id // the ID that was asked for; the stored one may be damaged
 			return fn(row)
 		case store.Pending, store.Dead:
 			return fn(row)
 		}
 		return nil
 	})
-	_ = r.content.Reset() // says again what each has said
+	_ = r.content.Reset() // repeats each's error
 	if errors.Is(err, sqlite3.CORRUPT) {
 		return fn(store.Row{State: store.Damaged, MessageID: id, Reason: "it cannot be read: " + err.Error(), Partition: r.store.options.Partition})
 	}
@@ -83,9 +83,9 @@ func (s *Store) Rows(ctx context.Context, selection store.Selection, fn func(sto
 	})
 }
 
-// selectionSQL uses an index by message ID and for dead rows, and walks the table
-// otherwise. The plus keeps SQLite off the index of the partition, by which it
-// would have to sort.
+// selectionSQL uses an index for message IDs and for dead rows, and otherwise
+// scans the table. The unary plus keeps SQLite from using the index on partition,
+// which would require a sort.
 func selectionSQL(selection store.Selection) string {
 	sql := withoutContent
 	if selection.Content {
@@ -106,7 +106,7 @@ func (r *reader) prepare(sql string) *binding {
 	return &binding{stmt: stmt, err: err}
 }
 
-// read runs do as the owner of a reader.
+// read runs do with exclusive use of a reader.
 func (s *Store) read(ctx context.Context, readers chan *reader, do func(*reader) error) error {
 	if err := ctx.Err(); err != nil {
 		return s.wrap(err)
@@ -133,7 +133,7 @@ func (s *Store) read(ctx context.Context, readers chan *reader, do func(*reader)
 	})
 }
 
-// each gives every row of a statement to fn.
+// each calls fn with every row of a statement.
 func (r *reader) each(ctx context.Context, b *binding, fn func(store.Row) error) error {
 	if b.err != nil {
 		return r.store.wrap(b.err)
@@ -162,7 +162,7 @@ func (r *reader) row(stmt *sqlite3.Stmt) store.Row {
 	return damaged(row, r.store.options.Partition)
 }
 
-// damaged leaves of a row what names it.
+// damaged reduces a row to what identifies it.
 func damaged(row store.Row, p store.Partition) store.Row {
 	return store.Row{
 		Order: row.Order, State: store.Damaged, MessageID: row.MessageID, BusinessID: row.BusinessID, Topic: row.Topic,
@@ -171,8 +171,8 @@ func damaged(row store.Row, p store.Partition) store.Row {
 	}
 }
 
-// scan reads the columns of a statement that begins as columns does, and adds up
-// their checksum on the way.
+// scan reads the columns of a statement that starts with columns, and sums their
+// checksum along the way.
 type scan struct {
 	stmt *sqlite3.Stmt
 	sum  uint64
@@ -225,8 +225,8 @@ const (
 	payloadColumn
 )
 
-// scanRow reads a row, and says whether it fits its checksums: that of its
-// content only if the statement has content.
+// scanRow reads a row and reports whether it matches its checksums. The content's
+// checksum is verified only if the statement selects content.
 func scanRow(stmt *sqlite3.Stmt) (row store.Row, sound bool) {
 	s := scan{stmt: stmt}
 	s.int(partitionField)
@@ -253,7 +253,7 @@ func scanRow(stmt *sqlite3.Stmt) (row store.Row, sound bool) {
 	}
 	headers, payload := stmt.ColumnRawText(headersColumn), stmt.ColumnRawBlob(payloadColumn)
 	if len(headers)+len(payload) == 0 {
-		// Either there is none, or none was asked for.
+		// There is no content, or none was selected.
 		return row, row.Size > 0 || content == 0 || content == contentChecksum(row.MessageID, nil, nil)
 	}
 	if content != contentChecksum(row.MessageID, headers, payload) {

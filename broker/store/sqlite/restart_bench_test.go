@@ -11,12 +11,12 @@ import (
 	"github.com/custodymq/custody/broker/wire"
 )
 
-// BenchmarkRestart is how long a store takes to open and to load what a broker
-// needs of it, and how large its file is: with a million messages pending, and
-// after an hour of 2,000 messages a second that are all settled. TMPDIR says where
-// the files are made.
+// BenchmarkRestart measures how long a store takes to open and to load what a
+// broker needs, and how large its file is: with a million pending messages, and
+// after an hour of 2,000 messages per second, all settled. TMPDIR selects where
+// the files are created.
 func BenchmarkRestart(b *testing.B) {
-	const loaded = 256 << 10 // settled IDs that a broker remembers by default
+	const loaded = 256 << 10 // the number of settled IDs that a broker remembers by default
 	for _, c := range []struct {
 		name     string
 		messages int
@@ -52,7 +52,8 @@ func BenchmarkRestart(b *testing.B) {
 	}
 }
 
-// generate fills a file as a broker does, but that it syncs now and then only.
+// generate fills a file the way a broker does, except that it syncs only
+// occasionally.
 func generate(b *testing.B, path string, messages int, settled bool) {
 	b.Helper()
 	s, err := Open(b.Context(), Options{Path: path, Partition: partition, Sync: store.FlushPeriodic})

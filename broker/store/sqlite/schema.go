@@ -7,23 +7,24 @@ import (
 	"github.com/ncruces/go-sqlite3"
 )
 
-// schemaVersion is in PRAGMA user_version of every file. A change to the schema
-// raises it, and brings a step in migrate.go.
+// schemaVersion is PRAGMA user_version of every file. A schema change increments
+// it and needs a step in migrate.go.
 const schemaVersion = 2
 
-// applicationID tells our files from other SQLite files: "CUST".
+// applicationID distinguishes our files from other SQLite files: "CUST".
 const applicationID = 0x43555354
 
-// object is a table or an index, with the text that SQLite keeps of it.
+// object is a table or an index, with the SQL text that SQLite stores for it.
 type object struct{ name, sql string }
 
-// schema of this version. Times are Unix nanoseconds; NULL is none. The content
-// comes last, so that reading a head never touches its overflow pages. Each index
-// costs every insert, so those that few rows need are partial.
+// schema of this version. Times are Unix nanoseconds, NULL if there is none. The
+// content comes last, so that reading a row's head does not touch overflow pages.
+// Every index slows down every insert, so those that only few rows need are
+// partial.
 var schema = []object{
-	// writer, batch and fence: see mark and writer.certify. live and settled
-	// count the partition's pending or dead rows and its settled markers; lost
-	// counts the transactions that are known to be missing.
+	// For writer, batch and fence see mark and writer.certify. live counts the
+	// partition's pending and dead rows, settled its settled markers, and lost
+	// the transactions known to be missing.
 	{"custody_partition", `CREATE TABLE custody_partition (
 	id INTEGER PRIMARY KEY,
 	connection TEXT NOT NULL,
@@ -64,8 +65,8 @@ var schema = []object{
 	{"custody_dead", `CREATE INDEX custody_dead ON custody_row (partition) WHERE state=4`},
 }
 
-// prepareSchema makes the schema in an empty file, migrates an older one, and
-// checks it in any other.
+// prepareSchema creates the schema in an empty file, migrates an older one, and
+// verifies it in any other.
 func prepareSchema(conn *sqlite3.Conn) (err error) {
 	tx, err := conn.BeginImmediate() // two brokers may start at once
 	if err != nil {
@@ -143,7 +144,7 @@ func altered(found map[string]string, schema []object, version int) error {
 	return nil
 }
 
-// query runs a statement once.
+// query prepares and runs a statement, calling row for each result.
 func query(conn *sqlite3.Conn, sql string, row func(*sqlite3.Stmt)) error {
 	stmt, _, err := conn.Prepare(sql)
 	if err != nil {

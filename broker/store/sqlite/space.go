@@ -7,8 +7,9 @@ import (
 	"github.com/ncruces/go-sqlite3"
 )
 
-// checkSpace refuses inserts that would use up the reserve. Whatever takes rows
-// away may use it: a full store must still be able to empty itself.
+// checkSpace refuses inserts that would eat into the reserve. Operations that
+// remove rows may use it, because a full store must still be able to empty
+// itself.
 func (w *writer) checkSpace(batch []store.Operation) error {
 	var need uint64
 	inserts := false
@@ -26,7 +27,7 @@ func (w *writer) checkSpace(batch []store.Operation) error {
 	if err != nil {
 		return fmt.Errorf("how much space is left: %w", err)
 	}
-	// Once for the log, and once more when it is copied into the file.
+	// Twice: once for the WAL, and once when it is checkpointed.
 	if free >= s.options.Reserve+2*need {
 		return nil
 	}
@@ -41,7 +42,7 @@ func (w *writer) checkSpace(batch []store.Operation) error {
 	return nil
 }
 
-// freePages is what the file has left of rows that were deleted, in bytes.
+// freePages returns the bytes of the file's free pages, left by deleted rows.
 func freePages(conn *sqlite3.Conn) (bytes uint64, err error) {
 	err = query(conn, `SELECT f.freelist_count * p.page_size FROM pragma_freelist_count f, pragma_page_size p`, func(stmt *sqlite3.Stmt) {
 		bytes = uint64(stmt.ColumnInt64(0))

@@ -4,5 +4,5 @@ package sqlite
 
 import "math"
 
-// freeSpace is not known here. SQLite's own error for a full disk remains.
+// freeSpace is not known here. SQLite still reports a full disk itself.
 func freeSpace(string) (uint64, error) { return math.MaxUint64, nil }

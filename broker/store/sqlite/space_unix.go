@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// freeSpace is what an ordinary user may still write to the file's disk, in bytes.
+// freeSpace returns the disk space available to an unprivileged user, in bytes.
 func freeSpace(path string) (uint64, error) {
 	var stat unix.Statfs_t
 	if err := unix.Statfs(filepath.Dir(path), &stat); err != nil {

@@ -1,5 +1,5 @@
-// Package sqlite keeps rows in one SQLite file in WAL mode, which several
-// partitions may share.
+// Package sqlite stores rows in a SQLite file in WAL mode. Several partitions may
+// share one file.
 package sqlite
 
 import (
@@ -16,19 +16,19 @@ import (
 	"github.com/custodymq/custody/broker/store/internal/turn"
 )
 
-// Store is a store.Store in an SQLite file.
+// Store is a store.Store in a SQLite file.
 //
-// One connection writes and two read, each owned by one call at a time. A write
-// runs to its end even if its caller has left, since a sync that hangs cannot be
-// interrupted. A read obeys its ctx between rows.
+// One connection writes and two read; each is used by one call at a time. A write
+// runs to completion even if its caller has given up, because a hanging fsync
+// cannot be interrupted. A read checks its ctx between rows.
 type Store struct {
 	options Options
 	owner   *owner
 	files   files
-	lost    atomic.Int64 // transactions that were missing when the store was opened
+	lost    atomic.Int64 // transactions found missing on opening
 
-	// Each holds its connection while nobody has it. A long inspection holds up
-	// no delivery, so it has a reader of its own.
+	// Each channel holds its connection while it is idle. Inspections have a
+	// reader of their own, so that a long one does not delay deliveries.
 	writer            chan *writer
 	reader, inspector chan *reader
 
@@ -44,23 +44,24 @@ var (
 	_ store.Durable   = (*Store)(nil)
 )
 
-// Options of a Store. Path and Partition are needed.
+// Options of a Store. Path and Partition are required.
 type Options struct {
-	Path      string // of the database file, made if it is not there; its folder must be
+	Path      string // of the database file, created if missing; its folder must exist
 	Partition store.Partition
-	VFS       string      // name of a registered VFS; "" is the operating system
+	VFS       string      // name of a registered VFS; "" selects the operating system's
 	Sync      store.Flush // FlushEveryCommit or FlushPeriodic
-	// FlushInterval is the longest that FlushPeriodic leaves a commit unsynced; 0 is one second.
+	// FlushInterval is the longest time that FlushPeriodic leaves a commit
+	// unsynced; 0 selects one second.
 	FlushInterval time.Duration
 	KeepHistory   bool          // Delete marks the row processed instead
-	BusyTimeout   time.Duration // how long to wait for another process's write; 0 is five seconds
-	Reserve       uint64        // bytes that inserts leave free on the disk; 0 is 16 MiB
-	// MaxSettled is how many IDs of settled rows the file keeps, whatever their
-	// window: the oldest are swept first. 0 is 1,048,576.
+	BusyTimeout   time.Duration // how long to wait for another process's write lock; 0 selects five seconds
+	Reserve       uint64        // bytes of disk space that inserts leave free; 0 selects 16 MiB
+	// MaxSettled is the maximum number of settled IDs in the file, whatever their
+	// window; the oldest are swept first. 0 selects 1,048,576.
 	MaxSettled int
-	Now        func() time.Time // by which Load knows whether a marker is in its window; time.Now if nil
+	Now        func() time.Time // clock by which Load decides whether a marker is in its window; nil selects time.Now
 
-	free func(path string) (uint64, error) // bytes left on the disk; tests set it
+	free func(path string) (uint64, error) // free disk space in bytes; replaced by tests
 }
 
 func (o Options) withDefaults() (Options, error) {
@@ -99,8 +100,8 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// Open opens the file, or makes it. A file of another schema version, one that
-// lacks a table and one that is not ours are errors, and are left as they are.
+// Open opens or creates the file. It refuses, and leaves unchanged, a file of an
+// unknown schema version, one that lacks a table and one that is not ours.
 func Open(ctx context.Context, options Options) (*Store, error) {
 	options, err := options.withDefaults()
 	if err != nil {
@@ -192,13 +193,14 @@ func (s *Store) Expired(ctx context.Context, now time.Time, limit int) ([]string
 		})
 	})
 	if err != nil {
-		return nil, err // ids may belong to a transaction that is still under way
+		return nil, err // ids may belong to a transaction still in progress
 	}
 	return ids, nil
 }
 
-// Reestablish commits and syncs a marker over the place in the log where the
-// uncertain transaction is, and reads beside it whether that transaction counts.
+// Reestablish commits and syncs a transaction that replaces the uncertain one in
+// the WAL or follows it, and reads in it whether the uncertain one took effect.
+// See writer.certify.
 func (s *Store) Reestablish(ctx context.Context) (absent bool, err error) {
 	err = s.own(ctx, func(ctx context.Context, w *writer) error {
 		if err := w.certify(ctx); err != nil {
@@ -213,11 +215,12 @@ func (s *Store) Reestablish(ctx context.Context) (absent bool, err error) {
 	return absent, nil
 }
 
-// write settles what is in doubt first: a later batch must not be answered for
-// while an earlier one may still come back.
+// write first certifies an earlier doubtful write: a later batch must not be
+// acknowledged while an earlier one may still reappear.
 func (s *Store) write(ctx context.Context, do func(context.Context, *writer) error) error {
 	return s.own(ctx, func(ctx context.Context, w *writer) error {
-		// This is the last write now: what became of one before is not asked again.
+		// This is now the last write; Reestablish no longer reports on the one
+		// before.
 		w.doubt, w.absent, w.untold = nil, true, nil
 		if w.suspect {
 			if err := w.certify(ctx); err != nil {
@@ -228,8 +231,8 @@ func (s *Store) write(ctx context.Context, do func(context.Context, *writer) err
 	})
 }
 
-// own runs do as the owner of the writer. It returns when ctx ends, though do
-// may still be at it: the next owner waits for it.
+// own runs do with exclusive use of the writer. When ctx ends it returns at once,
+// although do may still be running; the next call waits for it.
 func (s *Store) own(ctx context.Context, do func(context.Context, *writer) error) error {
 	w, err := turn.Take(ctx, s.writer, s.closing)
 	if err != nil {
@@ -249,8 +252,8 @@ func (s *Store) own(ctx context.Context, do func(context.Context, *writer) error
 	}
 }
 
-// guard makes a panic of SQLite an error: its memory is used up, or a damaged file
-// has misled it. The connection is not to be trusted any more.
+// guard converts a panic of SQLite into an error: it ran out of memory, or a
+// damaged file misled it. The connection is no longer usable.
 func (s *Store) guard(throwAway func(), do func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -278,7 +281,8 @@ func (s *Store) flushPeriodically() {
 			return
 		case w := <-s.writer:
 			if w.unsynced {
-				// A failure leaves the writer suspect: the next write meets it.
+				// A failure leaves the writer suspect, and the next write handles
+				// it.
 				_ = s.guard(w.throwAway, func() error { return w.certify(context.Background()) })
 			}
 			s.writer <- w
@@ -286,7 +290,7 @@ func (s *Store) flushPeriodically() {
 	}
 }
 
-// closeWait bounds Close: a sync that hangs would hold it for ever.
+// closeWait bounds Close, which a hanging fsync would otherwise block forever.
 const closeWait = 30 * time.Second
 
 func (s *Store) Close() error {
@@ -316,7 +320,7 @@ func (s *Store) close() error {
 	if w.unsynced || w.suspect {
 		err = s.guard(w.throwAway, func() error { return w.certify(context.Background()) })
 	}
-	// The readers first: the last connection to close checkpoints the log.
+	// Close the readers first: the last connection to close checkpoints the WAL.
 	for _, close := range []func() error{r.close, i.close, w.close} {
 		err = errors.Join(err, s.guard(func() {}, close))
 	}

@@ -51,7 +51,7 @@ func TestStore(t *testing.T) {
 	for name, sync := range map[string]store.Flush{"every commit": store.FlushEveryCommit, "periodic": store.FlushPeriodic} {
 		t.Run(name, func(t *testing.T) {
 			storetest.Exercise(t, func(t *testing.T) storetest.Database {
-				path := filepath.Join(t.TempDir(), "a b?%#.db") // as a URI would not have it
+				path := filepath.Join(t.TempDir(), "a b?%#.db") // needs escaping in a URI
 				open := func(history bool) func(*testing.T, store.Partition) store.Store {
 					return func(t *testing.T, p store.Partition) store.Store {
 						return mustOpen(t, Options{Path: path, Partition: p, Sync: sync, KeepHistory: history})
@@ -76,7 +76,7 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// alter does what another program may do to the file.
+// alter modifies the file the way another program might.
 func alter(t *testing.T, path, sql string) {
 	t.Helper()
 	alterWith(t, path, func(*sqlite3.Conn) error { return nil }, sql)
@@ -122,9 +122,8 @@ func failure(t *testing.T, err error, notWritten bool) {
 	}
 }
 
-// afterKill says which rows a process would find that starts on the files as a
-// killed one has left them: the shared memory, with what the dead process
-// thought of the log, is not there.
+// afterKill returns the rows that a new process would find on a killed process's
+// files: the shared memory, with the dead process's view of the WAL, is gone.
 func afterKill(t *testing.T, path string) string {
 	t.Helper()
 	copied := filepath.Join(t.TempDir(), "copy.db")
@@ -155,7 +154,8 @@ func struck(t *testing.T, o Options) (*Store, *faulty.VFS) {
 	return s, vfs
 }
 
-// The reason for Certifier: a row that reads as absent is back after a restart.
+// TestFailedSyncIsUncertainUntilReestablished shows why Certifier exists: a row
+// that reads as absent is back after a restart.
 func TestFailedSyncIsUncertainUntilReestablished(t *testing.T) {
 	s, vfs := struck(t, Options{})
 	fault := faulty.FsyncError(faulty.OnFile("sync", faulty.WAL))
@@ -169,7 +169,7 @@ func TestFailedSyncIsUncertainUntilReestablished(t *testing.T) {
 		t.Fatalf("SQLite no longer brings the row back after a kill: %s", got)
 	}
 
-	// While syncs fail nothing is certain, and nothing new is begun.
+	// While syncs fail nothing is certain, and no new write begins.
 	if absent, err := s.Reestablish(t.Context()); err == nil || absent {
 		t.Fatalf("re-established without a sync: %v %v", absent, err)
 	}
@@ -241,8 +241,9 @@ func TestProvenNotWritten(t *testing.T) {
 	}
 }
 
-// An error at each write of a transaction in turn: what is called not written
-// must be absent after a kill, and what is uncertain must be settled rightly.
+// TestFailureAtEachWrite fails each write of a transaction in turn: what is
+// reported as not written must be absent after a kill, and what is uncertain must
+// be certified correctly.
 func TestFailureAtEachWrite(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		t.Run(map[bool]string{false: "before", true: "after"}[lost], func(t *testing.T) {
@@ -263,7 +264,7 @@ func TestFailureAtEachWrite(t *testing.T) {
 				var f *store.Failure
 				switch {
 				case err == nil:
-					finished = true // fewer operations than n
+					finished = true // the transaction has fewer than n operations
 				case !errors.As(err, &f):
 					t.Fatalf("operation %d: %v", n, err)
 				case f.NotWritten:
@@ -289,7 +290,8 @@ func TestFailureAtEachWrite(t *testing.T) {
 	}
 }
 
-// A sync that hangs does not hold its caller, and the write goes to its end.
+// TestCallerLeavesHeldSync checks that a hanging sync does not block its caller,
+// and that the write completes.
 func TestCallerLeavesHeldSync(t *testing.T) {
 	s, vfs := struck(t, Options{})
 	hold := faulty.Hold(faulty.OnFile("sync", faulty.WAL), time.Minute)
@@ -315,7 +317,8 @@ func TestCallerLeavesHeldSync(t *testing.T) {
 	}
 }
 
-// Two brokers of one partition: the mark is the other's, and nothing is claimed.
+// TestAnotherWriterHidesWhatBecameOfAWrite runs two brokers on one partition: the
+// mark is the other's, so nothing is claimed.
 func TestAnotherWriterHidesWhatBecameOfAWrite(t *testing.T) {
 	s, vfs := struck(t, Options{})
 	vfs.Arm(faulty.FsyncError(faulty.Always))
@@ -336,7 +339,7 @@ func TestPeriodicFlushSyncsLater(t *testing.T) {
 	t.Cleanup(synced.Release)
 	vfs.Arm(synced)
 	if err := s.Apply(t.Context(), inserts(1, "soon")); err != nil {
-		t.Fatal(err) // a commit does not wait for the sync that is held
+		t.Fatal(err) // a commit does not wait for the held sync
 	}
 	<-synced.Fired()
 	synced.Release()
@@ -440,8 +443,9 @@ func BenchmarkApply(b *testing.B) {
 	}
 }
 
-// A child process that is being started has copies of all open files until its
-// program runs: a closed store is free all the same.
+// TestClosedPartitionIsFreeWhileProcessesAreStarted checks that a closed store
+// releases its partition although a child process that is being started has
+// copies of all open files until its program runs.
 func TestClosedPartitionIsFreeWhileProcessesAreStarted(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "store.db")
 	ctx, stop := context.WithCancel(t.Context())
@@ -449,7 +453,7 @@ func TestClosedPartitionIsFreeWhileProcessesAreStarted(t *testing.T) {
 	for range 4 {
 		starting.Go(func() {
 			for ctx.Err() == nil {
-				_ = exec.CommandContext(ctx, "/bin/true").Run() // whether it runs does not matter
+				_ = exec.CommandContext(ctx, "/bin/true").Run() // its result does not matter
 			}
 		})
 	}

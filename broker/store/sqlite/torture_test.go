@@ -25,8 +25,8 @@ import (
 	"github.com/custodymq/custody/broker/wire"
 )
 
-// trials is the full number under CUSTODY_TORTURE, which takes minutes (make
-// torture), and a few otherwise.
+// trials returns the full number under CUSTODY_TORTURE, which takes minutes (make
+// torture), otherwise a few.
 func trials(few, full int) int {
 	if os.Getenv("CUSTODY_TORTURE") != "" {
 		return full
@@ -34,7 +34,8 @@ func trials(few, full int) int {
 	return few
 }
 
-// seeded draws differently in each run, and says how to draw the same again.
+// seeded returns a differently seeded generator in each run, and logs how to
+// repeat it.
 func seeded(t *testing.T) *rand.Rand {
 	seed := rand.Uint64()
 	if text := os.Getenv("CUSTODY_SEED"); text != "" {
@@ -46,11 +47,11 @@ func seeded(t *testing.T) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, 0))
 }
 
-// Kills: a broker in a process of its own, killed at random moments under load.
+// Kills: a broker in a separate process, killed at random moments under load.
 
 const tortured = "CUSTODY_TORTURED_BROKER"
 
-// serveUntilKilled is the broker's process: it prints its address.
+// serveUntilKilled is the broker's process; it prints its address.
 func serveUntilKilled(path string) error {
 	s, err := Open(context.Background(), Options{Path: path, Partition: partition})
 	if err != nil {
@@ -61,7 +62,7 @@ func serveUntilKilled(path string) error {
 		return err
 	}
 	fmt.Println(server.Addr())
-	_, _ = io.Copy(io.Discard, os.Stdin) // the end of the test ends it too
+	_, _ = io.Copy(io.Discard, os.Stdin) // exits at the latest with the test
 	return errors.Join(server.Close(context.Background()), s.Close())
 }
 
@@ -69,10 +70,10 @@ func TestNothingAcceptedIsLostByKills(t *testing.T) {
 	random := seeded(t)
 	kills := trials(3, 500)
 	var path string
-	var open map[string]bool // accepted, and not yet found settled
+	var open map[string]bool // accepted and not yet found settled
 	accepted := 0
 	for n := range kills {
-		if n%25 == 0 { // a file anew, before most of the time goes into loading it
+		if n%25 == 0 { // a new file, before loading it dominates the time
 			path, open = filepath.Join(t.TempDir(), "store.db"), map[string]bool{}
 			t.Logf("%d kills, %d accepted, none lost", n, accepted)
 		}
@@ -110,8 +111,8 @@ func TestNothingAcceptedIsLostByKills(t *testing.T) {
 	t.Logf("%d kills, %d accepted, none lost", kills, accepted)
 }
 
-// underLoad runs a broker with a publisher and a consumer, kills it after a time
-// and gives the message IDs that were answered Accepted.
+// underLoad runs a broker with a publisher and a consumer, kills it after
+// lifetime and returns the message IDs that were answered Accepted.
 func underLoad(t *testing.T, path, prefix string, lifetime time.Duration) map[string]bool {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -154,7 +155,7 @@ func underLoad(t *testing.T, path, prefix string, lifetime time.Duration) map[st
 				return
 			}
 			if n%3 != 0 {
-				_, _ = d.AckStart() // it may be dead already
+				_, _ = d.AckStart() // the broker may be dead already
 			} else {
 				_ = sub.Grant(1)
 			}
@@ -185,7 +186,7 @@ func underLoad(t *testing.T, path, prefix string, lifetime time.Duration) map[st
 	return accepted
 }
 
-// randomBatch changes messages at random, and keeps the model in step.
+// randomBatch draws changes to messages and applies them to the model too.
 func randomBatch(random *rand.Rand, model map[string]string, n int) []store.Operation {
 	var batch []store.Operation
 	for i := range 1 + random.IntN(8) {
@@ -221,7 +222,7 @@ func randomBatch(random *rand.Rand, model map[string]string, n int) []store.Oper
 	return batch
 }
 
-// payloadOf is a payload that belongs to this message and no other.
+// payloadOf returns a payload unique to this message.
 func payloadOf(id string) []byte {
 	random := rand.New(rand.NewPCG(contentSeed(id), 1))
 	payload := []byte(id)
@@ -291,7 +292,8 @@ func cutPower(t *testing.T, flush store.Flush, cuts int) {
 		if report, err := Check(t.Context(), copied, func(int64, int64) {}); err != nil || !report.Sound() {
 			t.Fatalf("cut %d: %+v, %v", n, report, err)
 		}
-		// The batches that had returned, and all or nothing of later ones.
+		// Expect every batch that had returned, and each later one entirely or
+		// not at all.
 		sure := 0
 		for sure+1 < len(returned) && returned[sure+1] <= cut {
 			sure++
@@ -304,7 +306,7 @@ func cutPower(t *testing.T, flush store.Flush, cuts int) {
 			t.Fatalf("cut %d at operation %d: the rows are of no batch from %d to %d", n, cut, first, last)
 		}
 		for _, ending := range endings {
-			_ = os.Remove(copied + ending) // what is not there need not be removed
+			_ = os.Remove(copied + ending) // it may not exist
 		}
 		_ = os.Remove(ownerPath(copied, partition))
 	}
@@ -345,14 +347,15 @@ func TestDamageIsNeverDelivered(t *testing.T) {
 
 const ownerEnding = ".owner"
 
-// abandoned gives the files of a broker that was killed: database, log and owner.
+// abandoned returns the files that a killed broker left: database, WAL and owner
+// file.
 func abandoned(t *testing.T, random *rand.Rand) (files map[string][]byte, model map[string]string) {
 	path := filepath.Join(t.TempDir(), "store.db")
 	model = map[string]string{}
 	s := mustOpen(t, Options{Path: path})
 	for n := range 150 {
 		mustApply(t, s, randomBatch(random, model, n)...)
-		if n == 80 { // half of it into the database
+		if n == 80 { // checkpoint half of it into the database
 			s.Close()
 			s = mustOpen(t, Options{Path: path})
 		}
@@ -368,7 +371,7 @@ func abandoned(t *testing.T, random *rand.Rand) (files map[string][]byte, model 
 	return files, model
 }
 
-// inflict damages the database or its log.
+// inflict damages the database or its WAL.
 func inflict(random *rand.Rand, files map[string][]byte) string {
 	ending := []string{"", "-wal"}[random.IntN(2)]
 	data := files[ending]
@@ -403,8 +406,8 @@ func inflict(random *rand.Rand, files map[string][]byte) string {
 	}
 }
 
-// survive opens the damaged files, and reads and changes all there is. Whatever
-// happens, it ends, and what is given is what was published.
+// survive opens the damaged files, then reads and changes everything. Every call
+// must return, and whatever is returned must be what was published.
 func survive(t *testing.T, path string, model map[string]string) (outcome string) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -445,13 +448,13 @@ func survive(t *testing.T, path string, model map[string]string) (outcome string
 	slices.Sort(ids)
 	found := map[string]bool{}
 	content := s.Content(ctx, ids, func(row store.Row) error { verify(row, true); found[row.MessageID] = true; return nil })
-	misled := false // the table has it, its index has not
+	misled := false // the row is in the table but not in its index
 	for id := range unsettled {
 		misled = misled || model[id] != "" && !found[id]
 	}
 	rows := s.Rows(ctx, store.Selection{Content: true}, func(row store.Row) error { verify(row, row.State == store.Pending); return nil })
 	var writes error
-	for i, id := range ids { // may fail; must end
+	for i, id := range ids { // may fail, but must return
 		op := message(fmt.Sprintf("new-%d", i), 0)
 		op.Row.Payload = payloadOf(op.Row.MessageID)
 		writes = errors.Join(writes, s.Apply(ctx, []store.Operation{op, {Kind: store.Delete, Row: store.Row{MessageID: id, KeepUntil: time.Now().Add(time.Hour)}}}))

@@ -2,6 +2,6 @@
 
 package sqlite
 
-// unlockAll is not known here: what a connection that has panicked had locked stays
-// locked until the process ends, and writes then fail.
+// unlockAll is not supported here: what a panicked connection had locked stays
+// locked until the process ends, so that writes fail.
 func unlockAll(uintptr) {}

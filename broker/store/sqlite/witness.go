@@ -13,23 +13,24 @@ import (
 	"github.com/ncruces/go-sqlite3/vfs"
 )
 
-// witness is a VFS that sees whether a transaction can be in the log.
+// witness is a VFS that observes whether a transaction can be in the WAL.
 //
-// SQLite writes most of a transaction inside COMMIT, so that an error of COMMIT
-// alone says little: it may be a first write refused by a full disk, or the sync
-// at the very end. But a transaction counts, now and in any recovery, only with
-// its commit frame: a frame whose header holds the size of the database
+// SQLite writes most of a transaction inside COMMIT, so an error of COMMIT alone
+// says little: it may be the first write, refused by a full disk, or the final
+// sync. But a transaction takes effect, now or in any recovery, only with its
+// commit frame: a frame whose header holds the size of the database
 // (https://sqlite.org/fileformat2.html#the_write_ahead_log). SQLite writes a
-// frame's 24-byte header first and its page after that. As long as no header of
-// a commit frame was written, the transaction is proven absent.
+// frame's 24-byte header first and its page afterwards. Until the header of a
+// commit frame is written, the transaction is proven absent.
 type witness struct {
 	base vfs.VFS
 	name string
-	// committing: since the last reset, the header of a commit frame was written.
+	// committing is set once the header of a commit frame was written since the
+	// last reset.
 	committing atomic.Bool
 
 	mu   sync.Mutex
-	open []vfs.File // and closed, some of them
+	open []vfs.File // files opened, some of them closed since
 }
 
 var _ vfs.VFSFilename = (*witness)(nil)
@@ -47,15 +48,15 @@ func newWitness(base string) (*witness, error) {
 	return w, nil
 }
 
-// close closes what the connection has left open, which frees its locks. Closing
-// a file again does nothing.
+// close closes what the connection left open, which releases its locks. Closing a
+// file twice is harmless.
 func (w *witness) close() {
 	vfs.Unregister(w.name)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, file := range w.open {
-		// The log's index stays mapped if SQLite could not close it, and a mapping
-		// keeps the locks: they are to be released by name.
+		// If SQLite could not close the WAL index, it stays mapped and the
+		// mapping holds the locks, which must be released explicitly.
 		if index, ok := vfsutil.WrapSharedMemory(file).(interface{ Fd() uintptr }); ok {
 			unlockAll(index.Fd())
 		}
@@ -66,7 +67,8 @@ func (w *witness) close() {
 
 func (w *witness) reset() { w.committing.Store(false) }
 
-// dsn opens the file at this absolute path through the witness.
+// dsn returns a URI that opens the file at this absolute path through the
+// witness.
 func (w *witness) dsn(path string) string {
 	return (&url.URL{Scheme: "file", Path: path, RawQuery: "vfs=" + w.name}).String()
 }
@@ -83,7 +85,7 @@ func (w *witness) OpenFilename(name *vfs.Filename, flags vfs.OpenFlag) (vfs.File
 	if err != nil {
 		return nil, out, err
 	}
-	if flags&(vfs.OPEN_MAIN_DB|vfs.OPEN_WAL) != 0 { // of others there may be many
+	if flags&(vfs.OPEN_MAIN_DB|vfs.OPEN_WAL) != 0 { // there may be many others
 		w.mu.Lock()
 		w.open = append(w.open, file)
 		w.mu.Unlock()
@@ -109,7 +111,7 @@ type log struct {
 }
 
 const (
-	logHeader   = 32 // bytes at the start of the log
+	logHeader   = 32 // size of the WAL's header
 	frameHeader = 24
 )
 

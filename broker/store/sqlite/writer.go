@@ -12,37 +12,37 @@ import (
 	"github.com/ncruces/go-sqlite3"
 )
 
-// writer is the connection that writes, and what is known of its last write.
-// Whoever has it from Store.writer owns it.
+// writer is the writing connection, with what is known of its last write. Whoever
+// received it from Store.writer has exclusive use of it.
 type writer struct {
 	store     *Store
-	token     int64       // tells this store's batches from those of another process
-	conn      *connection // nil after it had to be thrown away
+	token     int64       // identifies this store's batches among those of other processes
+	conn      *connection // nil after it was thrown away
 	partition int64
 	sql       statements
-	mark      mark  // of the partition's last transaction: anything else there is another writer's
-	settled   int64 // markers of the partition
+	mark      mark  // of the partition's last transaction; any other in the database is another writer's
+	settled   int64 // the partition's settled markers
 
-	unsynced bool // FlushPeriodic: something was committed since the last sync
+	unsynced bool // FlushPeriodic: there are commits since the last sync
 	suspect  bool // a COMMIT or a sync failed: certify before anything else
 	doubt    *doubt
-	absent   bool  // of the last write: proven not stored
-	untold   error // why it cannot be told whether it is
-	stopped  error // ErrFenced or ErrMoved: nothing is written any more
+	absent   bool  // the last write is proven not stored
+	untold   error // why the outcome of the last write cannot be determined
+	stopped  error // ErrFenced or ErrMoved: every further write is refused
 }
 
-// doubt is a transaction that may be stored.
+// doubt is a transaction that may or may not be stored.
 type doubt struct {
 	before, after mark
-	settled       int64 // markers, if it is
+	settled       int64 // number of settled markers if it is stored
 }
 
-// mark is the last batch of a partition, as its row in custody_partition has it.
-// Each transaction sets it, so that one read tells whether the transaction counts,
-// whatever it changed, and whether another broker has written in between.
+// mark is a partition's last transaction, as recorded in custody_partition. Every
+// transaction sets it, so that a single read tells whether the transaction took
+// effect, whatever it changed, and whether another broker has written in between.
 type mark struct{ writer, batch int64 }
 
-// counts is what a transaction adds to the partition's counts.
+// counts is the change that a transaction makes to the partition's counts.
 type counts struct{ live, settled int64 }
 
 type statements struct {
@@ -53,18 +53,18 @@ type statements struct {
 	expire, removeExpired, sweep, sweepSurplus    *sqlite3.Stmt
 }
 
-// pending and dead bind a change to the one row it is meant for: in this
-// partition (?1), of this message ID (?2), in the state that the change begins
-// in, and of a payload version that this build can read. The ID is looked up in
-// the index and compared with the table's: a damaged index entry must not lead to
-// another row.
+// pending and dead restrict a change to the one row that it is meant for: in this
+// partition (?1), with this message ID (?2), in the state in which the change
+// begins, and of a payload version that this build can read. The ID is looked up
+// in the index and compared with the table's: a damaged index entry must not lead
+// to another row.
 var (
 	readable = fmt.Sprintf(`version BETWEEN %d AND %d`, wire.OldestVersion, wire.Version)
 	theRow   = ` WHERE ord=(SELECT ord FROM custody_row WHERE partition=?1 AND message_id=?2) AND message_id=?2 AND partition=?1 AND `
 	pending  = theRow + fmt.Sprintf(`state=%d AND %s`, store.Pending, readable)
 	dead     = theRow + fmt.Sprintf(`state=%d AND %s`, store.Dead, readable)
 
-	// marker leaves of a row what tells that it is finished.
+	// marker reduces a row to what shows that its message is finished.
 	marker = fmt.Sprintf(`UPDATE custody_row SET state=%d, keep_until=?3, topic='', competitor='', key='', expires_at=NULL,
 		attempts=0, last_consumer='', reason='', content_checksum=0, headers=NULL, payload=NULL, `, store.SettledMarker) + marking.set("?4")
 )
@@ -90,7 +90,7 @@ func (w *writer) open(ctx context.Context) (err error) {
 	if mode != "wal" {
 		return fmt.Errorf("the file system gives journal_mode %s where WAL is needed", mode)
 	}
-	// The schema and the partition are synced under any policy.
+	// The schema and the partition are synced under any flush policy.
 	if err := w.setSync(store.FlushEveryCommit); err != nil {
 		return err
 	}
@@ -116,14 +116,14 @@ func (w *writer) setSync(flush store.Flush) error {
 	return w.conn.Exec(`PRAGMA synchronous=` + level)
 }
 
-// takePartition finds the partition or makes it, and sets its mark: whoever wrote
-// it before is fenced from now on. The owner's record tells how many of its
+// takePartition finds or creates the partition and sets its mark, which fences
+// any earlier writer. The owner file tells how many of the partition's
 // transactions are missing.
 func (w *writer) takePartition() (err error) {
 	p := w.store.options.Partition
 	recorded, _, err := readOwner(w.store.owner.file)
 	if err != nil {
-		recorded = 0 // it says nothing
+		recorded = 0 // an unreadable record tells nothing
 	}
 	tx, err := w.conn.BeginImmediate()
 	if err != nil {
@@ -154,7 +154,7 @@ func (w *writer) takePartition() (err error) {
 	return nil
 }
 
-// once is a statement that is run once.
+// once prepares a statement for a single run.
 func (w *writer) once(sql string) *binding {
 	stmt, _, err := w.conn.Prepare(sql)
 	return &binding{stmt: stmt, err: err}
@@ -182,7 +182,7 @@ func (w *writer) prepare() error {
 		{&w.sql.redrive, fmt.Sprintf(`UPDATE custody_row SET state=%d, attempts=0, reason='', expires_at=?3, `, store.Pending) + redriving.set("?4") + dead},
 		{&w.sql.discard, `DELETE FROM custody_row` + dead},
 		{&w.sql.discardMarker, marker + dead},
-		// Nothing is deleted for a time that is damaged, in the table or in an index.
+		// Do not delete by a damaged time, in the table or in an index.
 		{&w.sql.expire, fmt.Sprintf(`SELECT ord, message_id FROM custody_row
 			WHERE partition=?1 AND expires_at<=?2 AND state=%d AND %s AND %s
 			ORDER BY expires_at, ord LIMIT ?3`, store.Pending, readable, intact)},
@@ -201,15 +201,15 @@ func (w *writer) prepare() error {
 	return nil
 }
 
-// close gives up the connection. An open transaction is rolled back.
+// close closes the connection. An open transaction is rolled back.
 func (w *writer) close() error {
 	conn := w.conn
 	w.conn = nil
 	return conn.close()
 }
 
-// transact runs change as one transaction and says for certain, where it can,
-// whether it is stored. change returns what it adds to the partition's counts.
+// transact runs change as one transaction and determines, where possible, whether
+// it is stored. change returns its effect on the partition's counts.
 func (w *writer) transact(ctx context.Context, change func() (counts, error)) (err error) {
 	if err := w.usable(ctx); err != nil {
 		return &store.Failure{NotWritten: true, Err: err}
@@ -220,7 +220,7 @@ func (w *writer) transact(ctx context.Context, change func() (counts, error)) (e
 	before, after := w.mark, mark{w.token, w.mark.batch + 1}
 	var added counts
 	defer func() {
-		if v := recover(); v != nil { // SQLite's memory is used up, or a damaged file has misled it
+		if v := recover(); v != nil { // SQLite ran out of memory, or a damaged file misled it
 			w.throwAway()
 			err = w.failed(fmt.Errorf("SQLite panicked: %v", v), witness, &doubt{before, after, w.settled + added.settled})
 		}
@@ -245,7 +245,7 @@ func (w *writer) transact(ctx context.Context, change func() (counts, error)) (e
 		return w.notWritten(err)
 	}
 
-	w.conn.SetInterrupt(context.Background()) // from here on it goes to its end
+	w.conn.SetInterrupt(context.Background()) // from here on the transaction runs to completion
 	if err := w.sql.commit.Exec(); err != nil {
 		w.rollback()
 		return w.failed(fmt.Errorf("commit: %w", err), witness, &doubt{before, after, w.settled + added.settled})
@@ -257,15 +257,16 @@ func (w *writer) transact(ctx context.Context, change func() (counts, error)) (e
 		w.store.owner.record(after.batch)
 	}
 	if err := w.store.files.moved(); err != nil {
-		// Moved meanwhile: what was written may be found again or not.
+		// The files were moved meanwhile: the write may or may not be found
+		// again.
 		w.stopped = err
 		return &store.Failure{Err: w.store.wrap(err)}
 	}
 	return nil
 }
 
-// usable says whether anything may be written, and opens the connection if the
-// one before had to be thrown away.
+// usable returns an error if nothing may be written. It reopens a connection that
+// was thrown away.
 func (w *writer) usable(ctx context.Context) error {
 	if w.stopped == nil {
 		if err := w.store.files.moved(); err != nil {
@@ -281,8 +282,8 @@ func (w *writer) usable(ctx context.Context) error {
 	return nil
 }
 
-// advance sets the mark, if anything was changed, and makes sure that the one
-// before is still this store's.
+// advance sets the mark if the transaction changed anything, and verifies that
+// the previous mark is still this store's.
 func (w *writer) advance(changed bool, after mark, added counts) error {
 	if !changed {
 		now, err := w.readMark()
@@ -302,16 +303,16 @@ func (w *writer) advance(changed bool, after mark, added counts) error {
 	return nil
 }
 
-// fenced: another broker has taken the partition.
+// fenced stops the writer because another broker has taken the partition.
 func (w *writer) fenced() error {
 	w.stopped = w.store.wrap(fmt.Errorf("%w: partition %v: two brokers share a connection's name and a storage identity; stop one, and restart the other",
 		store.ErrFenced, w.store.options.Partition))
 	return w.stopped
 }
 
-// failed is the outcome of a transaction whose COMMIT has failed.
+// failed determines the outcome of a transaction whose COMMIT failed.
 func (w *writer) failed(err error, witness *witness, d *doubt) error {
-	// A full disk takes no whole frame.
+	// On a full disk, no complete frame was written.
 	if errors.Is(err, sqlite3.FULL) || !witness.committing.Load() {
 		return w.notWritten(err)
 	}
@@ -331,10 +332,10 @@ func (w *writer) notWritten(err error) error {
 	return &store.Failure{NotWritten: true, Err: w.store.wrap(err)}
 }
 
-// rollback ends the transaction. A connection that cannot is thrown away with
-// it, for nothing of it may get into a later commit.
+// rollback rolls the transaction back. If that fails, it throws the connection
+// away, so that nothing of the transaction gets into a later commit.
 func (w *writer) rollback() {
-	if w.conn.GetAutocommit() { // SQLite has done it
+	if w.conn.GetAutocommit() { // SQLite has rolled back already
 		return
 	}
 	w.conn.SetInterrupt(context.Background())
@@ -352,11 +353,11 @@ func (w *writer) readMark() (m mark, err error) {
 	return m, errors.Join(b.err, stmt.Err(), stmt.Reset())
 }
 
-// certify commits and syncs a transaction that changes the fence only. The log
-// is a chain of checksums: this one either follows the doubtful transaction in
-// it, which then counts for good, or takes its place, which breaks the chain.
-// The mark, read in the same transaction, tells which. It also syncs what
-// FlushPeriodic has left.
+// certify commits and syncs a transaction that changes only the fence. The WAL is
+// a chain of checksums: this transaction either follows the doubtful one, which
+// is then permanent, or overwrites it, which breaks the chain after it. The mark,
+// read in the same transaction, tells which. certify also syncs what
+// FlushPeriodic has left unsynced.
 func (w *writer) certify(ctx context.Context) (err error) {
 	w.suspect = w.suspect || w.unsynced
 	defer func() {
@@ -395,12 +396,12 @@ func (w *writer) certify(ctx context.Context) (err error) {
 	d := w.doubt
 	w.doubt = nil
 	switch {
-	case now == w.mark: // the doubtful transaction, if there is one, is absent
+	case now == w.mark: // the doubtful transaction, if any, is absent
 		w.absent = w.absent || d != nil
 	case d != nil && now == d.after:
 		w.absent, w.mark, w.settled = false, d.after, d.settled
 	default:
-		// Which of the two was there before it, nobody can tell.
+		// Another writer's mark hides which of the two came before it.
 		w.untold = w.fenced()
 	}
 	return nil
@@ -415,7 +416,7 @@ func (w *writer) apply(batch []store.Operation) (added counts, err error) {
 		}
 	}
 	if surplus := w.settled + added.settled - int64(w.store.options.MaxSettled); surplus > 0 && added.settled > 0 {
-		// A few more than came, so that a surplus that was there before shrinks.
+		// Sweep a few more than were added, so that an earlier surplus shrinks.
 		n, err := w.run(bind(w.sql.sweepSurplus).int(w.partition).int(min(surplus, 2*added.settled)))
 		added.settled -= n
 		return added, err
@@ -472,7 +473,7 @@ func (w *writer) on(stmt *sqlite3.Stmt, row *store.Row) *binding {
 	return bind(stmt).int(w.partition).text(row.MessageID)
 }
 
-// run executes a change and says how many rows it changed.
+// run executes a change and returns the number of rows changed.
 func (w *writer) run(b *binding) (int64, error) {
 	if err := b.exec(); err != nil {
 		return 0, err
@@ -503,7 +504,7 @@ func marshalHeaders(headers map[string]string) ([]byte, error) {
 	return json.Marshal(headers)
 }
 
-// headChecksum of a row as it is inserted.
+// headChecksum returns the checksum of a row to be inserted.
 func headChecksum(partition int64, row *store.Row, state store.State, content int64) uint64 {
 	return partitionField.int(partition) + messageIDField.text(row.MessageID) + stateField.int(int64(state)) +
 		versionField.int(int64(row.Version)) + businessIDField.text(row.BusinessID) + topicField.text(row.Topic) +
@@ -512,13 +513,14 @@ func headChecksum(partition int64, row *store.Row, state store.State, content in
 		reasonField.text(row.Reason) + keepUntilField.null() + contentField.int(content)
 }
 
-// process marks a pending row processed: its history is kept.
+// process marks a pending row processed, to keep its history.
 func (w *writer) process(row *store.Row) (int64, error) {
 	sum := stateField.int(int64(store.Processed)) + keepUntilField.time(row.KeepUntil)
 	return w.run(w.on(w.sql.settle, row).time(row.KeepUntil).sum(sum))
 }
 
-// blank is what a marker has in the place of what its message had.
+// blank is the sum of the hashes of the values that a marker has in place of its
+// message's.
 var blank = stateField.int(int64(store.SettledMarker)) + topicField.text("") + competitorField.text("") + keyField.text("") +
 	expiresAtField.null() + attemptsField.int(0) + lastConsumerField.text("") + reasonField.text("") + contentField.int(0)
 
@@ -526,7 +528,8 @@ func (w *writer) leaveMarker(stmt *sqlite3.Stmt, row *store.Row) (int64, error) 
 	return w.run(w.on(stmt, row).time(row.KeepUntil).sum(blank + keepUntilField.time(row.KeepUntil)))
 }
 
-// sweepAtOnce bounds how long the markers of one call of Expired take.
+// sweepAtOnce bounds the markers swept, and thus the time taken, by one call of
+// Expired.
 const sweepAtOnce = 16 << 10
 
 func (w *writer) expire(now time.Time, limit int) (ids []string, added counts, err error) {
@@ -552,7 +555,7 @@ func (w *writer) expire(now time.Time, limit int) (ids []string, added counts, e
 	return ids, added, err
 }
 
-// binding binds the parameters of a statement in order and keeps the first error.
+// binding binds a statement's parameters in order and keeps the first error.
 type binding struct {
 	stmt *sqlite3.Stmt
 	n    int
@@ -598,7 +601,7 @@ func (b *binding) int(v int64) *binding {
 	return b
 }
 
-// time binds Unix nanoseconds, and NULL for the zero time.
+// time binds Unix nanoseconds, or NULL for the zero time.
 func (b *binding) time(v time.Time) *binding {
 	if v.IsZero() {
 		if b.err == nil {
@@ -612,12 +615,12 @@ func (b *binding) time(v time.Time) *binding {
 
 func (b *binding) sum(v uint64) *binding { return b.int(int64(v)) }
 
-// again makes a statement ready for its next run.
+// again resets a statement for its next run.
 func (b *binding) again() *binding {
 	if b.stmt == nil {
 		return b
 	}
-	_ = b.stmt.Reset() // says again what the run before has said
+	_ = b.stmt.Reset() // repeats the error of the previous run
 	return &binding{stmt: b.stmt, err: b.err}
 }
 
@@ -637,7 +640,7 @@ func (b *binding) run(row func(*sqlite3.Stmt)) error {
 	if err == nil {
 		err = b.stmt.Err()
 	}
-	closing := b.close() // says again what the run has said
+	closing := b.close() // repeats the error of the run
 	if err == nil {
 		err = closing
 	}

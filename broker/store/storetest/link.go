@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// Link carries connections to a database server, and can leave one write in doubt.
+// Link forwards connections to a database server, and can make the outcome of one
+// write uncertain.
 type Link struct {
 	listener net.Listener
 	to       string
@@ -49,14 +50,15 @@ func NewLink(t testing.TB, to string) *Link {
 	return l
 }
 
-// Address is where it listens.
+// Address returns the address on which the link listens.
 func (l *Link) Address() string { return l.listener.Addr().String() }
 
-// SwallowCommand keeps the next command with this word from the server, and ends
-// its connection.
+// SwallowCommand withholds the next command that contains this word from the
+// server, and closes its connection.
 func (l *Link) SwallowCommand(word string) { l.swallow.Store(&swallow{[]byte(word), true}) }
 
-// SwallowReply lets the next command with this word pass, and nothing back.
+// SwallowReply forwards the next command that contains this word, but nothing
+// that the server sends from then on.
 func (l *Link) SwallowReply(word string) { l.swallow.Store(&swallow{[]byte(word), false}) }
 
 func (l *Link) pass(to, from net.Conn, silent *atomic.Bool, asking bool) {
@@ -73,7 +75,7 @@ func (l *Link) pass(to, from net.Conn, silent *atomic.Bool, asking bool) {
 			}
 		}
 		if !asking && silent.Load() {
-			_, _ = io.Copy(io.Discard, from) // let the server say what nobody hears
+			_, _ = io.Copy(io.Discard, from) // let the server reply into the void
 			return
 		}
 		if _, werr := to.Write(chunk[:n]); err != nil || werr != nil {

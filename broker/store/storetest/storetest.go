@@ -1,4 +1,4 @@
-// Package storetest is what every backend of store.Store must pass.
+// Package storetest is the conformance suite of store.Store backends.
 package storetest
 
 import (
@@ -16,27 +16,27 @@ import (
 	"github.com/custodymq/custody/broker/wire"
 )
 
-// Database is one fresh, empty place where a backend keeps rows.
+// Database is a new, empty database of a backend.
 type Database struct {
 	// Open opens the database for a partition. It may be called again, for the
 	// same partition after closing it, and for another at any time.
 	Open func(t *testing.T, partition store.Partition) store.Store
-	// History opens it as Open does, with full history kept.
+	// History is Open with full history kept.
 	History func(t *testing.T, partition store.Partition) store.Store
-	// Age makes the row look as if it had been written with another payload
-	// version, while s is open.
+	// Age makes a row look as if another payload version had written it, while s
+	// is open.
 	Age func(t *testing.T, s store.Store, messageID string, version uint8)
-	// Bounded opens it as Open does, with at most n IDs of settled rows kept.
+	// Bounded is Open with at most n settled IDs kept.
 	Bounded func(t *testing.T, partition store.Partition, n int) store.Store
-	// Damage alters the topic of the row past the store, while s is open; nil
-	// for a backend whose rows nobody can damage.
+	// Damage modifies the row's topic behind the store's back, while s is open;
+	// nil for a backend whose rows cannot be damaged.
 	Damage func(t *testing.T, s store.Store, messageID string)
-	// Durable says that rows are there again after Close and Open.
+	// Durable says that rows survive Close and Open.
 	Durable bool
 }
 
-// Exercise checks the obligations of the contract. newDatabase releases what it
-// makes with t.Cleanup; Exercise closes every store that it opens.
+// Exercise runs the suite. newDatabase releases its resources with t.Cleanup;
+// Exercise closes every store that it opens.
 func Exercise(t *testing.T, newDatabase func(t *testing.T) Database) {
 	for _, obligation := range []struct {
 		name  string
@@ -93,10 +93,10 @@ func Exercise(t *testing.T, newDatabase func(t *testing.T) Database) {
 var (
 	home      = store.Partition{Connection: "orders", Identity: "node-a"}
 	neighbour = store.Partition{Connection: "orders", Identity: "node-b"}
-	stranger  = store.Partition{Connection: "Orders", Identity: "node-a"} // case counts
+	stranger  = store.Partition{Connection: "Orders", Identity: "node-a"} // case is significant
 
 	epoch = time.Date(2026, 3, 1, 12, 0, 0, 123456789, time.UTC)
-	// Load goes by the backend's clock: these are far from any.
+	// Load uses the backend's clock: these times are far away from it.
 	longAgo = time.Date(2001, 1, 1, 0, 0, 0, 0, time.UTC)
 	farOff  = time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
 )
@@ -130,7 +130,7 @@ func open(t *testing.T, open func(*testing.T, store.Partition) store.Store, p st
 	return s
 }
 
-// testContext ends every call of a test that hangs.
+// testContext bounds every call, so that a test cannot hang.
 func testContext(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
@@ -161,7 +161,7 @@ func uncertain(t *testing.T, err error) {
 	}
 }
 
-// collect gives the rows of a read, which passes fn on.
+// collect returns the rows of a read.
 func collect(t *testing.T, read func(fn func(store.Row) error) error) []store.Row {
 	t.Helper()
 	var rows []store.Row
@@ -188,13 +188,13 @@ func selected(t *testing.T, s store.Store, selection store.Selection) []store.Ro
 	return collect(t, func(fn func(store.Row) error) error { return s.Rows(testContext(t), selection, fn) })
 }
 
-// rows are all, whole.
+// rows returns all rows with content.
 func rows(t *testing.T, s store.Store) []store.Row {
 	t.Helper()
 	return selected(t, s, store.Selection{Content: true})
 }
 
-// states renders rows shortly: "a:pending b:dead".
+// states summarises rows: "a:pending b:dead".
 func states(rows []store.Row) string {
 	var text []string
 	for _, r := range rows {
@@ -252,7 +252,7 @@ func rowComesBack(t *testing.T, db Database) {
 			}
 			g.InsertedAt, g.ExpiresAt = w.InsertedAt, w.ExpiresAt
 			if len(g.Payload) == 0 {
-				g.Payload = w.Payload // nil and empty are one
+				g.Payload = w.Payload // nil and empty are equivalent
 			}
 			if !reflect.DeepEqual(g, w) {
 				t.Errorf("%s: got %+v, want %+v", name, g, w)
@@ -606,8 +606,8 @@ func cancelled(t *testing.T, db Database) {
 	wantRows(t, s, "a:pending", "b:pending")
 }
 
-// strikes are the writing operations of the contract, with the rows that each
-// makes of start.
+// strikes lists the writing operations of the contract, with the rows that result
+// when each is applied to start.
 var strikes = []struct {
 	name  string
 	do    func(context.Context, store.Store) error
@@ -632,7 +632,7 @@ func applying(op store.Operation) func(context.Context, store.Store) error {
 	return func(ctx context.Context, s store.Store) error { return s.Apply(ctx, []store.Operation{op}) }
 }
 
-// struck gives a store with the rows of start, and the fault armed on it.
+// struck returns a store that holds start and has the fault armed.
 func struck(t *testing.T, db Database, fault *faulty.Fault) *faulty.Store {
 	t.Helper()
 	s := faulty.Wrap(open(t, db.Open, home))
@@ -686,7 +686,7 @@ func closed(t *testing.T, db Database) {
 	}
 }
 
-// refuseBlindly is a hook whose refusal does not tell that nothing was done.
+// refuseBlindly refuses without saying that nothing was written.
 type refuseBlindly struct{}
 
 func (refuseBlindly) Before(op faulty.Op) error {
@@ -704,7 +704,7 @@ func certified(t *testing.T, db Database) {
 	}
 	want := func(what string, absent bool) {
 		t.Helper()
-		for range 2 { // asking changes nothing
+		for range 2 { // asking has no effect
 			if got, err := s.Reestablish(testContext(t)); err != nil || got != absent {
 				t.Fatalf("%s: absent %v, %v; want %v", what, got, err, absent)
 			}
@@ -843,7 +843,7 @@ func damaged(t *testing.T, db Database) {
 	if got := states(selected(t, s, store.Selection{State: store.Damaged, Limit: 2})); got != "[pending:damaged dead:damaged]" {
 		t.Errorf("selected by state: %v", got)
 	}
-	// No change gives it a checksum that fits.
+	// No change gives the damaged row a matching checksum.
 	apply(t, s, on(store.Attempt, store.Row{MessageID: "pending", Attempts: 1}), on(store.Redrive, store.Row{MessageID: "dead", ExpiresAt: longAgo}))
 	if ids, err := s.Expired(testContext(t), epoch, 10); err != nil || len(ids) > 0 {
 		t.Fatalf("expired: %v %v", ids, err)

@@ -10,11 +10,11 @@ import (
 	"github.com/custodymq/custody/evidence"
 )
 
-// Observe is told of one event: for each message that it is about, with its
-// receipt if a logical subscriber is concerned, or once with neither.
+// Observe is called for each message that an event is about, with its receipt
+// if a logical subscriber is concerned; or once with neither.
 type Observe func(e *evidence.Event, m *Message, r *Receipt)
 
-// aboutMessages interpret events that are about messages, and report each.
+// aboutMessages interprets events about messages, and reports each message.
 var aboutMessages = [evidence.Noted + 1]func(*Ledger, *evidence.Event, Observe){
 	evidence.PublishCalled:   (*Ledger).publishCalled,
 	evidence.PublishReturned: (*Ledger).publishReturned,
@@ -35,7 +35,7 @@ var aboutMessages = [evidence.Noted + 1]func(*Ledger, *evidence.Event, Observe){
 	evidence.Purged:          (*Ledger).disposed,
 }
 
-// aboutRun interpret events that are about a client, a fault, a process or the run.
+// aboutRun interprets events about a client, a fault, a process or the run.
 var aboutRun = [evidence.Noted + 1]func(*Ledger, *evidence.Event){
 	evidence.SubscribeCalled:   (*Ledger).subscribeCalled,
 	evidence.SubscribeReturned: (*Ledger).subscribeReturned,
@@ -46,7 +46,7 @@ var aboutRun = [evidence.Noted + 1]func(*Ledger, *evidence.Event){
 	evidence.FaultHealed:       (*Ledger).faultHealed,
 	evidence.ProcessStarted:    (*Ledger).processStarted,
 	evidence.ProcessExited:     (*Ledger).processExited,
-	evidence.ProcessPaused:     func(l *Ledger, _ *evidence.Event) { l.trouble("") }, // its peers may end its sessions
+	evidence.ProcessPaused:     func(l *Ledger, _ *evidence.Event) { l.trouble("") }, // peers may end the process's sessions
 	evidence.ProcessContinued:  func(l *Ledger, _ *evidence.Event) { l.Healed = l.Now },
 	evidence.PhaseBegan:        (*Ledger).phaseBegan,
 	evidence.DrainEnded:        func(l *Ledger, e *evidence.Event) { l.Drain, l.DrainReason = l.Now, e.Drain },
@@ -55,7 +55,7 @@ var aboutRun = [evidence.Noted + 1]func(*Ledger, *evidence.Event){
 	evidence.SnapshotTaken:     (*Ledger).snapshotTaken,
 }
 
-// Apply brings the ledger up to date with one event and tells the checkers.
+// Apply updates the ledger with one event, then calls tell.
 func (l *Ledger) Apply(e *evidence.Event, tell Observe) {
 	l.Now = StampOf(e)
 	for len(l.deadlines) > 0 && l.deadlines[0].at <= l.Now.At {
@@ -84,7 +84,7 @@ func (l *Ledger) publishCalled(e *evidence.Event, tell Observe) {
 	if m.DigestKey == 0 {
 		m.DigestKey = Hash(e.Digest)
 	}
-	l.setMessageID(m, e.MessageID) // if the publisher chooses it
+	l.setMessageID(m, e.MessageID) // set if the publisher chooses the ID
 	if m.Try > 1 {
 		l.Retried++
 	}
@@ -117,7 +117,8 @@ func (l *Ledger) publishReturned(e *evidence.Event, tell Observe) {
 	}
 	if e.Acceptance == evidence.Accepted {
 		// A frame is recorded before it is forwarded, so an answer without a
-		// frame bypassed the link, as may frames that a fault should strike.
+		// recorded publish frame bypassed the link. So may other frames, which
+		// faults should have struck.
 		if l.observes[m.Actor] && m.published.Seq == 0 && m.Struck == nil && e.HeldBy != evidence.HeldByClient && l.Escaped == "" {
 			l.Escaped = l.Label(m)
 		}
@@ -130,9 +131,9 @@ func (l *Ledger) publishReturned(e *evidence.Event, tell Observe) {
 	l.done(m)
 }
 
-// match marks the logical subscribers that must get a publish: confirmed before it
-// was called, and not ended before it returned. Whether one that ends before it is
-// served is still owed it is decided at the end.
+// match marks the logical subscribers that must get a publish: confirmed
+// before its call and not ended before its return. Whether one that ends
+// before it is served is still owed the message is decided at the end.
 func (l *Ledger) match(m *Message) {
 	for _, s := range l.Matching(m.Destination) {
 		if s.Durable && s.declared.Before(m.Called) || s.Live > 0 && s.LiveSince.Before(m.Called) {
@@ -154,8 +155,8 @@ func (v *View) subscriberNamed(name string) *Subscriber {
 
 func (l *Ledger) subscribeCalled(e *evidence.Event) {
 	s := l.SessionOf(e)
-	// A subscription has no effect before it is asked for, unless the session
-	// was resumed and has been served already.
+	// A subscription has no effect before it is requested, unless the session
+	// was resumed and has already been served.
 	if s.OpenCalled.Seq == 0 && !s.heard {
 		s.OpenCalled = l.Now
 	}
@@ -188,10 +189,10 @@ func (l *Ledger) endSession(s *Session) {
 		s.Ended = l.Now
 	}
 	if !s.Live || l.Drain.Seq != 0 {
-		return // what counts is who was ready at the end of the drain; afterwards the runner stops all
+		return // what counts is who was ready at the end of the drain; later the runner stops everybody
 	}
 	s.Live = false
-	if s.OpenCalled.Seq > l.brokerEnded.Seq { // the others ended with their broker
+	if s.OpenCalled.Seq > l.brokerEnded.Seq { // earlier sessions ended with their broker
 		s.Sub.Ended = l.Now
 	}
 	s.Sub.Live--
@@ -200,7 +201,8 @@ func (l *Ledger) endSession(s *Session) {
 	}
 }
 
-// SubscriberOf is the logical subscriber that an event of a consumer is about.
+// SubscriberOf returns the logical subscriber that a consumer's event is
+// about.
 func (v *View) SubscriberOf(e *evidence.Event) *Subscriber {
 	if e.Subscription != "" {
 		return v.subscriberNamed(e.Subscription)
@@ -225,7 +227,7 @@ func (l *Ledger) delivered(e *evidence.Event, tell Observe) {
 	sub := l.SubscriberOf(e)
 	r := m.receipt(sub.Name)
 	if r.Deliveries > 0 && m.forge(s.Actor.Name) {
-		return // the harness's own copy: no checker sees it
+		return // the harness's own copy, hidden from checkers
 	}
 	if r.Deliveries++; r.Deliveries == 1 {
 		r.First, r.MessageHash = l.Now, Hash(e.MessageID)
@@ -241,7 +243,7 @@ func (l *Ledger) delivered(e *evidence.Event, tell Observe) {
 	r.Newest = r.Deliveries == 1 || e.Attempt > r.Attempt || e.Attempt == 0 && e.Mark == evidence.MarkRedelivered && r.Deliveries == 2 && r.Unmarked == 1
 	if r.Newest {
 		r.TopSession, r.TopAt = r.Session, l.Now
-	} else if e.Attempt == 0 { // its holder is unknown
+	} else if e.Attempt == 0 { // the current holder is unknown
 		r.TopSession, r.TopAt = 0, Stamp{}
 	}
 	r.Attempt = max(r.Attempt, e.Attempt)
@@ -356,7 +358,7 @@ func (l *Ledger) frameCarried(e *evidence.Event, tell Observe) {
 			m.published = l.Now
 			l.observes[link] = true
 		case FrameAccept:
-			// One without a publish ID may be the answer to another try.
+			// An answer without a publish ID may belong to another try.
 			if it.PublishID != "" && e.Negative {
 				m.Denied = l.Now
 			} else if it.PublishID != "" {
@@ -367,7 +369,7 @@ func (l *Ledger) frameCarried(e *evidence.Event, tell Observe) {
 			m.Carried = l.Now
 			m.Sent++
 		case FrameAckConfirm:
-			if e.Negative { // a refusal is no confirmation
+			if e.Negative { // a refusal confirms nothing
 				break
 			}
 			if a := l.actors[link]; a != nil && a.sub != nil {
@@ -416,17 +418,17 @@ func (l *Ledger) strike(m *Message, e *evidence.Event, link Symbol) {
 	l.mark(m, e.Struck+" "+e.Frame)
 }
 
-// withholding are the actions after which the system rightly believes that a frame
-// is in flight or has arrived.
+// withholding lists the actions after which the system legitimately believes
+// that a frame is in flight or has arrived.
 var withholding = map[string]bool{"drop": true, "hold": true, "withhold": true, "black-hole": true}
 
-// failing are the classes of faults that can lose what is not durable.
+// failing lists the fault classes that can lose data that is not durable.
 var failing = map[evidence.Class]bool{
 	evidence.BrokerCrash: true, evidence.BrokerRestart: true, evidence.PowerLoss: true,
 	evidence.Store: true, evidence.NodeLoss: true,
 }
 
-// delaying are the actions that delay whatever follows on a link.
+// delaying lists the actions that delay everything that follows on a link.
 var delaying = map[string]bool{"hold": true, "hold-after": true, "delay": true}
 
 func (l *Ledger) faultFired(e *evidence.Event) {
@@ -442,7 +444,7 @@ func (l *Ledger) faultFired(e *evidence.Event) {
 	}
 	delayed := link
 	stands := e.Struck == evidence.CommandPause.String() && e.Actor != Broker
-	if stands { // a client that stands still reads late
+	if stands { // a paused client reads late
 		delayed = l.Symbol(e.Actor)
 	}
 	if delaying[e.Struck] || stands {
@@ -458,8 +460,8 @@ func (l *Ledger) faultFired(e *evidence.Event) {
 	}
 }
 
-// faultArmed: a fault of a whole link is at work once armed, though on an idle link
-// it is not seen to fire.
+// faultArmed treats a fault on a whole link as active once armed: on an idle
+// link it is not seen to fire.
 func (l *Ledger) faultArmed(e *evidence.Event) {
 	if e.Link != "" && e.Frame == "" {
 		l.trouble(e.Fault)
@@ -501,7 +503,7 @@ func (l *Ledger) processExited(e *evidence.Event) {
 	l.trouble("")
 	if e.Actor == Broker {
 		l.brokerEnded = l.Now
-		if crashed := e.Exit != nil && !e.Exit.Ordered; crashed || !l.over { // the runner's own stop is no failure
+		if crashed := e.Exit != nil && !e.Exit.Ordered; crashed || !l.over { // the runner's final stop is not a failure
 			l.fails(failure{crashed: crashed})
 		}
 	} else {
@@ -537,8 +539,8 @@ func (l *Ledger) setClock(e *evidence.Event) {
 	}
 }
 
-// elsewhere reports whether the broker now runs under another partition than when
-// it accepted a publish.
+// elsewhere reports whether the broker now runs under a different partition
+// than when it accepted a publish.
 func (l *Ledger) elsewhere(m *Message) bool {
 	now := len(l.Partitions) - 1
 	for i := now; i >= 0; i-- {
@@ -555,8 +557,8 @@ func (l *Ledger) snapshotTaken(e *evidence.Event) {
 	}
 }
 
-// commanded interprets an order: a redriven dead letter gets new attempts, a
-// rewound subscriber is served again.
+// commanded interprets an order: a redriven dead letter gets new attempts, and
+// a rewound subscriber is served again.
 func (l *Ledger) commanded(e *evidence.Event) {
 	l.trouble("")
 	switch e.Command {
@@ -572,9 +574,9 @@ func (l *Ledger) commanded(e *evidence.Event) {
 	}
 }
 
-// pastDeadline checks whether an unserved message was deliverable to an idle, ready
-// consumer for longer than the tolerance, with no fault at work: then its expiry
-// excuses nothing.
+// pastDeadline checks whether an unserved message was deliverable to an idle,
+// ready consumer for longer than the tolerance while no fault was active. Its
+// expiry then excuses nothing.
 func (l *Ledger) pastDeadline(d due) {
 	m := l.Message(d.ref)
 	if len(l.active) > 0 || l.ClockSet || l.elsewhere(m) {
@@ -589,7 +591,7 @@ func (l *Ledger) pastDeadline(d due) {
 	}
 }
 
-// deadlines of unserved messages, a heap.
+// deadlines is a min-heap of unserved messages' deadlines.
 type deadlines []due
 
 type due struct {

@@ -2,11 +2,11 @@ package ledger
 
 import "github.com/cespare/xxhash/v2"
 
-// Ref names one publish of a ledger; 0 is none.
+// Ref identifies one publish of a ledger; 0 means none.
 type Ref uint32
 
-// arena holds values without pointers in chunks: it grows without copying, its
-// addresses are stable, and the garbage collector never looks inside.
+// arena stores pointer-free values in chunks: it grows without copying, its
+// addresses are stable, and the garbage collector never scans it.
 type arena[T any] struct {
 	chunks []*[arenaChunk]T
 	n      uint32
@@ -14,10 +14,10 @@ type arena[T any] struct {
 
 const arenaChunk = 1 << 10
 
-// grow adds k values side by side and gives the index of the first, from 1.
+// grow adds k adjacent values and returns the index of the first, from 1.
 func (a *arena[T]) grow(k uint32) uint32 {
 	if room := arenaChunk - a.n%arenaChunk; k > room && k <= arenaChunk {
-		a.n += room // neighbours never straddle two chunks
+		a.n += room // adjacent values never straddle two chunks
 	}
 	first := a.n
 	a.n += k
@@ -32,9 +32,9 @@ func (a *arena[T]) at(i uint32) *T {
 	return &a.chunks[i/arenaChunk][i%arenaChunk]
 }
 
-// index finds publishes by a hash that is kept in their slots: open addressing
-// over cells of eight bytes. The tag alone places a cell, so growing never
-// touches the slots.
+// index finds publishes by a hash kept in their slots, using open addressing
+// over 8-byte cells. The tag alone determines a cell's position, so growing
+// never touches the slots.
 type index struct {
 	cells []cell
 	n     int
@@ -83,8 +83,8 @@ func (x *index) place(c cell) {
 	x.cells[i] = c
 }
 
-// Hash of s, the same on every machine; 0 is kept for "no ID". Two of ten
-// million IDs collide once in 370,000 runs.
+// Hash returns a hash of s that is the same on every machine; 0 is reserved
+// for "no ID". Among ten million IDs, two collide once in 370,000 runs.
 func Hash(s string) uint64 {
 	if s == "" {
 		return 0

@@ -7,7 +7,7 @@ import (
 	"github.com/custodymq/custody/evidence"
 )
 
-// window is a time during which something may explain what was seen.
+// window is a period during which something may explain an anomaly.
 type window struct {
 	fault    string
 	from, to time.Duration // to is -1 until the fault is healed
@@ -33,17 +33,17 @@ func (w windows) overlap(from, to time.Duration) bool {
 // failure is a crash, a restart or a store failure of the broker.
 type failure struct {
 	Stamp
-	crashed bool // by itself
-	store   bool // the broker went on, without its store
+	crashed bool // on its own, without an order
+	store   bool // only its store failed; the broker went on
 }
 
 const (
-	maxTroubles = 1 << 12 // those that follow count as one that never ends
-	maxFailures = 1 << 16 // those that follow excuse nothing
+	maxTroubles = 1 << 12 // later ones count as one that never ends
+	maxFailures = 1 << 16 // later ones excuse nothing
 )
 
-// trouble notes a fault that begins to work, until it is healed, or, without a
-// fault, a moment: an order, a standstill, the end of a process.
+// trouble records the start of a fault, active until it is healed; or, without
+// a fault, a momentary event: an order, a standstill, the end of a process.
 func (l *Ledger) trouble(fault string) {
 	if n := len(l.troubles); n == maxTroubles {
 		l.troubles[n-1].to = -1
@@ -62,10 +62,10 @@ func (l *Ledger) fails(f failure) {
 	}
 }
 
-// ClassOf gives the class of a fault by its label.
+// ClassOf returns the class of a fault, given its label.
 func (v *View) ClassOf(fault string) evidence.Class { return v.class[fault] }
 
-// FaultActive reports whether a fault is at work, of another class than these.
+// FaultActive reports whether a fault is active whose class is not listed.
 func (v *View) FaultActive(but ...evidence.Class) bool {
 	for fault := range v.active {
 		if !slices.Contains(but, v.class[fault]) {
@@ -83,11 +83,11 @@ func (v *View) StruckBetween(from, to time.Duration) bool {
 	return slices.ContainsFunc(v.troubles, func(w window) bool { return w.from >= from && w.from <= to })
 }
 
-// Paused reports whether the broker stood still at some time between the two.
+// Paused reports whether the broker was paused at some time between the two.
 func (v *View) Paused(from, to time.Duration) bool { return v.pauses.overlap(from, to) }
 
-// Delayed reports whether a fault held or delayed what passed a link between
-// the two times, or so shortly before that it had not all arrived.
+// Delayed reports whether a fault held or delayed frames on a link between the
+// two times, or so shortly before that some may have arrived late.
 func (v *View) Delayed(link Symbol, from, to time.Duration) bool {
 	return v.held[link].overlap(from-v.Limits.InFlightBound, to)
 }
@@ -110,15 +110,16 @@ func (v *View) FailedBetween(from, to Stamp) bool {
 	return slices.ContainsFunc(v.failures, func(f failure) bool { return f.Seq > from.Seq && f.Seq < to.Seq })
 }
 
-// CrashedAround reports whether the broker ended by itself between the call of an
-// acknowledgement and the bound for what the system does for it.
+// CrashedAround reports whether the broker crashed on its own between the call
+// of an acknowledgement and the bound for carrying it out.
 func (v *View) CrashedAround(r *Receipt) bool {
 	return v.failedAround(r, func(f failure) bool { return f.crashed })
 }
 
-// MayOwe reports whether what the system does for an acknowledgement may still be
-// undone at a time: it failed meanwhile. A store that failed alone is an excuse
-// until it has worked again for as long as a recovery and a delete may take.
+// MayOwe reports whether the effect of an acknowledgement may still be missing
+// at a time because of a failure meanwhile. A failure of the store alone is an
+// excuse until the store has worked again for as long as a recovery and a
+// delete may take.
 func (v *View) MayOwe(r *Receipt, at time.Duration) bool {
 	if v.failedAround(r, func(f failure) bool { return !f.store }) {
 		return true

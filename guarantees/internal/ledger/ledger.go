@@ -1,9 +1,9 @@
-// Package ledger reads the events of a run once and keeps what every guarantee
-// needs to know of them: store holds the messages in bounded memory, Ledger
-// interprets events, and View is what a checker may ask.
+// Package ledger reads the events of a run once and keeps what the guarantees
+// need: store holds the messages in bounded memory, Ledger interprets events,
+// and View is what checkers may query.
 //
-// Events of different processes are recorded in an order that proves nothing,
-// so a message may be delivered in the record before it was published in it.
+// The order in which events of different processes are recorded proves
+// nothing, so a delivery may be recorded before its publish.
 package ledger
 
 import (
@@ -15,70 +15,70 @@ import (
 	"github.com/custodymq/custody/evidence"
 )
 
-// Ledger is brought up to date by Apply, event by event, and by ReadRows when
-// all are read. Only the judge holds it; checkers get its View.
+// Ledger is updated by Apply, event by event, and by ReadRows after the last.
+// Only the judge holds it; checkers get its View.
 type Ledger struct {
 	View
 	over        bool // the run's last phase has begun
 	deadlines   deadlines
 	checkpoints map[string]Stamp // the first snapshot of each name
-	observes    map[Symbol]bool  // links that have shown the publish frames of their actor
-	timelines   int              // how many are kept
+	observes    map[Symbol]bool  // links that showed a publish frame of their actor
+	timelines   int              // number of timelines kept
 }
 
-// View is what a checker may ask of a run. It changes nothing, and neither may
-// a checker change what it is given.
+// View is what checkers may query about a run. It is read-only, and checkers
+// must not modify what it returns.
 type View struct {
 	Run
 	store
 	sessions    map[Symbol]*Session
 	actors      map[Symbol]*Actor
 	bySymbol    map[Symbol]*Subscriber
-	matching    map[Symbol][]*Subscriber // by destination; emptied when a subscription appears
-	clock       time.Duration            // the broker's offset
-	clockWas    time.Duration            // … before it was last set
+	matching    map[Symbol][]*Subscriber // by destination; reset by each new subscription
+	clock       time.Duration            // the broker's clock offset
+	clockWas    time.Duration            // … before the latest change
 	clockSetAt  time.Duration
 	active      map[string]bool
 	class       map[string]evidence.Class
-	held        map[Symbol]windows // by link: when a fault held or delayed what passes
+	held        map[Symbol]windows // by link: when a fault held or delayed its frames
 	pauses      windows            // of the broker
-	troubles    windows            // faults at work, orders, processes begun and ended
+	troubles    windows            // active faults, orders, starts and ends of processes
 	failures    []failure
-	brokerEnded Stamp // its process
+	brokerEnded Stamp // when its process last ended
 }
 
-// Run is what is known of the run as a whole, up to the event being read.
+// Run is what is known about the run as a whole, up to the current event.
 type Run struct {
 	Profile   *evidence.Profile
 	Limits    *evidence.Limits
-	Snapshots []evidence.Snapshot // by Seq
+	Snapshots []evidence.Snapshot // in order of Seq
 
-	Now         Stamp // the event being read
-	Healed      Stamp // the latest heal or start of the broker
-	Fired       Stamp // the latest fault
+	Now         Stamp // the current event
+	Healed      Stamp // the latest heal or broker start
+	Fired       Stamp // the latest fault to fire
 	ClockSet    bool  // the broker's clock was changed
-	Drain       Stamp // its end
+	Drain       Stamp // the end of the drain
 	DrainReason evidence.DrainReason
 	Partitions  []PartitionStart
 	Subscribers []*Subscriber
 
-	DeliverFrames bool // links show deliveries
+	DeliverFrames bool // links show deliver frames
 	HasEffects    bool
 	Redelivered   int    // by the broker
 	Absorbed      int    // by the consumption log
 	Retried       int    // by clients
-	Restarted     bool   // the script restarted the broker
-	Escaped       string // the first publish that got past its link unseen
+	Restarted     bool   // a script step restarted the broker
+	Escaped       string // the first publish that bypassed its link
 
-	// Known when rows are read.
-	BrokerEnd   *evidence.Snapshot // the newest of the broker after the watch, or nil
-	BusinessEnd *evidence.Snapshot // the newest of the business database, or nil
+	// Set once rows are read.
+	BrokerEnd   *evidence.Snapshot // the broker's newest snapshot after the watch, or nil
+	BusinessEnd *evidence.Snapshot // the business database's newest snapshot, or nil
 	Effects     map[EffectKey][]*evidence.StoredRow
-	Strays      []Stray // rows of no publish
+	Strays      []Stray // rows that belong to no publish
 }
 
-// EffectKey is a business ID, by its hash, at a logical subscriber; 0 where the
-// row names none.
+// EffectKey is the hash of a business ID and a logical subscriber, which is 0
+// if the row names none.
 type EffectKey struct {
 	Business uint64
 	Sub      Symbol
@@ -100,7 +100,7 @@ type Actor struct {
 type Session struct {
 	Actor       *Actor
 	Sub         *Subscriber
-	OpenCalled  Stamp // Seq 0: unknown, so nothing is proven of what comes on it
+	OpenCalled  Stamp // Seq 0: unknown, so nothing is proven about the session
 	Ended       Stamp
 	Live, heard bool
 }
@@ -110,24 +110,24 @@ type Session struct {
 type Subscriber struct {
 	Name         Symbol
 	destinations []Symbol
-	Durable      bool // exists from its confirmed declaration, with or without sessions
+	Durable      bool // exists from its confirmed declaration on, with or without sessions
 	declared     Stamp
 	Live         int
 	LiveSince    Stamp
-	Died         Stamp // when it last lost its last session
-	Ended        Stamp // when it last lost one that its broker outlived
+	Died         Stamp // when it last lost its only remaining session
+	Ended        Stamp // when it last lost a session that its broker outlived
 	InFlight     int
-	AckWithheld  Stamp // a fault kept an acknowledgement of its from the system
+	AckWithheld  Stamp // when a fault withheld one of its acknowledgements
 	freeSince    time.Duration
 }
 
-// PartitionStart is a start of the broker under a storage identity.
+// PartitionStart is a broker start under a storage identity.
 type PartitionStart struct {
 	Stamp
-	Names []string // its own, and those it took over by migration
+	Names []string // its own, then those taken over by migration
 }
 
-// The frames and the actor that have a meaning here.
+// Frame kinds and the actor that the ledger interprets.
 const (
 	FrameDeliver    = "deliver"
 	FramePublish    = "publish"
@@ -137,7 +137,7 @@ const (
 	Broker          = "broker"
 )
 
-// New gives the ledger of a run of which nothing is read yet.
+// New returns the ledger of a run before its first event.
 func New(h *evidence.History) *Ledger {
 	p := &h.Manifest.Profile
 	l := &Ledger{View: View{
@@ -155,7 +155,7 @@ func New(h *evidence.History) *Ledger {
 	return l
 }
 
-// Label names a publish in a sentence.
+// Label describes a publish within a sentence.
 func (v *View) Label(m *Message) string {
 	if m.BusinessID != "" {
 		return fmt.Sprintf("%s (%s)", m.BusinessID, v.PublishID(m))
@@ -163,13 +163,13 @@ func (v *View) Label(m *Message) string {
 	return v.PublishID(m)
 }
 
-// Session gives a session by its name, or nil.
+// Session returns a session by name, or nil.
 func (v *View) Session(name Symbol) *Session { return v.sessions[name] }
 
-// Subscriber gives a logical subscriber by its name, or nil.
+// Subscriber returns a logical subscriber by name, or nil.
 func (v *View) Subscriber(name Symbol) *Subscriber { return v.bySymbol[name] }
 
-// SessionOf gives the session that an event is about.
+// SessionOf returns the session that an event is about.
 func (v *View) SessionOf(e *evidence.Event) *Session {
 	id := v.Symbol(cmp.Or(e.Session, e.Actor))
 	s := v.sessions[id]
@@ -192,7 +192,7 @@ func (v *View) actorOf(name string) *Actor {
 	return a
 }
 
-// Matching gives the logical subscribers of a destination.
+// Matching returns the logical subscribers of a destination.
 func (v *View) Matching(destination Symbol) []*Subscriber {
 	subs, known := v.matching[destination]
 	if !known {
@@ -208,8 +208,8 @@ func (v *View) Matching(destination Symbol) []*Subscriber {
 	return subs
 }
 
-// Ready reports whether a logical subscriber has a consumer now. If none is
-// named, whether any of those has that matched the message.
+// Ready reports whether a logical subscriber has a consumer now. If sub is 0,
+// it reports whether any subscriber of m's destination has one.
 func (v *View) Ready(m *Message, sub Symbol) bool {
 	if s := v.bySymbol[sub]; s != nil {
 		return s.Live > 0
@@ -218,14 +218,14 @@ func (v *View) Ready(m *Message, sub Symbol) bool {
 }
 
 // Lingers reports whether the system may not have noticed yet that a session
-// has ended, so that it competes with its successor. A broker that has ended
-// since knows no earlier session.
+// has ended, so that it still competes with its successor. A broker that has
+// ended since knows no earlier session.
 func (v *View) Lingers(s *Subscriber) bool {
 	return s.Ended.Seq > v.brokerEnded.Seq && v.Now.At-s.Ended.At <= v.Limits.InFlightBound
 }
 
-// ClockRecently is the earliest that the broker's clock was when a frame that
-// passes a link now may have been sent.
+// ClockRecently returns the earliest clock offset that the broker can have had
+// when it sent a frame that passes a link now.
 func (v *View) ClockRecently() time.Duration {
 	if v.Now.At-v.clockSetAt <= v.Limits.InFlightBound {
 		return min(v.clock, v.clockWas)

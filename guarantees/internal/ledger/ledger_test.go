@@ -23,8 +23,8 @@ func TestWindows(t *testing.T) {
 	}
 }
 
-// A settled publish is found by each of its IDs however many were settled since,
-// and what is kept of it is what a checker would have seen.
+// A settled publish is found by each of its IDs however many were settled
+// since, and its kept record is what a checker would have seen.
 func TestSettledIsNeverForgotten(t *testing.T) {
 	const n = MaxTimelines + 3*CoolDown
 	l := New(&evidence.History{})

@@ -7,7 +7,7 @@ import (
 	"github.com/custodymq/custody/evidence"
 )
 
-// Message is what is known of one publish. The ledger writes it, and checkers
+// Message is what is known about one publish. The ledger writes it; checkers
 // only read it. Once settled it shrinks (see store.freeze); Frozen says that
 // the record was restored from the little that is kept then.
 type Message struct {
@@ -21,48 +21,48 @@ type Message struct {
 	TTL                   time.Duration
 	Called, Returned      Stamp
 	Acceptance            evidence.Acceptance
-	ToldOK                bool          // its caller was told that all is well
+	ToldOK                bool          // the call returned success to its caller
 	Alias                 bool          // answered as a duplicate of an earlier publish
-	Named                 bool          // MessageID is the system's; until then it is the one asked for
-	Clock                 time.Duration // the broker's offset when it answered
+	Named                 bool          // MessageID was assigned by the system; until then it is the requested one
+	Clock                 time.Duration // the broker's clock offset when it answered
 	Frozen                bool
 
 	Receipts []Receipt
-	Struck   []Strike // what the harness's own faults did to it
+	Struck   []Strike // by the harness's own faults
 	Lookups  []Lookup
-	Rows     []Row  // in broker snapshots; known when all events are read
-	Steps    []Step // of its custody; nil if none are kept
+	Rows     []Row  // in broker snapshots; set once all events are read
+	Steps    []Step // of its custody; nil if not kept
 
 	published    Stamp // its publish frame passed a link
 	Affirmed     Stamp // an answer that takes responsibility passed a link
-	Denied       Stamp // … one that does not
+	Denied       Stamp // … or one that does not
 	Carried      Stamp // a deliver frame of it passed a link
-	Sent         int   // how many did
-	Withheld     Stamp // … or a fault withheld it there
+	Sent         int   // number of deliver frames
+	Withheld     Stamp // … or was withheld there by a fault
 	DeadLettered Stamp
 	DeadCause    evidence.Cause
 	DeadWords    string // see Words
 	Purged       Stamp
-	ExpiredSaid  Stamp // the system said that it expired
+	ExpiredSaid  Stamp // the system reported it expired
 	Owed         bool  // it stayed deliverable to a ready, idle consumer: its deadline is no excuse
-	Redriven     int   // an administrator gave it new attempts
+	Redriven     int   // number of redrives, each of which gives it new attempts
 }
 
-// Receipt is one publish at one logical subscriber.
+// Receipt is the state of one publish at one logical subscriber.
 type Receipt struct {
 	Sub         Symbol
-	Must        bool // certainly matched
-	Deliveries  int  // without the copies that the harness forged
+	Must        bool // the subscriber certainly matched
+	Deliveries  int  // excluding copies forged by the harness
 	First, Last Stamp
 	Session     Symbol // of the last delivery
 	Before      Stamp  // the delivery before the last
 	Holder      Symbol // … and its session
-	Newest      bool   // the last delivery is proven to be sent last: a client may buffer an earlier one
-	TopSession  Symbol // of the latest delivery that was proven so
+	Newest      bool   // the last delivery was provably sent last: a client may buffer an earlier one
+	TopSession  Symbol // session of the latest delivery for which that is proven
 	TopAt       Stamp
 	MessageHash uint64 // of the first delivery
-	Unmarked    int    // deliveries that were not marked as repeated
-	Attempt     int    // the highest that the system counted
+	Unmarked    int    // deliveries without a redelivered mark
+	Attempt     int    // the highest attempt number given by the system
 	FirstStruck bool
 
 	AckCalled Stamp
@@ -71,9 +71,9 @@ type Receipt struct {
 	Nacked    Stamp
 	Failed    Stamp // the handler or its transaction failed
 	Committed Stamp // the effect
-	Rewound   Stamp // put back by command, so that it must come again
+	Rewound   Stamp // rewound by command, so that it must be redelivered
 
-	ConfirmFrame uint64 // Seq of the frame that confirmed
+	ConfirmFrame uint64 // Seq of the confirming frame
 	ConfirmLink  Symbol
 	ConfirmConn  int
 }
@@ -84,14 +84,14 @@ type Strike struct {
 	How   string
 	Frame string
 	link  Symbol
-	// Forged copies: the relay and the fault may both report one.
+	// Numbers of forged copies: the relay and the fault may both report one.
 	carried, fired, used int
 }
 
-// Copies that the fault forged.
+// Copies returns the number of copies that the fault forged.
 func (s *Strike) Copies() int { return max(s.carried, s.fired) }
 
-// Lookup is one question to the system about a message, and its answer.
+// Lookup is one look-up of a message and its answer.
 type Lookup struct {
 	Called, Returned Stamp
 	Acceptance       evidence.Acceptance
@@ -107,22 +107,23 @@ type Row struct {
 	Certain  bool
 }
 
-// Stamp is a position in the history; Seq 0 is "did not happen".
+// Stamp is a position in the history; Seq 0 means that it did not happen.
 type Stamp struct {
 	Seq uint64
 	At  time.Duration
 }
 
-// Before is the proof of returned-before-called. Seq alone is none: two
-// processes write to two pipes, and the parent may read the later one first;
-// the clock is the same in both.
+// Before reports whether s provably happened before t, as in
+// returned-before-called. Seq alone is no proof: two processes write to two
+// pipes, and the parent may read the later one first, but both use the same
+// clock.
 func (s Stamp) Before(t Stamp) bool { return s.Seq != 0 && s.Seq < t.Seq && s.At <= t.At }
 
 func StampOf(e *evidence.Event) Stamp { return Stamp{e.Seq, e.At} }
 
 func StampOfSnapshot(s *evidence.Snapshot) Stamp { return Stamp{s.Seq, s.At} }
 
-// receipt finds or makes the receipt of a logical subscriber.
+// receipt finds or creates the receipt of a logical subscriber.
 func (m *Message) receipt(sub Symbol) *Receipt {
 	if r := m.Find(sub); r != nil {
 		return r
@@ -131,7 +132,7 @@ func (m *Message) receipt(sub Symbol) *Receipt {
 	return &m.Receipts[len(m.Receipts)-1]
 }
 
-// Find gives the receipt of a logical subscriber, or nil.
+// Find returns the receipt of a logical subscriber, or nil.
 func (m *Message) Find(sub Symbol) *Receipt {
 	for i := range m.Receipts {
 		if m.Receipts[i].Sub == sub {
@@ -141,7 +142,7 @@ func (m *Message) Find(sub Symbol) *Receipt {
 	return nil
 }
 
-// Sole reports whether no other publish has its business ID.
+// Sole reports whether no other publish has m's business ID.
 func (m *Message) Sole() bool { return m.nextOfBusiness == 0 }
 
 func (m *Message) Refused() bool {
@@ -151,22 +152,22 @@ func (m *Message) Refused() bool {
 
 func (m *Message) Accepted() bool { return m.Returned.Seq != 0 && m.Acceptance == evidence.Accepted }
 
-// Unknown holds for a publish that was never answered as well.
+// Unknown also holds for a publish that was never answered.
 func (m *Message) Unknown() bool {
 	return m.Called.Seq != 0 && (m.Returned.Seq == 0 || m.Acceptance == evidence.Unknown)
 }
 
-// StruckBy reports whether a fault did one of these things to it.
+// StruckBy reports whether a fault did one of these things to m.
 func (m *Message) StruckBy(how ...string) bool {
 	return slices.ContainsFunc(m.Struck, func(s Strike) bool { return slices.Contains(how, s.How) })
 }
 
-// StruckAt reports whether a fault struck a frame of this kind of it.
+// StruckAt reports whether a fault struck a frame of this kind carrying m.
 func (m *Message) StruckAt(frame string) bool {
 	return slices.ContainsFunc(m.Struck, func(s Strike) bool { return s.Frame == frame })
 }
 
-// forge takes one forged copy, if this link's actor can still expect one.
+// forge consumes one forged copy, if this link's actor can still expect one.
 func (m *Message) forge(actor Symbol) bool {
 	for i := range m.Struck {
 		s := &m.Struck[i]
@@ -178,7 +179,8 @@ func (m *Message) forge(actor Symbol) bool {
 	return false
 }
 
-// Delivered reports whether any logical subscriber has seen it, and where first.
+// Delivered returns the first delivery to any logical subscriber, and whether
+// there is one.
 func (m *Message) Delivered() (Stamp, bool) {
 	var first Stamp
 	for i := range m.Receipts {
@@ -189,7 +191,8 @@ func (m *Message) Delivered() (Stamp, bool) {
 	return first, first.Seq != 0
 }
 
-// Deadline is when it expires if the broker's clock runs true; 0 without a TTL.
+// Deadline returns when m expires if the broker's clock is correct; 0 without
+// a TTL.
 func (m *Message) Deadline() time.Duration {
 	if m.TTL <= 0 || m.Returned.Seq == 0 {
 		return 0

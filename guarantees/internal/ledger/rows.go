@@ -2,17 +2,16 @@ package ledger
 
 import "github.com/custodymq/custody/evidence"
 
-// checkpointEnd is the snapshot that is taken after the watch.
+// checkpointEnd names the snapshot taken after the watch.
 const checkpointEnd = "end"
 
-// ReadRows attributes the stored rows to publishes. It is called when all
-// events are read.
+// ReadRows attributes the stored rows to publishes, once all events are read.
 func (l *Ledger) ReadRows() {
 	l.Effects = make(map[EffectKey][]*evidence.StoredRow)
 	for i := range l.Snapshots {
 		s := &l.Snapshots[i]
 		if s.Source == evidence.SourceBusiness {
-			l.BusinessEnd = s // the newest decides
+			l.BusinessEnd = s // the newest wins
 			continue
 		}
 		if s.Checkpoint == checkpointEnd {
@@ -42,7 +41,8 @@ func (l *Ledger) placeRow(snapshot *evidence.Snapshot, row *evidence.StoredRow) 
 		l.Strays = append(l.Strays, Stray{snapshot, row})
 		return
 	}
-	// Publishes that chose one message ID share it: then it names none of them.
+	// Publishes that chose the same message ID share it, so it identifies none
+	// of them.
 	named := row.PublishID != "" || row.MessageID != "" && m.MessageKey == Hash(row.MessageID) && len(l.Aliases(m)) == 1
 	if named || m.Sole() {
 		m.Rows = append(m.Rows, Row{snapshot, row, true})
@@ -53,8 +53,8 @@ func (l *Ledger) placeRow(snapshot *evidence.Snapshot, row *evidence.StoredRow) 
 	}
 }
 
-// EffectsOf counts the business rows of a message's business ID for one logical
-// subscriber; a row that names none counts for each.
+// EffectsOf counts the business rows of m's business ID for one logical
+// subscriber. A row without a subscriber counts for every subscriber.
 func (v *View) EffectsOf(m *Message, sub Symbol) int {
 	n := len(v.Effects[EffectKey{m.BusinessKey, sub}])
 	if sub != 0 {
@@ -63,7 +63,8 @@ func (v *View) EffectsOf(m *Message, sub Symbol) int {
 	return n
 }
 
-// EndRow is a row of a message in the broker's last snapshot in this state.
+// EndRow returns a row of m in this state in the broker's last snapshot, or
+// nil.
 func (v *View) EndRow(m *Message, sub Symbol, state evidence.RowState) *evidence.StoredRow {
 	for _, s := range m.Rows {
 		if s.Snapshot == v.BrokerEnd && s.Row.State == state &&
@@ -77,7 +78,8 @@ func (v *View) EndRow(m *Message, sub Symbol, state evidence.RowState) *evidence
 // ExactEnd reports whether the broker's last snapshot shows every row.
 func (v *View) ExactEnd() bool { return v.BrokerEnd != nil && v.BrokerEnd.Trust == evidence.Exact }
 
-// Foreign reports whether a row belongs to another partition than its snapshot.
+// Foreign reports whether a row belongs to a different partition than its
+// snapshot.
 func Foreign(s *evidence.Snapshot, row *evidence.StoredRow) bool {
 	return row.Partition != "" && row.Partition != s.Partition
 }

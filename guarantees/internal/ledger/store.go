@@ -8,35 +8,35 @@ import (
 	"github.com/custodymq/custody/evidence"
 )
 
-// store remembers every publish of a run in bounded memory: one whose outcome
-// is open has a Message; one that is settled shrinks to a slot and a kept
+// store remembers every publish of a run in bounded memory. A publish with an
+// open outcome has a Message; a settled one shrinks to a slot and a kept
 // receipt, 88 bytes together, and is restored when a late event names it. A
 // settled ID is never forgotten.
 type store struct {
-	// Automatic is set where a delivery is its own acknowledgement.
+	// Automatic is set if a delivery is its own acknowledgement.
 	Automatic bool
 
 	symbols map[string]Symbol
-	recent  [16]named // symbols asked for last: actors and sessions come again and again
-	names   []string  // of symbols; 0 is ""
+	recent  [16]named // most recently used symbols: actors and sessions recur often
+	names   []string  // by symbol; 0 is ""
 
 	slots     arena[slot]
 	receipts  arena[keptReceipt]
 	hot       []*Message
 	freeHot   []uint32
 	idle      []*Message
-	settled   []Ref // to be frozen when they have cooled down
+	settled   []Ref // to be frozen after the cool-down
 	producers []*producer
 	producer  map[string]*producer
 	lastProd  *producer
-	odd       map[string]Ref // publish IDs that the harness did not make
+	odd       map[string]Ref // publish IDs not made by the harness
 	business  index
-	messageID index // built when an event first has nothing else
+	messageID index // built on the first event that has only a message ID
 	byMessage bool
 }
 
-// Symbol stands for a name (of an actor, a session, a link, a logical
-// subscriber or a destination); 0 is none.
+// Symbol is an interned name (of an actor, a session, a link, a logical
+// subscriber or a destination); 0 means none.
 type Symbol uint32
 
 type named struct {
@@ -44,12 +44,12 @@ type named struct {
 	id   Symbol
 }
 
-// slot is the identity of a publish: 56 bytes, kept for ever.
+// slot is the identity of a publish: 56 bytes, kept forever.
 type slot struct {
 	BusinessKey, MessageKey, DigestKey uint64 // hashes
-	hot                                uint32 // index in store.hot + 1; 0 is frozen
-	kept                               uint32 // its receipts in store.receipts
-	nextOfBusiness                     Ref    // a ring; 0 is alone
+	hot                                uint32 // index in store.hot + 1; 0 means frozen
+	kept                               uint32 // index of its receipts in store.receipts
+	nextOfBusiness                     Ref    // circular list; 0 if alone
 	nextTry                            Ref    // of the same producer and count
 	Count                              uint32
 	Producer, Try                      uint16
@@ -61,9 +61,9 @@ type slot struct {
 // keptReceipt is a settled receipt: 32 bytes.
 type keptReceipt struct {
 	acked           Stamp
-	frame           uint64 // that confirmed it
+	frame           uint64 // the frame that confirmed it
 	link, conn, sub uint16
-	deliveries      uint8 // 255 is that or more
+	deliveries      uint8 // saturates at 255
 	flags           uint8
 }
 
@@ -80,11 +80,11 @@ type producer struct {
 }
 
 const (
-	// CoolDown is how many settled publishes stay hot, for what still follows
-	// an acknowledgement.
+	// CoolDown is how many settled publishes stay hot, for events that still
+	// follow an acknowledgement.
 	CoolDown = 1 << 12
 
-	maxDenseCount = 1 << 26 // larger counts are not of our producers
+	maxDenseCount = 1 << 26 // our producers never reach a larger count
 	maxProducers  = 1<<16 - 1
 )
 
@@ -105,7 +105,7 @@ func (st *store) Symbol(s string) Symbol {
 		*memo = named{st.names[id], id}
 		return id
 	}
-	s = strings.Clone(s) // not the line it was read from
+	s = strings.Clone(s) // do not retain the line it was read from
 	id := Symbol(len(st.names))
 	st.symbols[s] = id
 	st.names = append(st.names, s)
@@ -114,10 +114,10 @@ func (st *store) Symbol(s string) Symbol {
 
 func (st *store) Name(symbol Symbol) string { return st.names[symbol] }
 
-// Publishes is how many there are, placeholders included.
+// Publishes returns the number of publishes, placeholders included.
 func (st *store) Publishes() int { return int(st.slots.n) }
 
-// LookUp finds a publish by its own ID; 0 if it is unknown.
+// LookUp finds a publish by its publish ID; 0 if it is unknown.
 func (st *store) LookUp(id string) Ref {
 	name, count, try, ok := evidence.SplitPublishID(id)
 	if !ok || count > maxDenseCount || try > maxProducers {
@@ -148,8 +148,9 @@ func (st *store) producerOf(name string) *producer {
 	return st.lastProd
 }
 
-// publish finds or makes the record of a publish ID. One that is first
-// mentioned before its call is a placeholder, for ever if nobody calls it.
+// publish finds or creates the record of a publish ID. One that is first
+// mentioned before its call is a placeholder, and remains one if it is never
+// called.
 func (st *store) publish(id, business string) *Message {
 	r := st.LookUp(id)
 	if r == 0 {
@@ -175,7 +176,7 @@ func (st *store) add(id string) Ref {
 		st.producers = append(st.producers, p)
 		st.producer[p.name] = p
 	}
-	// A count far beyond what was seen would cost memory for nothing.
+	// A count far beyond those seen would waste memory.
 	if ok && p != nil && try <= maxProducers && count <= maxDenseCount && count <= 64*int(st.slots.n)+1<<10 {
 		if count > len(p.byCount) {
 			p.byCount = slices.Grow(p.byCount, count-len(p.byCount))[:count]
@@ -190,7 +191,7 @@ func (st *store) add(id string) Ref {
 	return r
 }
 
-// joinBusiness puts a publish into the ring of its business ID.
+// joinBusiness adds a publish to the circular list of its business ID.
 func (st *store) joinBusiness(m *Message, key uint64) {
 	m.BusinessKey = key
 	head := st.OfBusiness(key)
@@ -213,8 +214,8 @@ func (st *store) setMessageID(m *Message, id string) {
 	}
 }
 
-// systemNames notes what the system calls a message, in place of the ID that
-// the publisher asked for.
+// systemNames records the message ID assigned by the system, replacing the one
+// that the publisher requested.
 func (st *store) systemNames(m *Message, id string) {
 	if id != "" && !m.Named {
 		m.Named, m.MessageID = true, ""
@@ -233,7 +234,7 @@ func (st *store) findMessage(key uint64) Ref {
 	return st.messageID.find(key, func(r Ref) bool { return st.slots.at(uint32(r)).MessageKey == key })
 }
 
-// OfBusiness gives the first publish with this key of its business ID; 0 if
+// OfBusiness returns the first publish whose business ID has this key; 0 if
 // there is none.
 func (st *store) OfBusiness(key uint64) Ref {
 	if key == 0 {
@@ -242,8 +243,8 @@ func (st *store) OfBusiness(key uint64) Ref {
 	return st.business.find(key, func(r Ref) bool { return st.slots.at(uint32(r)).BusinessKey == key })
 }
 
-// Resolve finds what an event or row is about by the best ID that it has. A
-// publish ID that is new gets a placeholder.
+// Resolve finds the publish that an event or row is about by the best ID
+// available. A new publish ID gets a placeholder.
 func (st *store) Resolve(publish, messageID, business string) *Message {
 	if publish != "" {
 		return st.publish(publish, business)
@@ -265,7 +266,7 @@ func (st *store) Resolve(publish, messageID, business string) *Message {
 	return nil
 }
 
-// Message gives the record of a publish, restoring it if it was frozen.
+// Message returns the record of a publish, restoring it if it was frozen.
 func (st *store) Message(r Ref) *Message {
 	s := st.slots.at(uint32(r))
 	if s.hot != 0 {
@@ -296,7 +297,7 @@ func (st *store) heat(r Ref, s *slot) *Message {
 	return m
 }
 
-// thaw fills a record from what was kept.
+// thaw restores a record from the kept data.
 func (st *store) thaw(m *Message) {
 	m.Frozen, m.Acceptance = true, evidence.Accepted
 	m.Called, m.Returned = Stamp{Seq: 1}, Stamp{Seq: 1}
@@ -315,7 +316,7 @@ func (st *store) thaw(m *Message) {
 	}
 }
 
-// PublishID of a record.
+// PublishID returns the publish ID of a record.
 func (st *store) PublishID(m *Message) string {
 	if m.publishID == "" && m.Producer != 0 {
 		m.publishID = evidence.PublishID(st.producers[m.Producer-1].name, int(m.Count), int(m.Try))
@@ -342,8 +343,8 @@ func (st *store) done(m *Message) {
 	st.settled = st.settled[:copy(st.settled, st.settled[CoolDown:])]
 }
 
-// plain reports whether nothing of a publish is open or unusual, so that the
-// few bytes which are kept say all of it.
+// plain reports whether nothing about a publish is open or unusual, so that
+// the few bytes kept describe it fully.
 func (st *store) plain(m *Message) bool {
 	if m.Called.Seq == 0 || m.Acceptance != evidence.Accepted || m.Returned.Seq == 0 || m.TTL != 0 || m.Alias ||
 		m.Producer == 0 || len(m.Receipts) == 0 || len(m.Receipts) > 8 || m.Steps != nil ||
@@ -389,9 +390,9 @@ func (st *store) freeze(m *Message) {
 	st.idle = append(st.idle, m)
 }
 
-// rewind puts a logical subscriber back to a checkpoint, taken at mark. All that
-// it has settled may come again; what was published after the checkpoint must,
-// whatever was known of it.
+// rewind rewinds a logical subscriber to a checkpoint taken at mark.
+// Everything it has settled may be redelivered; everything published after the
+// checkpoint must be, whatever was known of it.
 func (st *store) rewind(sub Symbol, mark, now Stamp) {
 	for _, m := range st.hot {
 		if m == nil {
@@ -415,12 +416,13 @@ func (st *store) rewind(sub Symbol, mark, now Stamp) {
 	}
 }
 
-// Acknowledged reports whether the client has done all that it can for this subscriber.
+// Acknowledged reports whether the client has done all that it can for this
+// subscriber.
 func (st *store) Acknowledged(r *Receipt) bool {
 	return r.Acked.Seq != 0 || st.Automatic && r.Deliveries > 0
 }
 
-// Group is every publish of a message's business ID, itself included, oldest first.
+// Group returns every publish of m's business ID, including m, oldest first.
 func (st *store) Group(m *Message) []*Message {
 	all := []*Message{m}
 	if m.Sole() {
@@ -433,8 +435,8 @@ func (st *store) Group(m *Message) []*Message {
 	return all
 }
 
-// Aliases is the part of the group that one stored message answers for: a
-// delivery or a row of any meets the obligations of all.
+// Aliases returns the publishes of the group that share one stored message: a
+// delivery or row of any meets the obligations of all.
 func (st *store) Aliases(m *Message) []*Message {
 	if m.Sole() {
 		return []*Message{m}
@@ -449,8 +451,8 @@ func (st *store) Aliases(m *Message) []*Message {
 	return same
 }
 
-// EachHot runs f over every publish that is not frozen, in order of first
-// mention, and counts the others.
+// EachHot calls f for every publish that is not frozen, in order of first
+// mention, and counts the frozen ones.
 func (st *store) EachHot(f func(*Message)) (frozen int) {
 	for r := uint32(1); r <= st.slots.n; r++ {
 		if s := st.slots.at(r); s.hot != 0 {
@@ -462,7 +464,8 @@ func (st *store) EachHot(f func(*Message)) (frozen int) {
 	return frozen
 }
 
-// Each runs f over every publish, in order of first mention. f must not keep m.
+// Each calls f for every publish, in order of first mention. f must not retain
+// m.
 func (st *store) Each(f func(*Message)) {
 	scratch := new(Message)
 	for r := uint32(1); r <= st.slots.n; r++ {

@@ -6,10 +6,10 @@ import "github.com/custodymq/custody/evidence"
 type Step struct {
 	Stamp
 	Party Party
-	Mark  string // the faults that struck in it
+	Mark  string // the faults that struck during the interval
 }
 
-// Party is who can be responsible for a message.
+// Party is who may be responsible for a message.
 type Party uint8
 
 const (
@@ -27,7 +27,7 @@ func (p Party) String() string {
 	return [...]string{"client", "broker", "store", "consumer", "business", "settled", "dead-letter", "nobody"}[p]
 }
 
-// Holder is the party that an acceptance names.
+// Holder returns the party that an acceptance makes responsible.
 func Holder(h evidence.HeldBy) Party {
 	switch h {
 	case evidence.HeldByStore, evidence.HeldByReplicas:
@@ -39,11 +39,11 @@ func Holder(h evidence.HeldBy) Party {
 }
 
 const (
-	MaxTimelines = 1000 // of the first publishes of a run
-	maxSteps     = 64   // of one: a message may be redelivered for ever
+	MaxTimelines = 1000 // only the first publishes of a run have one
+	maxSteps     = 64   // per timeline: a message may be redelivered forever
 )
 
-// step hands a message to the next party.
+// step hands a message over to the next party.
 func (l *Ledger) step(m *Message, p Party) {
 	n := len(m.Steps)
 	if m.Steps == nil || n == maxSteps || n > 0 && (m.Steps[n-1].Party == p || m.Steps[n-1].Party == PartySettled && p != PartyConsumer) {
@@ -52,7 +52,7 @@ func (l *Ledger) step(m *Message, p Party) {
 	m.Steps = append(m.Steps, Step{Stamp: l.Now, Party: p})
 }
 
-// mark notes on the open interval that a fault struck in it.
+// mark records on the open interval that a fault struck.
 func (l *Ledger) mark(m *Message, what string) {
 	if len(m.Steps) == 0 {
 		return

@@ -24,7 +24,7 @@ import (
 	"github.com/custodymq/custody/links/postgres"
 )
 
-// server is a database server for all tests, with the store's tables.
+// server is a database server shared by all tests, with the store's tables.
 type server struct {
 	dialect  relational.Dialect
 	protocol links.Protocol
@@ -94,7 +94,7 @@ func TestMain(m *testing.M) {
 
 var starting sync.Mutex
 
-// run starts the server, the first time, and makes the store's tables.
+// run starts the server on first use and creates the store's tables.
 func (s *server) run(t testing.TB) {
 	t.Helper()
 	starting.Lock()
@@ -128,7 +128,7 @@ func (s *server) run(t testing.TB) {
 	}
 }
 
-// with does something beside the store, past every link.
+// with accesses the database directly, bypassing store and links.
 func (s *server) with(t testing.TB, do func(*sql.DB) error) {
 	t.Helper()
 	db, err := s.dialect.Connect(s.dsn(s.address))
@@ -141,7 +141,7 @@ func (s *server) with(t testing.TB, do func(*sql.DB) error) {
 	}
 }
 
-// patiently tries until it succeeds.
+// patiently retries until try succeeds.
 func patiently(ctx context.Context, try func() error) error {
 	for {
 		err := try()
@@ -172,7 +172,8 @@ func program(t testing.TB, name string, places ...string) string {
 	return ""
 }
 
-// owner gives the folder to a user other than root, which PostgreSQL refuses.
+// owner gives the folder to a user other than root, as which PostgreSQL
+// refuses to run.
 func owner(t testing.TB, dir string) *syscall.Credential {
 	t.Helper()
 	if os.Getuid() != 0 {

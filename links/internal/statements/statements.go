@@ -1,6 +1,6 @@
-// Package statements is what the links between a broker and its database server
-// have in common, whatever the server's protocol: the kinds of statements, the
-// messages in them, and replies that are matched by position.
+// Package statements holds what the links between a broker and its database
+// server share, whatever the server's protocol: the kinds of statements, the
+// messages in them, and replies matched by position.
 package statements
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/custodymq/custody/links"
 )
 
-// Kinds of requests. The reply's kind is the request's with "-reply" behind it.
+// Kinds of requests. A reply's kind is the request's with the suffix "-reply".
 const (
 	Begin    = "begin"
 	Insert   = "insert"
@@ -59,8 +59,9 @@ func ReplyTo(kind string) string {
 	return kind + "-reply"
 }
 
-// Legal refuses what would shift positions, so a drop becomes a withhold, and
-// what would make the server store or say something else.
+// Legal refuses actions that would shift positions, so that a drop becomes a
+// withhold, and actions that would make the server store or return something
+// else.
 func Legal(protocol, kind string, a links.Action) error {
 	if a != links.Drop && a != links.Duplicate && a != links.Corrupt {
 		return nil
@@ -106,11 +107,11 @@ func KindOf(sql []byte) string {
 	return Query
 }
 
-// Columns are the places of what identifies a message, in a table of parameters;
-// -1 is none.
+// Columns holds the indices of the columns that identify a message in a table
+// of parameters; -1 means none.
 type Columns struct{ ID, Business, Payload int }
 
-// ColumnsOf finds them by name.
+// ColumnsOf finds the columns by name.
 func ColumnsOf(names []string) Columns {
 	id := slices.Index(names, "message_id")
 	if id < 0 {
@@ -122,11 +123,12 @@ func ColumnsOf(names []string) Columns {
 // MaxRows bounds the rows of one statement.
 const MaxRows = 1 << 14
 
-// Row is what a statement says of one message.
+// Row is what a statement contains about one message.
 type Row struct{ ID, Business, Payload []byte }
 
-// Items names the messages of a statement. An insert says all of them; another
-// names the message ID alone, and the rest is known from the insert.
+// Items returns the messages of a statement. An insert names all their IDs;
+// other statements name the message ID alone, and the index has the rest from
+// the insert.
 func Items(ix *links.Index, kind string, rows []Row) (items []evidence.FrameItem) {
 	for _, r := range rows {
 		if kind != Insert {
@@ -143,13 +145,13 @@ func Items(ix *links.Index, kind string, rows []Row) (items []evidence.FrameItem
 	return items
 }
 
-// Request is one that awaits its reply.
+// Request is a request that awaits its reply.
 type Request struct {
-	Kind  string // empty: its reply is not seen either
+	Kind  string // if empty, its reply is not recorded either
 	Items []evidence.FrameItem
 }
 
-// Reply is the frame of its reply.
+// Reply returns the frame of the request's reply.
 func (r Request) Reply(status string, raw []byte) links.Frame {
 	f := links.Frame{Kind: ReplyTo(r.Kind), Items: r.Items, Raw: raw}
 	if f.Kind != "" {
@@ -161,8 +163,8 @@ func (r Request) Reply(status string, raw []byte) links.Frame {
 const (
 	// maxPending bounds a connection's unanswered requests.
 	maxPending = 1 << 12
-	// Part is where a long reply is parted: all but its last part passes
-	// unseen, so that it needs no memory.
+	// Part is the size from which a long reply is forwarded in parts. All but
+	// the last part pass unrecorded, so that replies are not buffered whole.
 	Part = 64 << 10
 )
 
@@ -214,14 +216,14 @@ func (e *Exchange) Answered() Request {
 	return r
 }
 
-// Refuse ends the observation of requests, and with it that of replies.
+// Refuse stops observing requests, and hence replies.
 func (e *Exchange) Refuse(err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.refused = err
 }
 
-// Observed is an error once requests are no longer observed.
+// Observed returns an error once requests are no longer observed.
 func (e *Exchange) Observed() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -231,5 +233,5 @@ func (e *Exchange) Observed() error {
 	return nil
 }
 
-// ErrUnasked: nothing was asked.
+// ErrUnasked: a reply arrived without a request.
 var ErrUnasked = errors.New("a reply without a request")

@@ -39,7 +39,7 @@ func newRig(t *testing.T, s *server, p links.Protocol) *rig {
 	return r
 }
 
-// awkward is a body with every byte that a text of SQL escapes.
+// awkward is a body with every byte that SQL string literals escape.
 const awkward = "it's \\ '' \\' \"x\" \x00\x1a\r\n ) AS v, _binary'"
 
 func operation(kind store.OperationKind, n string) store.Operation {
@@ -55,7 +55,7 @@ func batch(kind store.OperationKind, ns ...string) (list []store.Operation) {
 	return list
 }
 
-// dialogue does one of everything that a store does.
+// dialogue performs every kind of store operation once.
 func (r *rig) dialogue() {
 	t := r.T
 	t.Helper()
@@ -80,7 +80,7 @@ func (r *rig) dialogue() {
 
 const one, two, three = "order-1/p1-1-1/m'1", "order-2/p1-2-1/m'2", "order-3/p1-3-1/m'3"
 
-// writes are the frames of the dialogue without queries.
+// writes lists the expected frames of the dialogue, without queries.
 func writes(refusal string) []string {
 	var list []string
 	for _, request := range []string{
@@ -139,7 +139,8 @@ func TestRealClientsAreUnderstood(t *testing.T) {
 	}
 }
 
-// What the store does is what the link sees, for a real store on a real server.
+// The link sees exactly the operations that a real store performs on a real
+// server.
 func TestFramesAreTheStoresOperations(t *testing.T) {
 	for name, s := range servers {
 		t.Run(name, func(t *testing.T) {
@@ -159,7 +160,7 @@ func TestFramesAreTheStoresOperations(t *testing.T) {
 	}
 }
 
-// A reply of any length passes, and is one frame.
+// A reply of any length passes, as one frame.
 func TestALongReplyIsOneFrame(t *testing.T) {
 	for name, s := range servers {
 		t.Run(name, func(t *testing.T) {
@@ -179,14 +180,14 @@ func TestALongReplyIsOneFrame(t *testing.T) {
 	}
 }
 
-// outcome is what becomes of an insert under a strike.
+// outcome is the result of an insert under a strike.
 type outcome int
 
 const (
 	stored    outcome = iota
-	notStored         // and Apply says so
-	lostLater         // Apply is in doubt, and the row is there
-	lostFirst         // Apply is in doubt, and the row is absent
+	notStored         // Apply reports that
+	lostLater         // Apply is in doubt, and the row exists
+	lostFirst         // Apply is in doubt, and the row does not exist
 )
 
 func TestStrikes(t *testing.T) {
@@ -218,7 +219,7 @@ func TestStrikes(t *testing.T) {
 				defer cancel()
 				strike := links.Strike{Action: x.action, Kind: x.kind, N: 2, Delay: time.Millisecond}
 				if x.action == links.Drop {
-					strike.Then = cancel // nothing comes any more
+					strike.Then = cancel // no reply will come
 				}
 				a := r.Arm(strike)
 				r.Must(r.store.Apply(r.Ctx, batch(store.Insert, "2")))
@@ -264,7 +265,7 @@ func TestStrikes(t *testing.T) {
 	}
 }
 
-// A strike on one message finds the statement that carries it.
+// A strike on one message hits the statement that carries it.
 func TestAStrikeOfOneMessage(t *testing.T) {
 	for name, s := range servers {
 		t.Run(name, func(t *testing.T) {

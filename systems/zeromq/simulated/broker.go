@@ -37,8 +37,8 @@ type storage interface {
 	// read reads all partitions, bypassing the broker, and says when the next
 	// row expires.
 	read(own store.Partition, now time.Time) (s evidence.Snapshot, next time.Time, err error)
-	// end ends the process's use of what is open, before what the process does
-	// is ended; when nothing is under way any more, left closes it.
+	// end ends the process's use of the open stores, before the process itself is
+	// ended; left closes them once nothing is in progress.
 	end(orderly bool)
 	left() error
 	close() error
@@ -133,7 +133,7 @@ type brokerProcess struct {
 	conns    []*conn
 	armed    uint64 // number of the latest timer
 	work     []*tasks.Task
-	beside   int // a defect's writes that were answered before they were made
+	beside   int // writes of a defect that were acknowledged before they were made
 	paused   bool
 	deferred []func() // input received while paused
 	stopping bool     // no new connections
@@ -267,7 +267,7 @@ func (p *brokerProcess) turn() {
 	}))
 }
 
-// read begins what is to be read and may be.
+// read starts the readings that may run now.
 func (p *brokerProcess) read() {
 	for !p.dead {
 		var r *broker.Reading
@@ -287,10 +287,10 @@ func (p *brokerProcess) read() {
 	}
 }
 
-// fail ends the process with an error, after what has been answered was sent.
+// fail ends the process with an error, after the answers already given were sent.
 func (p *brokerProcess) fail(err error) {
 	p.dead, p.stopping = true, true
-	p.in.After(0, func() { // not now: a task of the process calls, and none ends itself
+	p.in.After(0, func() { // not now: the caller is a task of the process, which cannot end itself
 		p.exit(evidence.ExitInfo{Code: 1}, err.Error())
 		for _, n := range p.conns {
 			n.hangUp(evidence.ToBroker)
@@ -405,7 +405,7 @@ func (p *brokerProcess) exit(how evidence.ExitInfo, why string) {
 	for _, t := range p.work {
 		t.Kill()
 	}
-	p.hook.loading = true // nothing waits for what is closed now
+	p.hook.loading = true // closing must not wait for held operations
 	if err := p.in.database.left(); err != nil {
 		why = strings.Join([]string{why, err.Error()}, ": ")
 	}
@@ -549,8 +549,8 @@ func (h *hook) After(op faulty.Op, err error) error {
 	return err
 }
 
-// wait holds an operation up. One of the files is not done if its process is
-// killed meanwhile.
+// wait holds an operation. A file operation whose process is killed meanwhile is
+// not performed.
 func (h *hook) wait(op faulty.Op, f *storeFault, atMost time.Duration) error {
 	if op.Layer == faulty.Files {
 		return h.p.in.database.storage.(*onDisk).wait(f, atMost)

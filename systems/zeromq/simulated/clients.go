@@ -24,8 +24,8 @@ type client struct {
 	mode      wire.Mode
 	request   uint64 // of its subscription
 	delivered []wire.Message
-	talks     bool     // what comes is not for the client, but for a talk
-	heard     []packet // of it
+	talks     bool     // packets go to a talk instead of the client
+	heard     []packet // by a talk
 	err       error
 }
 

@@ -23,22 +23,22 @@ import (
 	"github.com/custodymq/custody/tasks"
 )
 
-// onDisk keeps the rows in the broker's real store.
+// onDisk stores rows in the broker's real store, on a simulated disk.
 type onDisk struct {
 	in     *instance
 	folder string
 	path   string
 	disk   *disk.Disk
-	files  *faulty.VFS // over the disk
+	files  *faulty.VFS // layered over disk
 	random *rand.Rand
-	opened []*sqlite.Store // by the broker's process
-	cut    bool            // the power
-	holds  chan held       // what waits at the files
+	opened []*sqlite.Store // by the broker's current process
+	cut    bool            // the power is cut
+	holds  chan held       // file operations that wait
 	closed bool
 }
 
-// held is an operation on a file that waits: in a goroutine of the store, which
-// knows no virtual time.
+// held is a file operation that waits in a goroutine of the store, where there is
+// no virtual time.
 type held struct {
 	fault  *storeFault
 	atMost time.Duration
@@ -47,7 +47,7 @@ type held struct {
 
 var disks atomic.Uint64
 
-// never, for all that a simulation lasts: the store's ticker knows no virtual time.
+// never is longer than any simulation: the store's ticker runs in real time.
 const never = 24 * time.Hour
 
 func newDisk(in *instance, seed uint64) (*onDisk, error) {
@@ -82,8 +82,8 @@ func (d *onDisk) end(orderly bool) {
 	}
 }
 
-// left closes what the process had open. If it was killed, nothing of that gets
-// to the disk.
+// left closes what the process had open. If the process was killed, none of this
+// reaches the disk.
 func (d *onDisk) left() (err error) {
 	for _, s := range d.opened {
 		err = errors.Join(err, s.Close())
@@ -93,7 +93,7 @@ func (d *onDisk) left() (err error) {
 		return d.hide(err)
 	}
 	d.cut = false
-	return d.hide(d.disk.On(d.random, d.path)) // what a close says without power tells nothing
+	return d.hide(d.disk.On(d.random, d.path)) // errors of closing without power are meaningless
 }
 
 func (d *onDisk) close() error {
@@ -107,7 +107,8 @@ func (d *onDisk) close() error {
 	return errors.Join(err, os.RemoveAll(d.folder))
 }
 
-// hide takes the folder's name, which is drawn by chance, out of an error's text.
+// hide removes the folder's random name from an error's text, to keep runs
+// reproducible.
 func (d *onDisk) hide(err error) error {
 	if err == nil {
 		return nil
@@ -123,9 +124,8 @@ type hidden struct {
 func (h *hidden) Error() string { return h.text }
 func (h *hidden) Unwrap() error { return h.error }
 
-// beside makes the calls of a store beside the simulation, which stands still
-// meanwhile, but for what a fault holds up at the files: that waits in virtual
-// time.
+// beside runs a store's calls outside the simulation, which stands still
+// meanwhile. Only operations held by a file fault wait in virtual time.
 type beside struct {
 	*sqlite.Store
 	disk             *onDisk
@@ -167,8 +167,8 @@ func (b *beside) Rows(ctx context.Context, selection store.Selection, fn func(st
 	return b.disk.run(&b.looking, func() error { return b.Store.Rows(ctx, selection, fn) })
 }
 
-// run makes a call of the store. One that it would hold up, because another of
-// its kind is under way, waits here: in virtual time.
+// run makes a call of the store. If another call of its kind is in progress, it
+// first waits, in virtual time.
 func (d *onDisk) run(busy *bool, call func() error) error {
 	_ = d.in.Wait(background, func() bool { return !*busy })
 	*busy = true
@@ -189,8 +189,8 @@ func (d *onDisk) run(busy *bool, call func() error) error {
 	}
 }
 
-// hold lets an operation wait. If its process is killed meanwhile, the operation
-// fails, and the call comes to its end.
+// hold makes an operation wait. If the process is killed meanwhile, the operation
+// fails, so that the call returns.
 func (d *onDisk) hold(h held, done <-chan struct{}) {
 	resumed := false
 	defer func() {
@@ -212,7 +212,7 @@ func (d *onDisk) hold(h held, done <-chan struct{}) {
 	h.resume <- nil
 }
 
-// wait is called by the store's goroutine.
+// wait is called on the store's goroutine.
 func (d *onDisk) wait(f *storeFault, atMost time.Duration) error {
 	resume := make(chan error)
 	d.holds <- held{f, atMost, resume}

@@ -13,10 +13,11 @@ import (
 
 var _ systems.Prober = (*instance)(nil)
 
-// Probes are the talks: other probes are bytes that no frame holds.
+// Probes lists the talks only: the other probes send bytes that no frame can
+// hold.
 func (in *instance) Probes() []systems.Probe { return in.system.Dialogues() }
 
-// Probe holds a talk on connections of its own, without links.
+// Probe holds a talk on connections of its own, bypassing all links.
 func (in *instance) Probe(ctx context.Context, name string) (systems.Probed, error) {
 	return zeromq.Converse(ctx, world{in}, name)
 }
@@ -24,7 +25,7 @@ func (in *instance) Probe(ctx context.Context, name string) (systems.Probed, err
 // world is where talks are held in virtual time.
 type world struct{ *instance }
 
-// Token is not looked at: the simulated network admits everybody.
+// Token is not checked: the simulated network admits everyone.
 func (world) Token() string { return "nobody asks" }
 
 func (w world) Rest(ctx context.Context, d time.Duration) error { return w.Sleep(ctx, d) }
@@ -40,7 +41,7 @@ func (w world) Dial(ctx context.Context) (zeromq.Line, error) {
 	return line{c}, nil
 }
 
-// line is a client of which every message is looked at as it came.
+// line is a client whose messages go to a talk undecoded.
 type line struct{ *client }
 
 func (l line) Say(head, payload []byte) {

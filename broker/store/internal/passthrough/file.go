@@ -1,5 +1,5 @@
-// Package passthrough is the part that every VFS wrapper shares: a file that
-// hands all it is asked to the file below, the optional interfaces included.
+// Package passthrough is the common part of all VFS wrappers: a file that
+// forwards every call to the file below, including the optional interfaces.
 package passthrough
 
 import (
@@ -7,10 +7,10 @@ import (
 	"github.com/ncruces/go-sqlite3/vfs"
 )
 
-// File hands everything to the file it wraps. Embed it and override.
+// File forwards everything to the file it wraps. Embed it and override.
 //
-// Not handed on are memory mapping, since reads of a mapped file would go past
-// the wrapper, and batch-atomic writes, which WAL does not use.
+// It does not forward memory mapping, because reads of a mapped file would bypass
+// the wrapper, nor batch-atomic writes, which WAL does not use.
 type File struct{ vfs.File }
 
 var (
@@ -26,8 +26,9 @@ var (
 
 func (f File) Unwrap() vfs.File { return f.File }
 
-// SharedMemory must be handed on or there is no WAL. Its methods are private to
-// SQLite's binding: a wrapper can neither see nor strike the shared memory.
+// SharedMemory must be forwarded, because WAL needs it. Its methods are private
+// to SQLite's binding, so a wrapper can neither observe nor strike the shared
+// memory.
 func (f File) SharedMemory() vfs.SharedMemory { return vfsutil.WrapSharedMemory(f.File) }
 
 func (f File) LockState() vfs.LockLevel        { return vfsutil.WrapLockState(f.File) }

@@ -1,4 +1,4 @@
-// Package turn gives what one caller at a time may have.
+// Package turn lets one caller at a time use a resource.
 package turn
 
 import (
@@ -8,8 +8,9 @@ import (
 	"github.com/custodymq/custody/broker/store"
 )
 
-// Take takes what its holder puts back into from, a channel of one place. The
-// error is store.ErrClosed once closing is closed, or ctx's.
+// Take receives the resource from a channel of capacity one, into which its
+// holder returns it. The error is store.ErrClosed once closing is closed, or
+// ctx's.
 func Take[T any](ctx context.Context, from <-chan T, closing <-chan struct{}) (taken T, err error) {
 	if err := ctx.Err(); err != nil {
 		return taken, err
