@@ -90,3 +90,18 @@ func (v *Volume) Empty() error {
 	}
 	return nil
 }
+
+// unmountAll unmounts the volumes that a killed harness has left in a folder.
+func unmountAll(dir string) error {
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		return fmt.Errorf("process: volumes in %s: %w", dir, err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		fields := strings.Fields(line)
+		if len(fields) > 1 && strings.HasPrefix(fields[1], dir+"/") {
+			err = errors.Join(err, (&Volume{fields[1]}).Close())
+		}
+	}
+	return err
+}

@@ -43,3 +43,31 @@ func TestAVolumeIsFilled(t *testing.T) {
 		t.Errorf("left behind: %v %v", left, err)
 	}
 }
+
+// A folder that a killed harness has left is removed with the volume in it.
+func TestALeftVolumeIsRemoved(t *testing.T) {
+	if err := process.CanMount(); err != nil {
+		t.Skip(err)
+	}
+	t.Setenv("TMPDIR", t.TempDir())
+	dir := filepath.Join(os.TempDir(), "custody-run-left")
+	inner := filepath.Join(dir, "server")
+	if err := os.MkdirAll(inner, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	v, err := process.Mount(inner, 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer v.Close()
+	left, err := process.Folders()
+	if err != nil || len(left) != 1 || left[0].Name != dir {
+		t.Fatalf("found %v, %v", left, err)
+	}
+	if err := left[0].Remove(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it is still there: %v", err)
+	}
+}

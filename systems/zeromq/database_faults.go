@@ -183,7 +183,7 @@ func (d *redisDatabase) exhaust(ctx context.Context) (func(context.Context) erro
 func (d *redisDatabase) readOnly(ctx context.Context) (func(context.Context) error, error) {
 	d.changed.Store(true)
 	follow := func(ctx context.Context, host, port string) error {
-		return d.with(func(c *client.Client) error { return c.SlaveOf(ctx, host, port).Err() })
+		return d.with(func(c *client.Client) error { return c.ReplicaOf(ctx, host, port).Err() })
 	}
 	heal := func(ctx context.Context) error { return follow(ctx, "NO", "ONE") }
 	if err := follow(ctx, "127.0.0.1", "1"); err != nil {
