@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/custodymq/custody/broker/transport"
@@ -48,6 +49,7 @@ type Conn struct {
 	slots chan struct{} // semaphore of the publish window
 	all   sync.WaitGroup
 	done  chan struct{}
+	cause atomic.Pointer[error] // why the session ends, from before it has ended
 
 	mu    sync.Mutex // also keeps requests in the order of their numbers
 	last  uint64
@@ -156,6 +158,7 @@ func (c *Conn) Close() error {
 }
 
 func (c *Conn) end(cause error) {
+	c.cause.CompareAndSwap(nil, &cause) // before calls can fail because of it
 	c.conn.Close()
 	<-c.conn.Done() // nothing is written any more, so Written is definitive
 	c.mu.Lock()
@@ -163,13 +166,13 @@ func (c *Conn) end(cause error) {
 	if c.err != nil {
 		return
 	}
-	c.err = cause
+	c.err = *c.cause.Load()
 	for request, call := range c.calls {
-		call.finish(wire.Message{}, cause)
+		call.finish(wire.Message{}, c.err)
 		delete(c.calls, request)
 	}
 	for _, sub := range c.subs {
-		sub.end(cause)
+		sub.end(c.err)
 	}
 	close(c.done)
 }
@@ -299,6 +302,9 @@ func (c *Conn) send(m *wire.Message) (start int64, err error) {
 		return start, nil
 	case errors.Is(err, wire.ErrField), errors.Is(err, transport.ErrFull):
 		return 0, fmt.Errorf("client: %w", err)
+	}
+	if cause := c.cause.Load(); cause != nil {
+		return 0, *cause
 	}
 	return 0, fmt.Errorf("%w: %w", ErrDisconnected, err)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/custodymq/custody/broker/client"
 	"github.com/custodymq/custody/broker/store"
 	"github.com/custodymq/custody/broker/store/memory"
+	"github.com/custodymq/custody/broker/transport"
 	"github.com/custodymq/custody/broker/wire"
 )
 
@@ -159,6 +160,56 @@ func TestWhatWaitsWhenTheConnectionEnds(t *testing.T) {
 	}
 	if !errors.Is(c.Err(), client.ErrDisconnected) {
 		t.Fatalf("Err: %v", c.Err())
+	}
+}
+
+// TestACallBesideTheEndIsToldWhy has a broker refuse something that it does not
+// name while calls are made: none may fail with less than that reason.
+func TestACallBesideTheEndIsToldWhy(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	refuse := func() error {
+		nc, err := ln.Accept()
+		if err != nil {
+			return err
+		}
+		o := transport.Options{Handshake: time.Minute, Silence: time.Minute, Write: time.Minute, Heartbeat: time.Minute, Queue: 1 << 20}
+		conn, err := transport.Accept(nc, o)
+		if err != nil {
+			return errors.Join(err, nc.Close())
+		}
+		hello, err := conn.Receive()
+		if err = errors.Join(err, conn.Admit()); err == nil {
+			_, err = conn.Send(&wire.Message{Kind: wire.Welcome, Request: hello.Request, Credit: 1000})
+		}
+		if err == nil {
+			_, err = conn.Send(&wire.Message{Kind: wire.Error, Reason: "not understood"})
+		}
+		go conn.Run()
+		conn.Flush()
+		for next := err; next == nil; { // until the client has ended the session
+			_, next = conn.Receive()
+		}
+		conn.Close()
+		<-conn.Done()
+		return err
+	}
+	for range 100 {
+		refused := make(chan error, 1)
+		go func() { refused <- refuse() }()
+		c := dial(t, ln.Addr().String(), client.Options{Name: "c"})
+		for err = nil; err == nil; {
+			_, err = c.Publish(within(t), wire.Message{Topic: "orders"})
+		}
+		if !errors.Is(err, client.ErrRefused) {
+			t.Fatalf("a call beside the end: %v", err)
+		}
+		if err := <-refused; err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -96,7 +96,8 @@ var profiles = []settings{
 		name:    "async-persist",
 		summary: "file storage, and a publish is confirmed before it is written (persist_mode async)",
 		sync:    syncDefault, persist: jetstream.AsyncPersistMode, confirmed: true,
-		claims: atLeastOnce.notUnder(under(evidence.BrokerCrash), evidence.NoAcceptedLoss, evidence.RecoveryBounded, evidence.UnknownResolved),
+		// What a crash takes away, its sequence number is given again for.
+		claims: atLeastOnce.notUnder(under(evidence.BrokerCrash), evidence.NoAcceptedLoss, evidence.RecoveryBounded, evidence.UnknownResolved, evidence.MessageIdentity),
 	},
 	{
 		name:    "dedup-window",

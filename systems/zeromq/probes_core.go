@@ -881,9 +881,11 @@ var dialogues = []dialogue{
 		c.admin("dlq.discard", "m4").is(answerAccepted)
 		p.answer(p.say(kindPublish, "x", text(tagTopic, "h/none"), number(tagMode, modeLeast)), "Publish").is(answerAccepted)
 	}},
-	{before, "waiting", "Of what is published at once, as much is handed out as there is credit.", func(t *talk) {
-		p, c := t.enter("p"), t.enter("c")
+	{before, "waiting", "Of what is published at once, as much is handed out as there is credit of those who are there.", func(t *talk) {
+		p, c, gone := t.enter("p"), t.enter("c"), t.enter("gone")
 		c.subscribe("j", modeLeast, 1).is(answerAccepted)
+		gone.subscribe("j", modeLeast, 4).is(answerAccepted)
+		gone.leave()
 		var asked []uint64
 		for _, m := range numbered(4) {
 			asked = append(asked, p.say(kindPublish, "payload of "+m, text(tagTopic, "j"), number(tagMode, modeLeast), text(tagMessage, t.id(m))))
