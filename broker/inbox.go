@@ -213,14 +213,10 @@ func (b *inbox) back(p *peer) {
 	}
 }
 
-// take is the next input of a session; nil if there is none. It holds until the
-// next call.
+// take is the next input of a session; nil if there is none. It holds until
+// handled, or the next call.
 func (b *inbox) take(p *peer) *core.Input {
-	if p.at > 0 {
-		last := &p.current[p.at-1]
-		b.release(p, last.size)
-		*last = said{}
-	}
+	b.handled(p)
 	if p.at == len(p.current) {
 		b.mu.Lock()
 		p.current, p.inputs, p.at = p.inputs, p.current[:0], 0
@@ -235,6 +231,16 @@ func (b *inbox) take(p *peer) *core.Input {
 	}
 	p.at++
 	return &p.current[p.at-1].in
+}
+
+// handled gives back what the input that was taken last had reserved: its session
+// may have nothing more to say, or wait for these bytes in order to say it.
+func (b *inbox) handled(p *peer) {
+	if p.at > 0 {
+		last := &p.current[p.at-1]
+		b.release(p, last.size)
+		*last = said{}
+	}
 }
 
 func (b *inbox) release(p *peer, n int) {

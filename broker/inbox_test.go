@@ -113,6 +113,36 @@ func TestAReaderWaitsForRoomInItsInbox(t *testing.T) {
 	}
 }
 
+// TestBytesOfAHandledInputAreFree checks that what a session's last message held is
+// free for other sessions and for its own next message, although it says nothing more.
+func TestBytesOfAHandledInputAreFree(t *testing.T) {
+	cfg, err := Config{Seams: Seams{Machine: func(core.Machine) core.Machine { return &order{} }}}.withDefaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Server{cfg: cfg, begin: time.Now(), inbox: testInbox(t, 100, 0)}
+	l := newLoop(context.Background(), s, newEngine(&cfg, "m-"))
+	defer l.timer.Stop()
+	p := s.inbox.testPeer(1)
+	for range 2 {
+		if err := p.reserve(poolLeast - inputCost); err != nil {
+			t.Fatal(err)
+		}
+		large := ping(1)
+		large.Message.Request = quantum // it costs the session its whole turn
+		p.add(large)
+		if err := p.hand(); err != nil {
+			t.Fatal(err)
+		}
+		for l.take() {
+		}
+		if !s.inbox.pool.TryAcquire(poolLeast) {
+			t.Fatal("the input is handled, and its bytes are not free")
+		}
+		s.inbox.pool.Release(poolLeast)
+	}
+}
+
 // TestBytesReadAheadAreBounded checks that large messages share a pool, that
 // sessions which need none of it do not wait, and that what was read is handed to
 // the loop before anyone waits.

@@ -138,6 +138,7 @@ func (l *loop) serve(p *peer) (cost int) {
 	now := l.s.now()
 	for p.deficit > 0 {
 		if l.mustWait(p) {
+			l.s.inbox.handled(p)
 			l.parked = append(l.parked, p)
 			return max(cost, 1)
 		}
@@ -160,6 +161,7 @@ func (l *loop) serve(p *peer) (cost int) {
 			delete(l.peers, p.id)
 		}
 	}
+	l.s.inbox.handled(p)
 	l.s.inbox.back(p)
 	return max(cost, 1)
 }

@@ -46,7 +46,7 @@ type Stage struct {
 // exercise other paths.
 var (
 	exploring = []Stage{
-		{"talks", []string{"run", "bounds", "periods", "store-troubles", "store-slow", "--simulated", "--parallel", "1"}, time.Minute},
+		{"talks", []string{"run", "bounds", "periods", "crowds", "store-troubles", "store-slow", "--simulated", "--parallel", "1"}, time.Minute},
 		{"explore", []string{"explore", "--runs", "2000", "--seed", "1", "--parallel", "1"}, time.Minute},
 		{"simulated checklist", []string{"run", "--simulated", "--parallel", "1"}, time.Minute},
 		{"explore with history", []string{"explore", "--system", "zeromq:at-least-once-history", "--runs", "1000", "--seed", "1", "--parallel", "1"}, time.Minute},

@@ -25,6 +25,18 @@ func edit(t *testing.T, root, file, was, is string) Mutant {
 	return Mutant{Identity: Identity{File: file, Line: is}, src: bytes.Replace(text, []byte(was), []byte(is), 1)}
 }
 
+// Without any stage every mutant would survive.
+func TestStagesThatDoNotExist(t *testing.T) {
+	for _, text := range []string{"", "talks", "with history"} {
+		if err := knownStages(text); err != nil {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	if err := knownStages("talk-s"); err == nil || !strings.Contains(err.Error(), `-stages "talk-s"`) || !strings.Contains(err.Error(), "talks, explore") {
+		t.Errorf("says %v", err)
+	}
+}
+
 // TestMachinery checks that defects are killed, the original survives, and what
 // does not compile is no mutant.
 func TestMachinery(t *testing.T) {

@@ -55,6 +55,10 @@ func main() {
 		fmt.Fprintln(os.Stderr, "mutants: takes flags only; -n must not be negative, -workers at least 1, -min from 0 to 100 (see mutants -help)")
 		os.Exit(2)
 	}
+	if err := knownStages(o.stages); err != nil {
+		fmt.Fprintln(os.Stderr, "mutants:", err)
+		os.Exit(2)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	exit, err := measure(ctx, o, os.Stdout, os.Stderr)
 	stop()
@@ -63,6 +67,23 @@ func main() {
 		exit = 3
 	}
 	os.Exit(exit)
+}
+
+// knownStages is an error if no stage's name contains the text: every mutant would
+// survive.
+func knownStages(text string) error {
+	var names []string
+	for _, pkg := range packages {
+		for _, s := range stagesFor(pkg) {
+			if strings.Contains(s.Name, text) {
+				return nil
+			}
+			if !slices.Contains(names, s.Name) {
+				names = append(names, s.Name)
+			}
+		}
+	}
+	return fmt.Errorf("-stages %q: no stage's name contains this text; the stages are %s", text, strings.Join(names, ", "))
 }
 
 func measure(ctx context.Context, o options, stdout, stderr io.Writer) (exit int, err error) {

@@ -51,6 +51,31 @@ type resolver struct {
 	faults      []evidence.FaultLabel
 }
 
+// settings checks what the script sets against what the system can be set to. A
+// system without settings does not apply, which its needs say.
+func settings(s script.Scenario, desc systems.Description) error {
+	if len(desc.Settings) == 0 {
+		return nil
+	}
+	r := resolver{s: s}
+	for i, step := range s.Steps {
+		set, ok := bare(step).(script.Set)
+		if !ok {
+			continue
+		}
+		values, known := desc.Settings[set.Setting]
+		if names := slices.Sorted(maps.Keys(desc.Settings)); !known {
+			return r.wrong(script.PartStep, i, set.Setting, "%s has no setting %q; it has %s%s", desc.System, set.Setting,
+				strings.Join(names, ", "), script.Suggest(set.Setting, names))
+		}
+		if len(values) > 0 && !slices.Contains(values, set.Value) {
+			return r.wrong(script.PartStep, i, set.Value, "the setting %s is one of %s, and not %q%s", set.Setting,
+				strings.Join(values, ", "), set.Value, script.Suggest(set.Value, values))
+		}
+	}
+	return nil
+}
+
 // resolve returns the script's faults. Its error is a *UsageError.
 func resolve(s script.Scenario) ([]evidence.FaultLabel, error) {
 	if err := evidence.FileName(s.Name); err != nil {
@@ -457,7 +482,11 @@ func (r *run) unsupportedByInstance() string {
 	}
 	for _, step := range r.o.Scenario.Steps {
 		if p, ok := bare(step).(script.Probe); ok && len(r.probes(p.Kind)) == 0 {
-			return fmt.Sprintf("%s has no probes of the kind %q", r.desc.System, p.Kind)
+			why := fmt.Sprintf("%s has no probes of the kind %q", r.desc.System, p.Kind)
+			if slices.Contains(r.desc.VirtualProbes, p.Kind) {
+				why += " but in virtual time (--simulated)"
+			}
+			return why
 		}
 	}
 	for _, step := range r.o.Scenario.Steps {

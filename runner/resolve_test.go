@@ -79,6 +79,30 @@ func TestNamesThatDoNotExist(t *testing.T) {
 	}
 }
 
+// A setting that does not exist would be found only when its step comes.
+func TestSettingsThatDoNotExist(t *testing.T) {
+	some := systems.Description{System: "s", Settings: map[string][]string{"name": nil, "limits": {"default", "tight"}}}
+	for _, c := range []struct{ step, says string }{
+		{"set broker name to anything", ""},
+		{"set broker limits to tight", ""},
+		{"set broker limits to tigth", `f.scenario: line 2, word 5: the setting limits is one of default, tight, and not "tigth"; did you mean tight?`},
+		{"set broker limit to tight", `f.scenario: line 2, word 3: s has no setting "limit"; it has limits, name; did you mean limits?`},
+	} {
+		s, err := script.Parse("f.scenario", "scenario x\n"+c.step)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = settings(s, some)
+		var usage *UsageError
+		if c.says == "" && err != nil || c.says != "" && (!errors.As(err, &usage) || !strings.Contains(err.Error(), c.says)) {
+			t.Errorf("%s: says %v, want %q", c.step, err, c.says)
+		}
+		if err := settings(s, systems.Description{}); err != nil {
+			t.Errorf("of a system without settings its needs tell: %v", err)
+		}
+	}
+}
+
 // A script's needs follow from its steps, down to store operations.
 func TestWhatIsNeeded(t *testing.T) {
 	const head = "scenario x\nproducer p1 to orders\nconsumer c1 on orders, as billing\n"

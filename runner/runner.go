@@ -141,6 +141,9 @@ func (r *run) record() error {
 	if err != nil {
 		return err
 	}
+	if err := settings(r.o.Scenario, r.desc); err != nil {
+		return err
+	}
 	manifest := Manifest(r.o, r.desc, labels)
 	if r.o.Record != nil {
 		r.rec, err = r.o.Record(manifest, r.rt.Now)

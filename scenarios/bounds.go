@@ -11,6 +11,11 @@ import (
 // tightly probes a broker with tight limits before any other client connects:
 // only its answers show the state of a broker that serves nobody.
 func tightly(name, why string, steps ...script.Step) script.Scenario {
+	return with("tight", name, why, steps...)
+}
+
+// with is the same for a broker with limits of this name.
+func with(limits, name, why string, steps ...script.Step) script.Scenario {
 	s := script.Scenario{Name: name, Why: why, Expect: usual(evidence.StrangersRefused), Reached: []evidence.Condition{script.Effect("order-1")}}
 	for _, step := range steps {
 		if f, ok := step.(script.Fault); ok {
@@ -18,7 +23,7 @@ func tightly(name, why string, steps ...script.Step) script.Scenario {
 		}
 	}
 	s.Steps = append([]script.Step{
-		script.Set{Setting: "limits", Value: "tight"},
+		script.Set{Setting: "limits", Value: limits},
 		script.Restart{Actor: faults.Broker},
 	}, append(steps,
 		script.Producer{Name: "p1", Destination: "orders"},
@@ -40,6 +45,11 @@ var bounds = tightly("bounds",
 var periods = tightly("periods",
 	"Deliveries stay unanswered, are given back with a delay, expire and are forgotten, in virtual time: each at its time and not before.",
 	talk("periods"))
+
+// crowds: the same where more is to be done than is done at once.
+var crowds = with("wide", "crowds",
+	"Hundreds of messages and topics are waited for, given back, expire and are listed at once, in virtual time: what one step of the broker leaves over is done by the next.",
+	talk("crowds"), talk("crowd-before-restart"), script.Restart{Actor: faults.Broker}, talk("crowd-after-restart"))
 
 // storeTroubles: the same while operations of the store fail.
 var storeTroubles = tightly("store-troubles",

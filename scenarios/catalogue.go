@@ -62,6 +62,8 @@ func All() []script.Scenario {
 		strangers,
 		limits,
 		storageFiles,
+		permissions,
+		stoppedInOrder,
 		publishWindow,
 		storageRepaired,
 		lookups,
@@ -86,6 +88,7 @@ func All() []script.Scenario {
 		groupCommit,
 		bounds,
 		periods,
+		crowds,
 		storeTroubles,
 		storeSlow,
 	}

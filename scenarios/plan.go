@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -21,7 +22,10 @@ import (
 
 // Plan is a set of runs: scenarios, each repeated, several in parallel.
 type Plan struct {
-	Options   runner.Options // shared; Scenario and Dir are set per run
+	Options runner.Options // shared; Scenario and Dir are set per run
+	// Virtual is the system in virtual time. It runs the scenarios whose probes
+	// are made there only; without it they do not apply.
+	Virtual   systems.System
 	Scenarios []script.Scenario
 	Dir       string
 	Repeat    int // 0 means 1
@@ -130,6 +134,9 @@ func (p Plan) Run(ctx context.Context) (done []Outcome, err error) {
 			}
 			o := p.Options
 			o.Scenario, o.Seed, o.Dir = r.scenario, r.seed, filepath.Join(p.Dir, r.name)
+			if p.Virtual != nil && virtual(r.scenario, o.System.Describe()) {
+				o.System, o.Scale = p.Virtual, 1
+			}
 			outcomes[i] = Outcome{Name: r.name, Dir: o.Dir}
 			out := &outcomes[i]
 			defer func() {
@@ -162,6 +169,14 @@ func (p Plan) Run(ctx context.Context) (done []Outcome, err error) {
 		}
 	}
 	return done, context.Cause(ctx)
+}
+
+// virtual says whether a scenario needs probes that are made in virtual time only.
+func virtual(s script.Scenario, d systems.Description) bool {
+	return slices.ContainsFunc(s.Steps, func(step script.Step) bool {
+		p, ok := step.(script.Probe)
+		return ok && slices.Contains(d.VirtualProbes, p.Kind)
+	})
 }
 
 // budget is safe for concurrent use.

@@ -46,6 +46,12 @@ type Description struct {
 	// an operation. Nil means every verb. Scenarios that ask for more do not
 	// apply.
 	StoreFaults map[string][]string
+	// Settings are what a Configurable may be set to, by name: one of the values,
+	// or anything where there are none.
+	Settings map[string][]string
+	// VirtualProbes are the kinds of probes that are made in virtual time only,
+	// where moments are exact.
+	VirtualProbes []string
 	// Oldest are the oldest server versions the adapter can drive, keyed as
 	// Versions. Start refuses older ones.
 	Oldest map[string]string
@@ -452,9 +458,9 @@ type Clocked interface {
 	SetClock(ctx context.Context, offset time.Duration) error
 }
 
-// Configurable is an optional interface of an Instance. Settings ("identity",
-// "hostname", "name") take effect at the next Restart, or at once where the
-// system does so.
+// Configurable is an optional interface of an Instance. Its Description lists
+// the Settings. They take effect at the next Restart, or at once where the system
+// does so.
 type Configurable interface {
 	Configure(ctx context.Context, setting, value string) error
 }

@@ -256,6 +256,32 @@ func TestContentThatIsDamagedOrGoneIsNotDelivered(t *testing.T) {
 	}
 }
 
+// Who waits behind a message that turns out to be damaged is served at once.
+func TestDamageHoldsUpNobody(t *testing.T) {
+	w := scene(t, config(), 1)
+	w.slow = true
+	w.say(1, offer("order-1"))
+	w.say(1, offer("order-2"))
+	w.commitAll()
+	w.start()
+	w.enter(2)
+	w.say(2, wire.Message{Kind: wire.Subscribe, Request: 1, Topic: "orders", Mode: wire.AtLeastOnce, Credit: 2})
+	w.commitAll()
+	if len(w.reads) != 2 {
+		t.Fatalf("%d messages are read, want 2", len(w.reads))
+	}
+	first, second := w.reads[0], w.reads[1]
+	w.reads = nil
+	w.step(Input{Kind: Fetched, Row: w.rows[second.ID], Size: second.Size})
+	if got := w.delivered(2); len(got) > 0 {
+		t.Fatalf("delivered %v before its turn", got)
+	}
+	w.step(Input{Kind: Fetched, Row: store.Row{MessageID: first.ID, State: store.Damaged}, Size: first.Size})
+	if got := w.delivered(2); len(got) != 1 {
+		t.Errorf("delivered %v, want the second", got)
+	}
+}
+
 func TestAFilterHasABoundedNumberOfSubscriptions(t *testing.T) {
 	for _, mode := range []wire.Mode{wire.AtMostOnce, wire.AtLeastOnce} {
 		cfg := config()

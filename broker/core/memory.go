@@ -131,9 +131,10 @@ func (c *Core) contentHere(row *store.Row, size int, err error) {
 			c.reside(m)
 		}
 	case row.State == store.Damaged && err == nil:
-		c.unassign(m)
+		sub := c.unassign(m)
 		c.stats.Damaged++
 		c.finish(m, damaged)
+		c.flush(sub)
 	case !ok: // the store failed, or the row is gone: if it has expired, a purge says so
 		sub := c.unassign(m)
 		c.delay(m, c.cfg.StoreRetry)

@@ -114,6 +114,9 @@ func runScenarios(cmd *cobra.Command, args []string, f runFlags) error {
 	}
 	plan := scenarios.Plan{Scenarios: chosen, Dir: f.out, Repeat: f.repeat, Parallel: f.parallel, Resume: f.resume, Budget: f.budget,
 		Options: runner.Options{System: system, Spec: f.system, Seed: f.seed, Scale: f.scale, Defect: f.defect}}
+	if virtual, _, err := simulate(f.system, false); err == nil && !f.simulated {
+		plan.Virtual = virtual
+	}
 	if f.budget > 0 {
 		plan.Scenarios = scenarios.OrderByCoverage(chosen)
 	}

@@ -60,7 +60,7 @@ func (d *served) exhaust(ctx context.Context) (func(context.Context) error, erro
 		}
 		return errors.Join(append(errs, db.Close())...)
 	}
-	err = crowd(ctx, func(err error) bool { return strings.Contains(err.Error(), d.kind.crowded) }, func() error {
+	err = takeAll(ctx, func(err error) bool { return strings.Contains(err.Error(), d.kind.crowded) }, func() error {
 		conn, err := db.Conn(ctx)
 		if err == nil {
 			taken = append(taken, conn)
@@ -73,8 +73,8 @@ func (d *served) exhaust(ctx context.Context) (func(context.Context) error, erro
 	return heal, nil
 }
 
-// crowd connects until that was refused often enough.
-func crowd(ctx context.Context, refusal func(error) bool, connect func() error) error {
+// takeAll connects until that was refused often enough.
+func takeAll(ctx context.Context, refusal func(error) bool, connect func() error) error {
 	tick := time.NewTicker(strikeEvery)
 	defer tick.Stop()
 	for taken, refused := 0, 0; refused < refusedFor; {
@@ -165,7 +165,7 @@ func (d *redisDatabase) exhaust(ctx context.Context) (func(context.Context) erro
 		}
 		return errors.Join(errs...)
 	}
-	err := crowd(ctx, redisCrowded, func() error {
+	err := takeAll(ctx, redisCrowded, func() error {
 		c, err := d.client()
 		if err != nil {
 			return err

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -176,9 +178,16 @@ func (in *instance) SetClock(ctx context.Context, offset time.Duration) error {
 	return nil // applied at the next start
 }
 
-// Configure changes a setting at the next start: identity (the environment
-// variable; "unset" removes it), hostname, name, limits ("tight": see
-// Tightened) or acks ("confirmed": after the delete). identity-now changes the variable of the running process.
+// settings are those of Configure, and their values where these are given:
+// identity is the environment variable ("unset" removes it), identity-now that of
+// the running process; limits are those of Limited; acks are "confirmed" after the
+// delete.
+var settings = map[string][]string{
+	"identity": nil, "identity-now": nil, "hostname": nil, "name": nil,
+	"limits": slices.Sorted(maps.Keys(limitsOf)), "acks": {"confirmed", "default"}, "users": {"default", "several"},
+}
+
+// Configure changes a setting at the next start.
 func (in *instance) Configure(ctx context.Context, setting, value string) error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -193,15 +202,25 @@ func (in *instance) Configure(ctx context.Context, setting, value string) error 
 	case "name":
 		in.config.Name = value
 	case "limits":
-		in.config.Tight = value == "tight"
+		in.config.Limits = value
 	case "acks":
 		in.config.Confirms = value == "confirmed"
+	case "users":
+		in.config.Users = value == "several"
 	case "identity-now":
 		return in.child.Call(ctx, "setenv", value, nil)
 	default:
-		return fmt.Errorf("zeromq: no setting %q; there are identity, identity-now, hostname, name, limits, acks", setting)
+		return fmt.Errorf("zeromq: no setting %q", setting)
 	}
 	return nil
+}
+
+// changeUsers has the running broker take up other users.
+func (in *instance) changeUsers(ctx context.Context) error {
+	in.mu.Lock()
+	child, token := in.child, in.config.Token
+	in.mu.Unlock()
+	return child.Call(ctx, "users", token, nil)
 }
 
 func (in *instance) admin(ctx context.Context, command, messageID string) (wire.Message, error) {

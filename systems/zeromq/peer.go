@@ -85,6 +85,12 @@ const (
 // field is one encoded field of a head.
 type field []byte
 
+// value is what the field holds.
+func (f field) value() string {
+	_, n := binary.Uvarint(f[1:])
+	return string(f[1+n:])
+}
+
 func uvarint(v uint64) []byte { return binary.AppendUvarint(nil, v) }
 
 func raw(tag byte, value []byte) field {

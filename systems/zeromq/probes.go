@@ -58,7 +58,7 @@ const (
 
 func probes() []probe {
 	var all []probe
-	for _, table := range [][]probe{handshakes, malformed, lengths, posings, impossible, bounds, keepings, alterations, flips, twins} {
+	for _, table := range [][]probe{handshakes, malformed, lengths, posings, impossible, bounds, flows, permitting, stops, keepings, alterations, flips, twins} {
 		all = append(all, table...)
 	}
 	return all
@@ -323,7 +323,13 @@ func deliveredWith(name, what string, payload []byte, fields ...field) probe {
 	})
 }
 
-func long(n int) string { return strings.Repeat("x", n) }
+// long is a text of n bytes that nobody may trim, fold or cut within a character.
+func long(n int) string {
+	if n < 5 {
+		return strings.Repeat("x", n)
+	}
+	return (" É" + strings.Repeat("aB cD~", n/6+1))[:n-1] + " "
+}
 
 // place is the topic used by probes only.
 const place = "$probe"

@@ -1,6 +1,7 @@
 package zeromq
 
 import (
+	"encoding/base64"
 	"fmt"
 	"strings"
 	"time"
@@ -53,7 +54,7 @@ const (
 
 // virtual are the kinds that take longer than anybody wants to wait, or are
 // determined only where a moment is exact.
-var virtual = map[string]bool{periods: true, insertsSlow: true, attemptsSlow: true, contentsSlow: true}
+var virtual = map[string]bool{periods: true, crowds: true, crowdBefore: true, crowdAfter: true, insertsSlow: true, attemptsSlow: true, contentsSlow: true}
 
 // inStore lists messages of which only the last has its content in memory.
 var inStore = []struct {
@@ -72,6 +73,7 @@ const (
 	causeInvalid   = 4
 	causeExpired   = 5
 	causeDiscarded = 6
+	causeForbidden = 7
 )
 
 func delay(d time.Duration) field { return milliseconds(tagDelay, d.Milliseconds()) }
@@ -94,6 +96,20 @@ func (t *talk) level(topics ...string) {
 		t.clerk.publish(topic, "nothing").is(answerDeclined, because(causeNobody))
 	}
 	t.before = t.counters()
+}
+
+// bare demands that nothing is held but the topics that are remembered, when
+// nobody listens, no message waits and there are no dead letters.
+func (t *talk) bare() {
+	want := 0
+	for i := range tight.limits.Topics {
+		topic := fmt.Sprintf("bare/%d", i)
+		t.clerk.publish(topic, "nothing").is(answerDeclined, because(causeNobody))
+		want += topicShare + len(topic)
+	}
+	if held := t.counters()["heldBytes"]; held != want {
+		t.deviates("%d bytes are held of %d topics, and must be %d", held, tight.limits.Topics, want)
+	}
 }
 
 // leveled demands that nothing is left of what was said about these topics but
@@ -130,6 +146,23 @@ func remembering(t *talk, rounds, length int) {
 		c.quiet()
 		p.lookup("nothing", ttl(settling/4)).is(answerNotSeen)
 		p.lookup("nothing", ttl(time.Minute)).is(answerForgotten)
+		// One that only the store knows among others: it costs itself alone.
+		var requests []uint64
+		some := []string{fmt.Sprint("some-a-", round), fmt.Sprint("some-b-", round), name(round % 4), fmt.Sprint("some-c-", round)}
+		for _, m := range some {
+			requests = append(requests, p.say(kindPublish, string(payloadOf(m, 20)), text(tagTopic, "r"), number(tagMode, modeLeast), text(tagMessage, t.id(m)), t.business(m)))
+		}
+		for i, m := range some {
+			if m == name(round%4) {
+				p.answer(requests[i], "Publish of "+m).is(answerAccepted, again)
+			} else {
+				p.answer(requests[i], "Publish of "+m).is(answerAccepted)
+			}
+		}
+		t.stores(some[0], some[1], some[3])
+		c.gets("r", some[0], some[1], some[3])
+		c.ack(some[0], some[1], some[3])
+		c.quiet()
 	}
 	c.leave()
 	p.leave()
@@ -180,7 +213,7 @@ var dialogues = []dialogue{
 		p, c := t.enter("p"), t.enter("c")
 		c.subscribe("w", modeLeast, 2).is(answerAccepted)
 		for _, m := range numbered(4) {
-			p.publish("w", m, t.business(m), text(tagKey, "key of "+m), headers("a", m, "b", "")).is(answerAccepted, text(tagMessage, t.id(m)))
+			p.publish("w", m, t.business(m), text(tagKey, "key of "+m), headers("A", " "+m+"\t", "B", "", "b", m+"é ")).is(answerAccepted, text(tagMessage, t.id(m)))
 		}
 		c.gets("w", "m1", "m2")
 		c.quiet()
@@ -272,6 +305,27 @@ var dialogues = []dialogue{
 		d.ack("n1", "n2", "n3", "n4")
 		t.counts(map[string]int{"accepted": 20, "delivered": 24, "redelivered": 4, "settled": 20, "heldBytes": t.counters()["heldBytes"] - t.before["heldBytes"]})
 	}},
+	{talks, "turns-kept", "Who was served alone for a while is served no more than others afterwards.", func(t *talk) {
+		p, a, b := t.enter("p"), t.enter("a"), t.enter("b")
+		a.subscribe("tk", modeLeast, 8).is(answerAccepted)
+		for _, m := range numbered(12) {
+			p.publish("tk", m).is(answerAccepted)
+			a.gets("tk", m)
+			a.ack(m)
+		}
+		b.subscribe("tk", modeLeast, 8).is(answerAccepted)
+		more := numbered(24)[12:]
+		for round := range 2 {
+			some := more[6*round : 6*round+6]
+			for _, m := range some {
+				p.publish("tk", m).is(answerAccepted)
+			}
+			for c, names := range t.share(only("tk"), some, a, b) {
+				c.quiet()
+				c.ack(names...)
+			}
+		}
+	}},
 	{talks, "bytes", "A session's open deliveries are bounded in bytes; one message always passes, and who waits is served when there is room.", func(t *talk) {
 		t.level("y", "z")
 		p, c, d := t.enter("p"), t.enter("c"), t.enter("d")
@@ -348,6 +402,10 @@ var dialogues = []dialogue{
 		}
 		b.gets("l", "m5")
 		a.acks("m1").is(answerRefused)
+		twin := t.enter("b") // a name is not a session
+		twin.acks("m1", number(tagAttempt, 2)).is(answerRefused)
+		twin.nacks("m1", dead).is(answerRefused)
+		twin.leave()
 		b.acks("m1", number(tagAttempt, 1)).is(answerRefused)
 		b.acks("m1", number(tagAttempt, 2)).is(answerAccepted)
 		b.acks("m1").is(answerRefused)
@@ -373,12 +431,20 @@ var dialogues = []dialogue{
 		for _, m := range numbered(3) {
 			p.publish("d", m, t.business(m), text(tagKey, m), headers("h", m)).is(answerAccepted)
 		}
+		c.admin("dlq.show", "m1").is(answerRefused) // it is none
 		c.gets("d", "m1", "m2", "m3")
 		c.nacks("m1", delay(-time.Second)).is(answerRefused)
 		c.nacks("m1", dead, text(tagReason, "no")).is(answerAccepted)
-		c.nacks("m2", dead).is(answerAccepted)
+		// A reason is cut where it is too long, and not within a character.
+		c.nacks("m2", dead, text(tagReason, "x"+strings.Repeat("é", 511))).is(answerAccepted)
+		cut := "rejected by the consumer: x" + strings.Repeat("é", 498)
+		c.lookup("m2").is(answerDead, text(tagMessage, t.id("m2")), text(tagReason, cut))
+		if shown := string(c.admin("dlq.show", "m2").payload); !strings.Contains(shown, `"reason":"`+cut+`"`) {
+			t.deviates("the dead letter with a long reason is shown as %s", shown)
+		}
 		c.lookup("m1").is(answerDead, text(tagMessage, t.id("m1")), text(tagReason, "rejected by the consumer: no"))
-		if shown := string(c.admin("dlq.show", "m1").payload); !strings.Contains(shown, `"lastConsumer":"c"`) || !strings.Contains(shown, `"attempts":1`) {
+		if shown := string(c.admin("dlq.show", "m1").payload); !strings.Contains(shown, `"lastConsumer":"c"`) || !strings.Contains(shown, `"attempts":1`) ||
+			!strings.Contains(shown, `"headers":{"h":"m1"}`) || !strings.Contains(shown, `"key":"m1"`) || !strings.Contains(shown, base64.StdEncoding.EncodeToString(payloadOf("m1", len("payload of m1")))) {
 			t.deviates("the dead letter is shown as %s", shown)
 		}
 		c.acks("m1").is(answerRefused)
@@ -881,6 +947,13 @@ var dialogues = []dialogue{
 		c.admin("dlq.discard", "m4").is(answerAccepted)
 		p.answer(p.say(kindPublish, "x", text(tagTopic, "h/none"), number(tagMode, modeLeast)), "Publish").is(answerAccepted)
 	}},
+	{after, "redriven-before-again", "That it was delivered since it was redriven is known after the restart.", func(t *talk) {
+		t.remember("rb", "m1", len("payload of m1"), t.business("m1"), text(tagKey, "k"))
+		c := t.enter("c")
+		c.subscribe("rb", modeLeast, 1).is(answerAccepted)
+		c.getsAttempt("rb", "m1", 2)
+		c.ack("m1")
+	}},
 	{before, "waiting", "Of what is published at once, as much is handed out as there is credit of those who are there.", func(t *talk) {
 		p, c, gone := t.enter("p"), t.enter("c"), t.enter("gone")
 		c.subscribe("j", modeLeast, 1).is(answerAccepted)
@@ -957,6 +1030,36 @@ var dialogues = []dialogue{
 		p.leave()
 		if n := t.counters()["unsettled"]; n != 0 {
 			t.deviates("%d messages are unsettled, and none is left", n)
+		}
+	}},
+	{before, "redriven-before", "A dead letter is redriven, and delivered.", func(t *talk) {
+		p, c := t.enter("p"), t.enter("c")
+		c.subscribe("rb", modeLeast, 1).is(answerAccepted)
+		p.publish("rb", "m1", t.business("m1"), text(tagKey, "k")).is(answerAccepted)
+		c.gets("rb", "m1")
+		for attempt := range uint64(2) {
+			c.nacks("m1", delay(time.Millisecond)).is(answerAccepted)
+			c.getsAttempt("rb", "m1", attempt+2)
+		}
+		c.nacks("m1", dead).is(answerAccepted)
+		p.admin("dlq.redrive", "m1").is(answerAccepted)
+		c.gets("rb", "m1")
+	}},
+	{periods, "lives-not-longer", "A message that is given back lives no longer for it.", func(t *talk) {
+		p, c := t.enter("p"), t.enter("c")
+		c.subscribe("fl", modeLeast, 4).is(answerAccepted)
+		for i, m := range numbered(4) {
+			p.publish("fl", m, t.business(m), ttl(2*time.Second+time.Duration(i)*250*time.Millisecond)).is(answerAccepted)
+		}
+		c.gets("fl", numbered(4)...)
+		t.wait(time.Second)
+		for i, m := range numbered(4) { // it is due just after its end, before or after a purge
+			c.nacks(m, delay(1050*time.Millisecond+time.Duration(i)*250*time.Millisecond)).is(answerAccepted)
+		}
+		t.wait(3 * time.Second)
+		c.quiet()
+		for _, m := range numbered(4) {
+			p.lookup(m).is(answerForgotten, because(causeExpired))
 		}
 	}},
 	{periods, "unanswered", "A delivery without an answer ends when its time is up, and the message is redelivered until its attempts are used.", func(t *talk) {
@@ -1305,16 +1408,20 @@ var dialogues = []dialogue{
 			c.quiet()
 			t.wait(retried)
 		}
-		p.publish("b/6", "n1", t.business("n1")).is(answerUnknown)
-		t.counts(map[string]int{"unknown": 2, "sessions": 2, "subscriptions": 1, "heldBytes": t.counters()["heldBytes"] - t.before["heldBytes"]})
+		doubts := tight.limits.PublishWindow + 1
+		for i := range doubts { // none of them keeps its place in the window
+			p.publish("b/6", fmt.Sprintf("n%d", i+1), t.business(fmt.Sprintf("n%d", i+1))).is(answerUnknown)
+		}
+		t.counts(map[string]int{"unknown": 1 + doubts, "sessions": 2, "subscriptions": 1, "heldBytes": t.counters()["heldBytes"] - t.before["heldBytes"]})
 	}},
 	{insertsResolved, "doubted-again", "Afterwards it was never stored, and its ID is free.", func(t *talk) {
 		t.remember("b/6", "m1", len("payload of m1"), t.business("m1"))
 		t.wait(retried)
 		p, c := t.enter("p"), t.enter("c")
-		for _, m := range []string{"m1", "n1"} {
+		for _, m := range []string{"m1", "n1", "n5"} {
 			p.lookup(m, ttl(settling/4)).is(answerNotSeen)
 		}
+		t.bare()
 		c.subscribe("b/6", modeLeast, 1).is(answerAccepted)
 		c.quiet()
 		p.publish("b/6", "m1", t.business("m1")).is(answerAccepted)
@@ -1391,6 +1498,46 @@ var dialogues = []dialogue{
 		q.leave()
 		t.leveled(map[string]int{"accepted": 6, "declined": 1, "delivered": 10, "redelivered": 4, "settled": 5}, "b/8")
 	}},
+	{insertsSlow, "many-on-the-way", "What is on its way to the store counts for the limit of messages; a repeat gives its place in the window back.", func(t *talk) {
+		c := t.enter("c")
+		c.subscribe("b/12", modeLeast, 8).is(answerAccepted)
+		begin := func(q *party, name string) uint64 {
+			return q.say(kindPublish, string(payloadOf(name, 20)), text(tagTopic, "b/12"), number(tagMode, modeLeast), text(tagMessage, t.id(name)))
+		}
+		p := t.enter("p")
+		of := begin(p, "m0")
+		p.quiet() // it is on its way
+		t.stores("m0")
+		p.answer(of, "Publish of m0").is(answerAccepted)
+		c.gets("b/12", "m0")
+		c.ack("m0")
+		one, again1, again2 := begin(p, "m1"), begin(p, "m1"), begin(p, "m1")
+		p.answer(one, "Publish of m1").is(answerAccepted)
+		p.answer(again1, "Publish of m1").is(answerAccepted, again)
+		p.answer(again2, "Publish of m1").is(answerAccepted, again)
+		c.gets("b/12", "m1")
+		c.ack("m1")
+		all := []*party{p}
+		for len(all)*tight.limits.PublishWindow < tight.limits.Messages {
+			all = append(all, t.enter("q"))
+		}
+		requests := map[*party][]uint64{}
+		for i, q := range all {
+			for j := range tight.limits.PublishWindow {
+				requests[q] = append(requests[q], begin(q, fmt.Sprintf("n%d-%d", i, j)))
+			}
+			q.quiet()
+		}
+		last := t.enter("last")
+		last.publish("b/12", "over").is(answerDeclined, because(causeLimit))
+		for _, q := range all {
+			for _, request := range requests[q] {
+				q.answer(request, "Publish of one of many").is(answerAccepted)
+			}
+		}
+		c.serves(tight.limits.Messages)
+		c.quiet()
+	}},
 	{attemptsSlow, "on-hold", "A message whose attempt is on its way to the store is given back when its subscription ends, and is not delivered when it has expired.", func(t *talk) {
 		t.level("b/9")
 		k, p := t.keep("b/9"), t.enter("p")
@@ -1428,6 +1575,21 @@ var dialogues = []dialogue{
 		k.leave()
 		p.leave()
 		t.leveled(map[string]int{"accepted": 8, "delivered": 7, "settled": 7, "expired": 1}, "b/9")
+	}},
+	{contentsSlow, "head-expires", "Who waits behind a message whose content is being read when it expires is served at once.", func(t *talk) {
+		k, p := t.keep("b/13"), t.enter("p")
+		p.sized("b/13", "short", 12000, t.business("short"), ttl(2*time.Second)).is(answerAccepted)
+		p.sized("b/13", "here", 12000, t.business("here"), ttl(time.Minute)).is(answerAccepted) // the content of the other is left to the store
+		t.wait(time.Second)
+		k.grant("b/13", 2)
+		t.wait(time.Second + tight.expiry + 100*time.Millisecond)
+		k.answer(k.say(kindPing, ""), "Ping").as(kindPong)
+		if len(k.here) != 1 {
+			t.deviates("%d deliveries have come, and one is due: of what stood behind the message that has expired", len(k.here))
+		}
+		k.gets("b/13", "here")
+		k.ack("here")
+		k.quiet()
 	}},
 	{contentsSlow, "being-read", "A message whose content is being read expires too, or goes to another when its subscription ends; who waits behind it is served.", func(t *talk) {
 		k, p := t.keep("b/10"), t.enter("p")
@@ -1483,6 +1645,7 @@ func (p *party) quietly(want int) (n int) {
 // never released.
 const (
 	messageShare = 400
+	topicShare   = 320
 	matched      = 64
 )
 

@@ -332,7 +332,7 @@ var sayings = []exchange{
 		fields: []field{text(tagTopic, long(255)), number(tagMode, modeLeast), text(tagBusiness, long(128)), text(tagMessage, long(128)), text(tagKey, long(128)), large(), milliseconds(tagTTL, 24*3600*1000)},
 		answer: []field{text(tagMessage, long(128)), number(tagAgain, 1), number(tagAnswer, answerAccepted), text(tagReason, long(1024)), number(tagCause, 7)},
 		hears:  &wire.Message{MessageID: long(128), Again: true, Answer: wire.Accepted, Reason: long(1024), Cause: wire.Forbidden}},
-	{what: "a Publish of nothing", ask: publishing(wire.Message{Topic: place, Mode: wire.AtMostOnce}), kind: kindPublish, fields: once(milliseconds(tagTTL, 2000)),
+	{what: "a Publish of nothing", ask: publishing(wire.Message{Topic: place, Mode: wire.AtMostOnce}), kind: kindPublish, fields: once(milliseconds(tagTTL, 2345)),
 		answer: []field{number(tagAnswer, answerDeclined), text(tagReason, "nobody"), number(tagCause, 1)},
 		hears:  &wire.Message{Answer: wire.Declined, Reason: "nobody", Cause: wire.NoConsumer}},
 	{what: "a Publish of 4 MiB", ask: publishing(wire.Message{Topic: place, Mode: wire.AtMostOnce, TTL: -never, Payload: whole}), kind: kindPublish,
@@ -340,7 +340,7 @@ var sayings = []exchange{
 		answer: []field{number(tagAnswer, answerUnknown)}, hears: &wire.Message{Answer: wire.Unknown}},
 	{what: "a Publish with headers", kind: kindPublish,
 		ask:    publishing(wire.Message{Topic: place, Mode: wire.AtMostOnce, TTL: never, Headers: map[string]string{"c": "", "b": long(128), "a": long(127), long(1024): ""}}),
-		fields: once(headers("a", long(127), "b", long(128), "c", "", long(1024), ""), milliseconds(tagTTL, never.Milliseconds())),
+		fields: once(headers(long(1024), "", "a", long(127), "b", long(128), "c", ""), milliseconds(tagTTL, never.Milliseconds())),
 		answer: []field{number(tagAnswer, 3)}, hears: &wire.Message{Answer: wire.Rejected}},
 	{what: "a Lookup", ask: looking(place, 1500*time.Millisecond), kind: kindLookup, fields: []field{text(tagBusiness, place), milliseconds(tagTTL, 1500)},
 		answer: []field{text(tagBusiness, long(128)), text(tagMessage, "m-1"), number(tagAnswer, answerForgotten), text(tagReason, "late"), number(tagCause, 5)},
@@ -420,6 +420,18 @@ func libraryCalls(p *posed) error {
 	}
 	for range 2 {
 		if err := errors.Join(p.receive(wire.Message{Topic: place}, text(tagTopic, place)), p.credits(1)); err != nil {
+			return err
+		}
+	}
+	// Also where several have come at once.
+	one := message(head(kindDeliver, p.stream, text(tagTopic, place)), nil)
+	p.write(append(one, one...))
+	if err := p.exchange(alive); err != nil {
+		return err
+	}
+	for range 2 {
+		_, err := p.sub.Receive(p.ctx)
+		if err := errors.Join(err, p.credits(1)); err != nil {
 			return err
 		}
 	}
@@ -577,10 +589,17 @@ func libraryWindow(places int) func(*posed) error {
 		if err := send(ctx); !errors.Is(err, context.DeadlineExceeded) || p.ctx.Err() != nil {
 			return fmt.Errorf("a publish beyond %d: %w", places, unsaid(err))
 		}
-		next := called(p.ctx, func() error { return send(p.ctx) })
-		p.write(message(head(kindPublishReply, p.request, number(tagAnswer, answerAccepted)), nil))
-		p.request++
-		return errors.Join(p.says(head(kindPublish, p.request, once()...), nil), next(), p.exchange(alive))
+		for _, answer := range [][]byte{ // either gives a place back
+			head(kindError, p.request, text(tagReason, "no")), head(kindPublishReply, p.request+1, number(tagAnswer, answerAccepted)),
+		} {
+			next := called(p.ctx, func() error { return send(p.ctx) })
+			p.write(message(answer, nil))
+			p.request++
+			if err := errors.Join(p.says(head(kindPublish, p.request, once()...), nil), next()); err != nil {
+				return err
+			}
+		}
+		return p.exchange(alive)
 	}
 }
 
@@ -839,7 +858,7 @@ const interval = 100 * time.Millisecond
 
 var posings = []probe{
 	posing("library-says", "Every call of the client library, with every field at its limit: it says what the protocol has, and hears what was said.",
-		client.Options{Name: long(128), Token: long(1024), DefaultTTL: 2 * time.Second}, welcome(1024), libraryCalls),
+		client.Options{Name: long(128), Token: long(1024), DefaultTTL: 2345 * time.Millisecond}, welcome(1024), libraryCalls),
 	posing("library-refuses", "The client library is given what the protocol does not have: it refuses the call, says nothing, and its session goes on.",
 		client.Options{Name: "stranger", Window: 1}, welcome(1024), libraryRefuses),
 	posing("library-ends", "A broker breaks off, or says what the protocol does not have: the client library ends its session, and tells everybody.",

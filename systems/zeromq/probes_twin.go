@@ -53,7 +53,10 @@ type twin struct {
 	real   *sqlite.Store
 	model  *memory.Store
 	now    time.Time
-	known  []string // message IDs
+	keep   time.Duration // of what is finished
+	known  []string      // message IDs
+
+	finished int // messages
 }
 
 // maxSettled is small, so that old markers must be swept.
@@ -61,6 +64,10 @@ const maxSettled = 4
 
 func (s *shelf) compare(seed uint64, t twin) (err error) {
 	t.shelf, t.random, t.now = s, rand.New(rand.NewPCG(seed, 0x7477696e)), time.Unix(1000, 0)
+	t.keep = 40 * time.Second
+	if seed%2 == 1 { // it ends while the work goes on
+		t.keep = 3 * time.Second
+	}
 	t.files = faulty.Over(vfs.Find(s.options.VFS), s.options.VFS+"-files")
 	defer t.files.Close()
 	s.options.VFS, s.options.MaxSettled, s.options.KeepHistory = t.files.Name(), maxSettled, t.history
@@ -128,12 +135,20 @@ func (t *twin) batch(n int) []store.Operation {
 			op.Row.Headers = nil
 		case 1:
 			op.Row.Key, op.Row.Payload = "", nil
+		case 2: // at their limits, and nothing that may be trimmed or folded
+			op.Row.Key, op.Row.Topic, op.Row.BusinessID = long(128), long(255), long(128)
+			op.Row.Headers = map[string]string{"A": " v\t", "a": "", "é": "É", long(500): long(500)}
 		}
 		if t.random.IntN(3) == 0 {
 			op.Row.ExpiresAt = t.now.Add(time.Duration(t.random.IntN(30)) * time.Second)
 		}
 		if len(t.known) > 3 && t.random.IntN(3) > 0 {
 			op = t.change(t.known[t.random.IntN(len(t.known))], n)
+		}
+		if len(t.known) > 2*maxSettled && t.random.IntN(12) == 0 { // many end at once
+			for _, id := range t.known[len(t.known)-2*maxSettled:] {
+				batch = append(batch, store.Operation{Kind: store.Delete, Row: store.Row{MessageID: id, KeepUntil: t.keepUntil()}})
+			}
 		}
 		if op.Kind == store.Insert {
 			t.known = append(t.known, op.Row.MessageID)
@@ -146,6 +161,16 @@ func (t *twin) batch(n int) []store.Operation {
 	return batch
 }
 
+// keepUntil is later for what is finished later; with history several may be kept
+// until the same moment.
+func (t *twin) keepUntil() time.Time {
+	if t.history {
+		return t.now.Add(t.keep)
+	}
+	t.finished++
+	return t.now.Add(t.keep + time.Duration(t.finished))
+}
+
 func (t *twin) change(id string, n int) store.Operation {
 	row := store.Row{MessageID: id, Attempts: n, Group: fmt.Sprintf("g%d", n%3), LastConsumer: fmt.Sprintf("c%d", n%2), Reason: fmt.Sprintf("reason %d", n)}
 	kind := store.Attempt + store.OperationKind(t.random.IntN(int(store.Discard-store.Attempt)+1))
@@ -156,10 +181,7 @@ func (t *twin) change(id string, n int) store.Operation {
 	switch kind {
 	case store.Settle, store.Delete, store.Discard:
 		if kind == store.Settle || t.options.KeepHistory || t.random.IntN(4) > 0 {
-			row.KeepUntil = t.now.Add(40 * time.Second) // with history, several rows may have the same deadline
-			if !t.history {
-				row.KeepUntil = row.KeepUntil.Add(time.Duration(t.random.IntN(1000)))
-			}
+			row.KeepUntil = t.keepUntil()
 		}
 	case store.Redrive:
 		if t.random.IntN(2) == 0 {

@@ -151,6 +151,7 @@ const (
 	expiryEvery   = 200 * time.Millisecond
 	maxAttempts   = 5
 	settledWindow = 10 * time.Minute
+	connections   = 64
 )
 
 func (p Profile) period(d time.Duration) time.Duration { return time.Duration(float64(d) * p.scale) }
@@ -162,6 +163,8 @@ func (p Profile) Broker() broker.Config {
 		MaxAttempts: maxAttempts, VisibilityTimeout: p.period(visibility),
 		Backoff: core.Backoff{Base: p.period(backoffBase), Max: p.period(backoffMax)}, ExpiryInterval: p.period(expiryEvery), SettledWindow: settledWindow,
 		StoreRetry: p.period(100 * time.Millisecond), KeepHistory: p.history, Heartbeat: p.period(heartbeat),
+		// Low, so that what is not given back is missed soon.
+		Memory: 64 << 20, Connections: connections, WriteTimeout: p.period(2 * time.Second),
 		Limits: core.Limits{PublishWindow: publishWindow, Topics: maxTopics},
 	}
 }
@@ -193,6 +196,10 @@ func (p Profile) Describe() systems.Description {
 	d.StoreFaults["fill"] = nil
 	if err := process.CanMount(); err != nil {
 		d.Lacks[systems.NeedVolume] = err.Error()
+	}
+	d.Settings = settings
+	if p.server == nil { // the simulation says nothing of another store
+		d.VirtualProbes = p.virtualProbes()
 	}
 	if p.server != nil {
 		delete(d.Versions, "go-sqlite3")

@@ -34,8 +34,9 @@ type brokerConfig struct {
 	Hostname    string // used instead of the machine's own
 	Connections store.Connections
 	History     bool
-	Tight       bool
+	Limits      string // see Limited
 	Confirms    bool
+	Users       bool // several: see usersOf
 	Scale       float64
 	Defect      string
 	Base        int64
@@ -94,6 +95,13 @@ func Role() process.Role {
 				r.server.SetClockOffset(offset)
 				return nil
 			}),
+			"users": method(func(token string) error {
+				changed, err := usersOf(token, true)
+				if err == nil {
+					r.server.SetUsers(changed)
+				}
+				return err
+			}),
 			"setenv": method(func(value string) error { return os.Setenv(store.IdentityVariable, value) }),
 			"arm":    method(func(f systems.StoreFault) error { return r.armed.arm(f) }),
 			"heal": method(func(label string) error {
@@ -137,11 +145,15 @@ func (r *roleState) start(ctx context.Context, config json.RawMessage, p *proces
 	wrapped.Arm(r.armed)
 	r.store = wrapped
 	cfg := Profile{history: c.History, scale: c.Scale}.Broker()
-	if c.Tight {
-		cfg = Tightened(cfg)
-	}
+	cfg = Limited(cfg, c.Limits)
 	cfg.ConfirmAfterDelete = c.Confirms
 	cfg.Name, cfg.Listen, cfg.Token, cfg.Store = c.Name, c.Listen, c.Token, wrapped
+	if c.Users {
+		if cfg.Users, err = usersOf(c.Token, false); err != nil {
+			return err
+		}
+		cfg.Token = ""
+	}
 	cfg.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	if c.Defect != "" {
 		if err := r.seed(ctx, c, options, &cfg); err != nil {

@@ -18,7 +18,7 @@ const loadCountSQL = `SELECT
 // Count implements store.Counter.
 func (s *Store) Count(ctx context.Context, settled int) (n int, err error) {
 	err = s.read(ctx, s.reader, func(r *reader) error {
-		b := r.prepare(loadCountSQL).int(r.partition).int(s.options.Now().UnixNano()).int(int64(settled))
+		b := r.prepare(loadCountSQL).int(r.partition).int(s.options.Now().UnixNano() + 1).int(int64(settled))
 		defer b.stmt.Close()
 		for b.err == nil && b.stmt.Step() {
 			n = b.stmt.ColumnInt(0)

@@ -160,9 +160,7 @@ func (in *instance) boot() error {
 	armed := faulty.Wrap(held)
 	armed.Arm(p.hook)
 	cfg := in.system.Broker()
-	if in.tight {
-		cfg = zeromq.Tightened(cfg)
-	}
+	cfg = zeromq.Limited(cfg, in.limits)
 	cfg.ConfirmAfterDelete = in.confirms
 	cfg.Name, cfg.Store, cfg.Clock = in.name, armed, in.wall
 	if in.defect != "" {

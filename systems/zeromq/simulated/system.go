@@ -129,7 +129,8 @@ type instance struct {
 	boots                    int
 	offset                   time.Duration // of the broker's clock
 	name, identity, hostname string
-	tight, confirms          bool             // the next broker: its limits; its Acks after the delete
+	limits                   string           // of the next broker: see zeromq.Limited
+	confirms                 bool             // of the next broker: its Acks after the delete
 	links                    map[string]*link // by address
 }
 
@@ -221,12 +222,13 @@ func (in *instance) Configure(_ context.Context, setting, value string) error {
 	case "name":
 		in.name = value
 	case "limits":
-		in.tight = value == "tight"
+		in.limits = value
 	case "acks":
 		in.confirms = value == "confirmed"
+	case "users": // it admits everybody
 	case "identity-now": // read at the start only
 	default:
-		return fmt.Errorf("simulated: no setting %q; there are identity, identity-now, hostname, name, limits, acks", setting)
+		return fmt.Errorf("simulated: no setting %q", setting)
 	}
 	in.database.stale = true
 	return nil
