@@ -64,11 +64,12 @@ const (
 	CommandKill
 	CommandShutdown
 	CommandPause
-	CommandSwap    // the store
-	CommandMigrate // the rows to another storage identity
+	CommandSwap     // the store
+	CommandMigrate  // the rows to another storage identity
+	CommandFailOver // the store's server is lost, and its standby takes its place
 )
 
-var commandNames = []string{"", "restart", "redrive", "discard", "restore", "rewind", "provoke", "kill", "shutdown", "pause", "swap", "migrate"}
+var commandNames = []string{"", "restart", "redrive", "discard", "restore", "rewind", "provoke", "kill", "shutdown", "pause", "swap", "migrate", "fail-over"}
 
 func (c Command) String() string                { return nameOf(commandNames, c) }
 func (c Command) MarshalText() ([]byte, error)  { return marshalName(commandNames, c) }

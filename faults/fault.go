@@ -29,6 +29,7 @@ type Fault struct {
 	Lasts   bool   // in force until healed
 	Timed   bool   // takes a duration: "by 50ms"
 	Bytes   bool   // strikes bytes, not frames: see links.Options.Toxics
+	Whole   bool   // strikes the store's server as a whole, and no operation
 
 	frame actions // on the frame that triggers it
 	arm   func(ctx context.Context, s Spec, t Targets) (Injection, error)
@@ -82,6 +83,8 @@ type Process interface {
 	// Revive restarts a process that is down. It does nothing for one whose
 	// restart is up to the script.
 	Revive(ctx context.Context) (Outcome, error)
+	// FailOver ends the store's server for good and promotes its standby.
+	FailOver(ctx context.Context) (Outcome, error)
 }
 
 // Outcome is what a signal did, and to which process.
@@ -120,12 +123,20 @@ func Find(verb string) (Fault, bool) {
 }
 
 // ClassOf returns the class for a use of the fault: killing a consumer is a
-// client crash, and a fault on the link to the store is a store fault.
+// client crash, and a fault on the store's server or on the link to it is a store
+// fault. So is an orderly stop at a frame of that link: the broker needs the
+// store, and is cut off from it while the frame is held.
 func (f Fault) ClassOf(s Spec) evidence.Class {
 	switch {
+	case f.Class == evidence.NodeLoss:
+		return f.Class
+	case f.Strikes == StrikesProcess && s.Target == Store:
+		return evidence.Store
 	case f.Strikes == StrikesProcess && s.Target != Broker:
 		return evidence.ClientCrash
-	case (f.Strikes == StrikesFrame || f.Strikes == StrikesLink) && s.On == Store:
+	case s.On == Standby && f.Strikes == StrikesLink:
+		return evidence.Store
+	case s.On == Store && (f.Strikes == StrikesFrame || f.Strikes == StrikesLink || f.Class == evidence.BrokerRestart):
 		return evidence.Store
 	}
 	return f.Class
@@ -133,8 +144,9 @@ func (f Fault) ClassOf(s Spec) evidence.Class {
 
 // Targets other than actors.
 const (
-	Broker = "broker" // the system under test
-	Store  = "store"  // its storage
+	Broker  = "broker"  // the system under test
+	Store   = "store"   // its storage
+	Standby = "standby" // of the store's server: only its link is struck
 )
 
 // Check reports misuse of a fault before anything starts.
@@ -146,8 +158,12 @@ func (f Fault) Check(s Spec) error {
 		return fmt.Errorf("%s strikes a link: say whose, as in %q", f.Verb, f.Example)
 	case (f.Strikes == StrikesProcess || f.Strikes == StrikesClock || f.Strikes == StrikesStore) && s.Target == "":
 		return fmt.Errorf("%s strikes %s: say which, as in %q", f.Verb, f.Strikes, f.Example)
-	case f.Strikes == StrikesStore && s.Target != Store:
+	case (f.Strikes == StrikesStore || f.Class == evidence.NodeLoss) && s.Target != Store:
 		return fmt.Errorf("%s strikes the store, not %q, as in %q", f.Verb, s.Target, f.Example)
+	case f.Whole && s.Operation != "":
+		return fmt.Errorf("%s strikes the store as a whole, whatever it does, as in %q", f.Verb, f.Example)
+	case s.Frame != "" && s.On == Standby:
+		return fmt.Errorf("the link of a %s shows no frames: strike the whole link, as in \"fault it: down on %s\"", Standby, Standby)
 	case s.Frame != "" && s.On == "":
 		return fmt.Errorf("the frame %q is on whose link? Add \"on ACTOR\", as in %q", s.Frame, f.Example)
 	}

@@ -51,6 +51,7 @@ func (r *rig) Kill(context.Context) (faults.Outcome, error)     { return r.order
 func (r *rig) Shutdown(context.Context) (faults.Outcome, error) { return r.order("shutdown") }
 func (r *rig) Pause(context.Context) (faults.Outcome, error)    { return r.order("pause") }
 func (r *rig) Revive(context.Context) (faults.Outcome, error)   { return r.order("revive") }
+func (r *rig) FailOver(context.Context) (faults.Outcome, error) { return r.order("fail-over") }
 func (r *rig) Continue(_ context.Context, s faults.Outcome) (faults.Outcome, error) {
 	return r.order(fmt.Sprintf("continue %d", s.Incarnation))
 }
@@ -299,6 +300,9 @@ func TestClassOfTheStoresLink(t *testing.T) {
 		}
 	}
 	f, _ := faults.Find("kill")
+	if down, _ := faults.Find("shutdown"); down.ClassOf(faults.Spec{Target: faults.Broker, Frame: "commit", On: faults.Store}) != evidence.Store {
+		t.Error("an orderly end without the store is no restart")
+	}
 	if c := f.ClassOf(faults.Spec{Target: faults.Broker, Frame: "commit", On: faults.Store}); c != evidence.BrokerCrash {
 		t.Errorf("a kill of the broker at its commit is %s", c)
 	}

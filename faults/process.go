@@ -37,6 +37,9 @@ func processFaults() []Fault {
 				return p, p.arm(ctx, t)
 			}}
 	}
+	failOver := fault(evidence.CommandFailOver, evidence.NodeLoss, "The store's server is lost for good: it is killed, and its standby is promoted and takes its address.",
+		Process.FailOver, func(_ context.Context, _ Process, struck Outcome) (Outcome, error) { return struck, nil }, false)
+	failOver.Ends, failOver.Example = false, "fault lost: fail-over store after frame commit of order-3 on store"
 	revive := func(ctx context.Context, p Process, _ Outcome) (Outcome, error) { return p.Revive(ctx) }
 	return []Fault{
 		fault(evidence.CommandKill, evidence.BrokerCrash, "SIGKILL: the process dies at once, and what was held is never sent. A broker is restarted when the fault is healed, a consumer when the script starts it.",
@@ -45,6 +48,7 @@ func processFaults() []Fault {
 			Process.Shutdown, revive, false),
 		fault(evidence.CommandPause, evidence.BrokerPause, "SIGSTOP: the process is stopped until the fault is healed. A frame held for it is released once it is stopped.",
 			Process.Pause, func(ctx context.Context, p Process, struck Outcome) (Outcome, error) { return p.Continue(ctx, struck) }, true),
+		failOver,
 	}
 }
 

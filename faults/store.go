@@ -13,6 +13,7 @@ const (
 	Full       = "full"
 	FsyncError = "fsync-error"
 	Block      = "block"
+	Fill       = "fill"
 )
 
 // storeFaults strike the broker's storage, below the database (the file system)
@@ -39,6 +40,11 @@ func storeFaults() []Fault {
 				return in, nil
 			}}
 	}
+	whole := func(verb, text string) Fault {
+		f := fault(verb, verb, text)
+		f.Whole, f.Example = true, "fault it: "+verb+" store"
+		return f
+	}
 	slow := fault("slow", "slow", "Every operation takes this much longer.")
 	slow.Timed = true
 	slow.Example = "fault slow: slow store every before operation insert by 2s"
@@ -49,5 +55,8 @@ func storeFaults() []Fault {
 		fault(FsyncError, "fsync-error", "fsync of the log fails with EIO: what was written may or may not survive."),
 		fault("lose-reply", "lose-reply", "The operation is performed, and its reply is lost."),
 		fault(Block, "hold", "The operation blocks until the fault is healed."),
+		whole(Fill, "The store's file system, which has a bounded size for it, is filled to the last byte."),
+		whole("exhaust", "Others take every connection that the store's server gives."),
+		whole("read-only", "The store's server takes no writes, as one that a fail-over has left behind."),
 	}
 }

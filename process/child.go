@@ -121,7 +121,7 @@ func StartChild(ctx context.Context, o ChildOptions, notify func(note string, va
 		if o.Exited != nil {
 			o.Exited(e)
 		}
-	})
+	}, nil)
 	if err != nil {
 		closeAll()
 		return nil, fmt.Errorf("process: start %s as %s: %w", exe, o.Role, err)

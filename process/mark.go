@@ -168,7 +168,7 @@ func Folders() ([]Leftover, error) {
 		if err != nil || !info.IsDir() || !mine(info) {
 			continue
 		}
-		l := Leftover{Name: dir, Remove: func(context.Context) error { return os.RemoveAll(dir) }}
+		l := Leftover{Name: dir, Remove: func(context.Context) error { return errors.Join(unmountAll(dir), os.RemoveAll(dir)) }}
 		text, err := evidence.ReadRegular(filepath.Join(dir, markFile), maxMark)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			l.Why = err.Error()

@@ -34,11 +34,13 @@ type Exit struct {
 
 var killed = syscall.SIGKILL.String()
 
+// signalFunc delivers a signal; os.ErrProcessDone if the process is gone.
+type signalFunc func(ctx context.Context, sig syscall.Signal) error
+
 // lifecycle is what every Process has in common: how it is ended and awaited.
 type lifecycle struct {
-	name string // "process 4711"
-	// signal delivers one; os.ErrProcessDone if the process is gone.
-	signal     func(ctx context.Context, sig syscall.Signal) error
+	name       string // "process 4711"
+	signal     signalFunc
 	exited     chan struct{}
 	exit       Exit
 	cleanupErr error        // cleanup failure; valid once exited is closed
@@ -149,8 +151,9 @@ type process struct {
 	cmd *exec.Cmd
 }
 
-// startProcess starts cmd; ended is called once, before Exited is closed.
-func startProcess(cmd *exec.Cmd, ended func(Exit)) (*process, error) {
+// startProcess starts cmd; ended is called once, before Exited is closed. signals,
+// if there is one, changes how it is sent a signal.
+func startProcess(cmd *exec.Cmd, ended func(Exit), signals func(*os.Process, signalFunc) signalFunc) (*process, error) {
 	cmd.WaitDelay = 2 * time.Second
 	// In its own process group, a terminal's signals do not reach the child.
 	// This process ends its children in order, and a server ended by such a
@@ -160,12 +163,16 @@ func startProcess(cmd *exec.Cmd, ended func(Exit)) (*process, error) {
 		return nil, err
 	}
 	name := fmt.Sprintf("process %d", cmd.Process.Pid)
-	p := &process{cmd: cmd, lifecycle: &lifecycle{name: name, exited: make(chan struct{}), signal: func(_ context.Context, sig syscall.Signal) error {
+	plain := func(_ context.Context, sig syscall.Signal) error {
 		if err := cmd.Process.Signal(sig); err != nil {
 			return fmt.Errorf("process: %s to %s: %w", sig, name, err)
 		}
 		return nil
-	}}}
+	}
+	p := &process{cmd: cmd, lifecycle: &lifecycle{name: name, exited: make(chan struct{}), signal: plain}}
+	if signals != nil {
+		p.signal = signals(cmd.Process, plain)
+	}
 	tasks.Go(func() { p.finish(exitOf(cmd, cmd.Wait()), ended) })
 	return p, nil
 }

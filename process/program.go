@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -32,6 +34,10 @@ type ProgramOptions struct {
 	Ready func(ctx context.Context) error
 	// Exited is called once, when the process is reaped.
 	Exited func(Exit)
+	// Family strikes the processes that the program has started together with it.
+	Family bool
+	// End is the signal of an orderly end; SIGTERM if it is zero.
+	End syscall.Signal
 }
 
 // Interval and deadline of readiness checks.
@@ -70,7 +76,21 @@ func launch(ctx context.Context, o ProgramOptions, log io.Writer) (program, erro
 	}
 	cmd := exec.Command(o.Path, o.Args...)
 	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = o.Env, o.Dir, log, log
-	return startProcess(cmd, o.Exited)
+	return startProcess(cmd, o.Exited, o.signals)
+}
+
+// signals is how a child process is sent a signal.
+func (o ProgramOptions) signals(p *os.Process, plain signalFunc) signalFunc {
+	send := plain
+	if o.Family {
+		send = family{p.Pid, plain}.signal
+	}
+	return func(ctx context.Context, sig syscall.Signal) error {
+		if sig == syscall.SIGTERM && o.End != 0 {
+			sig = o.End
+		}
+		return send(ctx, sig)
+	}
 }
 
 func (l *lifecycle) awaitReady(ctx context.Context, ready func(context.Context) error) error {

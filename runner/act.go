@@ -183,11 +183,14 @@ func (r *run) addConsumer(ctx context.Context, s script.Consumer) error {
 	return r.start(ctx, s.Name)
 }
 
-// start starts the broker, or a consumer, which is subscribed when start
-// returns.
+// start starts the broker, its store, or a consumer, which is subscribed when
+// start returns.
 func (r *run) start(ctx context.Context, actor string) error {
-	if actor == faults.Broker {
-		return r.revive(ctx)
+	switch actor {
+	case faults.Broker:
+		return r.revive(ctx, server{actor, r.instance.(systems.Process), r})
+	case faults.Store:
+		return r.revive(ctx, server{actor, r.storeProcess(), r})
 	}
 	before := r.watch.sessions(actor)
 	if err := r.consumers[actor].start(ctx); err != nil {
@@ -201,10 +204,10 @@ func (r *run) start(ctx context.Context, actor string) error {
 	return nil
 }
 
-func (r *run) revive(ctx context.Context) error {
+func (r *run) revive(ctx context.Context, s server) error {
 	bounded, cancel := r.rt.Timeout(ctx, scaled(startBound, r.o.Scale))
 	defer cancel()
-	_, err := broker{r.instance.(systems.Process), r}.Revive(bounded)
+	_, err := s.Revive(bounded)
 	return err
 }
 
@@ -212,10 +215,11 @@ func (r *run) restart(ctx context.Context) error {
 	bounded, cancel := r.rt.Timeout(ctx, scaled(startBound, r.o.Scale))
 	defer cancel()
 	r.rec.Record(evidence.Event{Kind: evidence.Commanded, Actor: faults.Broker, Command: evidence.CommandRestart})
-	if _, err := (broker{r.instance.(systems.Process), r}).Shutdown(bounded); err != nil {
+	s := server{faults.Broker, r.instance.(systems.Process), r}
+	if _, err := s.Shutdown(bounded); err != nil {
 		return err
 	}
-	return r.revive(ctx)
+	return r.revive(ctx, s)
 }
 
 // move has an administrator move the broker's rows. One that the broker refuses is a

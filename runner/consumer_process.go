@@ -310,6 +310,11 @@ func (a *consumerActor) Continue(ctx context.Context, paused faults.Outcome) (fa
 	return s, err
 }
 
+// FailOver: nothing stands by for a consumer.
+func (a *consumerActor) FailOver(context.Context) (faults.Outcome, error) {
+	return faults.Outcome{}, fmt.Errorf("runner: %s has no standby", a.spec.Name)
+}
+
 // Revive does nothing: the script decides whether a consumer comes back.
 func (a *consumerActor) Revive(context.Context) (faults.Outcome, error) {
 	return faults.Outcome{Incarnation: a.run.watch.starts(a.spec.Name)}, nil

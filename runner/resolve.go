@@ -81,7 +81,7 @@ func resolve(s script.Scenario) ([]evidence.FaultLabel, error) {
 	if err := evidence.FileName(s.Name); err != nil {
 		return nil, &UsageError{&script.Error{File: fmt.Sprintf("scenario %q", s.Name), Line: 1, Text: fmt.Sprintf("the name becomes a directory's: %v", err)}}
 	}
-	r := &resolver{s: s, actors: map[string]string{faults.Broker: faults.Broker, faults.Store: faults.Store},
+	r := &resolver{s: s, actors: map[string]string{faults.Broker: faults.Broker, faults.Store: faults.Store, faults.Standby: faults.Standby},
 		children: map[string]bool{}, labels: map[string]bool{}, checkpoints: map[string]int{}, above: map[string]bool{}}
 	for _, step := range s.Steps {
 		if snapshot, ok := bare(step).(script.Snapshot); ok {
@@ -130,7 +130,7 @@ func (r *resolver) step(i int, step script.Step) error {
 			return need(step.By, kindProducer)
 		}
 	case script.Start:
-		if step.Actor != faults.Broker {
+		if step.Actor != faults.Broker && step.Actor != faults.Store {
 			return need(step.Actor, kindConsumer)
 		}
 	case script.Stop:
@@ -249,8 +249,8 @@ func (r *resolver) fault(i int, step script.Fault) error {
 			}
 		}
 	}
-	if f.Strikes == faults.StrikesProcess && step.Target != faults.Broker && !r.children[step.Target] {
-		return r.wrong(script.PartStep, i, step.Target, "%s has no process of its own to %s: only %s and consumers declared with \"child\" have one", step.Target, step.Verb, faults.Broker)
+	if f.Strikes == faults.StrikesProcess && step.Target != faults.Broker && step.Target != faults.Store && !r.children[step.Target] {
+		return r.wrong(script.PartStep, i, step.Target, "%s has no process of its own to %s: only %s, %s and consumers declared with \"child\" have one", step.Target, step.Verb, faults.Broker, faults.Store)
 	}
 	r.labels[step.Label] = true
 	r.faults = append(r.faults, evidence.FaultLabel{Label: step.Label, Class: f.ClassOf(spec), Verb: step.Verb, Line: script.Line(step)})
@@ -362,6 +362,10 @@ func Needs(s script.Scenario) []systems.Need {
 			}
 		case script.Restart:
 			add(systems.NeedProcess)
+		case script.Start:
+			if step.Actor == faults.Store {
+				add(systems.NeedStoreLink)
+			}
 		case script.Set:
 			add(systems.NeedIdentity)
 		case script.Plant:
@@ -379,9 +383,16 @@ func Needs(s script.Scenario) []systems.Need {
 		case script.Fault:
 			f, _ := faults.Find(step.Verb)
 			spec := specOf(step)
-			if spec.On == faults.Store {
+			if spec.On == faults.Store || f.Strikes == faults.StrikesProcess && spec.Target == faults.Store {
 				add(systems.NeedStoreLink)
-			} else if spec.Frame != "" {
+			}
+			if spec.On == faults.Standby || f.Class == evidence.NodeLoss {
+				add(systems.NeedStandby)
+			}
+			if f.Verb == faults.Fill {
+				add(systems.NeedVolume)
+			}
+			if spec.On != faults.Store && spec.Frame != "" {
 				add(systems.NeedFrames)
 			}
 			switch spec.Frame {

@@ -278,7 +278,8 @@ const maxRestarts = 3
 // superviseBroker restarts a broker that exited unexpectedly, so that the run
 // shows what it kept. The crash itself is in the evidence.
 func (r *run) superviseBroker(ctx context.Context) {
-	if _, ok := r.instance.(systems.Process); !ok {
+	p, ok := r.instance.(systems.Process)
+	if !ok {
 		return
 	}
 	for seen := 1; r.rt.Wait(ctx, func() bool { return r.watch.crashes() >= seen }) == nil; seen++ {
@@ -287,7 +288,7 @@ func (r *run) superviseBroker(ctx context.Context) {
 			return
 		}
 		r.note("the broker exited unexpectedly and is restarted")
-		if err := r.revive(ctx); err != nil && ctx.Err() == nil {
+		if err := r.revive(ctx, server{faults.Broker, p, r}); err != nil && ctx.Err() == nil {
 			r.note("the broker does not start: %v", err)
 			return
 		}
@@ -361,7 +362,8 @@ func (r *run) prepare(ctx context.Context) (inapplicable string, err error) {
 	if seeded {
 		systemDefect = ""
 	}
-	env := systems.Env{Dir: data, Sink: r.rec, Scale: r.o.Scale, Seed: r.o.Seed, Defect: systemDefect, Adopt: r.recordChild, Servers: r.o.Servers, Runtime: r.rt, Link: r.storeLink}
+	env := systems.Env{Dir: data, Sink: r.rec, Scale: r.o.Scale, Seed: r.o.Seed, Defect: systemDefect, Adopt: r.recordChild, Servers: r.o.Servers, Runtime: r.rt, Link: r.storeLink,
+		Volume: slices.Contains(Needs(r.o.Scenario), systems.NeedVolume)}
 	if r.files != nil {
 		env.Log, env.Base = r.files.Log, r.files.Base()
 	}
@@ -448,7 +450,7 @@ func (r *run) close(ctx context.Context, failed error) error {
 	if r.instance != nil {
 		err := r.instance.Stop(bounded)
 		if p, ok := r.instance.(systems.Process); ok && errors.Is(err, process.ErrNoOrderlyEnd) && !p.Running() {
-			err = nil // as in broker.order, the evidence says so
+			err = nil // as in server.order, the evidence says so
 		}
 		errs = append(errs, err)
 	}

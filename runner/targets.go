@@ -25,11 +25,17 @@ func (t targets) Link(actor string) (links.Interruptible, error) {
 }
 
 func (t targets) Process(target string) (faults.Process, error) {
-	if target == faults.Broker {
+	switch target {
+	case faults.Broker:
 		if p, ok := t.run.instance.(systems.Process); ok {
-			return broker{p, t.run}, nil
+			return server{faults.Broker, p, t.run}, nil
 		}
 		return nil, fmt.Errorf("runner: %s is no process that can be struck", t.run.desc.System)
+	case faults.Store:
+		if p := t.run.storeProcess(); p != nil {
+			return server{faults.Store, p, t.run}, nil
+		}
+		return nil, fmt.Errorf("runner: the store of %s is no process that can be struck", t.run.desc.System)
 	}
 	c, ok := t.run.consumers[target]
 	if !ok || !c.spec.Child {
@@ -56,21 +62,30 @@ func (t targets) Runtime() tasks.Runtime { return t.run.rt }
 
 func (t targets) Sink() evidence.Sink { return t.run.rec }
 
-// broker is the system's process as a target.
-type broker struct {
+// server is a process of the system's as a target: its own, or its store's.
+type server struct {
+	actor   string
 	process systems.Process
 	run     *run
 }
 
+// storeProcess is nil if the store is no server.
+func (r *run) storeProcess() systems.Process {
+	if s, ok := r.instance.(systems.StoreLinked); ok {
+		return s.StoreProcess()
+	}
+	return nil
+}
+
 // order applies do to the current incarnation.
-func (p broker) order(ctx context.Context, do func(systems.Process, context.Context) error) (faults.Outcome, error) {
-	s := faults.Outcome{Incarnation: p.run.watch.starts(faults.Broker)}
+func (p server) order(ctx context.Context, do func(systems.Process, context.Context) error) (faults.Outcome, error) {
+	s := faults.Outcome{Incarnation: p.run.watch.starts(p.actor)}
 	if !p.process.Running() {
-		return notRunning(s, faults.Broker), nil
+		return notRunning(s, p.actor), nil
 	}
 	err := do(p.process, ctx)
 	if errors.Is(err, process.ErrNotRunning) {
-		return notRunning(s, faults.Broker), nil
+		return notRunning(s, p.actor), nil
 	}
 	if errors.Is(err, process.ErrNoOrderlyEnd) && !p.process.Running() {
 		err = nil // the evidence shows it, and judging decides whose fault it is
@@ -83,27 +98,38 @@ func notRunning(s faults.Outcome, who string) faults.Outcome {
 	return s
 }
 
-func (p broker) Kill(ctx context.Context) (faults.Outcome, error) {
+func (p server) Kill(ctx context.Context) (faults.Outcome, error) {
 	return p.order(ctx, systems.Process.Kill)
 }
 
-func (p broker) Shutdown(ctx context.Context) (faults.Outcome, error) {
+func (p server) Shutdown(ctx context.Context) (faults.Outcome, error) {
 	return p.order(ctx, systems.Process.Shutdown)
 }
 
-func (p broker) Pause(ctx context.Context) (faults.Outcome, error) {
+// FailOver gives the incarnation that was lost.
+func (p server) FailOver(ctx context.Context) (faults.Outcome, error) {
+	return p.order(ctx, func(s systems.Process, ctx context.Context) error {
+		r, ok := s.(systems.Replicated)
+		if !ok {
+			return fmt.Errorf("runner: %s has no standby", p.actor)
+		}
+		return r.FailOver(ctx)
+	})
+}
+
+func (p server) Pause(ctx context.Context) (faults.Outcome, error) {
 	s, err := p.order(ctx, systems.Process.Pause)
 	if s.Missed == "" {
-		p.run.rec.Record(evidence.Event{Kind: evidence.ProcessPaused, Actor: faults.Broker, OK: err == nil})
+		p.run.rec.Record(evidence.Event{Kind: evidence.ProcessPaused, Actor: p.actor, OK: err == nil})
 	}
 	return s, err
 }
 
-func (p broker) Continue(ctx context.Context, paused faults.Outcome) (faults.Outcome, error) {
-	if now := p.run.watch.starts(faults.Broker); now != paused.Incarnation || !p.process.Running() {
+func (p server) Continue(ctx context.Context, paused faults.Outcome) (faults.Outcome, error) {
+	if now := p.run.watch.starts(p.actor); now != paused.Incarnation || !p.process.Running() {
 		return exitedMeanwhile(paused), nil
 	}
-	p.run.rec.Record(evidence.Event{Kind: evidence.ProcessContinued, Actor: faults.Broker})
+	p.run.rec.Record(evidence.Event{Kind: evidence.ProcessContinued, Actor: p.actor})
 	s, err := p.order(ctx, systems.Process.Continue)
 	if s.Missed != "" {
 		s = exitedMeanwhile(paused)
@@ -116,9 +142,9 @@ func exitedMeanwhile(paused faults.Outcome) faults.Outcome {
 	return paused
 }
 
-// Revive restarts the broker unless it runs, even if it exited by itself: the
+// Revive restarts the server unless it runs, even if it exited by itself: the
 // exit is in the evidence, and what it kept must be seen.
-func (p broker) Revive(ctx context.Context) (faults.Outcome, error) {
+func (p server) Revive(ctx context.Context) (faults.Outcome, error) {
 	for !p.run.reviving.CompareAndSwap(false, true) {
 		if err := p.run.rt.Wait(ctx, func() bool { return !p.run.reviving.Load() }); err != nil {
 			return faults.Outcome{}, err
@@ -126,13 +152,13 @@ func (p broker) Revive(ctx context.Context) (faults.Outcome, error) {
 	}
 	defer p.run.rt.Wake()
 	defer p.run.reviving.Store(false)
-	s := faults.Outcome{Incarnation: p.run.watch.starts(faults.Broker)}
+	s := faults.Outcome{Incarnation: p.run.watch.starts(p.actor)}
 	if p.process.Running() {
 		s.Missed = "it runs already"
 		return s, nil
 	}
 	err := p.process.Restart(ctx)
-	s.Incarnation = p.run.watch.starts(faults.Broker)
+	s.Incarnation = p.run.watch.starts(p.actor)
 	return s, err
 }
 

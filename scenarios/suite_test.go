@@ -61,8 +61,10 @@ var checklists = []string{"zeromq:at-least-once", "zeromq:at-least-once-history"
 // inapplicable pins the scenarios that do not apply to each of them, so that
 // the suite cannot shrink unnoticed.
 var inapplicable = map[string][]string{
-	"zeromq:at-least-once":         {"recover-from-timestamp", "recover-from-sequence", "two-subscribers", "periods", "store-slow"},
-	"zeromq:at-least-once-history": {"recover-from-timestamp", "recover-from-sequence", "two-subscribers", "bounds", "periods", "store-troubles", "store-slow"},
+	"zeromq:at-least-once": {"recover-from-timestamp", "recover-from-sequence", "two-subscribers", "periods", "store-slow",
+		"store-server-killed", "store-server-paused", "store-link-slow", "store-connections-exhausted", "store-read-only", "node-lost"},
+	"zeromq:at-least-once-history": {"recover-from-timestamp", "recover-from-sequence", "two-subscribers", "bounds", "periods", "store-troubles", "store-slow",
+		"store-server-killed", "store-server-paused", "store-link-slow", "store-connections-exhausted", "store-read-only", "node-lost"},
 	"zeromq:at-most-once": {
 		"backup-restored", "identity-migrated", "swap-store", "swap-killed-before", "swap-killed-after",
 		"ack-lost", "ack-window-killed", "ack-window-delete-fails", "ack-window-consumer-exits", "disconnect-before-ack",
@@ -74,6 +76,7 @@ var inapplicable = map[string][]string{
 		"backlog-killed", "kill-in-flight", "consumer-leaves", "assigned-unsent", "consumer-paused", "redelivery-in-order", "dead-letters",
 		"expiry-over-restart", "group-commit", "restart-replay",
 		"bounds", "periods", "store-troubles", "store-slow",
+		"store-server-killed", "store-server-paused", "store-link-slow", "store-volume-full", "store-connections-exhausted", "store-read-only", "node-lost",
 	},
 	"nats": {
 		"identity-migrated", "swap-store", "swap-killed-before", "swap-killed-after",
@@ -83,6 +86,7 @@ var inapplicable = map[string][]string{
 		"limits", "storage-files", "publish-window", "storage-repaired", "lookups", "repeat-in-flight",
 		"wildcards", "two-subscribers", "dead-letters", "group-commit", "assigned-unsent",
 		"bounds", "periods", "store-troubles", "store-slow",
+		"store-server-killed", "store-server-paused", "store-link-slow", "store-volume-full", "store-connections-exhausted", "store-read-only", "node-lost",
 	},
 }
 

@@ -33,8 +33,11 @@ type HandOver struct {
 }
 
 func (h HandOver) String() string {
-	if h.Operation != "" {
+	switch {
+	case h.Operation != "":
 		return "store " + h.Operation
+	case h.Actor == faults.Store: // whose operations have the names of its frames
+		return "store link " + h.Frame
 	}
 	return h.Actor + " " + h.Frame
 }
@@ -47,25 +50,42 @@ func (h HandOver) event() string {
 	return "frame " + h.Frame
 }
 
+// unnamed are the frames that come before it is known which message they are for.
+// They belong to the next message on their connection.
+var unnamed = map[string]bool{"begin": true, "begin-reply": true}
+
 // HandOvers returns the struck message's hand-overs in a run, in order of first
 // occurrence.
 func HandOvers(h *evidence.History) ([]HandOver, error) {
+	type connection struct {
+		link string
+		conn int
+	}
 	var found []HandOver
+	before := map[connection][]HandOver{} // unnamed ones
 	for e, err := range h.Events {
 		if err != nil {
 			return nil, fmt.Errorf("scenarios: hand-overs of run %s: %w", h.Manifest.Run, err)
 		}
-		var next HandOver
+		var next []HandOver
+		on := connection{e.Link, e.Conn}
 		switch {
-		case e.Kind == evidence.FrameCarried && e.Frame != "" && carries(e.Items, sweepStruck):
-			next = HandOver{Actor: e.Link, Frame: e.Frame}
+		case e.Kind == evidence.FrameCarried && unnamed[e.Frame]:
+			if h := (HandOver{Actor: e.Link, Frame: e.Frame}); !slices.Contains(before[on], h) {
+				before[on] = append(before[on], h)
+			}
+		case e.Kind == evidence.FrameCarried && e.Frame != "" && len(e.Items) > 0:
+			if carries(e.Items, sweepStruck) {
+				next = append(before[on], HandOver{Actor: e.Link, Frame: e.Frame})
+			}
+			delete(before, on)
 		case e.Kind == evidence.StoreCalled && carries(e.Items, sweepStruck):
-			next = HandOver{Operation: e.Frame}
-		default:
-			continue
+			next = []HandOver{{Operation: e.Frame}}
 		}
-		if !slices.Contains(found, next) {
-			found = append(found, next)
+		for _, n := range next {
+			if !slices.Contains(found, n) {
+				found = append(found, n)
+			}
 		}
 	}
 	return found, nil
@@ -78,7 +98,7 @@ func carries(items []evidence.FrameItem, businessID string) bool {
 // SweepFault is one fault of a sweep, at any hand-over.
 type SweepFault struct {
 	Verb   string
-	Target string      // of a process fault: broker, consumer
+	Target string      // of a process fault: broker, store, consumer
 	When   script.When // relative to the hand-over
 }
 
@@ -108,12 +128,16 @@ func SweepFaults() []SweepFault {
 			}
 			all = append(all, SweepFault{f.Verb, "", script.Before}, SweepFault{f.Verb, "", script.After})
 		case faults.StrikesProcess:
+			if f.Class == evidence.NodeLoss {
+				continue // a store has one standby to lose
+			}
 			all = append(all, SweepFault{f.Verb, faults.Broker, script.Before}, SweepFault{f.Verb, faults.Broker, script.After})
+			all = append(all, SweepFault{f.Verb, faults.Store, script.Before}, SweepFault{f.Verb, faults.Store, script.After})
 			if f.Class == evidence.BrokerCrash {
 				all = append(all, SweepFault{f.Verb, consumerTarget, script.Before}, SweepFault{f.Verb, consumerTarget, script.After})
 			}
 		case faults.StrikesStore:
-			if f.Verb != faults.FsyncError { // fsync-error is not tied to an operation
+			if f.Verb != faults.FsyncError && !f.Whole { // these are not tied to an operation
 				all = append(all, SweepFault{f.Verb, faults.Store, script.Before})
 			}
 		}
@@ -132,6 +156,7 @@ func (h HandOver) Strike(s SweepFault, expect []string) (scenario script.Scenari
 	fault := script.Fault{Label: sweepLabel, Verb: s.Verb, Target: s.Target, When: s.When, Event: h.event()}
 	switch {
 	case f.Strikes == faults.StrikesFrame && ofStore, f.Strikes == faults.StrikesStore && !ofStore,
+		f.Strikes == faults.StrikesProcess && s.Target == faults.Store && h.Actor != faults.Store,
 		s.Verb == faults.Full && h.Operation != "insert": // only an insert takes space
 		return script.Scenario{}, false
 	case s.Target == consumerTarget:
@@ -142,10 +167,13 @@ func (h HandOver) Strike(s SweepFault, expect []string) (scenario script.Scenari
 	case f.Strikes == faults.StrikesStore:
 		fault.Target = faults.Store
 	}
-	if ofStore {
+	if !ofStore {
+		fault.On = h.Actor
+	}
+	if ofStore || unnamed[h.Frame] { // the second, whosever it is
 		fault.N = 2
 	} else {
-		fault.Of, fault.On = sweepStruck, h.Actor
+		fault.Of = sweepStruck
 	}
 	if f.Timed {
 		fault.By = sweepDelay

@@ -21,6 +21,8 @@ func TestHandOversAreThoseOfTheStruckMessage(t *testing.T) {
 		{Kind: evidence.StoreCalled, Frame: "insert", Items: []evidence.FrameItem{{BusinessID: "order-2"}}},
 		carried("p1", "accept", "order-2"), carried("c1", "deliver", "order-2"), carried("c1", "deliver", "order-2"),
 		{Kind: evidence.FrameCarried, Link: "c1", Frame: "subscribe"},
+		{Kind: evidence.FrameCarried, Link: "store", Conn: 2, Frame: "begin"}, carried("store", "insert", "order-1"),
+		{Kind: evidence.FrameCarried, Link: "store", Frame: "begin-reply"}, carried("store", "commit", "order-2"),
 	}
 	found, err := scenarios.HandOvers(&evidence.History{Events: func(yield func(*evidence.Event, error) bool) {
 		for i := range events {
@@ -29,7 +31,8 @@ func TestHandOversAreThoseOfTheStruckMessage(t *testing.T) {
 			}
 		}
 	}})
-	want := []scenarios.HandOver{{Actor: "p1", Frame: "publish"}, {Operation: "insert"}, {Actor: "p1", Frame: "accept"}, {Actor: "c1", Frame: "deliver"}}
+	want := []scenarios.HandOver{{Actor: "p1", Frame: "publish"}, {Operation: "insert"}, {Actor: "p1", Frame: "accept"}, {Actor: "c1", Frame: "deliver"},
+		{Actor: "store", Frame: "begin-reply"}, {Actor: "store", Frame: "commit"}}
 	if err != nil || !slices.Equal(found, want) {
 		t.Errorf("found %v (%v), want %v", found, err, want)
 	}
@@ -37,7 +40,7 @@ func TestHandOversAreThoseOfTheStruckMessage(t *testing.T) {
 
 func TestEveryStrokeIsAScript(t *testing.T) {
 	names := map[string]bool{}
-	for _, h := range []scenarios.HandOver{{Actor: "p1", Frame: "accept"}, {Actor: "c1", Frame: "ack"}, {Operation: "insert"}, {Operation: "delete"}} {
+	for _, h := range []scenarios.HandOver{{Actor: "p1", Frame: "accept"}, {Actor: "c1", Frame: "ack"}, {Actor: "store", Frame: "begin"}, {Actor: "store", Frame: "insert"}, {Actor: "store", Frame: "commit-reply"}, {Operation: "insert"}, {Operation: "delete"}} {
 		for _, s := range scenarios.SweepFaults() {
 			strike, ok := h.Strike(s, nil)
 			if !ok {
@@ -57,7 +60,7 @@ func TestEveryStrokeIsAScript(t *testing.T) {
 			}
 		}
 	}
-	for _, want := range []string{"sweep-c1-ack-kill-consumer-after", "sweep-p1-accept-drop", "sweep-store-insert-full-store-before"} {
+	for _, want := range []string{"sweep-c1-ack-kill-consumer-after", "sweep-p1-accept-drop", "sweep-store-link-begin-drop", "sweep-store-link-commit-reply-cut-after", "sweep-store-insert-full-store-before"} {
 		if !names[want] {
 			t.Errorf("no stroke is called %s; there are %d others", want, len(names))
 		}

@@ -21,6 +21,15 @@ var needs = []struct {
 		s, ok := i.(StoreLinked)
 		return ok && s.StoreProtocol() != nil
 	}},
+	{NeedStandby, func(_ System, i Instance) bool {
+		s, ok := i.(StoreLinked)
+		if !ok {
+			return false
+		}
+		_, ok = s.StoreProcess().(Replicated)
+		return ok
+	}},
+	{NeedVolume, nil},
 	{NeedClock, instance[Clocked]},
 	{NeedIdentity, instance[Configurable]},
 	{NeedPlanting, instance[Planter]},

@@ -78,6 +78,8 @@ const (
 	NeedDeadLetters Need = "dead-letters"   // Administrator
 	NeedStoreFaults Need = "store-faults"   // StoreFaulter
 	NeedStoreLink   Need = "store-link"     // StoreLinked
+	NeedStandby     Need = "standby"        // …whose process is Replicated
+	NeedVolume      Need = "volume"         // its store can have a file system of its own: Env.Volume
 	NeedClock       Need = "clock"          // Clocked
 	NeedIdentity    Need = "identity"       // Configurable
 	NeedPlanting    Need = "planting"       // Planter
@@ -121,6 +123,9 @@ type Env struct {
 	// server, and returns its address. It is closed after the instance has
 	// stopped.
 	Link func(ctx context.Context, name, upstream string, p links.Protocol) (address string, err error)
+	// Volume asks for the store to lie in a small file system of its own, which can
+	// be filled.
+	Volume bool
 	// Servers pools servers between runs; nil for none. A system whose server
 	// starts slowly takes one from here and puts it back.
 	Servers *process.Pool
@@ -417,15 +422,26 @@ type StoreFaulter interface {
 }
 
 // StoreLinked is an optional interface of an Instance whose store is a server of
-// its own. It is reached over a link named "store": see Env.Link.
+// its own. It is reached over a link named "store": see Env.Link. Both are nil where
+// this profile's store is no server.
 type StoreLinked interface {
-	StoreProtocol() links.Protocol // nil where this profile's store is no server
+	StoreProtocol() links.Protocol
+	StoreProcess() Process // whose starts and exits are recorded under the same name
+}
+
+// Replicated is an optional interface of a store's process. Its standby follows it
+// over a link named "standby".
+type Replicated interface {
+	// FailOver kills the server, promotes the standby and gives it the server's
+	// address. It returns when that takes writes.
+	FailOver(ctx context.Context) error
 }
 
 // StoreFault is a fault of the store.
 type StoreFault struct {
 	Label string
-	// Verb is unreachable, slow, full, fsync-error, lose-reply or hold.
+	// Verb is unreachable, slow, full, fsync-error, lose-reply or hold; of a server
+	// as a whole fill, exhaust or read-only, in force when ArmStore returns.
 	Verb string
 	// Operation that triggers it ("insert", "delete", "commit"…); empty for
 	// any.

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	broker "github.com/custodymq/custody/broker/defects"
+	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/guarantees"
 	"github.com/custodymq/custody/runner"
 	"github.com/custodymq/custody/scenarios"
@@ -219,6 +220,8 @@ func seededIn(system string) []seeded {
 		for _, d := range broker.All() {
 			found = append(found, seeded{Name: d.Name, Text: d.Text, Breaks: d.Breaks, Follows: d.Follows, SeenIn: d.SeenIn, Shown: d.Shown})
 		}
+		found = append(found, seeded{Name: zeromq.GapDefect, Text: "a commit does not wait for the standby that is said to be synchronous, which is then promoted with a gap",
+			Breaks: evidence.NoAcceptedLoss, SeenIn: "the store's server is lost for good, on a profile with a standby", Shown: "node-lost"})
 	}
 	for _, d := range clients.All() {
 		found = append(found, seeded{Name: d.Name, Text: d.Text, Breaks: d.Breaks, Follows: d.Follows, SeenIn: d.SeenIn, Shown: d.Shown})

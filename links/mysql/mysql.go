@@ -174,7 +174,7 @@ func (c *client) command(payload []byte) (r statements.Request, err error) {
 	default:
 		return r, fmt.Errorf("the command %#02x is not observed", payload[0])
 	}
-	return r, c.exchange.Ask(r)
+	return c.exchange.Ask(r)
 }
 
 // server interprets what the server sends.

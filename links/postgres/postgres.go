@@ -223,7 +223,7 @@ func (c *client) understand(raw []byte) (r statements.Request, err error) {
 			}
 		}
 		if bytes.IndexByte([]byte(answered), m.kind) >= 0 {
-			return r, c.exchange.Ask(r)
+			return c.exchange.Ask(r)
 		}
 	}
 	return r, nil

@@ -14,6 +14,7 @@ import (
 
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/links"
+	"github.com/custodymq/custody/links/internal/statements"
 )
 
 // Protocol is for links to a Redis server. The zero value is ready for use.
@@ -25,6 +26,9 @@ type Protocol struct {
 	// PubSub is for links whose deliveries are channel messages: these are
 	// outside the request-reply sequence, and each can be struck alone.
 	PubSub bool
+	// Store is for links between a broker and the server that is its store. A
+	// script that writes a batch is one frame, of the kinds that databases have.
+	Store bool
 }
 
 var (
@@ -54,7 +58,12 @@ var kinds = []links.KindInfo{
 
 func (Protocol) Name() string { return "resp" }
 
-func (Protocol) Kinds() []links.KindInfo { return slices.Clone(kinds) }
+func (p Protocol) Kinds() []links.KindInfo {
+	if p.Store {
+		return statements.Kinds(statements.Begin, statements.Mark, statements.Commit, statements.Rollback)
+	}
+	return slices.Clone(kinds)
+}
 
 // Legal refuses actions that would shift positions (see Protocol), so that a
 // drop becomes a withhold. It also refuses to corrupt replies, which would
@@ -94,9 +103,9 @@ func (Protocol) Corrupt(f links.Frame) ([]byte, error) {
 }
 
 // NewConn returns the framers of one connection.
-func (Protocol) NewConn(ix *links.Index) (toBroker, toClient links.Framer) {
+func (p Protocol) NewConn(ix *links.Index) (toBroker, toClient links.Framer) {
 	d := &exchange{}
-	return &client{index: ix, dialogue: d}, &server{index: ix, dialogue: d}
+	return &client{index: ix, dialogue: d, store: p.Store}, &server{index: ix, dialogue: d, store: p.Store}
 }
 
 // MessageID identifies an entry of a stream: "orders:1700000000000-0".
@@ -156,6 +165,7 @@ func (d *exchange) isSubscribed() bool {
 type client struct {
 	index    *links.Index
 	dialogue *exchange
+	store    bool // see Protocol.Store
 }
 
 func (c *client) Next(buf []byte) (links.Frame, int, error) {
@@ -177,7 +187,11 @@ func (c *client) Next(buf []byte) (links.Frame, int, error) {
 	if len(args) == 0 {
 		return frame, n, nil // nor is it answered
 	}
-	if frame.Kind, frame.Items, err = c.understand(args); err != nil {
+	understand := c.understand
+	if c.store {
+		understand = c.understandStore
+	}
+	if frame.Kind, frame.Items, err = understand(args); err != nil {
 		return links.Frame{}, 0, err
 	}
 	return frame, n, nil
@@ -257,6 +271,7 @@ func envelope(text []byte) (payload []byte, e evidence.Envelope, ok bool) {
 type server struct {
 	index    *links.Index
 	dialogue *exchange
+	store    bool // see Protocol.Store
 }
 
 func (s *server) Next(buf []byte) (links.Frame, int, error) {
@@ -265,7 +280,7 @@ func (s *server) Next(buf []byte) (links.Frame, int, error) {
 		return links.Frame{}, 0, err
 	}
 	frame := links.Frame{Raw: buf[:n]}
-	if kind, outside := s.pushed(v); outside {
+	if kind, outside := s.pushed(v); outside && !s.store {
 		frame.Kind = kind
 		if kind == links.FrameDeliver {
 			frame.Items = itemsOf([][]byte{v.elems[len(v.elems)-1].text})
@@ -277,6 +292,10 @@ func (s *server) Next(buf []byte) (links.Frame, int, error) {
 		return links.Frame{}, 0, err
 	}
 	frame.Kind, frame.Items = r.answer, r.items
+	if s.store {
+		frame.Status = scriptStatus(v)
+		return frame, n, nil
+	}
 	switch r.answer {
 	case links.FrameAccept:
 		frame.Items = s.stored(r, v)

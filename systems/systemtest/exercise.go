@@ -148,7 +148,7 @@ func described(r *rig) {
 		if need == systems.NeedLookup {
 			_, met = r.producer().(systems.Resolver)
 		}
-		if need == systems.NeedProbes || need == systems.NeedStoreLink {
+		if slices.Contains([]systems.Need{systems.NeedProbes, systems.NeedStoreLink, systems.NeedStandby}, need) {
 			continue // optional for adapters
 		}
 		// Lacks may name what is implemented, for other profiles of the

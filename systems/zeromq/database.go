@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -15,6 +16,8 @@ import (
 
 	"github.com/custodymq/custody/broker/store"
 	"github.com/custodymq/custody/broker/store/sqlite"
+	"github.com/custodymq/custody/links"
+	"github.com/custodymq/custody/process"
 	"github.com/custodymq/custody/systems"
 )
 
@@ -25,19 +28,27 @@ type database interface {
 	connection() (driver, dsn string)
 	// spare is another place, to which the rows can be swapped.
 	spare() (driver, dsn string)
+	// wire is the protocol between broker and server; nil if there is none.
+	wire() links.Protocol
 	// rows gives every row of every partition, whole, and as it is.
 	rows(ctx context.Context, fn func(store.Row) error) error
 	// plant writes a row of any payload version while the broker is down.
 	plant(ctx context.Context, p store.Partition, row store.Row) error
+	// faults are those of the server as a whole, by verb.
+	faults() map[string]serverFault
 	// release ends what it has for this run.
 	release(ctx context.Context) error
 }
+
+// serverFault strikes a server, and returns what ends that. Its effect was seen.
+type serverFault func(ctx context.Context) (heal func(context.Context) error, err error)
 
 // databaseKind makes databases on a kind of server.
 type databaseKind interface {
 	title() string
 	installed() error              // nil if the server is on this machine
 	version() (program, of string) // as it is installed
+	strikes() []string             // the verbs of its faults, but fill
 	open(ctx context.Context, env systems.Env) (database, error)
 }
 
@@ -54,7 +65,15 @@ func (p Profile) open(ctx context.Context, env systems.Env) (database, error) {
 	if p.server != nil {
 		return p.server.open(ctx, env)
 	}
-	return file(filepath.Join(env.Dir, "broker.db")), nil
+	if !env.Volume {
+		return file{path: filepath.Join(env.Dir, "broker.db")}, nil
+	}
+	dir := filepath.Join(env.Dir, "volume")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("zeromq: folder of the database: %w", err)
+	}
+	volume, err := process.Mount(dir, fileVolume)
+	return file{filepath.Join(dir, "broker.db"), volume}, err
 }
 
 // Installed reports whether the server of the profile's database is on this machine.
@@ -84,25 +103,46 @@ func versionOf(path string) string {
 }
 
 // file is a database of SQLite's.
-type file string
+type file struct {
+	path   string
+	volume *process.Volume // nil: it lies where everything else does
+}
+
+const fileVolume = 8 << 20 // bytes
 
 // path of the broker's database; empty if that is no file.
 func (in *instance) path() string {
 	f, _ := in.database.(file)
-	return string(f)
+	return f.path
 }
 
-func (f file) connection() (driver, dsn string) { return "sqlite", string(f) }
+func (f file) connection() (driver, dsn string) { return "sqlite", f.path }
+
+func (file) wire() links.Protocol { return nil }
+
+func (f file) faults() map[string]serverFault {
+	return map[string]serverFault{"fill": filling(f.volume, func(context.Context) error { return nil })}
+}
+
+// filling fills a volume; emptied, what fell for want of space is started again.
+func filling(v *process.Volume, revive func(context.Context) error) serverFault {
+	return func(context.Context) (func(context.Context) error, error) {
+		if v == nil {
+			return nil, errors.New("zeromq: the store has no file system of its own")
+		}
+		return func(ctx context.Context) error { return errors.Join(v.Empty(), revive(ctx)) }, v.Fill()
+	}
+}
 
 // spareFile holds what was swapped out of the other one.
-func (f file) spareFile() file { return f + "-spare" }
+func (f file) spareFile() file { return file{f.path + "-spare", f.volume} }
 
 func (f file) spare() (driver, dsn string) { return f.spareFile().connection() }
 
 func (f file) open(mode string) (*sql.DB, error) {
-	db, err := sql.Open("sqlite3", "file:"+string(f)+"?mode="+mode+"&_pragma=busy_timeout(5000)")
+	db, err := sql.Open("sqlite3", "file:"+f.path+"?mode="+mode+"&_pragma=busy_timeout(5000)")
 	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", string(f), err)
+		return nil, fmt.Errorf("open %s: %w", f.path, err)
 	}
 	return db, nil
 }
@@ -110,7 +150,7 @@ func (f file) open(mode string) (*sql.DB, error) {
 // rows are those of the other file too, if there is one.
 func (f file) rows(ctx context.Context, fn func(store.Row) error) error {
 	err := f.rowsHere(ctx, fn)
-	if _, missing := os.Stat(string(f.spareFile())); err == nil && missing == nil {
+	if _, missing := os.Stat(f.spareFile().path); err == nil && missing == nil {
 		err = f.spareFile().rowsHere(ctx, fn)
 	}
 	return err
@@ -128,10 +168,10 @@ func (f file) rowsHere(ctx context.Context, fn func(store.Row) error) error {
 }
 
 func (f file) plant(ctx context.Context, p store.Partition, row store.Row) error {
-	return sqlite.Plant(ctx, string(f), p, row)
+	return sqlite.Plant(ctx, f.path, p, row)
 }
 
-func (file) release(context.Context) error { return nil }
+func (f file) release(context.Context) error { return f.volume.Close() }
 
 // rowsOf scans what a statement selects.
 func rowsOf(ctx context.Context, db *sql.DB, statement string, fn func(store.Row) error) error {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/custodymq/custody/broker/store"
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/links"
 	"github.com/custodymq/custody/process"
 	"github.com/custodymq/custody/systems"
 )
@@ -17,6 +18,7 @@ type ownMemory struct{}
 func (ownMemory) title() string                                       { return "memory" }
 func (ownMemory) installed() error                                    { return nil }
 func (ownMemory) version() (program, of string)                       { return "", "" }
+func (ownMemory) strikes() []string                                   { return nil }
 func (ownMemory) open(context.Context, systems.Env) (database, error) { return ofProcess{}, nil }
 
 // ofProcess is a database in the memory of a broker's process: it is read there,
@@ -27,6 +29,8 @@ var errOfProcess = errors.New("zeromq: the rows are in the broker's memory, out 
 
 func (ofProcess) connection() (driver, dsn string)                        { return "memory", "" }
 func (ofProcess) spare() (driver, dsn string)                             { return "memory", "" }
+func (ofProcess) wire() links.Protocol                                    { return nil }
+func (ofProcess) faults() map[string]serverFault                          { return nil }
 func (ofProcess) rows(context.Context, func(store.Row) error) error       { return errOfProcess }
 func (ofProcess) plant(context.Context, store.Partition, store.Row) error { return errOfProcess }
 func (ofProcess) release(context.Context) error                           { return nil }

@@ -9,11 +9,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync/atomic"
 
 	client "github.com/redis/go-redis/v9"
 
 	"github.com/custodymq/custody/broker/store"
 	"github.com/custodymq/custody/broker/store/redisstore"
+	"github.com/custodymq/custody/links"
+	"github.com/custodymq/custody/links/resp"
 	"github.com/custodymq/custody/process"
 	"github.com/custodymq/custody/systems"
 )
@@ -43,8 +46,11 @@ func (k redis) version() (program, of string) {
 // to itself.
 type redisServer struct {
 	*process.Server
-	dsn string
-	dir string
+	address  string
+	password string
+	folder   string
+	volume   *process.Volume // in the folder, or nil
+	changed  atomic.Bool     // what it is set to
 }
 
 var _ process.Kept = (*redisServer)(nil)
@@ -54,6 +60,7 @@ const redisText = `bind 127.0.0.1
 port %s
 dir %q
 requirepass %s
+maxclients %d
 databases 1
 save ""
 appendonly yes
@@ -68,23 +75,28 @@ func (k redis) start(ctx context.Context, env systems.Env, log io.WriteCloser) (
 	if err != nil {
 		return nil, err
 	}
-	dir, err := process.Folder()
+	folder, err := process.Folder()
 	if err != nil {
 		return nil, errors.Join(err, port.Close())
 	}
+	s := &redisServer{address: port.Address, password: rand.Text(), folder: folder}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, port.Close(), os.RemoveAll(dir))
+			err = errors.Join(err, port.Close(), s.volume.Close(), os.RemoveAll(folder))
 		}
 	}()
-	password := rand.Text()
-	file := filepath.Join(dir, "redis.conf")
-	if err := os.WriteFile(file, fmt.Appendf(nil, redisText, port.Number(), dir, password), 0o600); err != nil {
+	dir, file := filepath.Join(folder, "server"), filepath.Join(folder, "redis.conf")
+	err = errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(file, fmt.Appendf(nil, redisText, port.Number(), dir, s.password, maxConnections), 0o600))
+	if err != nil {
 		return nil, fmt.Errorf("zeromq: configuration of redis-server: %w", err)
 	}
-	s := &redisServer{dsn: "redis://:" + password + "@" + port.Address + "/0", dir: dir}
+	if env.Volume {
+		if s.volume, err = process.Mount(dir, redisVolume); err != nil {
+			return nil, err
+		}
+	}
 	s.Server = process.NewServer(serverName, env.Sink, log, func(ctx context.Context, log io.Writer, exited func(process.Exit)) (process.Process, []string, error) {
-		p, err := process.StartProgram(ctx, process.ProgramOptions{Path: redisProgram, Args: []string{file}, Dir: dir, Log: log, Exited: exited, Ready: s.ping})
+		p, err := process.StartProgram(ctx, process.ProgramOptions{Path: redisProgram, Args: []string{file}, Dir: dir, Log: log, Exited: exited, Ready: s.ping, Family: true})
 		if err != nil {
 			return nil, nil, fmt.Errorf("zeromq: start redis-server on %s: %w", port.Address, err)
 		}
@@ -93,13 +105,32 @@ func (k redis) start(ctx context.Context, env systems.Env, log io.WriteCloser) (
 	return s, s.Restart(ctx)
 }
 
+func (s *redisServer) dsn(address string) string {
+	return "redis://:" + s.password + "@" + address + "/0"
+}
+
+const redisVolume = 24 << 20 // bytes
+
+func (s *redisServer) client() (*client.Client, error) {
+	o, err := client.ParseURL(s.dsn(s.address))
+	if err != nil {
+		return nil, err
+	}
+	o.MaxRetries = -1
+	return client.NewClient(o), nil
+}
+
 func (s *redisServer) with(do func(*client.Client) error) error {
-	o, err := client.ParseURL(s.dsn)
+	c, err := s.client()
 	if err != nil {
 		return err
 	}
-	c := client.NewClient(o)
 	return errors.Join(do(c), c.Close())
+}
+
+// Untouched reports whether another run can have it.
+func (s *redisServer) Untouched() bool {
+	return !s.changed.Load() && s.volume == nil && s.Server.Untouched()
 }
 
 func (s *redisServer) ping(ctx context.Context) error {
@@ -112,13 +143,14 @@ func (s *redisServer) Close(ctx context.Context) error {
 	if s.Running() {
 		err = s.Kill(ctx)
 	}
-	return errors.Join(err, s.Server.Close(ctx), os.RemoveAll(s.dir))
+	return errors.Join(err, s.Server.Close(ctx), s.volume.Close(), os.RemoveAll(s.folder))
 }
 
 // redisDatabase is a server's whole database, which is empty when the run starts.
 type redisDatabase struct {
 	*redisServer
 	pool *process.Pool
+	link string // address of the broker's link to it
 }
 
 // open takes a server that was used before, or a new one.
@@ -127,26 +159,38 @@ func (k redis) open(ctx context.Context, env systems.Env) (database, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, kept := process.Take[*redisServer](ctx, env.Servers, k.title())
+	servers := env.Servers
+	if env.Volume {
+		servers = nil
+	}
+	s, kept := process.Take[*redisServer](ctx, servers, k.title())
 	if kept {
 		s.Attach(env.Sink, log)
 	} else if s, err = k.start(ctx, env, log); err != nil {
 		return nil, errors.Join(err, log.Close())
 	}
-	return &redisDatabase{s, env.Servers}, nil
+	d := &redisDatabase{redisServer: s, pool: env.Servers, link: s.address}
+	if env.Link != nil {
+		if d.link, err = env.Link(ctx, serverName, s.address, d.wire()); err != nil {
+			return nil, errors.Join(err, s.Close(ctx))
+		}
+	}
+	return d, nil
 }
 
-func (d *redisDatabase) connection() (driver, dsn string) { return "redis", d.dsn }
+func (d *redisDatabase) connection() (driver, dsn string) { return "redis", d.dsn(d.link) }
+
+func (*redisDatabase) wire() links.Protocol { return resp.Protocol{Store: true} }
 
 // spare is another partition of the same server.
 func (d *redisDatabase) spare() (driver, dsn string) { return d.connection() }
 
 func (d *redisDatabase) rows(ctx context.Context, fn func(store.Row) error) error {
-	return redisstore.All(ctx, d.dsn, fn)
+	return redisstore.All(ctx, d.dsn(d.address), fn)
 }
 
 func (d *redisDatabase) plant(ctx context.Context, p store.Partition, row store.Row) error {
-	return redisstore.Plant(ctx, d.dsn, p, row)
+	return redisstore.Plant(ctx, d.dsn(d.address), p, row)
 }
 
 // release empties the server and returns it to the pool, or closes it if it was

@@ -14,6 +14,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
 
 	"github.com/custodymq/custody/broker/store"
 	"github.com/custodymq/custody/broker/store/relational"
@@ -30,40 +33,60 @@ type serverKind struct {
 	driver   string // name of the driver
 	dialect  relational.Dialect
 	protocol links.Protocol
-	program  string // the server
-	places   string // where it is, if not in PATH
-	packaged string // the package that brings it
-	user     string // as whom it has to run where this process is root; empty: as root
-	admin    string // database that is there from the start
+	program  string         // the server
+	places   string         // where it is, if not in PATH
+	packaged string         // the package that brings it
+	user     string         // as whom it has to run where this process is root; empty: as root
+	admin    string         // database that is there from the start
+	end      syscall.Signal // of an orderly end that waits for no client; 0: SIGTERM
 
 	// create returns the command that creates the data folder. It runs in the
 	// server's folder, where the file password holds the administrator's
 	// password.
 	create func(bin string, dir string) []string
 	args   func(dir, port string) []string
-	dsn    func(address, password, database string) string
+	dsn    func(user, address, password, database string) string
+
+	operator string      // who may do everything; the broker's user may not write to a server that is read-only
+	crowded  string      // in the error of a server that gives no more connections
+	readOnly [2][]string // statements that begin and end that the server takes no writes
+	volume   int64       // bytes of a file system of its own
 }
+
+// The broker's user, and how many connections a server gives.
+const (
+	brokerUser     = "custody"
+	maxConnections = 24
+)
 
 // serverName is the actor of the server's events, and the name of its log.
 const serverName = "store"
 
+// reload makes PostgreSQL read what ALTER SYSTEM has set.
+const reload = "SELECT pg_reload_conf()"
+
 var postgres = &serverKind{
 	name: "postgres", driver: "postgres", dialect: relational.Postgres, protocol: wirepostgres.Protocol{},
-	program: "postgres", places: "/usr/lib/postgresql/*/bin", packaged: "postgresql", user: "postgres", admin: "postgres",
+	program: "postgres", places: "/usr/lib/postgresql/*/bin", packaged: "postgresql", user: "postgres", admin: "postgres", end: syscall.SIGINT,
+	operator: brokerUser, crowded: "53300", volume: 160 << 20,
+	readOnly: [2][]string{{"ALTER SYSTEM SET default_transaction_read_only = on", reload}, {"ALTER SYSTEM RESET default_transaction_read_only", reload}},
 	create: func(bin, dir string) []string {
 		return []string{filepath.Join(bin, "initdb"), "-D", filepath.Join(dir, "data"), "-U", "custody", "-A", "scram-sha-256", "--pwfile", filepath.Join(dir, "password"), "--no-sync", "-E", "UTF8"}
 	},
 	args: func(dir, port string) []string {
-		return []string{"-D", filepath.Join(dir, "data"), "-k", "", "-c", "listen_addresses=127.0.0.1", "-p", port, "-c", "timezone=UTC"}
+		return []string{"-D", filepath.Join(dir, "data"), "-k", "", "-c", "listen_addresses=127.0.0.1", "-p", port, "-c", "timezone=UTC",
+			"-c", fmt.Sprintf("max_connections=%d", maxConnections), "-c", "wal_retrieve_retry_interval=100ms"}
 	},
-	dsn: func(address, password, database string) string {
-		return "postgres://custody:" + password + "@" + address + "/" + database + "?sslmode=disable"
+	dsn: func(user, address, password, database string) string {
+		return "postgres://" + user + ":" + password + "@" + address + "/" + database + "?sslmode=disable"
 	},
 }
 
 var mariadb = &serverKind{
 	name: "mariadb", driver: "mysql", dialect: relational.MySQL, protocol: wiremysql.Protocol{},
 	program: "mariadbd", places: "/usr/sbin", packaged: "mariadb-server", admin: "mysql",
+	operator: "operator", crowded: "1040", volume: 320 << 20,
+	readOnly: [2][]string{{"SET GLOBAL read_only = 1"}, {"SET GLOBAL read_only = 0"}},
 	create: func(_, dir string) []string {
 		return []string{"mariadb-install-db", "--no-defaults", "--datadir=" + filepath.Join(dir, "data"), "--tmpdir=" + dir, "--auth-root-authentication-method=normal", "--skip-test-db"}
 	},
@@ -71,14 +94,15 @@ var mariadb = &serverKind{
 		args := []string{"--no-defaults", "--datadir=" + filepath.Join(dir, "data"), "--port=" + port, "--bind-address=127.0.0.1",
 			// Of its own: a server deletes what it finds in its temporary folder,
 			// other servers' tables included.
-			"--tmpdir=" + dir, "--socket=" + filepath.Join(dir, "socket"), "--init-file=" + filepath.Join(dir, "users.sql"), "--innodb-flush-log-at-trx-commit=1"}
+			"--tmpdir=" + dir, "--socket=" + filepath.Join(dir, "socket"), "--init-file=" + filepath.Join(dir, "users.sql"), "--innodb-flush-log-at-trx-commit=1",
+			fmt.Sprintf("--max-connections=%d", maxConnections)}
 		if os.Getuid() == 0 {
 			args = append(args, "--user=root")
 		}
 		return args
 	},
-	dsn: func(address, password, database string) string {
-		return "custody:" + password + "@tcp(" + address + ")/" + database
+	dsn: func(user, address, password, database string) string {
+		return user + ":" + password + "@tcp(" + address + ")/" + database
 	},
 }
 
@@ -87,7 +111,9 @@ func (k *serverKind) title() string { return k.name }
 // bin returns the folder of the server program.
 func (k *serverKind) bin() (string, error) {
 	if path, err := exec.LookPath(k.program); err == nil {
-		return filepath.Dir(path), nil
+		if path, err = filepath.EvalSymlinks(path); err == nil { // its other programs lie beside it
+			return filepath.Dir(path), nil
+		}
 	}
 	found, err := filepath.Glob(filepath.Join(k.places, k.program))
 	if err != nil || len(found) == 0 {
@@ -144,6 +170,9 @@ type databaseServer struct {
 	password string
 	folder   string // private, but searchable by the server's user
 	dir      string // the server's folder, inside folder
+	port     string
+	volume   *process.Volume // at dir, or nil
+	changed  atomic.Bool     // its settings were changed
 }
 
 var _ process.Kept = (*databaseServer)(nil)
@@ -157,42 +186,58 @@ func (k *serverKind) start(ctx context.Context, env systems.Env, log io.WriteClo
 	if err != nil {
 		return nil, err
 	}
-	s := &databaseServer{kind: k, address: port.Address, password: rand.Text()}
+	s := &databaseServer{kind: k, address: port.Address, port: port.Number(), password: rand.Text()}
 	if s.folder, err = process.Folder(); err != nil {
 		return nil, errors.Join(err, port.Close())
 	}
 	s.dir = filepath.Join(s.folder, "server")
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, port.Close(), os.RemoveAll(s.folder))
+			err = errors.Join(err, port.Close(), s.volume.Close(), os.RemoveAll(s.folder))
 		}
 	}()
-	if err := s.create(ctx, bin); err != nil {
+	if err := s.makeFolder(env.Volume); err != nil {
 		return nil, err
 	}
-	command, _, _, err := k.as(append([]string{filepath.Join(bin, k.program)}, k.args(s.dir, port.Number())...))
-	if err != nil {
+	if err := s.once(ctx, k.create(bin, s.dir)); err != nil {
 		return nil, err
 	}
-	s.Server = process.NewServer(serverName, env.Sink, log, func(ctx context.Context, log io.Writer, exited func(process.Exit)) (process.Process, []string, error) {
-		p, err := process.StartProgram(ctx, process.ProgramOptions{Path: command[0], Args: command[1:], Dir: s.dir, Log: log, Exited: exited, Ready: s.ping})
-		if err != nil {
-			return nil, nil, fmt.Errorf("zeromq: start %s on %s: %w", k.program, s.address, err)
-		}
-		return p, nil, nil
-	}, port)
+	s.Server = process.NewServer(serverName, env.Sink, log, s.launch, port)
 	return s, s.Restart(ctx)
 }
 
-// create makes the data folder.
-func (s *databaseServer) create(ctx context.Context, bin string) error {
-	command, uid, gid, err := s.kind.as(s.kind.create(bin, s.dir))
+// launch starts the server's program on what is in its folder.
+func (s *databaseServer) launch(ctx context.Context, log io.Writer, exited func(process.Exit)) (process.Process, []string, error) {
+	k := s.kind
+	bin, err := k.bin()
+	if err != nil {
+		return nil, nil, err
+	}
+	command, _, _, err := k.as(append([]string{filepath.Join(bin, k.program)}, k.args(s.dir, s.port)...))
+	if err != nil {
+		return nil, nil, err
+	}
+	p, err := process.StartProgram(ctx, process.ProgramOptions{Path: command[0], Args: command[1:], Dir: s.dir, Log: log, Exited: exited, Ready: s.ping, Family: true, End: k.end})
+	if err != nil {
+		return nil, nil, fmt.Errorf("zeromq: start %s on %s: %w", k.program, s.address, err)
+	}
+	return p, nil, nil
+}
+
+// makeFolder makes the server's folder, which is its user's.
+func (s *databaseServer) makeFolder(volume bool) error {
+	_, uid, gid, err := s.kind.as(nil)
 	if err != nil {
 		return err
 	}
 	users := fmt.Sprintf("CREATE OR REPLACE USER custody@'127.0.0.1' IDENTIFIED BY '%[1]s';\nCREATE OR REPLACE USER custody@localhost IDENTIFIED BY '%[1]s';\n"+
-		"GRANT ALL ON *.* TO custody@'127.0.0.1';\nGRANT ALL ON *.* TO custody@localhost;\nALTER USER root@localhost IDENTIFIED BY '%[1]s';\n", s.password)
+		"CREATE OR REPLACE USER operator@'127.0.0.1' IDENTIFIED BY '%[1]s';\nCREATE OR REPLACE USER operator@localhost IDENTIFIED BY '%[1]s';\n"+
+		"GRANT ALL ON *.* TO custody@'127.0.0.1';\nGRANT ALL ON *.* TO custody@localhost;\nGRANT ALL ON *.* TO operator@'127.0.0.1';\nGRANT ALL ON *.* TO operator@localhost;\n"+
+		"REVOKE READ_ONLY ADMIN, CONNECTION ADMIN ON *.* FROM custody@'127.0.0.1', custody@localhost;\nALTER USER root@localhost IDENTIFIED BY '%[1]s';\n", s.password)
 	err = errors.Join(os.Chmod(s.folder, 0o711), os.Mkdir(s.dir, 0o700))
+	if volume && err == nil {
+		s.volume, err = process.Mount(s.dir, s.kind.volume)
+	}
 	for name, text := range map[string]string{"password": s.password, "users.sql": users} {
 		path := filepath.Join(s.dir, name)
 		err = errors.Join(err, os.WriteFile(path, []byte(text), 0o600), os.Chown(path, uid, gid))
@@ -200,17 +245,38 @@ func (s *databaseServer) create(ctx context.Context, bin string) error {
 	if err := errors.Join(err, os.Chown(s.dir, uid, gid)); err != nil {
 		return fmt.Errorf("zeromq: folder of the database server: %w", err)
 	}
+	return nil
+}
+
+// onceDelay is for the output of a program that was killed.
+const onceDelay = 2 * time.Second
+
+// once runs a program to its end, in the server's folder and as its user.
+func (s *databaseServer) once(ctx context.Context, program []string, env ...string) error {
+	command, _, _, err := s.kind.as(program)
+	if err != nil {
+		return err
+	}
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
-	cmd.Dir = s.dir
+	cmd.Dir, cmd.Env = s.dir, append(os.Environ(), env...)
+	// It may be a script, whose children would go on, and keep its output open.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = onceDelay
 	if said, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("zeromq: %s: %w: %s", filepath.Base(s.kind.create("", "")[0]), err, said[max(0, len(said)-1000):])
+		return fmt.Errorf("zeromq: %s: %w: %s", filepath.Base(program[0]), err, said[max(0, len(said)-1000):])
 	}
 	return nil
 }
 
+// Untouched reports whether another run can use it.
+func (s *databaseServer) Untouched() bool {
+	return !s.changed.Load() && s.volume == nil && s.Server.Untouched()
+}
+
 // with runs do on a connection as the administrator.
 func (s *databaseServer) with(database string, do func(*sql.DB) error) error {
-	db, err := s.kind.dialect.Connect(s.kind.dsn(s.address, s.password, database))
+	db, err := s.kind.dialect.Connect(s.kind.dsn(s.kind.operator, s.address, s.password, database))
 	if err != nil {
 		return err
 	}
@@ -227,7 +293,7 @@ func (s *databaseServer) Close(ctx context.Context) error {
 	if s.Running() {
 		err = s.Kill(ctx)
 	}
-	return errors.Join(err, s.Server.Close(ctx), os.RemoveAll(s.folder))
+	return errors.Join(err, s.Server.Close(ctx), s.volume.Close(), os.RemoveAll(s.folder))
 }
 
 // served is a run's database on a server.
@@ -244,7 +310,11 @@ func (k *serverKind) open(ctx context.Context, env systems.Env) (_ database, err
 	if err != nil {
 		return nil, err
 	}
-	s, kept := process.Take[*databaseServer](ctx, env.Servers, k.name)
+	servers := env.Servers
+	if env.Volume {
+		servers = nil
+	}
+	s, kept := process.Take[*databaseServer](ctx, servers, k.name)
 	if kept {
 		s.Attach(env.Sink, log)
 	} else if s, err = k.start(ctx, env, log); err != nil {
@@ -267,14 +337,16 @@ func (k *serverKind) open(ctx context.Context, env systems.Env) (_ database, err
 	return d, nil
 }
 
-func (d *served) dsn() string { return d.kind.dsn(d.address, d.password, d.name) }
+func (d *served) dsn() string { return d.kind.dsn(brokerUser, d.address, d.password, d.name) }
 
 func (d *served) connection() (driver, dsn string) {
-	return d.kind.driver, d.kind.dsn(d.link, d.password, d.name)
+	return d.kind.driver, d.kind.dsn(brokerUser, d.link, d.password, d.name)
 }
 
 // spare is another partition of the same database.
 func (d *served) spare() (driver, dsn string) { return d.connection() }
+
+func (d *served) wire() links.Protocol { return d.kind.protocol }
 
 func (d *served) rows(ctx context.Context, fn func(store.Row) error) error {
 	return d.with(d.name, func(db *sql.DB) error {

@@ -78,7 +78,11 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	if p.flush == store.FlushPeriodic {
 		in.flush = p.flush.String()
 	}
-	in.config = brokerConfig{Name: "custody", Listen: port.Address, Token: token, Hostname: "host-1", History: p.history, Scale: p.scale, Defect: env.Defect, Base: env.Base}
+	defect := env.Defect
+	if defect == GapDefect {
+		defect = "" // the servers have it
+	}
+	in.config = brokerConfig{Name: "custody", Listen: port.Address, Token: token, Hostname: "host-1", History: p.history, Scale: p.scale, Defect: defect, Base: env.Base}
 	in.Server = process.NewServer(actor, env.Sink, log, in.start, port)
 	if err := in.Restart(ctx); err != nil {
 		return nil, errors.Join(err, log.Close(), rows.release(ctx))
@@ -94,11 +98,11 @@ func (in *instance) Stop(ctx context.Context) error {
 func (in *instance) Address() string          { return in.address }
 func (in *instance) Protocol() links.Protocol { return zmtp.Protocol{} }
 
-func (in *instance) StoreProtocol() links.Protocol {
-	if d, ok := in.database.(*served); ok {
-		return d.kind.protocol
-	}
-	return nil
+func (in *instance) StoreProtocol() links.Protocol { return in.database.wire() }
+
+func (in *instance) StoreProcess() systems.Process {
+	p, _ := in.database.(systems.Process) // a file is none
+	return p
 }
 
 // start starts the broker's process, which must not be running.
@@ -141,8 +145,16 @@ func (in *instance) notified(note string, value json.RawMessage) {
 	}
 }
 
-// ArmStore arms a fault in the store of the broker's process.
+// ArmStore arms a fault of the store's server, or in the store of the broker's
+// process.
 func (in *instance) ArmStore(ctx context.Context, f systems.StoreFault, fired func(systems.StoreFired)) (func(context.Context) error, error) {
+	if strike := in.database.faults()[f.Verb]; strike != nil {
+		heal, err := strike(ctx)
+		if err == nil {
+			fired(systems.StoreFired{})
+		}
+		return heal, err
+	}
 	in.mu.Lock()
 	child := in.child
 	in.fired[f.Label] = fired

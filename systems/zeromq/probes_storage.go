@@ -157,7 +157,7 @@ func inserting(id string, size int) store.Operation {
 
 // alter modifies the file behind the store's back.
 func (s *shelf) alter(statements ...string) error {
-	db, err := file(s.path).open("rw")
+	db, err := file{path: s.path}.open("rw")
 	if err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@ import (
 // TestStorageProbes runs each probe of the store without a broker, on files of
 // its own, beside a store that owns the broker's partition.
 func TestStorageProbes(t *testing.T) {
-	in := &instance{database: file(filepath.Join(t.TempDir(), "broker.db")), identity: "identity-1", config: brokerConfig{Name: "custody"}}
+	in := &instance{database: file{path: filepath.Join(t.TempDir(), "broker.db")}, identity: "identity-1", config: brokerConfig{Name: "custody"}}
 	running, err := sqlite.Open(t.Context(), sqlite.Options{Path: in.path(), Partition: store.Partition{Connection: "custody", Identity: "identity-1"}})
 	if err != nil {
 		t.Fatal(err)

@@ -18,6 +18,7 @@ import (
 	"github.com/custodymq/custody/broker/store"
 	"github.com/custodymq/custody/broker/wire"
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/process"
 	"github.com/custodymq/custody/systems"
 )
 
@@ -49,6 +50,10 @@ func Profiles(scale float64) []systems.System {
 		Profile{name: "postgres", summary: "as at-least-once, with the rows in PostgreSQL", mode: systems.AtLeastOnce, claims: onServer, scale: scale, server: postgres},
 		Profile{name: "postgres-periodic", summary: "as postgres, but with synchronous_commit off: a killed broker loses nothing, a PostgreSQL that is killed what was accepted last",
 			mode: systems.AtLeastOnce, claims: asynchronous, scale: scale, server: postgres, flush: store.FlushPeriodic},
+		Profile{name: "postgres-sync", summary: "as postgres, with a synchronous standby: a COMMIT waits until the standby has it", mode: systems.AtLeastOnce,
+			claims: replicated(onServer), scale: scale, server: pair{postgres, true}},
+		Profile{name: "postgres-async", summary: "as postgres, with an asynchronous standby: promoted, it has what it was sent in time", mode: systems.AtLeastOnce,
+			claims: onServer, scale: scale, server: pair{postgres, false}},
 		Profile{name: "mariadb", summary: "as at-least-once, with the rows in MariaDB", mode: systems.AtLeastOnce, claims: onServer, scale: scale, server: mariadb},
 		Profile{name: "redis", summary: "as at-least-once, with the rows in Redis, appendfsync always", mode: systems.AtLeastOnce, claims: onServer, scale: scale, server: redis{}},
 		Profile{name: "at-most-once", summary: "routed once to who is visible now; never stored, never sent again",
@@ -150,6 +155,18 @@ var atLeastOnce = []evidence.Claim{
 	section(evidence.LookupsTrue, everywhere, "Lookup"),
 }
 
+// replicated claims under the loss of the store's server what is claimed under
+// other failures of the store.
+func replicated(claims []evidence.Claim) (list []evidence.Claim) {
+	for _, c := range claims {
+		if slices.Contains(c.Under, evidence.Store) {
+			c.Under = append(slices.Clone(c.Under), evidence.NodeLoss)
+		}
+		list = append(list, c)
+	}
+	return list
+}
+
 var atMostOnce = []evidence.Claim{
 	claim(evidence.NoDuplicateDelivery, everywhere),
 	claim(evidence.NoPhantom, everywhere),
@@ -218,6 +235,10 @@ func (p Profile) Describe() systems.Description {
 		systems.NeedFanOut: "in at-least-once all matching subscriptions compete for each message, whatever their group",
 	}
 	d.StoreFaults = storeVerbs(p.server == nil)
+	d.StoreFaults["fill"] = nil
+	if err := process.CanMount(); err != nil {
+		d.Lacks[systems.NeedVolume] = err.Error()
+	}
 	d.Settings = settings
 	if p.server == nil { // the simulation says nothing of another store
 		d.VirtualProbes = p.virtualProbes()
@@ -226,6 +247,9 @@ func (p Profile) Describe() systems.Description {
 	switch {
 	case p.server != nil:
 		delete(d.Versions, "go-sqlite3")
+		for _, verb := range p.server.strikes() {
+			d.StoreFaults[verb] = nil
+		}
 		if program, version := p.server.version(); program != "" {
 			d.Versions[program] = version
 		}
@@ -237,7 +261,10 @@ func (p Profile) Describe() systems.Description {
 	if flush == store.FlushNever {
 		d.Forgets = []evidence.Class{evidence.BrokerRestart, evidence.BrokerCrash, evidence.PowerLoss}
 		const ends = "rows in memory end with the broker's process"
-		d.Lacks[systems.NeedPlanting], d.Lacks[systems.NeedIdentity], d.Lacks[systems.NeedSurvival] = ends, ends, ends
+		for _, need := range []systems.Need{systems.NeedPlanting, systems.NeedIdentity, systems.NeedSurvival, systems.NeedMoves, systems.NeedVolume} {
+			d.Lacks[need] = ends
+		}
+		delete(d.StoreFaults, "fill")
 	}
 	if p.mode == systems.AtMostOnce {
 		d.Profile.Redelivers, d.Profile.AckCounting = evidence.RedeliverNever, "automatic"

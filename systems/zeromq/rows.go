@@ -25,7 +25,7 @@ func (in *instance) Rows(ctx context.Context) (evidence.Snapshot, error) {
 // ReadRows reads the rows of a file of SQLite's, and when the next of them expires
 // (zero if none does).
 func ReadRows(ctx context.Context, path, own string, now time.Time) (s evidence.Snapshot, next time.Time, err error) {
-	return snapshotOf(ctx, file(path).rows, own, now)
+	return snapshotOf(ctx, file{path: path}.rows, own, now)
 }
 
 func snapshotOf(ctx context.Context, rows func(context.Context, func(store.Row) error) error, own string, now time.Time) (s evidence.Snapshot, next time.Time, err error) {

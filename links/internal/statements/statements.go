@@ -32,24 +32,27 @@ var kinds = []struct{ name, text string }{
 	{Update, "UPDATE, with the messages whose rows it changes"},
 	{Delete, "DELETE, with the messages whose rows it removes"},
 	{Mark, "a write of the partition's own row: whose it is, and its last transaction"},
-	{Commit, "COMMIT"},
+	{Commit, "COMMIT, with the messages that its transaction inserts"},
 	{Rollback, "ROLLBACK"},
 	{Query, "any other statement"},
 }
 
-// Kinds returns the frame kinds of every database protocol.
-func Kinds() (list []links.KindInfo) {
+// Kinds returns the frame kinds of a database protocol that has all but some.
+func Kinds(but ...string) (list []links.KindInfo) {
 	for _, k := range kinds {
-		list = append(list, links.KindInfo{Name: k.name, To: evidence.ToBroker, Text: k.text})
+		if !slices.Contains(but, k.name) {
+			list = append(list, links.KindInfo{Name: k.name, To: evidence.ToBroker, Text: k.text})
+		}
 	}
-	for _, k := range kinds {
-		list = append(list, links.KindInfo{Name: replyTo(k.name), To: evidence.ToClient,
-			Text: "the answer to " + k.name + ", and the server's code if it refuses"})
+	for _, k := range list {
+		list = append(list, links.KindInfo{Name: ReplyTo(k.Name), To: evidence.ToClient,
+			Text: "the answer to " + k.Name + ", and the server's code if it refuses"})
 	}
 	return list
 }
 
-func replyTo(kind string) string {
+// ReplyTo is the kind of the reply to a request of this kind.
+func ReplyTo(kind string) string {
 	if kind == "" {
 		return ""
 	}
@@ -150,7 +153,7 @@ type Request struct {
 
 // Reply returns the frame of the request's reply.
 func (r Request) Reply(status string, raw []byte) links.Frame {
-	f := links.Frame{Kind: replyTo(r.Kind), Items: r.Items, Raw: raw}
+	f := links.Frame{Kind: ReplyTo(r.Kind), Items: r.Items, Raw: raw}
 	if f.Kind != "" {
 		f.Status = status
 	}
@@ -168,20 +171,33 @@ const (
 // Exchange is the state shared by both directions of a connection. Safe for
 // concurrent use.
 type Exchange struct {
-	mu      sync.Mutex
-	asked   []Request // oldest first
-	refused error
+	mu       sync.Mutex
+	asked    []Request // oldest first
+	refused  error
+	begun    bool                 // a transaction
+	inserted []evidence.FrameItem // by it, the first MaxRows
 }
 
-// Ask stores a request.
-func (e *Exchange) Ask(r Request) error {
+// Ask stores a request, and returns it with the messages that it carries: for a
+// COMMIT these are the ones that its transaction inserts. It is what stores them.
+func (e *Exchange) Ask(r Request) (Request, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if len(e.asked) >= maxPending {
-		return fmt.Errorf("more than %d requests without an answer", maxPending)
+		return r, fmt.Errorf("more than %d requests without an answer", maxPending)
+	}
+	switch r.Kind {
+	case Begin, Rollback:
+		e.begun, e.inserted = r.Kind == Begin, nil
+	case Insert:
+		if e.begun {
+			e.inserted = append(e.inserted, r.Items[:min(len(r.Items), MaxRows-len(e.inserted))]...)
+		}
+	case Commit:
+		r.Items, e.begun, e.inserted = e.inserted, false, nil
 	}
 	e.asked = append(e.asked, r)
-	return nil
+	return r, nil
 }
 
 // Waiting reports whether a request awaits its reply.

@@ -84,7 +84,7 @@ const one, two, three = "order-1/p1-1-1/m'1", "order-2/p1-2-1/m'2", "order-3/p1-
 func writes(refusal string) []string {
 	var list []string
 	for _, request := range []string{
-		"begin", "insert " + one + " " + two + " " + three, "mark", "commit",
+		"begin", "insert " + one + " " + two + " " + three, "mark", "commit " + one + " " + two + " " + three,
 		"begin", "insert " + two, "rollback",
 		"begin", "update " + one + " " + two, "delete " + three, "mark", "commit",
 	} {

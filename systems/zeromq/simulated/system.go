@@ -89,6 +89,7 @@ func describe(p zeromq.Profile, disk bool) systems.Description {
 		systems.NeedPlanting: "the simulated store keeps no rows of older versions",
 		systems.NeedMoves:    "the simulated broker has one store, which nobody exchanges",
 		systems.NeedBytes:    "the simulated network carries frames whole",
+		systems.NeedVolume:   "the simulated store lies in memory",
 	} {
 		if d.Lacks[need] == "" {
 			d.Lacks[need] = why
