@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/custodymq/custody/broker/store"
 	"github.com/custodymq/custody/broker/wire"
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/systems"
@@ -33,6 +34,9 @@ func (in *instance) Probes() []systems.Probe {
 	}
 	if in.path() == "" { // they are about files
 		list = slices.DeleteFunc(list, func(p systems.Probe) bool { return p.Kind == storage })
+	}
+	if in.profile.history || in.profile.FlushPolicy() == store.FlushNever { // rows of probes are of no publish of the run, or end with the broker
+		list = slices.DeleteFunc(list, func(p systems.Probe) bool { return p.Kind == stopping })
 	}
 	return append(list, slices.DeleteFunc(in.profile.Dialogues(), func(p systems.Probe) bool { return virtual[p.Kind] })...)
 }
