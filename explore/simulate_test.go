@@ -58,6 +58,8 @@ var unsimulated = map[string]string{
 	"two-subscribers":             "nor does the broker itself",
 	"strangers":                   "bytes that no client sends",
 	"limits":                      "bytes that no client sends",
+	"permissions":                 "users and permissions are the server's",
+	"stopped-in-order":            "a process of its own",
 	"publish-window":              "bytes that no client sends",
 	"storage-files":               "files of its own",
 	"storage-repaired":            "the log's file",

@@ -61,9 +61,9 @@ var checklists = []string{"zeromq:at-least-once", "zeromq:at-least-once-history"
 // inapplicable pins the scenarios that do not apply to each of them, so that
 // the suite cannot shrink unnoticed.
 var inapplicable = map[string][]string{
-	"zeromq:at-least-once": {"recover-from-timestamp", "recover-from-sequence", "two-subscribers", "periods", "store-slow",
+	"zeromq:at-least-once": {"recover-from-timestamp", "recover-from-sequence", "two-subscribers", "periods", "crowds", "store-slow",
 		"store-server-killed", "store-server-paused", "store-link-slow", "store-connections-exhausted", "store-read-only", "node-lost"},
-	"zeromq:at-least-once-history": {"recover-from-timestamp", "recover-from-sequence", "two-subscribers", "bounds", "periods", "store-troubles", "store-slow",
+	"zeromq:at-least-once-history": {"recover-from-timestamp", "recover-from-sequence", "two-subscribers", "bounds", "periods", "crowds", "store-troubles", "store-slow", "stopped-in-order",
 		"store-server-killed", "store-server-paused", "store-link-slow", "store-connections-exhausted", "store-read-only", "node-lost"},
 	"zeromq:at-most-once": {
 		"backup-restored", "identity-migrated", "swap-store", "swap-killed-before", "swap-killed-after",
@@ -75,7 +75,7 @@ var inapplicable = map[string][]string{
 		"recover-from-timestamp", "recover-from-sequence", "steady-load", "two-subscribers", "shared-work", "backlog-restarted",
 		"backlog-killed", "kill-in-flight", "consumer-leaves", "assigned-unsent", "consumer-paused", "redelivery-in-order", "dead-letters",
 		"expiry-over-restart", "group-commit", "restart-replay",
-		"bounds", "periods", "store-troubles", "store-slow",
+		"bounds", "periods", "crowds", "store-troubles", "store-slow", "stopped-in-order", "permissions",
 		"store-server-killed", "store-server-paused", "store-link-slow", "store-volume-full", "store-connections-exhausted", "store-read-only", "node-lost",
 	},
 	"nats": {
@@ -85,7 +85,7 @@ var inapplicable = map[string][]string{
 		"old-protocol-payload", "commit-held", "storage-down-crash", "recover-from-timestamp", "recover-from-sequence",
 		"limits", "storage-files", "publish-window", "storage-repaired", "lookups", "repeat-in-flight",
 		"wildcards", "two-subscribers", "dead-letters", "group-commit", "assigned-unsent",
-		"bounds", "periods", "store-troubles", "store-slow",
+		"bounds", "periods", "crowds", "store-troubles", "store-slow", "stopped-in-order", "permissions",
 		"store-server-killed", "store-server-paused", "store-link-slow", "store-volume-full", "store-connections-exhausted", "store-read-only", "node-lost",
 	},
 }
