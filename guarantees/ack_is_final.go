@@ -72,7 +72,7 @@ func (v view) undone(r *receipt) bool {
 }
 
 func (c *final) again(v view, e *evidence.Event, m *message, r *receipt, out *ruling, kind, what string) {
-	if v.undone(r) || m.StruckBy("duplicate") {
+	if v.undone(r) || m.Copied() {
 		c.absorbed++
 		return
 	}
@@ -111,7 +111,7 @@ func (c *final) close(v view, m *message, out *ruling) {
 				last = r
 			}
 		}
-		if last == nil || snapshot.At <= last.Confirm.At+bound || v.Paused(last.Confirm.At, snapshot.At) || v.undone(last) || m.StruckBy("duplicate") {
+		if last == nil || snapshot.At <= last.Confirm.At+bound || v.Paused(last.Confirm.At, snapshot.At) || v.undone(last) || m.Copied() {
 			continue
 		}
 		f := v.finding(m, last, "row-kept", BrokerToDelete, last.Confirm.Seq, snapshot.Seq)
@@ -128,6 +128,6 @@ func (c *final) conclude(v view, out *ruling) {
 	}
 	out.layers = []Layer{{"consumption log", "absorbed", v.Absorbed}}
 	if c.absorbed > 0 {
-		out.held = fmt.Sprintf("%d came again after the broker had ended by itself, or because we had sent a copy", c.absorbed)
+		out.held = fmt.Sprintf("%d came again after the broker had ended by itself, or because more than one copy was sent to it", c.absorbed)
 	}
 }

@@ -483,6 +483,14 @@ var cases = []history{
 	{evidence.AckIsFinal, "concurrent on a session already open", func(t *tale) {
 		t.sub("c1#1", "g").sub("c2#1", "g").publish(o1).deliver("c1#1", o1).ack("c1#1", o1).deliver("c2#1", o1, again)
 	}, Held, ""},
+	{evidence.AckIsFinal, "the client library sent it twice, and the second copy was delivered later", func(t *tale) {
+		t.sub("c1#1", "g").call(o1).frame(ledger.FramePublish, "p1", o1, "").deliver("c1#1", o1).ack("c1#1", o1).after(100*ms).
+			frame(ledger.FramePublish, "p1", o1, "").answer(o1, evidence.Accepted).deliver("c1#1", o1)
+	}, Held, ""},
+	{evidence.AckIsFinal, "the client library sent it once", func(t *tale) {
+		t.sub("c1#1", "g").call(o1).frame(ledger.FramePublish, "p1", o1, "").deliver("c1#1", o1).ack("c1#1", o1).after(100*ms).
+			answer(o1, evidence.Accepted).deliver("c1#1", o1)
+	}, Violated, "after-bound"},
 	{evidence.AckIsFinal, "the broker was killed, and the confirm was durable", func(t *tale) {
 		t.prof.ConfirmIsDurable = true
 		t.fault("kill", evidence.BrokerCrash).sub("c1#1", "g").publish(o1).serve("c1#1", o1).fire("kill", "kill", "", "").end("c1#1").sub("c1#2", "g").deliver("c1#2", o1, again)

@@ -93,7 +93,7 @@ func (c *reconciliation) rows(v view, m *message, out *ruling) {
 			if !s.Certain {
 				break
 			}
-			if pending[placeOf(row)]++; pending[placeOf(row)] == 2 && !m.StruckBy("duplicate") {
+			if pending[placeOf(row)]++; pending[placeOf(row)] == 2 && !m.Copied() {
 				c.differ(v, m, nil, out, "double-row", fmt.Sprintf("%s has two pending rows", v.Label(m)))
 			}
 			c.acknowledged(v, m, row, out)
@@ -118,7 +118,7 @@ func (c *reconciliation) acknowledged(v view, m *message, row *evidence.StoredRo
 		}
 		last = r
 	}
-	if last != nil && !m.StruckBy("duplicate") && v.Limits.DeleteBound > 0 {
+	if last != nil && !m.Copied() && v.Limits.DeleteBound > 0 {
 		c.differ(v, m, last, out, "acked-but-pending", fmt.Sprintf("%s was acknowledged and confirmed, and is still pending", v.Label(m)))
 	}
 }

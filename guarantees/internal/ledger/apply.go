@@ -356,6 +356,7 @@ func (l *Ledger) frameCarried(e *evidence.Event, tell Observe) {
 		switch e.Frame {
 		case FramePublish:
 			m.published = l.Now
+			m.publishes++
 			l.observes[link] = true
 		case FrameAccept:
 			// An answer without a publish ID may belong to another try.

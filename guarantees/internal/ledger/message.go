@@ -34,6 +34,7 @@ type Message struct {
 	Steps    []Step // of its custody; nil if not kept
 
 	published    Stamp // its publish frame passed a link
+	publishes    int   // number of publish frames: a client library may send one more than once
 	Affirmed     Stamp // an answer that takes responsibility passed a link
 	Denied       Stamp // … or one that does not
 	Carried      Stamp // a deliver frame of it passed a link
@@ -161,6 +162,12 @@ func (m *Message) Unknown() bool {
 func (m *Message) StruckBy(how ...string) bool {
 	return slices.ContainsFunc(m.Struck, func(s Strike) bool { return slices.Contains(how, s.How) })
 }
+
+// Copied reports whether the system was sent more than one copy of m, by a fault
+// or by a client library that tried again under the same publish. A system that
+// does not recognize the repeat has two messages then, and may settle one of them
+// and deliver the other.
+func (m *Message) Copied() bool { return m.publishes > 1 || m.StruckBy("duplicate") }
 
 // StruckAt reports whether a fault struck a frame of this kind carrying m.
 func (m *Message) StruckAt(frame string) bool {
