@@ -475,21 +475,11 @@ func (e *Engine) failed(t *Turn, what string, err error) {
 	}
 }
 
-// certify determines the outcome of an uncertain write if the store can: it
-// returns nil if it is stored after all, or a *store.Failure with NotWritten if
-// it is proven absent.
+// certify determines the outcome of an uncertain write, if the store can and there
+// is time for it.
 func (e *Engine) certify(ctx context.Context, err error) error {
-	var failure *store.Failure
-	certifier, can := e.store.(store.Certifier)
-	if !can || errors.As(err, &failure) && failure.NotWritten || ctx.Err() != nil {
+	if ctx.Err() != nil {
 		return err
 	}
-	absent, doubt := certifier.Reestablish(ctx)
-	switch {
-	case doubt != nil:
-		return fmt.Errorf("%w (and it could not be found out: %w)", err, doubt)
-	case absent:
-		return &store.Failure{NotWritten: true, Err: err}
-	}
-	return nil
+	return store.Certify(ctx, e.store, err)
 }

@@ -214,6 +214,31 @@ func (f *Failure) Error() string {
 
 func (f *Failure) Unwrap() error { return f.Err }
 
+// Uncertain reports whether a write that returned err may be stored.
+func Uncertain(err error) bool {
+	var failure *Failure
+	return err != nil && !(errors.As(err, &failure) && failure.NotWritten)
+}
+
+// Certify determines the outcome of a write that returned err, if the outcome is
+// uncertain and the store is a Certifier. It returns nil if the write is stored
+// after all, a *Failure with NotWritten if it is proven absent, and otherwise an
+// error that is as uncertain as err.
+func Certify(ctx context.Context, s Store, err error) error {
+	certifier, can := s.(Certifier)
+	if !can || !Uncertain(err) {
+		return err
+	}
+	absent, doubt := certifier.Reestablish(ctx)
+	switch {
+	case doubt != nil:
+		return fmt.Errorf("%w (and it could not be found out: %w)", err, doubt)
+	case absent:
+		return &Failure{NotWritten: true, Err: err}
+	}
+	return nil
+}
+
 // ErrExists reports that a row with this message ID is already stored. It is
 // returned as an *ExistsError, which names the ID.
 var ErrExists = errors.New("store: message ID exists")

@@ -274,7 +274,7 @@ func (m *Move) Run(ctx context.Context) (counts Counts, err error) {
 	defer cancel()
 	handed := Mark{To: m.to.Partition(), Swap: m.swap}
 	if err := m.step("hand over", func() error { return insist(ctx, m.from, handed.set()) }); err != nil {
-		if uncertain(err) {
+		if store.Uncertain(err) {
 			err = fmt.Errorf("%w: %w", ErrDoubt, err)
 		}
 		return counts, err
@@ -428,7 +428,7 @@ func Empty(ctx context.Context, s store.Store) error {
 // write makes a batch durable, and settles an outcome that is uncertain where the
 // store can. What it cannot settle comes as it is.
 func write(ctx context.Context, s store.Store, batch []store.Operation) error {
-	return certify(ctx, s, s.Apply(ctx, batch))
+	return store.Certify(ctx, s, s.Apply(ctx, batch))
 }
 
 // insist is write, and asks again until ctx ends.
@@ -437,8 +437,8 @@ func insist(ctx context.Context, s store.Store, batch []store.Operation) error {
 	again := time.NewTicker(askAgain)
 	defer again.Stop()
 	for {
-		settled := certify(ctx, s, err)
-		if _, can := s.(store.Certifier); !uncertain(settled) || !can {
+		settled := store.Certify(ctx, s, err)
+		if _, can := s.(store.Certifier); !store.Uncertain(settled) || !can {
 			return settled
 		}
 		select {
@@ -450,26 +450,6 @@ func insist(ctx context.Context, s store.Store, batch []store.Operation) error {
 }
 
 const askAgain = 100 * time.Millisecond
-
-func uncertain(err error) bool {
-	failure := (*store.Failure)(nil)
-	return err != nil && !(errors.As(err, &failure) && failure.NotWritten)
-}
-
-func certify(ctx context.Context, s store.Store, err error) error {
-	certifier, can := s.(store.Certifier)
-	if !can || !uncertain(err) {
-		return err
-	}
-	absent, doubt := certifier.Reestablish(ctx)
-	switch {
-	case doubt != nil:
-		return fmt.Errorf("%w (and it could not be found out: %w)", err, doubt)
-	case absent:
-		return &store.Failure{NotWritten: true, Err: err}
-	}
-	return nil
-}
 
 // InCharge says whether the partition is, by the marks of all; what has none is.
 func InCharge(p store.Partition, marks map[store.Partition]Mark) bool {
