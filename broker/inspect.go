@@ -14,7 +14,7 @@ import (
 )
 
 // inspection is an Admin command that reads rows, with its outcome: a reply, or
-// the row with which the state machine continues.
+// the dead letter with which the state machine continues.
 type inspection struct {
 	session core.Session
 	command wire.Message
@@ -22,7 +22,6 @@ type inspection struct {
 
 	reply wire.Message
 	row   store.Row
-	err   error
 }
 
 // RowView is a row in the JSON reply to the Admin commands rows, dlq.list and
@@ -81,18 +80,8 @@ func (i *inspection) run(ctx context.Context, s store.Store) {
 		i.list(ctx, s, 0)
 	case "dlq.list":
 		i.list(ctx, s, store.Dead)
-	case "dlq.show":
-		i.find(ctx, s)
-		if i.err != nil {
-			i.answer(nil, i.err)
-			return
-		}
-		view := viewOf(i.row)
-		view.Headers, view.Payload = i.row.Headers, i.row.Payload[:min(len(i.row.Payload), shownPayload)]
-		i.answer(RowsView{Rows: []RowView{view}, Truncated: len(view.Payload) < len(i.row.Payload)}, nil)
-	default: // dlq.redrive, dlq.discard
-		i.find(ctx, s)
-		i.row.Payload, i.row.Headers = nil, nil // only their size is needed
+	default:
+		i.one(ctx, s)
 	}
 }
 
@@ -132,14 +121,23 @@ func (i *inspection) list(ctx context.Context, s store.Store, state store.State)
 	i.answer(page, err)
 }
 
-func (i *inspection) find(ctx context.Context, s store.Store) {
-	found := false
-	i.err = s.Content(ctx, []string{i.command.MessageID}, func(row store.Row) error {
-		i.row, found = row, row.State == store.Dead
+// one reads the dead letter that the command names.
+func (i *inspection) one(ctx context.Context, s store.Store) {
+	err := s.Content(ctx, []string{i.command.MessageID}, func(row store.Row) error {
+		i.row = row
 		return nil
 	})
-	if i.err == nil && !found {
-		i.err = fmt.Errorf("no dead letter has the message ID %q", i.command.MessageID)
+	switch {
+	case err != nil:
+		i.answer(nil, err)
+	case i.row.State != store.Dead:
+		i.answer(nil, fmt.Errorf("no dead letter has the message ID %q (or not yet, or not any more)", i.command.MessageID))
+	case i.command.Topic == "dlq.show":
+		view := viewOf(i.row)
+		view.Headers, view.Payload = i.row.Headers, i.row.Payload[:min(len(i.row.Payload), shownPayload)]
+		i.answer(RowsView{Rows: []RowView{view}, Truncated: len(view.Payload) < len(i.row.Payload)}, nil)
+	default: // dlq.redrive, dlq.discard
+		i.row.Payload, i.row.Headers = nil, nil // only their size is needed
 	}
 }
 

@@ -122,7 +122,7 @@ func (e *Engine) Finish(r *Reading, now core.Instant) {
 			e.effects = append(e.effects, core.Effect{Kind: core.Send, Session: i.session, Message: i.reply})
 			return
 		}
-		in := core.Input{Kind: core.Found, Session: i.session, Message: i.command, Row: i.row, Err: i.err}
+		in := core.Input{Kind: core.Found, Session: i.session, Message: i.command, Row: i.row}
 		e.Step(&in, now)
 		return
 	}

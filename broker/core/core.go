@@ -46,7 +46,7 @@ type Input struct {
 	Message wire.Message // Opened: the Hello; Received; Found: the Admin command
 	Reason  string       // Malformed
 	Ticket  uint64       // Stored
-	Err     error        // Stored: nil, *store.Failure, or another error (uncertain); Found: why there is no row
+	Err     error        // Stored: nil, *store.Failure, or another error (uncertain); Fetched: why it could not be read
 	Row     store.Row    // Recovered, Found; Fetched: State is 0 if the row is not there
 	IDs     []string     // Purged
 	Size    int          // Fetched: as the effect said
@@ -63,7 +63,7 @@ const (
 	Stored                         // the operation with this ticket is durable, or failed
 	Recovered                      // a row found at startup, before any session, in order
 	Purged                         // the store deleted these expired rows
-	Found                          // the row that an Inspect requested
+	Found                          // the dead letter that an Inspect requested
 	Fetched                        // the content that a Fetch requested, or Err
 	Tick                           // the time set by Arm has come
 	Drain                          // the broker is stopping: nothing more is delivered

@@ -121,16 +121,12 @@ func (c *Core) adminReply(to caller, id string, answer wire.Answer, reason strin
 	}
 }
 
-// found continues dlq.redrive and dlq.discard once the row has been read.
+// found continues dlq.redrive and dlq.discard once the dead letter has been read.
 func (c *Core) found(in *Input) {
 	q, to := &in.Message, caller{in.Session, in.Message.Request}
-	if in.Err != nil {
-		c.adminReply(to, q.MessageID, wire.Refused, in.Err.Error())
-		return
-	}
 	m := c.messages[q.MessageID]
 	switch {
-	case m == nil || m.state != dead || in.Row.State != store.Dead || m.timer > 0:
+	case m == nil || m.state != dead || m.timer > 0: // something else has become of it meanwhile
 		c.adminReply(to, q.MessageID, wire.Refused, "not in the dead-letter queue (or not yet, or not any more)")
 	case q.Topic == "dlq.discard":
 		row := c.rowOf(m)

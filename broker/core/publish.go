@@ -75,55 +75,36 @@ func (c *Core) route(s *session, m *wire.Message) {
 // the filters take turns, and the first with a ready member serves the group.
 func (c *Core) copy(t *topic, m *wire.Message) (sent int) {
 	t.turn++
-	var served map[string]bool
+	served := map[string]bool{} // groups
 	for i := range t.copies {
 		a := t.copies[(t.turn+i)%len(t.copies)]
 		if a.credit == 0 {
 			continue // no member is ready; skip checking each
 		}
-		for _, sub := range a.single {
-			sent += c.sendCopy(sub, m)
-		}
-		for _, g := range a.groups {
-			if served[g.name] {
-				continue
-			}
-			n := c.sendCopy(g.next(), m)
-			sent += n
-			if n > 0 && len(t.copies) > 1 {
-				if served == nil {
-					served = map[string]bool{}
+		for sub := a.subs.head; sub != nil; {
+			next := sub.next
+			if sub.credit > 0 && !served[sub.group] {
+				c.sendCopy(sub, m)
+				sent++
+				if sub.group != "" {
+					served[sub.group] = true
+					a.subs.remove(sub)
+					a.subs.push(sub)
 				}
-				served[g.name] = true
 			}
+			sub = next
 		}
 	}
 	return sent
 }
 
-// next returns the next ready member in turn, or nil.
-func (g *group) next() *subscription {
-	for i := range g.members {
-		at := (g.turn + i) % len(g.members)
-		if sub := g.members[at]; sub.credit > 0 {
-			g.turn = at + 1
-			return sub
-		}
-	}
-	return nil
-}
-
-func (c *Core) sendCopy(sub *subscription, m *wire.Message) int {
-	if sub == nil || sub.credit == 0 {
-		return 0
-	}
+func (c *Core) sendCopy(sub *subscription, m *wire.Message) {
 	c.addCredit(sub, -1)
 	c.stats.Delivered++
 	c.send(sub.session.id, wire.Message{
 		Kind: wire.Deliver, Request: sub.request, Topic: m.Topic, BusinessID: m.BusinessID, MessageID: c.messageID(m),
 		Key: m.Key, Headers: m.Headers, Attempt: 1, Payload: m.Payload,
 	})
-	return 1
 }
 
 // declineFor declines a publish that no subscription can take, with the reason.

@@ -33,27 +33,21 @@ type subscription struct {
 	pipeline messages     // assigned, in delivery order
 	inFlight messages     // delivered and unacknowledged, in delivery order
 
+	links[subscription] // in among.subs
+
 	ready   bool // is in of.ready
 	hungry  bool // is in Core.hungry
 	cramped bool // is in session.cramped
 	closed  string
 }
 
-// audience holds the at-most-once subscriptions to one filter.
+// audience holds the at-most-once subscriptions to one filter. Of a group the one
+// that was served last is the last of them.
 type audience struct {
 	node    *filterNode
-	single  []*subscription // without a group
-	groups  []*group
-	byName  map[string]*group
+	subs    chain[subscription, *subscription]
 	members int
 	credit  int // sum over all of them
-}
-
-// group holds the subscriptions to one filter that share its messages.
-type group struct {
-	name    string
-	members []*subscription
-	turn    int
 }
 
 // competitors holds the at-least-once subscriptions to one filter.
@@ -162,14 +156,16 @@ func (c *Core) join(sub *subscription, node *filterNode) string {
 	if sub.mode == wire.AtMostOnce {
 		a := node.copies
 		if a == nil {
-			a = &audience{node: node, byName: map[string]*group{}}
+			a = &audience{node: node}
 			node.copies = a
 			c.filters.version++
 		}
 		if a.members >= limit {
 			return full
 		}
-		a.add(sub)
+		sub.among = a
+		a.members++
+		a.subs.push(sub)
 		return ""
 	}
 	of := node.competitors
@@ -188,35 +184,6 @@ func (c *Core) join(sub *subscription, node *filterNode) string {
 	sub.of = of
 	of.subs = append(of.subs, sub)
 	return ""
-}
-
-func (a *audience) add(sub *subscription) {
-	sub.among = a
-	a.members++
-	if sub.group == "" {
-		a.single = append(a.single, sub)
-		return
-	}
-	g := a.byName[sub.group]
-	if g == nil {
-		g = &group{name: sub.group}
-		a.byName[g.name] = g
-		a.groups = append(a.groups, g)
-	}
-	g.members = append(g.members, sub)
-}
-
-func (a *audience) remove(sub *subscription) {
-	a.members--
-	if sub.group == "" {
-		a.single = without(a.single, sub)
-		return
-	}
-	g := a.byName[sub.group]
-	if g.members = without(g.members, sub); len(g.members) == 0 {
-		delete(a.byName, g.name)
-		a.groups = without(a.groups, g)
-	}
 }
 
 // look lets a new filter scan the topics that hold messages, a part of them in
@@ -294,7 +261,8 @@ func (c *Core) endSubscription(sub *subscription, why string) {
 	c.subscriptions--
 	c.held -= sub.cost()
 	if a := sub.among; a != nil {
-		if a.remove(sub); a.members == 0 {
+		a.subs.remove(sub)
+		if a.members--; a.members == 0 {
 			a.node.copies = nil
 			c.filters.version++
 			c.filters.prune(a.node)
