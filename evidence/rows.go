@@ -59,7 +59,7 @@ const (
 	RowPending            // accepted, waiting or in flight
 	RowProcessed          // acknowledged, kept as history
 	RowDead               // in the dead-letter queue
-	RowRefused            // of an unsupported protocol version
+	RowRefused            // the system must refuse it: it is of an unsupported protocol version, or damaged
 	RowEffect             // business: one effect of one business ID
 	RowLog                // business: an entry of the consumption log
 )

@@ -103,9 +103,9 @@ func (v view) fateOf(m *message, r *receipt) outcomeOf {
 		return outcomeOf{excused, why, ""}
 	}
 	row := v.anyEndRow(m, r.Sub, evidence.RowPending)
-	// A refused row (of another protocol version) is kept and never delivered.
+	// A refused row is kept and never delivered.
 	if v.anyEndRow(m, r.Sub, evidence.RowRefused) != nil {
-		return outcomeOf{kept, "refused by version, its row untouched", ""}
+		return outcomeOf{kept, "refused, its row untouched", ""}
 	}
 	if acked && v.HasEffects {
 		return outcomeOf{lost, "acknowledged without its effect", ConsumerToBusiness}

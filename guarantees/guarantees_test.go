@@ -650,6 +650,20 @@ var cases = []history{
 		old := row(evidence.RowPending, "p9-9-1")
 		t.rows("start", old).sub("c1#1", "g").publish(o1).serve("c1#1", o1).rows("end", old)
 	}, Held, ""},
+	{evidence.RowsMatchClients, "a refused row stays", func(t *tale) {
+		t.publish(o1).rows("planted", row(evidence.RowRefused, "p9-9-1")).rows("end", row(evidence.RowPending, o1), row(evidence.RowRefused, "p9-9-1"))
+	}, Held, ""},
+	{evidence.RowsMatchClients, "a refused row is gone", func(t *tale) {
+		t.publish(o1).rows("planted", row(evidence.RowRefused, "p9-9-1")).rows("end", row(evidence.RowPending, o1))
+	}, Violated, "refused-row-gone"},
+	{evidence.RowsMatchClients, "a refused row was altered", func(t *tale) {
+		t.publish(o1).rows("planted", row(evidence.RowRefused, "p9-9-1")).
+			rows("end", row(evidence.RowPending, o1), row(evidence.RowRefused, "p9-9-1", func(r *evidence.StoredRow) { r.Digest = "other" }))
+	}, Violated, "refused-row-altered"},
+	{evidence.RowsMatchClients, "a refused row, and rows that lag", func(t *tale) {
+		t.publish(o1).rows("planted", row(evidence.RowRefused, "p9-9-1")).
+			snapshot(evidence.Snapshot{Checkpoint: "end", Source: evidence.SourceBroker, Trust: evidence.Lagging, Rows: []evidence.StoredRow{row(evidence.RowPending, o1)}})
+	}, Inconclusive, ""},
 	{evidence.RowsMatchClients, "a row of nobody", func(t *tale) {
 		t.publish(o1).rows("end", row(evidence.RowPending, o1), row(evidence.RowPending, "p9-9-1"))
 	}, Violated, "unknown-row"},

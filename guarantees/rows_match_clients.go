@@ -10,7 +10,7 @@ import (
 var rowsMatchClients = Guarantee{
 	Name: evidence.RowsMatchClients, Usual: "reconciliation",
 	Text: "The stored rows and what the clients saw tell the same story.",
-	Rule: "Row by row where the last snapshot is exact; by count where it only counts; a lagging one proves no difference. An expired row that lingers is legal, and counted.",
+	Rule: "Row by row where the last snapshot is exact; by count where it only counts; a lagging one proves no difference. An expired row that lingers is legal, and counted. A row that the system must refuse (of another protocol version, or damaged) stays where it was first seen, with its content.",
 	new:  func() checker { return &reconciliation{} },
 }
 
@@ -169,19 +169,20 @@ func (c *reconciliation) conclude(v view, out *ruling) {
 		c.compareCounts(v, s, out)
 		return
 	}
+	c.untouched(v, s, out)
 	// Rows from before the run, or of other partitions, are not judged.
 	before := make(map[string]bool)
 	for i := range v.Snapshots {
 		if v.Snapshots[i].Checkpoint == "start" {
 			for _, row := range v.Snapshots[i].Rows {
-				before[row.MessageID+" "+row.BusinessID+" "+row.PublishID] = true
+				before[identity(&row)] = true
 			}
 		}
 	}
 	for _, x := range v.Strays {
 		row := x.Row
 		if x.Snapshot != v.BrokerEnd || ledger.Foreign(x.Snapshot, row) || row.State == evidence.RowRefused ||
-			row.PublishID == "" && row.BusinessID == "" || before[row.MessageID+" "+row.BusinessID+" "+row.PublishID] {
+			row.PublishID == "" && row.BusinessID == "" || before[identity(row)] {
 			continue
 		}
 		out.instances++
@@ -194,6 +195,48 @@ func (c *reconciliation) conclude(v view, out *ruling) {
 			Text: fmt.Sprintf("a %s row of %s%s is stored, and nobody published it", row.State, row.BusinessID, row.PublishID)})
 	}
 	out.measures = []Measure{{"rows at the end", float64(s.Count), "rows"}, {"expired rows that linger", float64(c.lingering), "rows"}}
+}
+
+func identity(row *evidence.StoredRow) string {
+	return row.MessageID + " " + row.BusinessID + " " + row.PublishID
+}
+
+// untouched compares each refused row of the last snapshot with those before.
+func (c *reconciliation) untouched(v view, end *evidence.Snapshot, out *ruling) {
+	kept := make(map[string]*evidence.StoredRow)
+	for i := range end.Rows {
+		if row := &end.Rows[i]; row.State == evidence.RowRefused {
+			kept[identity(row)] = row
+		}
+	}
+	seen := make(map[string]bool)
+	for i := range v.Snapshots {
+		s := &v.Snapshots[i]
+		if s == end || s.Source != evidence.SourceBroker || s.Trust != evidence.Exact {
+			continue
+		}
+		for k := range s.Rows {
+			row := &s.Rows[k]
+			if row.State != evidence.RowRefused || seen[identity(row)] {
+				continue
+			}
+			seen[identity(row)] = true
+			out.instances++
+			f := Finding{BusinessID: row.BusinessID, MessageID: row.MessageID, HandOver: BrokerToStore, Events: events(s.Seq, end.Seq)}
+			switch now := kept[identity(row)]; {
+			case end.Trust != evidence.Exact:
+				out.undecided("a row must be refused and kept, but the last rows may lag behind")
+				continue
+			case now == nil:
+				f.Kind, f.Text = "refused-row-gone", fmt.Sprintf("the row of %s, which the system must refuse and keep, is gone", row.BusinessID)
+			case now.Digest != row.Digest || now.Destination != row.Destination || now.Version != row.Version:
+				f.Kind, f.Text = "refused-row-altered", fmt.Sprintf("the row of %s, which the system must refuse and leave as it is, was altered", row.BusinessID)
+			default:
+				continue
+			}
+			out.violate(byEvents, f)
+		}
+	}
 }
 
 func (c *reconciliation) compareCounts(v view, s *evidence.Snapshot, out *ruling) {

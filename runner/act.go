@@ -76,7 +76,7 @@ func (r *run) step(ctx context.Context, step script.Step) error {
 	case script.Set:
 		return r.instance.(systems.Configurable).Configure(ctx, s.Setting, s.Value)
 	case script.Plant:
-		return r.instance.(systems.Planter).PlantOld(ctx, s.BusinessID, s.Destination)
+		return r.instance.(systems.Planter).Plant(ctx, s.What, s.BusinessID, s.Destination)
 	case script.Swap:
 		return r.move(ctx, evidence.CommandSwap, systems.StoreMover.SwapStore)
 	case script.Migrate:

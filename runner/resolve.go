@@ -370,6 +370,9 @@ func Needs(s script.Scenario) []systems.Need {
 			add(systems.NeedIdentity)
 		case script.Plant:
 			add(systems.NeedPlanting)
+			if step.What != script.Old {
+				add(systems.NeedDamage)
+			}
 		case script.Swap, script.Migrate:
 			add(systems.NeedMoves)
 		case script.Redrive, script.Discard:

@@ -54,6 +54,7 @@ func All() []script.Scenario {
 		swapKilledBefore,
 		swapKilledAfter,
 		oldProtocolPayload,
+		damagedRows,
 		partitionProducer,
 		partitionConsumer,
 		commitHeld,

@@ -12,7 +12,7 @@ var oldProtocolPayload = script.Scenario{
 	Steps: []script.Step{
 		script.Producer{Name: "p1", Destination: "orders"},
 		script.Consumer{Name: "c1", Destination: "orders", Idempotent: true},
-		script.Plant{BusinessID: "old-1", Destination: "orders"},
+		script.Plant{What: script.Old, BusinessID: "old-1", Destination: "orders"},
 		script.Restart{Actor: "broker"},
 		script.Await{Condition: script.Connected("c1", 2)},
 		script.Publish{BusinessID: "order-1", By: "p1", Until: "accepted"},

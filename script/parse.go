@@ -272,8 +272,11 @@ var verbs = map[string]func(p *parser) Step{
 		return Set{Setting: p.name("a setting"), Value: p.after("to", "its value")}
 	},
 	"plant": func(p *parser) Step {
-		p.expect("old")
-		return Plant{BusinessID: p.name("a business ID"), Destination: p.after("on", "a destination")}
+		what := p.next("old, damaged or damaged-content")
+		if p.err == nil && !slices.Contains(Plants, what) {
+			p.failAt(p.at-1, "%q cannot be planted: old, damaged or damaged-content", what)
+		}
+		return Plant{what, p.name("a business ID"), p.after("on", "a destination")}
 	},
 	"swap": func(p *parser) Step {
 		p.expect("broker")

@@ -128,7 +128,7 @@ func (s Snapshot) line() string { return phrase("snapshot", s.Checkpoint) }
 
 func (s Set) line() string { return phrase("set", "broker", s.Setting, "to", s.Value) }
 
-func (s Plant) line() string { return phrase("plant", "old", s.BusinessID, "on", s.Destination) }
+func (s Plant) line() string { return phrase("plant", s.What, s.BusinessID, "on", s.Destination) }
 
 func (Swap) line() string { return phrase("swap", "broker", "store") }
 func (s Migrate) line() string {

@@ -225,11 +225,22 @@ type Set struct {
 	Value   string
 }
 
-// Plant stores a row of an older protocol version.
+// Plant stores a row that the broker must refuse.
 type Plant struct {
+	What        string // is wrong with it: one of Plants
 	BusinessID  string
 	Destination string
 }
+
+// What Plant plants.
+const (
+	Old            = "old"             // of an older protocol version
+	Damaged        = "damaged"         // it fails its checksum
+	DamagedContent = "damaged-content" // its content does, which shows only when that is read
+)
+
+// Plants lists what can be planted.
+var Plants = []string{Old, Damaged, DamagedContent}
 
 // Swap moves the rows of the running broker to its other store.
 type Swap struct{}

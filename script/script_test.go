@@ -242,11 +242,13 @@ var steps = map[string]func(*rapid.T) Step{
 	"set":      func(t *rapid.T) Step { return Set{drawName.Draw(t, "setting"), drawName.Draw(t, "value")} },
 	"swap":     func(*rapid.T) Step { return Swap{} },
 	"migrate":  func(t *rapid.T) Step { return Migrate{drawName.Draw(t, "from"), drawName.Draw(t, "to")} },
-	"plant":    func(t *rapid.T) Step { return Plant{drawName.Draw(t, "id"), drawName.Draw(t, "on")} },
-	"redrive":  func(t *rapid.T) Step { return Redrive{drawName.Draw(t, "id")} },
-	"discard":  func(t *rapid.T) Step { return Discard{drawName.Draw(t, "id")} },
-	"restore":  func(t *rapid.T) Step { return Restore{drawName.Draw(t, "checkpoint")} },
-	"probe":    func(t *rapid.T) Step { return Probe{"broker", drawMaybeName.Draw(t, "kind")} },
+	"plant": func(t *rapid.T) Step {
+		return Plant{rapid.SampledFrom(Plants).Draw(t, "what"), drawName.Draw(t, "id"), drawName.Draw(t, "on")}
+	},
+	"redrive": func(t *rapid.T) Step { return Redrive{drawName.Draw(t, "id")} },
+	"discard": func(t *rapid.T) Step { return Discard{drawName.Draw(t, "id")} },
+	"restore": func(t *rapid.T) Step { return Restore{drawName.Draw(t, "checkpoint")} },
+	"probe":   func(t *rapid.T) Step { return Probe{"broker", drawMaybeName.Draw(t, "kind")} },
 	"rewind": func(t *rapid.T) Step {
 		return Rewind{drawName.Draw(t, "consumer"), drawName.Draw(t, "checkpoint"), rapid.SampledFrom([]string{ByTime, ByPosition}).Draw(t, "by")}
 	},

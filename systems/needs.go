@@ -33,6 +33,7 @@ var needs = []struct {
 	{NeedClock, instance[Clocked]},
 	{NeedIdentity, instance[Configurable]},
 	{NeedPlanting, instance[Planter]},
+	{NeedDamage, nil},
 	{NeedMoves, instance[StoreMover]},
 	{NeedLookup, nil}, // of a Producer: see Resolver
 	{NeedNack, nil},

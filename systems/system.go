@@ -83,6 +83,7 @@ const (
 	NeedClock       Need = "clock"          // Clocked
 	NeedIdentity    Need = "identity"       // Configurable
 	NeedPlanting    Need = "planting"       // Planter
+	NeedDamage      Need = "damage"         // …which can damage a row
 	NeedMoves       Need = "moves"          // StoreMover
 	NeedLookup      Need = "lookup"         // Producer is a Resolver
 	NeedNack        Need = "nack"           // Delivery is a Rejecter
@@ -470,10 +471,11 @@ type Configurable interface {
 	Configure(ctx context.Context, setting, value string) error
 }
 
-// Planter is an optional interface of an Instance: it stores a row of an older
-// protocol version.
+// Planter is an optional interface of an Instance: it stores a row that the system
+// must refuse, and leave as it is. Inspector.Rows gives it as evidence.RowRefused.
 type Planter interface {
-	PlantOld(ctx context.Context, businessID, destination string) error
+	// Plant plants what the notation calls so: see script.Plants.
+	Plant(ctx context.Context, what, businessID, destination string) error
 }
 
 // StoreMover is an optional interface of an Instance: an administrator moves its

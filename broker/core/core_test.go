@@ -86,7 +86,7 @@ func (w *world) start() {
 			delete(w.ended, row.MessageID)
 		}
 		row.Size, row.Payload, row.Headers = len(row.Payload), nil, nil
-		w.step(Input{Kind: Recovered, Row: row})
+		w.step(Input{Kind: Recovered, Row: store.Refuse(row)})
 	}
 	w.step(Input{Kind: Tick})
 }

@@ -251,11 +251,7 @@ func (c *Core) recover(row *store.Row) {
 		attempts: int32(row.Attempts), recorded: int32(row.Attempts), recording: int32(row.Attempts),
 		lastConsumer: row.LastConsumer, reason: row.Reason,
 	}
-	st := row.State
-	if st == store.Pending && !store.Readable(row.Version) {
-		st = store.RefusedVersion
-	}
-	switch st {
+	switch row.State {
 	case store.Pending:
 		m.state, m.topic = pending, c.recoveredTopic(row.Topic)
 		c.remember(m)

@@ -34,6 +34,8 @@ type database interface {
 	rows(ctx context.Context, fn func(store.Row) error) error
 	// plant writes a row of any payload version while the broker is down.
 	plant(ctx context.Context, p store.Partition, row store.Row) error
+	// damage changes rows by a statement of SQL's, past the broker.
+	damage(ctx context.Context, statement string) error
 	// faults are those of the server as a whole, by verb.
 	faults() map[string]serverFault
 	// release ends what it has for this run.
@@ -169,6 +171,16 @@ func (f file) rowsHere(ctx context.Context, fn func(store.Row) error) error {
 
 func (f file) plant(ctx context.Context, p store.Partition, row store.Row) error {
 	return sqlite.Plant(ctx, f.path, p, row)
+}
+
+func (f file) damage(ctx context.Context, statement string) error {
+	db, err := f.open("rw")
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	_, err = db.ExecContext(ctx, statement)
+	return err
 }
 
 func (f file) release(context.Context) error { return f.volume.Close() }

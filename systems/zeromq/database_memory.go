@@ -33,7 +33,9 @@ func (ofProcess) wire() links.Protocol                                    { retu
 func (ofProcess) faults() map[string]serverFault                          { return nil }
 func (ofProcess) rows(context.Context, func(store.Row) error) error       { return errOfProcess }
 func (ofProcess) plant(context.Context, store.Partition, store.Row) error { return errOfProcess }
-func (ofProcess) release(context.Context) error                           { return nil }
+
+func (ofProcess) damage(context.Context, string) error { return errOfProcess }
+func (ofProcess) release(context.Context) error        { return nil }
 
 // rowsMethod of the broker's process gives its rows as they are at a time.
 const rowsMethod = "rows"

@@ -193,6 +193,10 @@ func (d *redisDatabase) plant(ctx context.Context, p store.Partition, row store.
 	return redisstore.Plant(ctx, d.dsn(d.address), p, row)
 }
 
+func (*redisDatabase) damage(context.Context, string) error {
+	return errors.New("zeromq: rows in Redis cannot be damaged with a statement")
+}
+
 // release empties the server and returns it to the pool, or closes it if it was
 // struck.
 func (d *redisDatabase) release(ctx context.Context) error {

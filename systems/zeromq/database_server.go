@@ -360,6 +360,13 @@ func (d *served) plant(ctx context.Context, p store.Partition, row store.Row) er
 	return relational.Plant(ctx, d.kind.dialect, d.dsn(), p, row)
 }
 
+func (d *served) damage(ctx context.Context, statement string) error {
+	return d.with(d.name, func(db *sql.DB) error {
+		_, err := db.ExecContext(ctx, statement)
+		return err
+	})
+}
+
 // release drops the database and returns the server to the pool, or closes the
 // server if it was struck.
 func (d *served) release(ctx context.Context) error {

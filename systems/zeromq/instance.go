@@ -37,6 +37,7 @@ type instance struct {
 	fired    map[string]func(systems.StoreFired)
 	taken    map[string][]string // by partition: those of which it has the rows, by migration
 	swapped  bool                // the rows are in the spare place
+	damaged  map[string]bool     // message IDs of rows that were planted so
 }
 
 var (
@@ -74,7 +75,7 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	}
 	token := rand.Text()
 	in := &instance{clients: clients{profile: p, token: token, address: port.Address}, adopt: env.Adopt,
-		database: rows, identity: "identity-1", fired: map[string]func(systems.StoreFired){}, taken: map[string][]string{}}
+		database: rows, identity: "identity-1", fired: map[string]func(systems.StoreFired){}, taken: map[string][]string{}, damaged: map[string]bool{}}
 	if p.flush == store.FlushPeriodic {
 		in.flush = p.flush.String()
 	}

@@ -13,20 +13,41 @@ import (
 // oldest payload version that the broker reads.
 const oldest = int(wire.OldestVersion)
 
-// PlantOld writes a pending row in an older format, as an older broker would
-// have left it. The broker reads it at its next start.
-func (in *instance) PlantOld(ctx context.Context, businessID, destination string) error {
+// damages change a planted row past its checksums, by what was planted. The row
+// would be delivered by a broker that does not notice.
+var damages = map[string]string{
+	"damaged":         "inserted_at = inserted_at + 1",
+	"damaged-content": `headers = '{"damaged":"yes"}'`,
+}
+
+// plantedID is the message ID of a planted row.
+func plantedID(what, businessID string) string { return what + "-" + businessID }
+
+// Plant writes a pending row, as an older broker or a failing disk would have left
+// it. The broker reads it at its next start.
+func (in *instance) Plant(ctx context.Context, what, businessID, destination string) error {
 	in.mu.Lock()
 	name, identity := in.config.Name, in.identity
 	in.mu.Unlock()
 	now := time.Now()
-	payload := evidence.Envelope{PublishID: evidence.PublishID("old", 1, 1), BusinessID: businessID}.Encode()
-	err := in.database.plant(ctx, store.Partition{Connection: name, Identity: identity}, store.Row{
-		MessageID: "old-" + businessID, BusinessID: businessID, Topic: destination, Version: wire.OldestVersion - 1,
-		InsertedAt: now, ExpiresAt: now.Add(time.Hour), Payload: payload,
-	})
+	row := store.Row{
+		MessageID: plantedID(what, businessID), BusinessID: businessID, Topic: destination, Version: wire.OldestVersion - 1,
+		InsertedAt: now, ExpiresAt: now.Add(time.Hour),
+		Payload: evidence.Envelope{PublishID: evidence.PublishID(plantedID(what, businessID), 1, 1), BusinessID: businessID}.Encode(),
+	}
+	change, damaged := damages[what]
+	if damaged {
+		row.Version = wire.Version
+	}
+	err := in.database.plant(ctx, store.Partition{Connection: name, Identity: identity}, row)
+	if err == nil && damaged {
+		in.mu.Lock()
+		in.damaged[row.MessageID] = true
+		in.mu.Unlock()
+		err = in.database.damage(ctx, fmt.Sprintf("UPDATE custody_row SET %s WHERE message_id = '%s'", change, row.MessageID))
+	}
 	if err != nil {
-		return fmt.Errorf("zeromq: plant an old row: %w", err)
+		return fmt.Errorf("zeromq: plant a row (%s): %w", what, err)
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package zeromq
 import (
 	"encoding/base64"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -34,10 +35,11 @@ func Tightened(c broker.Config) broker.Config {
 
 // Kinds of talks.
 const (
-	talks   = "talks"
-	periods = "periods"
-	before  = "before-restart"
-	after   = "after-restart"
+	talks       = "talks"
+	periods     = "periods"
+	before      = "before-restart"
+	after       = "after-restart"
+	refusedRows = "refused-rows" // once the broker has read what the scenario has planted
 
 	// While store operations fail, and after they work again.
 	deadLettersFail, deadLettersMended = "dead-letters-fail", "dead-letters-mended"
@@ -1248,6 +1250,26 @@ var dialogues = []dialogue{
 		c.ack("m3")
 		c.quiet()
 		t.counts(map[string]int{"accepted": 5, "delivered": 8, "redelivered": 1, "settled": 3, "deadLettered": 3, "expired": 1, "heldBytes": t.counters()["heldBytes"] - t.before["heldBytes"]})
+	}},
+	{refusedRows, "refused-rows", "A row of another protocol version, one that is damaged and one whose content is are known by name, hold their message IDs, and are no proof that others were never stored.", func(t *talk) {
+		p := t.enter("p")
+		for _, planted := range []struct{ what, businessID, listed string }{
+			{"old", "order-7", "refused-version"}, {"damaged", "order-8", "damaged"}, {"damaged-content", "order-9", "pending"},
+		} {
+			id, businessID := text(tagMessage, plantedID(planted.what, planted.businessID)), text(tagBusiness, planted.businessID)
+			p.answer(p.say(kindLookup, "", businessID), "Lookup of "+planted.businessID).is(answerStored, id)
+			again := p.say(kindPublish, "x", text(tagTopic, "orders"), number(tagMode, modeLeast), id, businessID)
+			p.answer(again, "Publish of "+planted.businessID).is(answerDeclined, because(causeInvalid))
+			if !slices.ContainsFunc(t.page("rows", "").Rows, func(r broker.RowView) bool {
+				return r.MessageID == id.value() && r.State == planted.listed
+			}) {
+				t.deviates("the row of %s is not listed as %s", planted.businessID, planted.listed)
+			}
+		}
+		p.lookup("nothing", ttl(time.Minute)).is(answerForgotten)
+		if now := t.counters(); now["refusedRows"] != 1 || now["damagedRows"] != 2 || now["unsettled"] != 0 {
+			t.deviates("%d rows are counted as refused, %d as damaged and %d as unsettled, of 1, 2 and 0", now["refusedRows"], now["damagedRows"], now["unsettled"])
+		}
 	}},
 	{deadLettersFail, "undead", "A dead letter that could not be stored as one yet is one, and is neither redriven nor discarded.", func(t *talk) {
 		p, c := t.enter("p"), t.enter("c")

@@ -240,6 +240,9 @@ func (p Profile) Describe() systems.Description {
 		d.Lacks[systems.NeedVolume] = err.Error()
 	}
 	d.Settings = settings
+	if p.server == (redis{}) {
+		d.Lacks[systems.NeedDamage] = "rows in Redis cannot be damaged with a statement"
+	}
 	if p.server == nil { // the simulation says nothing of another store
 		d.VirtualProbes = p.virtualProbes()
 	}

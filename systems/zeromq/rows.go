@@ -19,6 +19,13 @@ func (in *instance) Rows(ctx context.Context) (evidence.Snapshot, error) {
 		return d.snapshot(ctx, child, own, now)
 	}
 	s, _, err := snapshotOf(ctx, in.database.rows, own, now)
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	for i := range s.Rows {
+		if in.damaged[s.Rows[i].MessageID] {
+			s.Rows[i].State = evidence.RowRefused
+		}
+	}
 	return s, err
 }
 

@@ -87,6 +87,7 @@ func describe(p zeromq.Profile, disk bool) systems.Description {
 	}
 	for need, why := range map[systems.Need]string{
 		systems.NeedPlanting: "the simulated store keeps no rows of older versions",
+		systems.NeedDamage:   "the simulated store keeps no damaged rows",
 		systems.NeedMoves:    "the simulated broker has one store, which nobody exchanges",
 		systems.NeedBytes:    "the simulated network carries frames whole",
 		systems.NeedVolume:   "the simulated store lies in memory",
