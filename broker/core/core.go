@@ -15,6 +15,7 @@
 package core
 
 import (
+	"math"
 	"time"
 
 	"github.com/custodymq/custody/broker/store"
@@ -217,6 +218,11 @@ type Stats struct {
 
 // New returns a Core without sessions and messages.
 func New(cfg Config) *Core {
+	for _, bytes := range []*int64{&cfg.Limits.Memory, &cfg.Limits.SettledBytes} {
+		if *bytes == 0 {
+			*bytes = math.MaxInt64
+		}
+	}
 	return &Core{
 		cfg:      cfg,
 		sessions: map[Session]*session{},

@@ -85,10 +85,10 @@ func (c *Core) giveBack(sub *subscription, m *message) {
 // dispatch serves what this step made possible. It runs last in a step, so that
 // no answer waits for a delivery.
 func (c *Core) dispatch() {
-	rest := c.budget * 3 / 4
-	c.budget -= rest // reserve a part, so that new filters and load do not starve each other
-	c.lookOn()
-	c.budget += rest
+	// A new filter looks whatever else there is to do: load must not starve it.
+	if c.joining.len() > 0 && c.look(c.joining.first()) {
+		c.joining.pop()
+	}
 	for c.budget > 0 {
 		switch {
 		case c.leaving.len() > 0:
@@ -103,23 +103,8 @@ func (c *Core) dispatch() {
 			sub := c.hungry.pop()
 			sub.hungry = false
 			c.fill(sub)
-		case c.joining.len() > 0:
-			c.lookOn()
 		default:
 			return
-		}
-	}
-}
-
-// lookOn lets new filters scan the topics, as far as the budget allows.
-func (c *Core) lookOn() {
-	for c.joining.len() > 0 && c.budget > 0 {
-		of := c.joining.first()
-		if !of.joined {
-			c.look(of)
-		}
-		if of.joined {
-			c.joining.pop()
 		}
 	}
 }
@@ -200,7 +185,7 @@ func (c *Core) oldest(of *competitors) *message {
 		m := c.front(at.topic)
 		switch {
 		case m == nil:
-			at.leave()
+			of.stocked.remove(at)
 		case m.rank > at.rank:
 			at.rank = m.rank
 			of.stocked.fix(at)
@@ -234,10 +219,7 @@ func (c *Core) front(t *topic) *message {
 // assigned earlier to the same competitor.
 func (c *Core) assign(m *message, sub *subscription) {
 	c.budget--
-	m.topic.queue.remove(m)
-	if m.topic.queue.len() == 0 {
-		c.unstock(m.topic)
-	}
+	c.dequeue(m)
 	c.settleDown(m)
 	c.addCredit(sub, -1)
 	sub.session.inFlight += m.size
@@ -304,28 +286,27 @@ func (c *Core) deliver(m *message, sub *subscription) {
 
 func (c *Core) attemptRecorded(t ticket, err error) {
 	m := t.m
-	if err == nil {
-		m.recorded = max(m.recorded, t.attempt)
-	} else if m.recording == t.attempt {
+	switch {
+	case err == nil:
+		m.recorded = t.attempt
+	case m.recording == t.attempt:
 		m.recording = m.recorded
 	}
-	if m.state != assigned || m.recording >= m.attempts+1 && m.recorded <= m.attempts {
-		return
-	}
-	if err == nil {
+	switch {
+	case m.state != assigned:
+	case err == nil:
 		c.flush(m.sub)
-		return
+	case m.recording <= m.attempts: // the store failed to count the attempt, so it is not made
+		sub := c.unassign(m)
+		c.delay(m, c.cfg.StoreRetry)
+		c.flush(sub)
 	}
-	// The store failed to count the attempt, so it is not made.
-	sub := c.unassign(m)
-	c.delay(m, c.cfg.StoreRetry)
-	c.flush(sub)
 }
 
 // end ends a delivery, whatever its outcome.
 func (c *Core) end(m *message) {
 	sub := m.sub
-	c.stopTimer(m)
+	c.timers.remove(m)
 	sub.inFlight.remove(m)
 	m.sub = nil
 	c.giveBack(sub, m)
@@ -451,7 +432,7 @@ func (c *Core) timeouts() {
 		if m.wakes > c.now.Elapsed {
 			return
 		}
-		c.stopTimer(m)
+		c.timers.remove(m)
 		switch m.state {
 		case inFlight:
 			c.release(m, fmt.Sprintf("no answer within %v from %s", c.cfg.Visibility, m.lastConsumer), 0)

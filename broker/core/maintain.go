@@ -66,9 +66,7 @@ func (c *Core) purged(ids []string) {
 		case pending, delayed:
 			c.expirePurged(m)
 		case inFlight:
-			if m.deadline > 0 {
-				c.deadlines.remove(m)
-			}
+			c.deadlines.remove(m)
 			m.expires = 0
 		}
 	}

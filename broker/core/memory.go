@@ -38,7 +38,7 @@ func (c *Core) drop(m *message) {
 // reside records that a message's content may be dropped: it is both in memory
 // and in the store, and not needed soon.
 func (c *Core) reside(m *message) {
-	if m.content == nil || c.cfg.StoreInMemory || c.cfg.Limits.Memory == 0 || m.resident > 0 {
+	if m.content == nil || c.cfg.StoreInMemory || m.resident > 0 {
 		return
 	}
 	c.resident = append(c.resident, m)
@@ -61,9 +61,6 @@ func (c *Core) settleDown(m *message) {
 // topics as needed.
 func (c *Core) makeRoom(n int64) bool {
 	limit := c.cfg.Limits.Memory
-	if limit == 0 {
-		return true
-	}
 	for c.held+n > limit && len(c.resident) > 0 {
 		c.drop(c.resident[len(c.resident)-1])
 	}

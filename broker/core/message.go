@@ -114,25 +114,11 @@ func byDeadline() heap[*message] {
 // wake sets the message's timer, which timeouts handles.
 func (c *Core) wake(m *message, at time.Duration) {
 	m.wakes = at
-	if m.timer > 0 {
-		c.timers.fix(m)
-		return
-	}
-	c.timers.push(m)
-}
-
-func (c *Core) stopTimer(m *message) {
-	if m.timer > 0 {
-		c.timers.remove(m)
-	}
+	c.timers.fix(m)
 }
 
 // limitLife registers a waiting message's deadline, which maintain handles.
-func (c *Core) limitLife(m *message) {
-	if m.deadline == 0 && m.expires != math.MaxInt64 {
-		c.deadlines.push(m)
-	}
-}
+func (c *Core) limitLife(m *message) { c.deadlines.fix(m) }
 
 // become changes the state, and thereby possibly which message answers for the
 // business ID.
@@ -185,16 +171,9 @@ func (f family) heap() heap[*message] {
 // kept.
 func (c *Core) finish(m *message, final state) {
 	c.drop(m)
-	if m.deadline > 0 {
-		c.deadlines.remove(m)
-	}
-	if m.queued > 0 {
-		m.topic.queue.remove(m)
-		if m.topic.queue.len() == 0 {
-			c.unstock(m.topic)
-		}
-	}
+	c.deadlines.remove(m)
 	if m.state.unsettled() {
+		c.dequeue(m)
 		c.vacate(m.topic)
 	}
 	c.become(m, final)
@@ -210,7 +189,7 @@ func (c *Core) finish(m *message, final state) {
 // retain remembers the IDs of a finished message.
 func (c *Core) retain(id, businessID string, final state, inserted, until int64) {
 	c.horizon = max(c.horizon, c.finished.add(id, businessID, final, inserted, until))
-	for c.finished.n > c.cfg.Limits.SettledIDs || c.finished.n > 0 && c.cfg.Limits.SettledBytes > 0 && c.finished.bytes() > c.cfg.Limits.SettledBytes {
+	for c.finished.n > c.cfg.Limits.SettledIDs || c.finished.bytes() > c.cfg.Limits.SettledBytes {
 		c.forgetOldest()
 	}
 }
@@ -224,15 +203,12 @@ func (c *Core) forgetOldest() {
 
 // forget removes an unfinished message from the state.
 func (c *Core) forget(m *message) {
-	c.stopTimer(m)
+	c.timers.remove(m)
 	if c.messages[m.id] != m {
 		return
 	}
 	delete(c.messages, m.id)
 	c.held -= m.cost()
-	if m.kin == 0 {
-		return
-	}
 	f := c.business[m.businessID].heap()
 	f.remove(m)
 	if len(f.items) == 0 {

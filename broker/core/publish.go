@@ -295,7 +295,8 @@ func (c *Core) inserted(t ticket, err error) {
 		c.requeue(m)
 	case wire.Rejected:
 		c.stats.Rejected++
-		c.finishUnstored(m)
+		c.finish(m, uncertain)
+		c.forget(m)
 	default:
 		// What a failed commit left behind shows only after a later successful
 		// commit: after a failed sync, SQLite in WAL mode shows no row, yet the
@@ -304,15 +305,6 @@ func (c *Core) inserted(t ticket, err error) {
 		c.finish(m, uncertain)
 		c.persist(ticket{kind: store.Delete, m: m}, c.rowOf(m))
 	}
-}
-
-func (c *Core) finishUnstored(m *message) {
-	c.drop(m)
-	if m.deadline > 0 {
-		c.deadlines.remove(m)
-	}
-	c.vacate(m.topic)
-	c.forget(m)
 }
 
 // answerOf maps an insert's result. Only a failure that the store reports as not

@@ -21,14 +21,22 @@ func (h *heap[T]) push(x T) {
 	h.up(len(h.items) - 1)
 }
 
-// fix restores the order after x's key has changed.
+// fix restores the order after x's key has changed. It pushes an element that is
+// not in the heap.
 func (h *heap[T]) fix(x T) {
-	i := int(*h.place(x)) - 1
-	h.up(i)
+	if *h.place(x) == 0 {
+		h.push(x)
+		return
+	}
+	h.up(int(*h.place(x)) - 1)
 	h.down(int(*h.place(x)) - 1)
 }
 
+// remove removes an element, if it is in the heap.
 func (h *heap[T]) remove(x T) {
+	if *h.place(x) == 0 {
+		return
+	}
 	i, last := int(*h.place(x))-1, len(h.items)-1
 	*h.place(x) = 0
 	moved := h.items[last]

@@ -62,7 +62,7 @@ type competitors struct {
 	// A new filter scans the topics that hold messages in several steps, and is
 	// not served before it has seen all of them, because older messages go first.
 	joined bool
-	seen   int // number of topics in Core.stocked already scanned
+	unseen int // topics of Core.stocked, from its beginning, that are still to be scanned
 }
 
 const subscriptionCost = 512 // approximate, in bytes
@@ -170,7 +170,7 @@ func (c *Core) join(sub *subscription, node *filterNode) string {
 	}
 	of := node.competitors
 	if of == nil {
-		of = &competitors{node: node, filter: sub.filter, stocked: heap[*match]{
+		of = &competitors{node: node, filter: sub.filter, unseen: len(c.stocked), stocked: heap[*match]{
 			before: func(a, b *match) bool { return a.rank < b.rank },
 			place:  func(m *match) *place { return &m.place },
 		}}
@@ -187,33 +187,34 @@ func (c *Core) join(sub *subscription, node *filterNode) string {
 }
 
 // look lets a new filter scan the topics that hold messages, a part of them in
-// each step.
-func (c *Core) look(of *competitors) {
+// each step, and reports whether it has seen all. It goes from the last to the
+// first, because a topic that leaves is replaced by the last one, and those that
+// come announce themselves.
+func (c *Core) look(of *competitors) (all bool) {
 	if exact := !hasWildcard(of.filter); exact {
-		of.seen = len(c.stocked)
+		of.unseen = 0
 		if t := c.topics[of.filter]; t != nil && t.stocked > 0 {
 			c.stock(t)
 		}
 	}
-	for ; of.seen < len(c.stocked) && c.budget > 0; of.seen++ {
-		if of.seen%topicsLooked == 0 {
-			c.budget--
-		}
-		if t := c.stocked[of.seen]; Matches(of.filter, t.name) {
+	of.unseen = min(of.unseen, len(c.stocked))
+	until := max(0, of.unseen-topicsAtOnce)
+	for ; of.unseen > until; of.unseen-- {
+		if t := c.stocked[of.unseen-1]; Matches(of.filter, t.name) {
 			c.stock(t)
-			c.budget--
 		}
 	}
-	if of.seen < len(c.stocked) {
-		return
+	if of.unseen > 0 {
+		return false
 	}
 	of.joined = true
 	for _, sub := range of.subs {
 		c.feed(sub)
 	}
+	return true
 }
 
-const topicsLooked = 16 // that many cost as much as a delivery
+const topicsAtOnce = 64 // scanned for a new filter in one step
 
 func (c *Core) unsubscribe(s *session, m *wire.Message) {
 	reply := wire.Message{Kind: wire.UnsubscribeReply, Request: m.Request, Answer: wire.Refused, Reason: "this session has no such subscription"}
@@ -272,7 +273,7 @@ func (c *Core) endSubscription(sub *subscription, why string) {
 	of := sub.of
 	if of.subs = without(of.subs, sub); len(of.subs) == 0 {
 		of.node.competitors = nil
-		of.joined = true // no subscription waits for it any more
+		of.unseen = 0 // no subscription waits for it any more
 		c.filters.version++
 		c.filters.prune(of.node)
 	}

@@ -81,7 +81,7 @@ func (c *Core) forgetIdleTopic() bool {
 	}
 	c.idle.remove(t)
 	for _, m := range t.matches {
-		m.leave()
+		m.of.stocked.remove(m)
 	}
 	delete(c.topics, t.name)
 	c.held -= t.charged
@@ -165,8 +165,13 @@ func (c *Core) unstock(t *topic) {
 	c.stocked[len(c.stocked)-1] = nil
 	c.stocked = c.stocked[:len(c.stocked)-1]
 	t.stocked = 0
-	if last != t && c.joining.len() > 0 {
-		c.stock(last) // it may have moved behind a joining filter's scan position
+}
+
+// dequeue takes a message out of its topic's queue, if it is there.
+func (c *Core) dequeue(m *message) {
+	m.topic.queue.remove(m)
+	if m.topic.queue.len() == 0 {
+		c.unstock(m.topic)
 	}
 }
 
@@ -178,12 +183,6 @@ func (m *match) enter(rank uint64) {
 	case rank < m.rank:
 		m.rank = rank
 		m.of.stocked.fix(m)
-	}
-}
-
-func (m *match) leave() {
-	if m.place > 0 {
-		m.of.stocked.remove(m)
 	}
 }
 
