@@ -53,6 +53,7 @@ var unsimulated = map[string]string{
 	"storage-down":                "a file below the database",
 	"storage-full":                "a file below the database",
 	"old-protocol-payload":        "a row of an older version",
+	"damaged-rows":                "rows of an older version, and damaged ones",
 	"recover-from-timestamp":      "nor does the broker itself",
 	"recover-from-sequence":       "nor does the broker itself",
 	"two-subscribers":             "nor does the broker itself",
