@@ -24,5 +24,5 @@ var brokerKilled = script.Scenario{
 		script.Answered("unknown", "order-10"),
 		script.Accepted("order-30"),
 	},
-	Expect: usual(evidence.UnknownResolved, evidence.Progress),
+	Expect: usual(evidence.AckIsFinal, evidence.UnknownResolved, evidence.Progress),
 }

@@ -8,7 +8,7 @@ import (
 // brokerRestart is an orderly restart under load.
 var brokerRestart = script.Scenario{
 	Name: "broker-restart",
-	Why:  "The broker is restarted in order while messages are under way; what is refused meanwhile is tried again.",
+	Why:  "The broker is restarted in order while messages are under way; what is refused meanwhile is tried again, and what was acknowledged before comes no more.",
 	Steps: []script.Step{
 		script.Producer{Name: "p1", Destination: "orders"},
 		script.Consumer{Name: "c1", Destination: "orders", Idempotent: true},
@@ -24,5 +24,5 @@ var brokerRestart = script.Scenario{
 		script.Connected("c1", 2),
 		script.Accepted("order-30"),
 	},
-	Expect: usual(evidence.MessageIdentity, evidence.Progress),
+	Expect: usual(evidence.AckIsFinal, evidence.MessageIdentity, evidence.Progress),
 }

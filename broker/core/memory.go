@@ -124,9 +124,7 @@ func (c *Core) contentHere(row *store.Row, size int, err error) {
 	}
 	switch {
 	case m.state != assigned:
-		if ok {
-			c.reside(m)
-		}
+		c.reside(m)
 	case row.State == store.Damaged && err == nil:
 		sub := c.unassign(m)
 		c.stats.Damaged++

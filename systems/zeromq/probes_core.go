@@ -1613,6 +1613,29 @@ var dialogues = []dialogue{
 		k.ack("here")
 		k.quiet()
 	}},
+	{contentsSlow, "no-room-to-read", "Content for which there is no room is not read before another has been delivered; a message that waits for it goes to another when its subscription ends.", func(t *talk) {
+		k, p, w := t.keep("b/14"), t.enter("p"), t.keep("b/15")
+		p.sized("b/14", "first", 12000, ttl(time.Minute)).is(answerAccepted)
+		p.sized("b/15", "second", 12000, ttl(time.Minute)).is(answerAccepted)
+		p.sized("b/14", "third", 12000, ttl(time.Minute)).is(answerAccepted) // the content of the others is left to the store
+		k.grant("b/14", 1)
+		w.grant("b/15", 1)
+		w.unsubscribe("b/15", modeLeast).is(answerAccepted)
+		w.subscribe("b/15", modeLeast, 0).is(answerAccepted)
+		t.wait(3*time.Second + retried)
+		if held := t.counters()["heldBytes"]; held > int(tight.limits.Memory) {
+			t.deviates("%d bytes are held, and may be %d", held, tight.limits.Memory)
+		}
+		k.gets("b/14", "first")
+		k.ack("first")
+		w.grant("b/15", 1)
+		w.gets("b/15", "second")
+		w.ack("second")
+		k.gets("b/14", "third")
+		k.ack("third")
+		k.quiet()
+		w.quiet()
+	}},
 	{contentsSlow, "being-read", "A message whose content is being read expires too, or goes to another when its subscription ends; who waits behind it is served.", func(t *talk) {
 		k, p := t.keep("b/10"), t.enter("p")
 		for i, m := range inStore {

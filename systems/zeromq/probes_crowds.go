@@ -132,10 +132,12 @@ var crowded = []dialogue{
 			// One after another is emptied while the filter looks through them.
 			request := c.say(kindSubscribe, "", text(tagTopic, filter), number(tagMode, modeLeast), number(tagCredit, manyPlaces))
 			c.subs[filter] = request
+			after := c.say(kindSubscribe, "", text(tagTopic, fmt.Sprintf("t%d/+", round)), number(tagMode, modeLeast)) // looks after that
 			for i := range 3 {
 				c.sayAs(c.subs[place(i)], kindCredit, "", number(tagCredit, 1))
 			}
 			c.answer(request, "Subscribe to "+filter).is(answerAccepted)
+			c.answer(after, "Subscribe to another filter").is(answerAccepted)
 			c.serves(manyPlaces)
 			c.quiet()
 			k.leave()
