@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -16,51 +17,67 @@ import (
 	"github.com/custodymq/custody/broker/attack"
 	"github.com/custodymq/custody/broker/client"
 	"github.com/custodymq/custody/broker/store"
+	"github.com/custodymq/custody/broker/store/sqlite"
 	"github.com/custodymq/custody/broker/wire"
 )
 
 // BenchmarkNeighbour shows what an attack by others costs a healthy client: its
 // p50 and p99 from publish over delivery to the answered ACK, one at a time,
-// before the attack and during it, and the ratio of the two. Attackers run in a
-// process of their own, on the same machine.
+// before the attack and during it, and the ratio of the two. Beside them it shows
+// what the attackers achieve. The broker, the attackers and the client are
+// processes of their own, on the same machine.
 //
 // Use -benchtime 500x: each attack is prepared once, and stops when the healthy
 // client has made its cycles. One that is not answered within cycleLimit is the
 // last: its time is what p99 shows, and unanswered is 1.
 func BenchmarkNeighbour(b *testing.B) {
-	broker.TuneCollector(broker.DefaultMemory()) // as custody broker does
 	for _, a := range append([]attack.Attack{{Name: "quiet"}}, attack.All()...) {
 		b.Run(a.Name, func(b *testing.B) {
-			s := start(b, broker.Config{Store: openSQLite(b, store.FlushEveryCommit)})
-			h := &healthy{b: b, producer: dial(b, s, "p"), sub: subscribe(b, dial(b, s, "c"), "healthy", wire.AtLeastOnce, 8)}
+			addr, stop := startRole(b, "broker", b.TempDir())
+			defer stop()
+			h := &healthy{b: b, producer: dialAddr(b, addr, "p"), sub: subscribe(b, dialAddr(b, addr, "c"), "healthy", wire.AtLeastOnce, 8)}
 			h.measure(func() bool { return len(h.took) < 100 }) // warm
 			quiet := h.measure(func() bool { return len(h.took) < 1000 })
-			end := func() {}
+			end := func() string { return "" }
 			if a.Name != "quiet" {
-				end = startAttack(b, a.Name, s.Addr())
+				_, end = startRole(b, "attack", a.Name, addr)
 			}
 			during := h.measure(b.Loop)
-			end()
+			var requests, bytes float64
+			if achieved := end(); achieved != "" {
+				if _, err := fmt.Sscan(achieved, &requests, &bytes); err != nil {
+					b.Error(err)
+				}
+			}
 			for name, q := range map[string]int{"p50": 50, "p99": 99} {
 				was, is := percentile(quiet, q), percentile(during, q)
 				b.ReportMetric(float64(was.Microseconds())/1000, "quiet-"+name+"-ms")
 				b.ReportMetric(float64(is.Microseconds())/1000, name+"-ms")
 				b.ReportMetric(float64(is)/float64(was), name+"-ratio")
 			}
+			b.ReportMetric(requests, "requests/s")
+			b.ReportMetric(bytes/(1<<20), "MiB/s")
 			b.ReportMetric(float64(h.unanswered), "unanswered")
 			b.ReportMetric(0, "ns/op")
 		})
 	}
 }
 
-const attackEnv, underWay = "CUSTODY_BROKER_ATTACK", "the attack is under way"
+const roleEnv, readyMark, doneMark = "CUSTODY_NEIGHBOUR_ROLE", "ready: ", "done: "
 
-// startAttack runs BenchmarkAttacker in another process and returns once the
-// attack is prepared.
-func startAttack(b *testing.B, name, addr string) (end func()) {
+// startRole runs a role in another process and returns what it says once it is
+// ready. stop ends it and returns its last word.
+func startRole(b *testing.B, role ...string) (ready string, stop func() (last string)) {
 	b.Helper()
-	cmd := exec.Command(os.Args[0], "-test.run=^$", "-test.bench=^BenchmarkAttacker$", "-test.benchtime=1x")
-	cmd.Env = append(os.Environ(), attackEnv+"="+name+" "+addr)
+	args := []string{os.Args[0], "-test.run=^$", "-test.bench=^BenchmarkNeighbourRole$", "-test.benchtime=1x"}
+	if n := os.Getenv("FAIR_NICE"); n != "" && role[0] == "attack" {
+		args = append([]string{"nice", "-n", n}, args...)
+	}
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Env = append(os.Environ(), roleEnv+"="+strings.Join(role, " "))
+	if n := os.Getenv("FAIR_PROCS"); n != "" && role[0] == "broker" {
+		cmd.Env = append(cmd.Env, "GOMAXPROCS="+n)
+	}
 	cmd.Stderr = os.Stderr
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
@@ -74,23 +91,57 @@ func startAttack(b *testing.B, name, addr string) (end func()) {
 		b.Fatal(err)
 	}
 	lines := bufio.NewScanner(stdout)
-	for lines.Scan() && !strings.Contains(lines.Text(), underWay) {
+	said := func(mark string) (what string) {
+		for lines.Scan() {
+			if _, what, ok := strings.Cut(lines.Text(), mark); ok {
+				return what
+			}
+		}
+		return ""
 	}
-	return func() {
+	ready = said(readyMark)
+	return ready, func() string {
 		stdin.Close()
+		last := said(doneMark)
 		io.Copy(io.Discard, stdout)
 		if err := cmd.Wait(); err != nil {
-			b.Errorf("the attacker: %v", err)
+			b.Errorf("%s: %v", role, err)
 		}
+		return last
 	}
 }
 
-// BenchmarkAttacker is the attackers' side of BenchmarkNeighbour.
-func BenchmarkAttacker(b *testing.B) {
-	name, addr, ok := strings.Cut(os.Getenv(attackEnv), " ")
-	if !ok {
+// BenchmarkNeighbourRole is the other processes of BenchmarkNeighbour.
+func BenchmarkNeighbourRole(b *testing.B) {
+	role := strings.Fields(os.Getenv(roleEnv))
+	if len(role) == 0 {
 		b.Skip("BenchmarkNeighbour starts it")
 	}
+	if role[0] == "broker" {
+		serveNeighbours(b, role[1])
+		return
+	}
+	attackNeighbours(b, role[1], role[2])
+}
+
+func serveNeighbours(b *testing.B, dir string) {
+	broker.TuneRuntime(broker.DefaultMemory()) // as custody broker does
+	held, err := sqlite.Open(within(b), sqlite.Options{Path: filepath.Join(dir, "broker.db"), Partition: partition, Sync: store.FlushEveryCommit})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer held.Close()
+	s, err := broker.Open(within(b), broker.Config{Store: held})
+	if err != nil {
+		b.Fatal(err)
+	}
+	fmt.Println(readyMark + s.Addr())
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	stop(b, s)
+	fmt.Println(doneMark)
+}
+
+func attackNeighbours(b *testing.B, name, addr string) {
 	a, err := attack.Named(name)
 	if err != nil {
 		b.Fatal(err)
@@ -101,14 +152,19 @@ func BenchmarkAttacker(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	fmt.Println(underWay)
+	began := time.Now()
+	requestsBefore, bytesBefore := party.Made()
+	fmt.Println(readyMark)
 	_, _ = io.Copy(io.Discard, os.Stdin)
+	requests, bytes := party.Made()
+	lasted := time.Since(began).Seconds()
 	select {
 	case <-party.Gone():
 		b.Error("the attack ended early: ", party.Err())
 	default:
 	}
 	party.End()
+	fmt.Printf("%s%f %f\n", doneMark, float64(requests-requestsBefore)/lasted, float64(bytes-bytesBefore)/lasted)
 }
 
 const cycleLimit = 10 * time.Second

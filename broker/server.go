@@ -166,19 +166,21 @@ func (s *Server) shutDown(cause error) {
 }
 
 func (s *Server) accept() {
+	var vain uint64 // connections that came to nothing, up to the last pause for them
 	for {
 		nc, err := s.ln.Accept()
 		switch {
 		case err == nil:
 			s.admit(nc)
+			if n := s.refused.vain(); n-vain >= vainAtOnce {
+				vain = n
+				s.pause(vainPause)
+			}
 		case errors.Is(err, net.ErrClosed):
 			return
 		case passing(err):
 			s.strangers.log("a connection could not be accepted", "error", err)
-			select {
-			case <-time.After(acceptPause):
-			case <-s.stopping:
-			}
+			s.pause(acceptPause)
 		default:
 			s.cfg.Log.Error("accepting connections has ended", "error", err)
 			s.shutDown(fmt.Errorf("broker: accept: %w", err))
@@ -187,8 +189,22 @@ func (s *Server) accept() {
 	}
 }
 
-// acceptPause is the delay before retrying when file descriptors run out.
-const acceptPause = 50 * time.Millisecond
+const (
+	// acceptPause is the delay before retrying when file descriptors run out.
+	acceptPause = 50 * time.Millisecond
+	// After vainAtOnce connections that came to nothing, accepting pauses: strangers
+	// who come back at once get no more of the processor than 2,000 connections a
+	// second take. The others wait in the kernel's queue for as long.
+	vainAtOnce = 2
+	vainPause  = time.Millisecond
+)
+
+func (s *Server) pause(d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-s.stopping:
+	}
+}
 
 // passing reports whether the listener is still usable after this error.
 func passing(err error) bool {
