@@ -49,6 +49,7 @@ type Server struct {
 	strangers   audit           // logs events before the Hello
 	tokens      audit           // logs wrong tokens and missing permissions
 	refused     refusals
+	vain        atomic.Uint64 // connections that came to nothing, those with wrong tokens aside, which have to wait anyway
 	turns       turns
 
 	mu    sync.Mutex
@@ -166,13 +167,13 @@ func (s *Server) shutDown(cause error) {
 }
 
 func (s *Server) accept() {
-	var vain uint64 // connections that came to nothing, up to the last pause for them
+	var vain uint64 // up to the last pause
 	for {
 		nc, err := s.ln.Accept()
 		switch {
 		case err == nil:
 			s.admit(nc)
-			if n := s.refused.vain(); n-vain >= vainAtOnce {
+			if n := s.vain.Load(); n-vain >= vainAtOnce {
 				vain = n
 				s.pause(vainPause)
 			}
@@ -319,6 +320,9 @@ func (s *Server) serve(nc net.Conn, place *admission.Place) {
 	}
 	log.Debug("session opened")
 	err = s.read(entered, p)
+	if errors.Is(err, transport.ErrFrame) {
+		s.vain.Add(1)
+	}
 	log.Debug("session ended", "cause", err)
 	p.leave()
 	p.add(core.Input{Kind: core.Closed, Session: id})

@@ -86,10 +86,6 @@ func (r *refusals) counts() map[Refusal]uint64 {
 	}
 }
 
-// vain returns how many connections ended before their Hello was accepted, those
-// with wrong tokens aside, which wait anyway.
-func (r *refusals) vain() uint64 { return r.handshakes.Load() + r.places.Load() + r.sessions.Load() }
-
 // bounds of the histogram cover a sync on anything from a fast disk to one that
 // hangs.
 var bounds = [...]time.Duration{
