@@ -338,17 +338,18 @@ func (e *Engine) fillLong(t *Turn) bool {
 // fill gives each lane an equal share of the turn, in rounds.
 func (e *Engine) fill(t *Turn) {
 	light := e.lightFirst()
-	limit, bytes, most := cmp.Or(light, e.limit), 0, maxBatchBytes
+	limit, bytes, mostBytes := cmp.Or(light, e.limit), 0, maxBatchBytes
 	if e.shared() {
-		most = longTurn
+		mostBytes = longTurn
 	}
-	for passed := 0; passed < len(e.lanes) && len(t.batch) < limit && bytes < most; {
+	share := max(1, limit/max(1, len(e.lanes)))
+	for passed := 0; passed < len(e.lanes) && len(t.batch) < limit && bytes < mostBytes; {
 		l := e.lanes[0]
-		n, share := 0, max(1, (limit-len(t.batch))/len(e.lanes))
+		most, n := min(share, limit-len(t.batch), len(l.writes)), 0
 		if light > 0 {
-			share = len(l.writes)
+			most = len(l.writes)
 		}
-		for ; n < min(share, len(l.writes)) && bytes < most; n++ {
+		for ; n < most && bytes < mostBytes; n++ {
 			if e.shared() && l.writes[n].long() {
 				break
 			}

@@ -215,8 +215,17 @@ const (
 )
 
 // wait returns how long the next long write has to wait.
-func (w *longWrites) wait(now time.Duration) time.Duration {
+func (w *longWrites) wait(e *Engine, now time.Duration) time.Duration {
+	if e.shorts() {
+		w.other = now
+	}
 	return min(w.ended+min(longPause*w.took, longestPause), w.other+2*w.took) - now
+}
+
+func (w *longWrites) end(t *Turn, now time.Duration) {
+	if t.long {
+		w.took, w.ended = t.took, now
+	}
 }
 
 // unpark resumes sessions that no longer have to wait.
@@ -231,9 +240,7 @@ func (l *loop) unpark() {
 }
 
 func (l *loop) end(t *Turn) {
-	if t.long {
-		l.long.took, l.long.ended = t.took, time.Since(l.s.begin)
-	}
+	l.long.end(t, time.Since(l.s.begin))
 	if n := len(t.batch); n >= sharedBatch/2 {
 		l.operation += (t.took/time.Duration(n) - l.operation) / 16
 	}
@@ -322,10 +329,7 @@ func (l *loop) shed() {
 // that may be written.
 func (l *loop) commit() {
 	now := time.Since(l.s.begin)
-	if l.engine.shorts() {
-		l.long.other = now
-	}
-	wait := l.long.wait(now)
+	wait := l.long.wait(l.engine, now)
 	l.engine.Limit(l.batch(now), wait <= 0)
 	if t := l.engine.Begin(); t != nil {
 		l.turns <- t
