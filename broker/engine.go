@@ -277,6 +277,14 @@ func (e *Engine) Owners() int {
 	return len(e.lanes)
 }
 
+// Writes returns how many of a session's writes wait for a turn.
+func (e *Engine) Writes(s core.Session) int {
+	if l := e.byOwner[s]; l != nil {
+		return len(l.writes)
+	}
+	return 0
+}
+
 // Limit bounds the operations in each of the following turns. If they are fewer
 // than maxBatch, sessions share the turns, and a long write is made in a turn of
 // its own, which only begins if long is true.

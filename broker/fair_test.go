@@ -260,3 +260,65 @@ func TestDrainingMakesLongWritesToo(t *testing.T) {
 		t.Errorf("%d rows of 2 are stored, %v", rows, err)
 	}
 }
+
+// TestWhoHasMuchToWriteIsNotReadFurther checks that a session's input waits while
+// many of its writes do, that another is served meanwhile, and that everything is
+// written in the end.
+func TestWhoHasMuchToWriteIsNotReadFurther(t *testing.T) {
+	cfg, err := Config{Store: memory.New(store.Partition{Connection: "c", Identity: "i"}, memory.Options{})}.withDefaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Server{cfg: cfg, begin: time.Now(), inbox: testInbox(t, 2, 1<<20)}
+	l := newLoop(t.Context(), s, newEngine(&cfg, "m-"))
+	defer l.timer.Stop()
+	defer l.long.due.Stop()
+	writes := &sharing{t: t, e: l.engine, asked: map[core.Session]uint64{}, answered: map[core.Session]uint64{}}
+	writes.enter(2)
+	const all = 2 * waitingWrites
+	flood, other := s.inbox.testPeer(1), s.inbox.testPeer(2)
+	handed := make(chan error, 1)
+	go func() {
+		for n := uint64(1); n <= all; n++ {
+			flood.add(core.Input{Kind: core.Received, Session: 1, Message: wire.Message{Kind: wire.Publish, Request: n, Topic: "t", Mode: wire.AtLeastOnce}})
+			if err := flood.hand(); err != nil {
+				handed <- err
+				return
+			}
+		}
+		handed <- nil
+	}()
+	take := func() {
+		if !l.take() {
+			<-s.inbox.wake
+		}
+		l.engine.Execute(writes)
+	}
+	for len(l.parked) == 0 {
+		take()
+	}
+	if n := l.engine.Writes(1); n < waitingWrites || n > waitingWrites+roundCost {
+		t.Errorf("it waits with %d writes", n)
+	}
+	other.add(core.Input{Kind: core.Received, Session: 2, Message: wire.Message{Kind: wire.Publish, Request: 1, Topic: "t", Mode: wire.AtLeastOnce}})
+	if err := other.hand(); err != nil {
+		t.Fatal(err)
+	}
+	for l.engine.Writes(2) == 0 {
+		take()
+	}
+	for writes.answered[1] < all {
+		turn := l.engine.Begin()
+		if turn == nil {
+			take()
+			continue
+		}
+		writes.end(turn)
+		l.unpark()
+		l.take()
+		l.engine.Execute(writes)
+	}
+	if err := <-handed; err != nil || writes.answered[2] != 1 {
+		t.Errorf("handed over: %v; the other was answered %d times", err, writes.answered[2])
+	}
+}

@@ -170,9 +170,15 @@ func (l *loop) serve(p *peer) (cost int) {
 	return max(cost, 1)
 }
 
-// mustWait reports whether a session has an inspection in progress, of which each
-// may have only one. Its further input waits in its inbox and its socket.
-func (l *loop) mustWait(p *peer) bool { return l.engine.Inspections(p.id) > 0 }
+// mustWait reports whether a session's further input has to wait, in its inbox and
+// its socket: while an inspection is in progress, of which each may have only one,
+// and while it has more writes waiting than the store takes in a while. To take
+// more from it would keep a core busy and make nothing faster.
+func (l *loop) mustWait(p *peer) bool {
+	return l.engine.Inspections(p.id) > 0 || l.engine.Writes(p.id) >= waitingWrites
+}
+
+const waitingWrites = 2 * maxBatch // per session
 
 // batch returns the maximum number of operations in the store's next turn. While
 // several sessions write, turns are shorter, because each session waits for the
