@@ -3,13 +3,18 @@ package broker_test
 import (
 	"bufio"
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -27,20 +32,35 @@ import (
 // what the attackers achieve. The broker, the attackers and the client are
 // processes of their own, on the same machine.
 //
-// Use -benchtime 500x: each attack is prepared once, and stops when the healthy
-// client has made its cycles. One that is not answered within cycleLimit is the
-// last: its time is what p99 shows, and unanswered is 1.
+// Two of the rows show what sharing the cores costs without an attack: a process
+// that only computes, and an attack on another broker.
+//
+// Use -benchtime 1s: each attack is prepared once, and stops when the time is over.
+// A cycle that is not answered within cycleLimit is the last: its time is what p99
+// shows, and unanswered is 1.
 func BenchmarkNeighbour(b *testing.B) {
-	for _, a := range append([]attack.Attack{{Name: "quiet"}}, attack.All()...) {
-		b.Run(a.Name, func(b *testing.B) {
+	const elsewhere = "-elsewhere"
+	beside := []string{"quiet", "busy-cores", "4-MiB-before-Hello" + elsewhere}
+	for _, a := range attack.All() {
+		beside = append(beside, a.Name)
+	}
+	for _, name := range beside {
+		b.Run(name, func(b *testing.B) {
 			addr, stop := startRole(b, "broker", b.TempDir())
 			defer stop()
 			h := &healthy{b: b, producer: dialAddr(b, addr, "p"), sub: subscribe(b, dialAddr(b, addr, "c"), "healthy", wire.AtLeastOnce, 8)}
 			h.measure(func() bool { return len(h.took) < 100 }) // warm
 			quiet := h.measure(func() bool { return len(h.took) < 1000 })
 			end := func() string { return "" }
-			if a.Name != "quiet" {
-				_, end = startRole(b, "attack", a.Name, addr)
+			switch name, away := strings.CutSuffix(name, elsewhere); {
+			case away:
+				addr, stop := startRole(b, "broker", b.TempDir())
+				defer stop()
+				_, end = startRole(b, "attack", name, addr)
+			case name == "busy-cores":
+				_, end = startRole(b, "compute")
+			case name != "quiet":
+				_, end = startRole(b, "attack", name, addr)
 			}
 			during := h.measure(b.Loop)
 			var requests, bytes float64
@@ -63,6 +83,8 @@ func BenchmarkNeighbour(b *testing.B) {
 	}
 }
 
+var attackersNice = flag.Int("attackers-nice", 0, "of BenchmarkNeighbour: the niceness of its attackers, who would have a machine of their own")
+
 const roleEnv, readyMark, doneMark = "CUSTODY_NEIGHBOUR_ROLE", "ready: ", "done: "
 
 // startRole runs a role in another process and returns what it says once it is
@@ -70,14 +92,11 @@ const roleEnv, readyMark, doneMark = "CUSTODY_NEIGHBOUR_ROLE", "ready: ", "done:
 func startRole(b *testing.B, role ...string) (ready string, stop func() (last string)) {
 	b.Helper()
 	args := []string{os.Args[0], "-test.run=^$", "-test.bench=^BenchmarkNeighbourRole$", "-test.benchtime=1x"}
-	if n := os.Getenv("FAIR_NICE"); n != "" && role[0] == "attack" {
-		args = append([]string{"nice", "-n", n}, args...)
+	if *attackersNice != 0 && role[0] != "broker" {
+		args = append([]string{"nice", "-n", strconv.Itoa(*attackersNice)}, args...)
 	}
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Env = append(os.Environ(), roleEnv+"="+strings.Join(role, " "))
-	if n := os.Getenv("FAIR_PROCS"); n != "" && role[0] == "broker" {
-		cmd.Env = append(cmd.Env, "GOMAXPROCS="+n)
-	}
 	cmd.Stderr = os.Stderr
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
@@ -117,11 +136,31 @@ func BenchmarkNeighbourRole(b *testing.B) {
 	if len(role) == 0 {
 		b.Skip("BenchmarkNeighbour starts it")
 	}
-	if role[0] == "broker" {
+	switch role[0] {
+	case "broker":
 		serveNeighbours(b, role[1])
-		return
+	case "attack":
+		attackNeighbours(b, role[1], role[2])
+	case "compute":
+		compute()
 	}
-	attackNeighbours(b, role[1], role[2])
+}
+
+// compute keeps every core busy until its input ends.
+func compute() {
+	var ended atomic.Bool
+	var all sync.WaitGroup
+	for range runtime.NumCPU() {
+		all.Go(func() {
+			for !ended.Load() {
+			}
+		})
+	}
+	fmt.Println(readyMark)
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	ended.Store(true)
+	all.Wait()
+	fmt.Println(doneMark)
 }
 
 func serveNeighbours(b *testing.B, dir string) {
