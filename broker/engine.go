@@ -35,6 +35,7 @@ type Engine struct {
 	waiting int       // writes in lanes
 	bytes   int       // of content in them
 	limit   int       // writes of a turn
+	noLong  bool      // while sessions share the turns, no long write may begin
 	short   int       // turns in a row that were for light lanes only
 	purge   time.Time // what expired by then is to be deleted; zero: nothing
 	turn    Turn
@@ -77,7 +78,10 @@ type write struct {
 	number    uint64
 	ticket    uint64
 	operation store.Operation
+	size      int // bytes of the message's content: deleting them takes as long as inserting them
 }
+
+func (w *write) long() bool { return w.size > longTurn }
 
 // Outlet carries out the effects that do not concern the store.
 type Outlet interface {
@@ -86,8 +90,8 @@ type Outlet interface {
 	Arm(at time.Duration)
 }
 
-// A turn takes time in proportion to its content, and whatever arrives meanwhile
-// waits for it.
+// A turn takes time in proportion to the content that it writes or deletes, and
+// whatever arrives meanwhile waits for it.
 const (
 	maxBatch      = 512     // operations of one commit
 	maxBatchBytes = 8 << 20 // bytes of content in one commit; a single operation may exceed it
@@ -96,7 +100,7 @@ const (
 	// Bounds of a light lane, and of turns for light lanes only.
 	lightLane     = 8         // writes
 	lightBytes    = 64 << 10  // of content
-	longTurn      = 512 << 10 // bytes of content that make a turn long; it ends there while several sessions write
+	longTurn      = 512 << 10 // bytes of content that make a turn, or a write, long; while several sessions write, a turn ends there
 	maxShortTurns = 2         // in a row
 )
 
@@ -106,6 +110,7 @@ type Turn struct {
 	tickets []uint64
 	batch   []store.Operation
 	oldest  uint64 // number of a write in it
+	long    bool   // it is one long write
 	purge   time.Time
 	swap    *swap // it is this, and nothing else
 
@@ -259,9 +264,9 @@ func (e *Engine) persist(f *core.Effect) {
 	}
 	e.asked++
 	e.waiting++
-	l.bytes += len(f.Operation.Row.Payload)
-	e.bytes += len(f.Operation.Row.Payload)
-	l.writes = append(l.writes, write{e.asked, f.Ticket, f.Operation})
+	l.bytes += f.Size
+	e.bytes += f.Size
+	l.writes = append(l.writes, write{e.asked, f.Ticket, f.Operation, f.Size})
 }
 
 // Owners returns how many sessions have writes waiting for the next turn.
@@ -272,8 +277,22 @@ func (e *Engine) Owners() int {
 	return len(e.lanes)
 }
 
-// Limit bounds the operations in each of the following turns.
-func (e *Engine) Limit(operations int) { e.limit = max(1, min(operations, maxBatch)) }
+// Writes returns how many of a session's writes wait for a turn.
+func (e *Engine) Writes(s core.Session) int {
+	if l := e.byOwner[s]; l != nil {
+		return len(l.writes)
+	}
+	return 0
+}
+
+// Limit bounds the operations in each of the following turns. If they are fewer
+// than maxBatch, sessions share the turns, and a long write is made in a turn of
+// its own, which only begins if long is true.
+func (e *Engine) Limit(operations int, long bool) {
+	e.limit, e.noLong = max(1, min(operations, maxBatch)), !long
+}
+
+func (e *Engine) shared() bool { return e.limit < maxBatch }
 
 // Begin gives the store's next turn, to be done by Work and answered by End; nil
 // while one is under way, or if there is nothing to do.
@@ -287,40 +306,93 @@ func (e *Engine) Begin() *Turn {
 		e.swap.stage, e.busy, t.swap = swapRunning, true, e.swap
 		return t
 	}
-	light := e.lightFirst()
-	limit, bytes, most := cmp.Or(light, e.limit), 0, maxBatchBytes
-	if e.limit < maxBatch {
-		most = longTurn
+	if !e.fillLong(t) {
+		e.fill(t)
 	}
-	for e.waiting > 0 && len(t.batch) < limit && bytes < most {
-		l := e.lanes[0]
-		n, share := 0, max(1, (limit-len(t.batch))/len(e.lanes))
-		if light > 0 {
-			share = len(l.writes)
-		}
-		for ; n < min(share, len(l.writes)) && bytes < most; n++ {
-			w := &l.writes[n]
-			if len(t.batch) == 0 || w.number < t.oldest {
-				t.oldest = w.number
-			}
-			bytes += len(w.operation.Row.Payload)
-			l.bytes -= len(w.operation.Row.Payload)
-			t.tickets = append(t.tickets, w.ticket)
-			t.batch = append(t.batch, w.operation)
-		}
-		e.waiting -= n
-		clear(l.writes[:n])
-		l.writes = l.writes[n:]
-		e.lanes = append(e.lanes[1:], l)
-		if len(l.writes) == 0 {
-			e.lanes = e.lanes[:len(e.lanes)-1]
-			delete(e.byOwner, l.owner)
-		}
+	if len(t.batch) == 0 && e.purge.IsZero() {
+		return nil
 	}
-	e.bytes -= bytes
 	t.purge, e.purge = e.purge, time.Time{}
 	e.busy = true
 	return t
+}
+
+// Held reports whether writes wait for nothing but Limit to allow long ones.
+func (e *Engine) Held() bool { return e.waiting > 0 && !e.busy && e.shared() && e.noLong }
+
+// shorts reports whether a write that is not long waits for the next turn.
+func (e *Engine) shorts() bool {
+	return slices.ContainsFunc(e.lanes, func(l *lane) bool { return !l.writes[0].long() })
+}
+
+// fillLong gives the turn to a long write, if there is one that is next in its
+// lane and may begin.
+func (e *Engine) fillLong(t *Turn) bool {
+	if !e.shared() || e.noLong {
+		return false
+	}
+	i := slices.IndexFunc(e.lanes, func(l *lane) bool { return l.writes[0].long() })
+	if i < 0 {
+		return false
+	}
+	l := e.lanes[i]
+	copy(e.lanes[1:], e.lanes[:i])
+	e.lanes[0] = l
+	e.grant(t, 1)
+	t.long = true
+	return true
+}
+
+// fill gives each lane an equal share of the turn, in rounds.
+func (e *Engine) fill(t *Turn) {
+	light := e.lightFirst()
+	limit, bytes, mostBytes := cmp.Or(light, e.limit), 0, maxBatchBytes
+	if e.shared() {
+		mostBytes = longTurn
+	}
+	share := max(1, limit/max(1, len(e.lanes)))
+	for passed := 0; passed < len(e.lanes) && len(t.batch) < limit && bytes < mostBytes; {
+		l := e.lanes[0]
+		most, n := min(share, limit-len(t.batch), len(l.writes)), 0
+		if light > 0 {
+			most = len(l.writes)
+		}
+		for ; n < most && bytes < mostBytes; n++ {
+			if e.shared() && l.writes[n].long() {
+				break
+			}
+			bytes += l.writes[n].size
+		}
+		if passed++; n > 0 {
+			passed = 0
+		}
+		e.grant(t, n)
+	}
+}
+
+// grant moves the first n writes of the first lane to the turn, and the lane to
+// the end.
+func (e *Engine) grant(t *Turn, n int) {
+	l := e.lanes[0]
+	for i := range l.writes[:n] {
+		w := &l.writes[i]
+		if len(t.batch) == 0 || w.number < t.oldest {
+			t.oldest = w.number
+		}
+		l.bytes -= w.size
+		e.bytes -= w.size
+		t.tickets = append(t.tickets, w.ticket)
+		t.batch = append(t.batch, w.operation)
+	}
+	e.waiting -= n
+	clear(l.writes[:n])
+	l.writes = l.writes[n:]
+	e.lanes = e.lanes[1:]
+	if len(l.writes) > 0 {
+		e.lanes = append(e.lanes, l)
+	} else {
+		delete(e.byOwner, l.owner)
+	}
 }
 
 // lightFirst moves light lanes to the front. If the next turn is to be theirs
@@ -328,7 +400,7 @@ func (e *Engine) Begin() *Turn {
 // writes they have. Now and then it grants the others a turn, so that they are
 // served however many light lanes there are.
 func (e *Engine) lightFirst() (writes int) {
-	if e.limit < maxBatch && (e.waiting > e.limit || e.bytes > longTurn) && e.short < maxShortTurns {
+	if e.shared() && (e.waiting > e.limit || e.bytes > longTurn) && e.short < maxShortTurns {
 		for _, l := range e.lanes {
 			if l.light() {
 				writes += len(l.writes)

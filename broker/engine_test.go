@@ -93,7 +93,7 @@ func TestAShortTurnForThoseWhoWantLittle(t *testing.T) {
 		e.Execute(&out)
 		return len(out.take())
 	}
-	e.Limit(64)
+	e.Limit(64, true)
 	publish(1, 1000, 1)
 	var got []int
 	for range 6 {

@@ -34,6 +34,7 @@ type loop struct {
 
 	contended time.Duration // when several sessions last had writes for the store
 	operation time.Duration // average time per operation, in turns that are not small
+	long      longWrites
 
 	ctx      context.Context // of the store's work
 	turns    chan *Turn
@@ -47,7 +48,8 @@ var _ Outlet = (*loop)(nil)
 func newLoop(ctx context.Context, s *Server, e *Engine) *loop {
 	return &loop{
 		s: s, engine: e, peers: map[core.Session]*peer{}, timer: time.NewTimer(time.Hour),
-		ctx: ctx, turns: make(chan *Turn, 1), results: make(chan *Turn, 1), readings: make(chan *Reading, inspectionsAtOnce+3),
+		long: longWrites{due: time.NewTimer(time.Hour)},
+		ctx:  ctx, turns: make(chan *Turn, 1), results: make(chan *Turn, 1), readings: make(chan *Reading, inspectionsAtOnce+3),
 	}
 }
 
@@ -60,6 +62,7 @@ func (l *loop) run() {
 	}
 	defer close(l.turns)
 	defer l.timer.Stop()
+	defer l.long.due.Stop()
 	defer func() {
 		if p := recover(); p != nil {
 			l.s.cfg.Log.Error("the broker panicked", "panic", p, "stack", string(debug.Stack()))
@@ -80,6 +83,7 @@ func (l *loop) run() {
 				l.finish(r)
 			case <-l.timer.C:
 				l.tick()
+			case <-l.long.due.C:
 			case <-l.s.stopping:
 				l.drain()
 				return
@@ -166,15 +170,20 @@ func (l *loop) serve(p *peer) (cost int) {
 	return max(cost, 1)
 }
 
-// mustWait reports whether a session has an inspection in progress, of which each
-// may have only one. Its further input waits in its inbox and its socket.
-func (l *loop) mustWait(p *peer) bool { return l.engine.Inspections(p.id) > 0 }
+// mustWait reports whether a session's further input has to wait, in its inbox and
+// its socket: while an inspection is in progress, of which each may have only one,
+// and while it has more writes waiting than the store takes in a while. To take
+// more from it would keep a core busy and make nothing faster.
+func (l *loop) mustWait(p *peer) bool {
+	return l.engine.Inspections(p.id) > 0 || l.engine.Writes(p.id) >= waitingWrites
+}
+
+const waitingWrites = 2 * maxBatch // per session
 
 // batch returns the maximum number of operations in the store's next turn. While
 // several sessions write, turns are shorter, because each session waits for the
 // turn in progress and for its own.
-func (l *loop) batch() int {
-	now := time.Since(l.s.begin)
+func (l *loop) batch(now time.Duration) int {
 	if l.engine.Owners() > 1 {
 		l.contended = now
 	}
@@ -192,6 +201,39 @@ const (
 	syncBound = 500 * time.Microsecond
 )
 
+// longWrites spaces out the long writes while several sessions write. Whoever
+// writes little waits for the write under way, and no turn can be shorter than its
+// longest write; so after a long one the others have the store for longPause times
+// as long, and at most about one write in a hundred meets a long one. The pause
+// ends early if nobody has wanted to write little for twice as long as a long write
+// takes. That the store is idle for a moment does not mean that nobody is about to
+// write (deceptive idleness; Iyer and Druschel, Anticipatory Scheduling, 2001).
+type longWrites struct {
+	took  time.Duration // by the last one
+	ended time.Duration // when it ended
+	other time.Duration // when a short one last waited
+	due   *time.Timer
+}
+
+const (
+	longPause    = 12
+	longestPause = time.Second
+)
+
+// wait returns how long the next long write has to wait.
+func (w *longWrites) wait(e *Engine, now time.Duration) time.Duration {
+	if e.shorts() {
+		w.other = now
+	}
+	return min(w.ended+min(longPause*w.took, longestPause), w.other+2*w.took) - now
+}
+
+func (w *longWrites) end(t *Turn, now time.Duration) {
+	if t.long {
+		w.took, w.ended = t.took, now
+	}
+}
+
 // unpark resumes sessions that no longer have to wait.
 func (l *loop) unpark() {
 	l.parked = slices.DeleteFunc(l.parked, func(p *peer) bool {
@@ -204,6 +246,7 @@ func (l *loop) unpark() {
 }
 
 func (l *loop) end(t *Turn) {
+	l.long.end(t, time.Since(l.s.begin))
 	if n := len(t.batch); n >= sharedBatch/2 {
 		l.operation += (t.took/time.Duration(n) - l.operation) / 16
 	}
@@ -289,11 +332,15 @@ func (l *loop) shed() {
 }
 
 // commit starts the store's next turn if the store is free and there is something
-// to write.
+// that may be written.
 func (l *loop) commit() {
-	l.engine.Limit(l.batch())
+	now := time.Since(l.s.begin)
+	wait := l.long.wait(l.engine, now)
+	l.engine.Limit(l.batch(now), wait <= 0)
 	if t := l.engine.Begin(); t != nil {
 		l.turns <- t
+	} else if l.engine.Held() {
+		l.long.due.Reset(wait)
 	}
 }
 
@@ -324,10 +371,13 @@ func (l *loop) drain() {
 	in := core.Input{Kind: core.Drain}
 	l.engine.Step(&in, l.s.now())
 	l.engine.StopSwapping()
+	l.engine.Limit(maxBatch, true)
 	for {
 		l.execute()
 		if l.ctx.Err() == nil {
-			l.commit()
+			if t := l.engine.Begin(); t != nil {
+				l.turns <- t
+			}
 		}
 		if !l.engine.Busy() {
 			break

@@ -4,6 +4,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
 	"strconv"
 	"strings"
@@ -12,18 +13,27 @@ import (
 // DefaultMemory returns the memory limit of a Config that sets none, in bytes.
 func DefaultMemory() int64 { return max(machineMemory()/4, leastMemory) }
 
-// TuneCollector configures Go's garbage collector for a process that serves one
-// broker with this much memory, in bytes, and does little else. A collection
-// occupies a core while it lasts, and on a small machine every answer waits for
-// it. So the heap may grow to five times what was live instead of twice, as long
-// as the process stays below twice the broker's memory. GOGC and GOMEMLIMIT take
-// precedence.
-func TuneCollector(memory int64) {
+// TuneRuntime configures Go's runtime for a process that serves one broker with
+// this much memory, in bytes, and does little else.
+//
+// A collection occupies a core while it lasts, and on a small machine every answer
+// waits for it. So the heap may grow to five times what was live instead of twice,
+// as long as the process stays below twice the broker's memory. GOGC and GOMEMLIMIT
+// take precedence.
+//
+// Go's scheduler looks at the network only every 10 ms while each of its processors
+// has something to do, as under a flood. With twice as many processors as cores one
+// of them is idle, and hears at once who else has something to say; the kernel
+// shares out the cores, and does so by time. GOMAXPROCS takes precedence.
+func TuneRuntime(memory int64) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(400)
 	}
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(2 * memory)
+	}
+	if os.Getenv("GOMAXPROCS") == "" {
+		runtime.GOMAXPROCS(2 * runtime.GOMAXPROCS(0))
 	}
 }
 

@@ -49,6 +49,7 @@ type Server struct {
 	strangers   audit           // logs events before the Hello
 	tokens      audit           // logs wrong tokens and missing permissions
 	refused     refusals
+	vain        atomic.Uint64 // connections that came to nothing, those with wrong tokens aside, which have to wait anyway
 	turns       turns
 
 	mu    sync.Mutex
@@ -166,19 +167,21 @@ func (s *Server) shutDown(cause error) {
 }
 
 func (s *Server) accept() {
+	var vain uint64 // up to the last pause
 	for {
 		nc, err := s.ln.Accept()
 		switch {
 		case err == nil:
 			s.admit(nc)
+			if n := s.vain.Load(); n-vain >= vainAtOnce {
+				vain = n
+				s.pause(vainPause)
+			}
 		case errors.Is(err, net.ErrClosed):
 			return
 		case passing(err):
 			s.strangers.log("a connection could not be accepted", "error", err)
-			select {
-			case <-time.After(acceptPause):
-			case <-s.stopping:
-			}
+			s.pause(acceptPause)
 		default:
 			s.cfg.Log.Error("accepting connections has ended", "error", err)
 			s.shutDown(fmt.Errorf("broker: accept: %w", err))
@@ -187,8 +190,22 @@ func (s *Server) accept() {
 	}
 }
 
-// acceptPause is the delay before retrying when file descriptors run out.
-const acceptPause = 50 * time.Millisecond
+const (
+	// acceptPause is the delay before retrying when file descriptors run out.
+	acceptPause = 50 * time.Millisecond
+	// After vainAtOnce connections that came to nothing, accepting pauses: strangers
+	// who come back at once get no more of the processor than 2,000 connections a
+	// second take. The others wait in the kernel's queue for as long.
+	vainAtOnce = 2
+	vainPause  = time.Millisecond
+)
+
+func (s *Server) pause(d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-s.stopping:
+	}
+}
 
 // passing reports whether the listener is still usable after this error.
 func passing(err error) bool {
@@ -303,6 +320,9 @@ func (s *Server) serve(nc net.Conn, place *admission.Place) {
 	}
 	log.Debug("session opened")
 	err = s.read(entered, p)
+	if errors.Is(err, transport.ErrFrame) {
+		s.vain.Add(1)
+	}
 	log.Debug("session ended", "cause", err)
 	p.leave()
 	p.add(core.Input{Kind: core.Closed, Session: id})

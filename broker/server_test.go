@@ -49,7 +49,12 @@ func stop(t testing.TB, s *broker.Server) {
 
 func dial(t testing.TB, s *broker.Server, name string) *client.Conn {
 	t.Helper()
-	c, err := client.Dial(within(t), s.Addr(), client.Options{Name: name})
+	return dialAddr(t, s.Addr(), name)
+}
+
+func dialAddr(t testing.TB, addr, name string) *client.Conn {
+	t.Helper()
+	c, err := client.Dial(within(t), addr, client.Options{Name: name})
 	if err != nil {
 		t.Fatal(err)
 	}

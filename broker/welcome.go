@@ -107,5 +107,6 @@ func (s *Server) turnAway(nc net.Conn, place *admission.Place, counter *atomic.U
 	default:
 	}
 	counter.Add(1)
+	s.vain.Add(1)
 	s.strangers.log(what, "peer", nc.RemoteAddr().String(), "error", err)
 }

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/custodymq/custody/broker/client"
@@ -40,6 +41,8 @@ type Party struct {
 	ctx         context.Context
 	cancel      context.CancelFunc
 	all         sync.WaitGroup
+	requests    atomic.Int64
+	bytes       atomic.Int64
 
 	mu   sync.Mutex
 	open map[io.Closer]bool // nil once the attack has ended
@@ -71,6 +74,23 @@ func (p *Party) Gone() <-chan struct{} { return p.gone }
 
 // Err returns the reason once Gone is closed.
 func (p *Party) Err() error { return p.err }
+
+// Made returns how many requests the attackers have made so far, connections
+// included, and how many bytes they have sent. Of what goes through a client it
+// counts the payloads only.
+func (p *Party) Made() (requests, bytes int64) { return p.requests.Load(), p.bytes.Load() }
+
+// counted counts the bytes written to a connection.
+type counted struct {
+	net.Conn
+	bytes *atomic.Int64
+}
+
+func (c counted) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	c.bytes.Add(int64(n))
+	return n, err
+}
 
 // End stops the attack and waits for its goroutines.
 func (p *Party) End() {
@@ -132,6 +152,7 @@ func (p *Party) drop(c io.Closer) {
 func (p *Party) dial(name string) (*client.Conn, error) {
 	ctx, cancel := context.WithTimeout(p.ctx, time.Minute)
 	defer cancel()
+	p.requests.Add(1)
 	c, err := client.Dial(ctx, p.addr, client.Options{Name: name, Token: p.token})
 	if err != nil {
 		return nil, err
@@ -145,6 +166,7 @@ func (p *Party) subscribed(topic string, mode wire.Mode, window int) (*client.Co
 	if err != nil {
 		return nil, nil, err
 	}
+	p.requests.Add(1)
 	sub, err := c.Subscribe(p.ctx, client.Filter{Topic: topic, Mode: mode, Window: window})
 	return c, sub, err
 }
@@ -155,6 +177,8 @@ func (p *Party) raw() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.requests.Add(1)
+	nc = counted{nc, &p.bytes}
 	return nc, p.keep(nc)
 }
 
@@ -173,10 +197,13 @@ func (p *Party) enter(reads bool) (net.Conn, error) {
 }
 
 // say returns a function that writes the message n times per call.
-func say(nc net.Conn, n int, m wire.Message) func() error {
+func (p *Party) say(nc net.Conn, n int, m wire.Message) func() error {
 	said := bytes.Repeat(Frames(m), n)
 	return func() error {
 		_, err := nc.Write(said)
+		if err == nil {
+			p.requests.Add(int64(n))
+		}
 		return err
 	}
 }
@@ -186,7 +213,7 @@ func say(nc net.Conn, n int, m wire.Message) func() error {
 func (p *Party) sayForever(n int, m wire.Message) error {
 	nc, err := p.enter(true)
 	if err == nil {
-		p.forever(say(nc, n, m))
+		p.forever(p.say(nc, n, m))
 	}
 	return err
 }
@@ -196,10 +223,13 @@ func (p *Party) sayForever(n int, m wire.Message) error {
 func (p *Party) publishAll(c *client.Conn, n int, m func(i int) wire.Message) error {
 	var last *client.Call
 	for i := range n {
+		m := m(i)
 		var err error
-		if last, err = c.Publish(p.ctx, m(i)); err != nil {
+		if last, err = c.Publish(p.ctx, m); err != nil {
 			return err
 		}
+		p.requests.Add(1)
+		p.bytes.Add(int64(len(m.Payload)))
 	}
 	_, err := last.Wait(p.ctx)
 	return err
@@ -210,6 +240,7 @@ func (p *Party) consume(sub *client.Subscription) {
 	p.forever(func() error {
 		d, err := sub.Receive(p.ctx)
 		if err == nil {
+			p.requests.Add(1)
 			_, err = d.AckStart()
 		}
 		return err

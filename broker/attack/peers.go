@@ -68,8 +68,7 @@ func topicsAtTheLimit(p *Party) error {
 	n := 0
 	p.forever(func() error {
 		n++
-		_, err := nc.Write(Frames(wire.Message{Kind: wire.Publish, Request: 5, Topic: fmt.Sprint("new/", n), Mode: wire.AtMostOnce}))
-		return err
+		return p.say(nc, 1, wire.Message{Kind: wire.Publish, Request: 5, Topic: fmt.Sprint("new/", n), Mode: wire.AtMostOnce})()
 	})
 	return err
 }
@@ -88,6 +87,7 @@ func wildcardOverTopics(p *Party) error {
 		return err
 	}
 	p.forever(func() error { // a new subscription each time
+		p.requests.Add(2)
 		sub, err := others.Subscribe(p.ctx, client.Filter{Topic: "+/#", Mode: wire.AtLeastOnce})
 		if err != nil {
 			return err
@@ -146,9 +146,11 @@ func deadLettersListed(p *Party) error {
 	p.forever(func() error {
 		d, err := sub.Receive(p.ctx)
 		if err == nil {
+			p.requests.Add(1)
 			_, err = d.Nack(p.ctx, client.Rejection{DeadLetter: true, Reason: "an attack"})
 		}
 		if made++; err == nil && made > 1000 {
+			p.requests.Add(1)
 			_, err = c.Admin(p.ctx, "dlq.discard", d.MessageID)
 		}
 		return err
@@ -171,7 +173,7 @@ func peersThatDoNotRead(p *Party) error {
 		if err != nil {
 			return err
 		}
-		if err := say(nc, 1, wire.Message{Kind: wire.Subscribe, Request: 2, Topic: "deaf", Mode: wire.AtMostOnce, Credit: 1 << 16})(); err != nil {
+		if err := p.say(nc, 1, wire.Message{Kind: wire.Subscribe, Request: 2, Topic: "deaf", Mode: wire.AtMostOnce, Credit: 1 << 16})(); err != nil {
 			return err
 		}
 	}
@@ -190,7 +192,7 @@ func flood(p *Party) error {
 			return err
 		}
 		defer p.drop(nc)
-		for say := say(nc, 100, wire.Message{Kind: wire.Publish, Request: 5, Topic: "flood", Mode: wire.AtLeastOnce, Payload: make([]byte, 256)}); say() == nil; {
+		for say := p.say(nc, 100, wire.Message{Kind: wire.Publish, Request: 5, Topic: "flood", Mode: wire.AtLeastOnce, Payload: make([]byte, 256)}); say() == nil; {
 		}
 		return nil
 	})
@@ -252,6 +254,7 @@ func sessionsComeAndGo(p *Party) error {
 				return err
 			}
 			defer p.drop(c)
+			p.requests.Add(1)
 			_, err = c.Subscribe(p.ctx, client.Filter{Topic: "passing/#", Mode: wire.AtLeastOnce, Window: 16})
 			return err
 		})
@@ -302,7 +305,7 @@ func consumersLeave(p *Party) error {
 		if err := take(func(*client.Delivery) error { return nil }); err != nil {
 			return err
 		}
-		if err := take(func(d *client.Delivery) error { _, err := d.AckStart(); return err }); err != nil {
+		if err := take(func(d *client.Delivery) error { p.requests.Add(1); _, err := d.AckStart(); return err }); err != nil {
 			return err
 		}
 		return publish()

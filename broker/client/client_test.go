@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -269,10 +270,15 @@ func TestWrittenTellsWhatNeverLeft(t *testing.T) {
 		}
 		calls = append(calls, call)
 	}
+	first, last := calls[0], calls[len(calls)-1]
+	for waiting := within(t); !first.Written(); runtime.Gosched() {
+		if waiting.Err() != nil {
+			t.Fatal("the first publish is said never to have left")
+		}
+	}
 	c.Close()
 	close(released)
 	<-ended
-	first, last := calls[0], calls[len(calls)-1]
 	if !first.Written() {
 		t.Error("the first publish is said never to have left")
 	}

@@ -81,7 +81,7 @@ type Effect struct {
 	Elapsed   time.Duration   // Arm
 	Reason    string          // CloseSession
 	ID        string          // Fetch: the message
-	Size      int             // Fetch: of its content, bytes
+	Size      int             // Persist, Fetch: of the message's content, bytes
 }
 
 // EffectKind is the kind of an effect.
@@ -347,7 +347,7 @@ type caller struct {
 func (c *Core) persist(t ticket, row store.Row) {
 	c.lastTicket++
 	c.tickets[c.lastTicket] = t
-	c.out = append(c.out, Effect{Kind: Persist, Session: c.asking, Ticket: c.lastTicket, Operation: store.Operation{Kind: t.kind, Row: row}})
+	c.out = append(c.out, Effect{Kind: Persist, Session: c.asking, Ticket: c.lastTicket, Operation: store.Operation{Kind: t.kind, Row: row}, Size: t.m.size})
 }
 
 func (c *Core) arm() {

@@ -72,6 +72,10 @@ func (q *Outgoing) Send(m *wire.Message) (start int64, err error) {
 	if err := q.ready(); err != nil {
 		return 0, err
 	}
+	if len(q.queue) >= keepBuffer { // rather than copy it all again and again while it grows
+		q.full = append(q.full, q.queue)
+		q.queue = make([]byte, 0, keepBuffer)
+	}
 	start = q.queued
 	before := len(q.queue)
 	q.queue = appendFrame(q.queue, flagMore, head)

@@ -115,7 +115,7 @@ func serve(cmd *cobra.Command, f brokerFlags) (err error) {
 	if config.Memory, err = memoryFrom(f.memory); err != nil {
 		return err
 	}
-	broker.TuneCollector(config.Memory)
+	broker.TuneRuntime(config.Memory)
 	if config.Log, err = f.observed.logger(cmd.ErrOrStderr()); err != nil {
 		return err
 	}
