@@ -177,6 +177,8 @@ func TestStartRefusals(t *testing.T) {
 		{name: "CONFIG forbidden", settings: []string{"rename-command", "CONFIG \"\""}, err: "add appendfsync=always"},
 		{name: "CONFIG forbidden, vouched for", settings: []string{"rename-command", "CONFIG \"\""}, query: "?appendfsync=always"},
 		{name: "CONFIG forbidden, no", settings: []string{"rename-command", "CONFIG \"\""}, query: "?appendfsync=everysec", err: "appendfsync everysec"},
+		{name: "no replica", query: "?replicas=1", err: "0 of 1"},
+		{name: "no number of replicas", query: "?replicas=all", err: "replicas=all"},
 		{name: "password", settings: []string{"requirepass", "other"}, err: "NOAUTH"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
