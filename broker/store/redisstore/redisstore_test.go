@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	stopServers()
+	servers.Stop()
 	if code == 0 {
 		if err := goleak.Find(); err != nil {
 			println(err.Error())
@@ -77,7 +77,7 @@ func TestStore(t *testing.T) {
 func TestUnixSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	server := start(t, "redis-server", "unixsocket", path)
-	defer server.stop()
+	defer server.Stop()
 	s := mustOpen(t, Options{DSN: "unix://" + path + "?db=3&appendfsync=always", Partition: orders})
 	defer s.Close()
 	if err := s.Apply(t.Context(), []store.Operation{insertion("a")}); err != nil {
@@ -183,7 +183,7 @@ func TestStartRefusals(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			server := start(t, "redis-server", test.settings...)
-			defer server.stop()
+			defer server.Stop()
 			o := Options{DSN: server.dsn(0) + test.query, Sync: test.sync}
 			if test.err != "" {
 				refused(t, o, test.err)

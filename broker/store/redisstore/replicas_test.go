@@ -17,9 +17,9 @@ func TestReplicas(t *testing.T) {
 	for _, program := range programs {
 		t.Run(program, func(t *testing.T) {
 			server := start(t, program, "repl-diskless-sync-delay", "0")
-			defer server.stop()
+			defer server.Stop()
 			replica := start(t, program, "replicaof", fmt.Sprintf("127.0.0.1 %d", server.port))
-			defer replica.stop()
+			defer replica.Stop()
 			dsn := server.dsn(0) + "?replicas=1"
 			var s *Store
 			eventually(t, func() (err error) { s, err = Open(t.Context(), Options{DSN: dsn, Partition: orders}); return err })
@@ -29,7 +29,7 @@ func TestReplicas(t *testing.T) {
 				t.Fatal(err)
 			}
 
-			replica.kill()
+			replica.Kill()
 			var failure *store.Failure
 			if err := apply("doubtful"); !errors.As(err, &failure) || failure.NotWritten || !errors.Is(err, errUnreplicated) {
 				t.Fatalf("a write that no replica has: %v", err)
@@ -37,7 +37,7 @@ func TestReplicas(t *testing.T) {
 			if absent, err := s.Reestablish(t.Context()); err == nil {
 				t.Fatalf("called certain while no replica answers: absent %v", absent)
 			}
-			replica.start(t)
+			replica.Start(t)
 			eventually(t, func() error {
 				absent, err := s.Reestablish(t.Context())
 				if err == nil && absent {
@@ -49,7 +49,7 @@ func TestReplicas(t *testing.T) {
 				t.Fatal(err)
 			}
 
-			replica.kill()
+			replica.Kill()
 			if _, err := s.Reestablish(t.Context()); err == nil {
 				t.Error("called certain while no replica answers")
 			}
@@ -59,7 +59,7 @@ func TestReplicas(t *testing.T) {
 			if err := apply("before"); errors.Is(err, store.ErrExists) {
 				t.Errorf("a write behind one in doubt was made: %v", err)
 			}
-			replica.start(t)
+			replica.Start(t)
 			eventually(t, func() error { return apply("last") })
 			replica.with(t, replica.dsn(0), func(c *redis.Client) error {
 				n, err := c.HLen(t.Context(), keysOf(orders)[1]).Result()

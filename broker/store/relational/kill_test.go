@@ -37,7 +37,7 @@ func TestNothingAcceptedIsLostByKills(t *testing.T) {
 			s := mustOpen(t, server.dialect, Options{DSN: server.database(t), Partition: orders})
 			stored, doubts := map[string]bool{}, 0
 			for n := range kills {
-				timer := time.AfterFunc(time.Duration(rand.IntN(150))*time.Millisecond, server.kill)
+				timer := time.AfterFunc(time.Duration(rand.IntN(150))*time.Millisecond, server.Kill)
 				var err error
 				var batch []store.Operation
 				for i := 0; err == nil; i++ {
@@ -52,8 +52,8 @@ func TestNothingAcceptedIsLostByKills(t *testing.T) {
 					}
 				}
 				timer.Stop()
-				server.kill() // it may have been asked to by the timer alone
-				server.start(t)
+				server.Kill() // it may have been asked to by the timer alone
+				server.Start(t)
 				var failure *store.Failure
 				if !errors.As(err, &failure) {
 					t.Fatalf("kill %d: %v", n, err)
