@@ -17,6 +17,7 @@ import (
 	"github.com/custodymq/custody/script"
 	"github.com/custodymq/custody/systems"
 	"github.com/custodymq/custody/systems/registry"
+	"github.com/custodymq/custody/systems/zeromq"
 )
 
 // The link between a broker and its database server can be struck like any
@@ -146,8 +147,14 @@ expect no-accepted-loss, single-effect, survives`)
 		}
 		Expect(len(j.Broken) > 0).To(Equal(loss == guarantees.Violated && claimed), j.Why)
 	},
-		Entry("that is waited for", SpecTimeout(scaledLimit()), "zeromq:postgres-sync", "", guarantees.Held, true),
-		Entry("that follows as it can", SpecTimeout(scaledLimit()), "zeromq:postgres-async", "", guarantees.Violated, false),
-		Entry("that is said to be waited for", SpecTimeout(scaledLimit()), "zeromq:postgres-sync", "standby-promoted-with-a-gap", guarantees.Violated, true),
+		Entry("of PostgreSQL that is waited for", SpecTimeout(scaledLimit()), "zeromq:postgres-sync", "", guarantees.Held, true),
+		Entry("of PostgreSQL that follows as it can", SpecTimeout(scaledLimit()), "zeromq:postgres-async", "", guarantees.Violated, false),
+		Entry("of PostgreSQL that is said to be waited for", SpecTimeout(scaledLimit()), "zeromq:postgres-sync", zeromq.GapDefect, guarantees.Violated, true),
+		Entry("of MariaDB that is waited for", SpecTimeout(scaledLimit()), "zeromq:mariadb-semisync", "", guarantees.Held, true),
+		Entry("of MariaDB that follows as it can", SpecTimeout(scaledLimit()), "zeromq:mariadb-async", "", guarantees.Violated, false),
+		Entry("of MariaDB that is said to be waited for", SpecTimeout(scaledLimit()), "zeromq:mariadb-semisync", zeromq.GapDefect, guarantees.Violated, true),
+		Entry("of Redis that is waited for", SpecTimeout(scaledLimit()), "zeromq:redis-wait", "", guarantees.Held, true),
+		Entry("of Redis that follows as it can", SpecTimeout(scaledLimit()), "zeromq:redis-async", "", guarantees.Violated, false),
+		Entry("of Redis that is said to be waited for", SpecTimeout(scaledLimit()), "zeromq:redis-wait", zeromq.GapDefect, guarantees.Violated, true),
 	)
 })

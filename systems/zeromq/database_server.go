@@ -3,7 +3,6 @@ package zeromq
 import (
 	"context"
 	"crypto/rand"
-	"database/sql"
 	"errors"
 	"fmt"
 	"io"
@@ -19,10 +18,7 @@ import (
 	"time"
 
 	"github.com/custodymq/custody/broker/store"
-	"github.com/custodymq/custody/broker/store/relational"
 	"github.com/custodymq/custody/links"
-	wiremysql "github.com/custodymq/custody/links/mysql"
-	wirepostgres "github.com/custodymq/custody/links/postgres"
 	"github.com/custodymq/custody/process"
 	"github.com/custodymq/custody/systems"
 )
@@ -31,26 +27,42 @@ import (
 type serverKind struct {
 	name     string
 	driver   string // name of the driver
-	dialect  relational.Dialect
 	protocol links.Protocol
 	program  string         // the server
 	places   string         // where it is, if not in PATH
 	packaged string         // the package that brings it
 	user     string         // as whom it has to run where this process is root; empty: as root
-	admin    string         // database that is there from the start
 	end      syscall.Signal // of an orderly end that waits for no client; 0: SIGTERM
+	volume   int64          // bytes of a file system of its own
 
-	// create returns the command that creates the data folder. It runs in the
-	// server's folder, where the file password holds the administrator's
-	// password.
-	create func(bin string, dir string) []string
+	files func(password string) map[string]string // in the server's folder before any program runs there
+	// create returns the command that creates the data, run in the server's folder;
+	// nil: the server does so itself.
+	create func(bin, dir string) []string
 	args   func(dir, port string) []string
 	dsn    func(user, address, password, database string) string
+	waits  string // is added to a DSN for commits that wait for a standby, if it is the broker who asks for that
 
-	operator string      // who may do everything; the broker's user may not write to a server that is read-only
-	crowded  string      // in the error of a server that gives no more connections
-	readOnly [2][]string // statements that begin and end that the server takes no writes
-	volume   int64       // bytes of a file system of its own
+	engine
+	replication replication
+}
+
+// engine is how a server of a kind is spoken to, past the broker.
+type engine interface {
+	ping(ctx context.Context, s *databaseServer) error
+	// prepare makes the run's database, with its tables; remove ends it.
+	prepare(ctx context.Context, d *served) error
+	remove(ctx context.Context, d *served) error
+	rows(ctx context.Context, d *served, fn func(store.Row) error) error
+	plant(ctx context.Context, d *served, p store.Partition, row store.Row) error
+	damage(ctx context.Context, d *served, statement string) error
+	// occupy takes a connection until it is closed.
+	occupy(ctx context.Context, s *databaseServer) (io.Closer, error)
+	crowded(err error) bool // by which a server refuses one more
+	// refuse makes the server take no writes of the broker's, and sees it refuse one;
+	// permit ends that.
+	refuse(ctx context.Context, d *served) error
+	permit(ctx context.Context, d *served) error
 }
 
 // The broker's user, and how many connections a server gives.
@@ -61,50 +73,6 @@ const (
 
 // serverName is the actor of the server's events, and the name of its log.
 const serverName = "store"
-
-// reload makes PostgreSQL read what ALTER SYSTEM has set.
-const reload = "SELECT pg_reload_conf()"
-
-var postgres = &serverKind{
-	name: "postgres", driver: "postgres", dialect: relational.Postgres, protocol: wirepostgres.Protocol{},
-	program: "postgres", places: "/usr/lib/postgresql/*/bin", packaged: "postgresql", user: "postgres", admin: "postgres", end: syscall.SIGINT,
-	operator: brokerUser, crowded: "53300", volume: 160 << 20,
-	readOnly: [2][]string{{"ALTER SYSTEM SET default_transaction_read_only = on", reload}, {"ALTER SYSTEM RESET default_transaction_read_only", reload}},
-	create: func(bin, dir string) []string {
-		return []string{filepath.Join(bin, "initdb"), "-D", filepath.Join(dir, "data"), "-U", "custody", "-A", "scram-sha-256", "--pwfile", filepath.Join(dir, "password"), "--no-sync", "-E", "UTF8"}
-	},
-	args: func(dir, port string) []string {
-		return []string{"-D", filepath.Join(dir, "data"), "-k", "", "-c", "listen_addresses=127.0.0.1", "-p", port, "-c", "timezone=UTC",
-			"-c", fmt.Sprintf("max_connections=%d", maxConnections), "-c", "wal_retrieve_retry_interval=100ms"}
-	},
-	dsn: func(user, address, password, database string) string {
-		return "postgres://" + user + ":" + password + "@" + address + "/" + database + "?sslmode=disable"
-	},
-}
-
-var mariadb = &serverKind{
-	name: "mariadb", driver: "mysql", dialect: relational.MySQL, protocol: wiremysql.Protocol{},
-	program: "mariadbd", places: "/usr/sbin", packaged: "mariadb-server", admin: "mysql",
-	operator: "operator", crowded: "1040", volume: 320 << 20,
-	readOnly: [2][]string{{"SET GLOBAL read_only = 1"}, {"SET GLOBAL read_only = 0"}},
-	create: func(_, dir string) []string {
-		return []string{"mariadb-install-db", "--no-defaults", "--datadir=" + filepath.Join(dir, "data"), "--tmpdir=" + dir, "--auth-root-authentication-method=normal", "--skip-test-db"}
-	},
-	args: func(dir, port string) []string {
-		args := []string{"--no-defaults", "--datadir=" + filepath.Join(dir, "data"), "--port=" + port, "--bind-address=127.0.0.1",
-			// Of its own: a server deletes what it finds in its temporary folder,
-			// other servers' tables included.
-			"--tmpdir=" + dir, "--socket=" + filepath.Join(dir, "socket"), "--init-file=" + filepath.Join(dir, "users.sql"), "--innodb-flush-log-at-trx-commit=1",
-			fmt.Sprintf("--max-connections=%d", maxConnections)}
-		if os.Getuid() == 0 {
-			args = append(args, "--user=root")
-		}
-		return args
-	},
-	dsn: func(user, address, password, database string) string {
-		return user + ":" + password + "@tcp(" + address + ")/" + database
-	},
-}
 
 func (k *serverKind) title() string { return k.name }
 
@@ -171,39 +139,59 @@ type databaseServer struct {
 	folder   string // private, but searchable by the server's user
 	dir      string // the server's folder, inside folder
 	port     string
+	options  []string        // of its next start
 	volume   *process.Volume // at dir, or nil
 	changed  atomic.Bool     // its settings were changed
 }
 
 var _ process.Kept = (*databaseServer)(nil)
 
-func (k *serverKind) start(ctx context.Context, env systems.Env, log io.WriteCloser) (_ *databaseServer, err error) {
-	bin, err := k.bin()
-	if err != nil {
-		return nil, err
-	}
+// newServer prepares a server that is not started yet.
+func (k *serverKind) newServer(ctx context.Context, env systems.Env, actor, password string, volume bool) (*databaseServer, error) {
 	port, err := process.FreePort()
 	if err != nil {
 		return nil, err
 	}
-	s := &databaseServer{kind: k, address: port.Address, port: port.Number(), password: rand.Text()}
-	if s.folder, err = process.Folder(); err != nil {
+	log, err := env.ServerLog(Name, actor)
+	if err != nil {
 		return nil, errors.Join(err, port.Close())
 	}
-	s.dir = filepath.Join(s.folder, "server")
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, port.Close(), s.volume.Close(), os.RemoveAll(s.folder))
-		}
-	}()
-	if err := s.makeFolder(env.Volume); err != nil {
+	s := &databaseServer{kind: k, address: port.Address, port: port.Number(), password: password}
+	s.Server = process.NewServer(actor, env.Sink, log, s.launch, port)
+	if s.folder, err = process.Folder(); err == nil {
+		err = s.makeFolder(volume)
+	}
+	if err != nil {
+		return nil, errors.Join(err, s.Close(ctx))
+	}
+	return s, nil
+}
+
+// start starts a server without data.
+func (k *serverKind) start(ctx context.Context, env systems.Env, options []string) (*databaseServer, error) {
+	s, err := k.newServer(ctx, env, serverName, rand.Text(), env.Volume)
+	if err != nil {
 		return nil, err
 	}
-	if err := s.once(ctx, k.create(bin, s.dir)); err != nil {
-		return nil, err
+	s.options = options
+	if err = s.createData(ctx); err == nil {
+		err = s.Restart(ctx)
 	}
-	s.Server = process.NewServer(serverName, env.Sink, log, s.launch, port)
-	return s, s.Restart(ctx)
+	if err != nil {
+		return nil, errors.Join(err, s.Close(context.WithoutCancel(ctx)))
+	}
+	return s, nil
+}
+
+func (s *databaseServer) createData(ctx context.Context) error {
+	if s.kind.create == nil {
+		return nil
+	}
+	bin, err := s.kind.bin()
+	if err != nil {
+		return err
+	}
+	return s.once(ctx, s.kind.create(bin, s.dir))
 }
 
 // launch starts the server's program on what is in its folder.
@@ -213,11 +201,12 @@ func (s *databaseServer) launch(ctx context.Context, log io.Writer, exited func(
 	if err != nil {
 		return nil, nil, err
 	}
-	command, _, _, err := k.as(append([]string{filepath.Join(bin, k.program)}, k.args(s.dir, s.port)...))
+	command, _, _, err := k.as(slices.Concat([]string{filepath.Join(bin, k.program)}, k.args(s.dir, s.port), s.options))
 	if err != nil {
 		return nil, nil, err
 	}
-	p, err := process.StartProgram(ctx, process.ProgramOptions{Path: command[0], Args: command[1:], Dir: s.dir, Log: log, Exited: exited, Ready: s.ping, Family: true, End: k.end})
+	ready := func(ctx context.Context) error { return k.ping(ctx, s) }
+	p, err := process.StartProgram(ctx, process.ProgramOptions{Path: command[0], Args: command[1:], Dir: s.dir, Log: log, Exited: exited, Ready: ready, Family: true, End: k.end})
 	if err != nil {
 		return nil, nil, fmt.Errorf("zeromq: start %s on %s: %w", k.program, s.address, err)
 	}
@@ -230,22 +219,25 @@ func (s *databaseServer) makeFolder(volume bool) error {
 	if err != nil {
 		return err
 	}
-	users := fmt.Sprintf("CREATE OR REPLACE USER custody@'127.0.0.1' IDENTIFIED BY '%[1]s';\nCREATE OR REPLACE USER custody@localhost IDENTIFIED BY '%[1]s';\n"+
-		"CREATE OR REPLACE USER operator@'127.0.0.1' IDENTIFIED BY '%[1]s';\nCREATE OR REPLACE USER operator@localhost IDENTIFIED BY '%[1]s';\n"+
-		"GRANT ALL ON *.* TO custody@'127.0.0.1';\nGRANT ALL ON *.* TO custody@localhost;\nGRANT ALL ON *.* TO operator@'127.0.0.1';\nGRANT ALL ON *.* TO operator@localhost;\n"+
-		"REVOKE READ_ONLY ADMIN, CONNECTION ADMIN ON *.* FROM custody@'127.0.0.1', custody@localhost;\nALTER USER root@localhost IDENTIFIED BY '%[1]s';\n", s.password)
+	s.dir = filepath.Join(s.folder, "server")
 	err = errors.Join(os.Chmod(s.folder, 0o711), os.Mkdir(s.dir, 0o700))
 	if volume && err == nil {
 		s.volume, err = process.Mount(s.dir, s.kind.volume)
 	}
-	for name, text := range map[string]string{"password": s.password, "users.sql": users} {
-		path := filepath.Join(s.dir, name)
-		err = errors.Join(err, os.WriteFile(path, []byte(text), 0o600), os.Chown(path, uid, gid))
-	}
-	if err := errors.Join(err, os.Chown(s.dir, uid, gid)); err != nil {
+	if err := errors.Join(err, s.write(s.dir, s.kind.files(s.password)), os.Chown(s.dir, uid, gid)); err != nil {
 		return fmt.Errorf("zeromq: folder of the database server: %w", err)
 	}
 	return nil
+}
+
+// write puts files of the server's user in a folder.
+func (s *databaseServer) write(folder string, files map[string]string) error {
+	_, uid, gid, err := s.kind.as(nil)
+	for name, text := range files {
+		path := filepath.Join(folder, name)
+		err = errors.Join(err, os.WriteFile(path, []byte(text), 0o600), os.Chown(path, uid, gid))
+	}
+	return err
 }
 
 // onceDelay is for the output of a program that was killed.
@@ -274,19 +266,6 @@ func (s *databaseServer) Untouched() bool {
 	return !s.changed.Load() && s.volume == nil && s.Server.Untouched()
 }
 
-// with runs do on a connection as the administrator.
-func (s *databaseServer) with(database string, do func(*sql.DB) error) error {
-	db, err := s.kind.dialect.Connect(s.kind.dsn(s.kind.operator, s.address, s.password, database))
-	if err != nil {
-		return err
-	}
-	return errors.Join(do(db), db.Close())
-}
-
-func (s *databaseServer) ping(ctx context.Context) error {
-	return s.with(s.kind.admin, func(db *sql.DB) error { return db.PingContext(ctx) })
-}
-
 // Close stops the server and removes its folder; its data is no longer needed.
 func (s *databaseServer) Close(ctx context.Context) error {
 	var err error
@@ -299,35 +278,38 @@ func (s *databaseServer) Close(ctx context.Context) error {
 // served is a run's database on a server.
 type served struct {
 	*databaseServer
-	pool *process.Pool
-	name string
-	link string // address of the broker's link to the server
+	pool  *process.Pool
+	name  string
+	link  string      // address of the broker's link to the server
+	waits atomic.Bool // the broker's commits wait for a standby, at its next start
 }
 
-// open creates a database on a pooled server, or on a new one.
-func (k *serverKind) open(ctx context.Context, env systems.Env) (_ database, err error) {
-	log, err := env.ServerLog(Name, serverName)
+func (k *serverKind) open(ctx context.Context, env systems.Env) (database, error) {
+	d, err := k.serve(ctx, env)
 	if err != nil {
-		return nil, err
+		return nil, err // no database, which a nil *served would be
 	}
+	return d, nil
+}
+
+// serve creates a database on a pooled server, or on a new one.
+func (k *serverKind) serve(ctx context.Context, env systems.Env, options ...string) (_ *served, err error) {
 	servers := env.Servers
 	if env.Volume {
 		servers = nil
 	}
 	s, kept := process.Take[*databaseServer](ctx, servers, k.name)
 	if kept {
+		log, err := env.ServerLog(Name, serverName)
+		if err != nil {
+			return nil, errors.Join(err, s.Close(ctx))
+		}
 		s.Attach(env.Sink, log)
-	} else if s, err = k.start(ctx, env, log); err != nil {
-		return nil, errors.Join(err, log.Close())
+	} else if s, err = k.start(ctx, env, options); err != nil {
+		return nil, err
 	}
 	d := &served{databaseServer: s, pool: env.Servers, name: strings.ReplaceAll("custody_"+systems.RunName(), "-", "_"), link: s.address}
-	err = s.with(k.admin, func(db *sql.DB) error {
-		_, err := db.ExecContext(ctx, "CREATE DATABASE "+d.name)
-		return err
-	})
-	if err == nil {
-		_, err = relational.Migrate(ctx, k.dialect, d.dsn())
-	}
+	err = k.prepare(ctx, d)
 	if err == nil && env.Link != nil {
 		d.link, err = env.Link(ctx, serverName, s.address, k.protocol)
 	}
@@ -337,10 +319,15 @@ func (k *serverKind) open(ctx context.Context, env systems.Env) (_ database, err
 	return d, nil
 }
 
+// dsn is that of the broker's user, past the link.
 func (d *served) dsn() string { return d.kind.dsn(brokerUser, d.address, d.password, d.name) }
 
 func (d *served) connection() (driver, dsn string) {
-	return d.kind.driver, d.kind.dsn(brokerUser, d.link, d.password, d.name)
+	dsn = d.kind.dsn(brokerUser, d.link, d.password, d.name)
+	if d.waits.Load() {
+		dsn += d.kind.waits
+	}
+	return d.kind.driver, dsn
 }
 
 // spare is another partition of the same database.
@@ -349,35 +336,24 @@ func (d *served) spare() (driver, dsn string) { return d.connection() }
 func (d *served) wire() links.Protocol { return d.kind.protocol }
 
 func (d *served) rows(ctx context.Context, fn func(store.Row) error) error {
-	return d.with(d.name, func(db *sql.DB) error {
-		return rowsOf(ctx, db, `SELECT p.connection_name, p.storage_identity, r.state, r.version, r.message_id, r.business_id, r.topic, r.competitor,
-			r.routing_key, r.headers, coalesce(r.expires_at, 0), r.attempts, r.reason, r.payload
-			FROM custody_row r JOIN custody_partition p ON p.id = r.part ORDER BY r.part, r.ord`, fn)
-	})
+	return d.kind.rows(ctx, d, fn)
 }
 
 func (d *served) plant(ctx context.Context, p store.Partition, row store.Row) error {
-	return relational.Plant(ctx, d.kind.dialect, d.dsn(), p, row)
+	return d.kind.plant(ctx, d, p, row)
 }
 
 func (d *served) damage(ctx context.Context, statement string) error {
-	return d.with(d.name, func(db *sql.DB) error {
-		_, err := db.ExecContext(ctx, statement)
-		return err
-	})
+	return d.kind.damage(ctx, d, statement)
 }
 
-// release drops the database and returns the server to the pool, or closes the
+// release removes the database and returns the server to the pool, or closes the
 // server if it was struck.
 func (d *served) release(ctx context.Context) error {
 	if !d.Untouched() {
 		return d.Close(ctx)
 	}
-	err := d.with(d.kind.admin, func(db *sql.DB) error {
-		_, err := db.ExecContext(ctx, "DROP DATABASE "+d.name)
-		return err
-	})
-	if err != nil {
+	if err := d.kind.remove(ctx, d); err != nil {
 		return errors.Join(fmt.Errorf("zeromq: remove the run's database: %w", err), d.Close(ctx))
 	}
 	return errors.Join(d.Detach(), d.pool.Put(ctx, d.kind.name, d.databaseServer))

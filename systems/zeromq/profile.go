@@ -55,7 +55,15 @@ func Profiles(scale float64) []systems.System {
 		Profile{name: "postgres-async", summary: "as postgres, with an asynchronous standby: promoted, it has what it was sent in time", mode: systems.AtLeastOnce,
 			claims: onServer, scale: scale, server: pair{postgres, false}},
 		Profile{name: "mariadb", summary: "as at-least-once, with the rows in MariaDB", mode: systems.AtLeastOnce, claims: onServer, scale: scale, server: mariadb},
-		Profile{name: "redis", summary: "as at-least-once, with the rows in Redis, appendfsync always", mode: systems.AtLeastOnce, claims: onServer, scale: scale, server: redis{}},
+		Profile{name: "mariadb-semisync", summary: "as mariadb, with a semi-synchronous standby: a COMMIT waits, for however long, until the standby has it in its log", mode: systems.AtLeastOnce,
+			claims: replicated(onServer), scale: scale, server: pair{mariadb, true}},
+		Profile{name: "mariadb-async", summary: "as mariadb, with an asynchronous standby: promoted, it has what it was sent in time", mode: systems.AtLeastOnce,
+			claims: onServer, scale: scale, server: pair{mariadb, false}},
+		Profile{name: "redis", summary: "as at-least-once, with the rows in Redis, appendfsync always", mode: systems.AtLeastOnce, claims: onServer, scale: scale, server: redis},
+		Profile{name: "redis-wait", summary: "as redis, with one replica: a write is stored when WAIT says that the replica has it", mode: systems.AtLeastOnce,
+			claims: replicated(onServer), scale: scale, server: pair{redis, true}},
+		Profile{name: "redis-async", summary: "as redis, with one replica that nobody waits for: promoted, it has what it was sent in time", mode: systems.AtLeastOnce,
+			claims: onServer, scale: scale, server: pair{redis, false}},
 		Profile{name: "at-most-once", summary: "routed once to who is visible now; never stored, never sent again",
 			mode: systems.AtMostOnce, claims: atMostOnce, scale: scale},
 	}
@@ -240,7 +248,8 @@ func (p Profile) Describe() systems.Description {
 		d.Lacks[systems.NeedVolume] = err.Error()
 	}
 	d.Settings = settings
-	if p.server == (redis{}) {
+	switch p.server {
+	case redis, pair{redis, true}, pair{redis, false}:
 		d.Lacks[systems.NeedDamage] = "rows in Redis cannot be damaged with a statement"
 	}
 	if p.server == nil { // the simulation says nothing of another store

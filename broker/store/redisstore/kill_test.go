@@ -33,12 +33,12 @@ func TestNothingAcceptedIsLostByKills(t *testing.T) {
 		kills = 100
 	}
 	server := start(t, "redis-server")
-	defer server.stop()
+	defer server.Stop()
 	s := mustOpen(t, Options{DSN: server.dsn(0), Partition: orders})
 	defer s.Close()
 	stored, doubts := map[string]bool{}, 0
 	for n := range kills {
-		timer := time.AfterFunc(time.Duration(rand.IntN(150))*time.Millisecond, server.kill)
+		timer := time.AfterFunc(time.Duration(rand.IntN(150))*time.Millisecond, server.Kill)
 		var err error
 		var batch []store.Operation
 		for i := 0; err == nil; i++ {
@@ -53,8 +53,8 @@ func TestNothingAcceptedIsLostByKills(t *testing.T) {
 			}
 		}
 		timer.Stop()
-		server.kill() // it may have been asked to by the timer alone
-		server.start(t)
+		server.Kill() // it may have been asked to by the timer alone
+		server.Start(t)
 		var failure *store.Failure
 		if !errors.As(err, &failure) {
 			t.Fatalf("kill %d: %v", n, err)
@@ -266,7 +266,7 @@ func TestKilledOwner(t *testing.T) {
 // TestFull checks that a write refused for lack of memory leaves nothing behind.
 func TestFull(t *testing.T) {
 	server := start(t, "redis-server", "maxmemory", "3mb")
-	defer server.stop()
+	defer server.Stop()
 	s := mustOpen(t, Options{DSN: server.dsn(0), Partition: orders})
 	defer s.Close()
 	accepted := 0
@@ -298,7 +298,7 @@ func TestRefusedWrites(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := start(t, "redis-server")
-			defer server.stop()
+			defer server.Stop()
 			s := mustOpen(t, Options{DSN: server.dsn(0), Partition: orders})
 			defer s.Close()
 			server.with(t, server.dsn(0), func(c *redis.Client) error { return c.Do(t.Context(), test.refuse...).Err() })

@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"os"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -35,7 +36,7 @@ import (
 type Store struct {
 	options Options
 	server  redis.Options
-	vouched vouched
+	demands demands
 	keys    []string
 	writer  chan *writer  // holds the writer while it is idle
 	readers chan *session // holds idle read connections, and nil for each not yet opened
@@ -55,7 +56,8 @@ type Options struct {
 	// DSN is a URL as accepted by redis.ParseURL, with the scheme redis, rediss
 	// or unix. It may contain a password and is never shown. If the server
 	// forbids CONFIG, the parameter appendfsync=always supplies what cannot be
-	// read.
+	// read. With replicas=N, a write is stored when N replicas have acknowledged
+	// it too; until then it is uncertain, and nothing else is written.
 	DSN         string
 	Partition   store.Partition
 	Sync        store.Flush
@@ -83,12 +85,12 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if o.Sync == store.FlushNever {
 		return nil, errors.New("the store in Redis keeps what it is given: the flush policy never is for memory")
 	}
-	server, vouched, err := parse(o.DSN)
+	server, demands, err := parse(o.DSN)
 	if err != nil {
 		return nil, err
 	}
 	s := &Store{
-		options: o, server: *server, vouched: vouched, keys: keysOf(o.Partition),
+		options: o, server: *server, demands: demands, keys: keysOf(o.Partition),
 		writer: make(chan *writer, 1), readers: make(chan *session, readers), closing: make(chan struct{}),
 	}
 	s.close = sync.OnceValue(s.end)
@@ -104,26 +106,32 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 }
 
 // parse parses a DSN and disables everything that the client would do on its own.
-func parse(dsn string) (*redis.Options, vouched, error) {
+func parse(dsn string) (*redis.Options, demands, error) {
 	wrong := errors.New("the DSN is no URL of Redis, such as redis://user@host:6379/0") // must not quote the DSN: it may contain a password
 	u, err := url.Parse(dsn)
 	if err != nil {
-		return nil, vouched{}, wrong
+		return nil, demands{}, wrong
 	}
 	query := u.Query()
-	v := vouched{appendfsync: query.Get("appendfsync")}
+	asked := demands{appendfsync: query.Get("appendfsync")}
+	if text := query.Get("replicas"); text != "" {
+		if asked.replicas, err = strconv.Atoi(text); err != nil || asked.replicas < 0 {
+			return nil, asked, fmt.Errorf("replicas=%s in the DSN is no number of replicas, such as 1", text)
+		}
+	}
 	query.Del("appendfsync")
+	query.Del("replicas")
 	u.RawQuery = query.Encode()
 	o, err := redis.ParseURL(u.String())
 	if err != nil {
-		return nil, v, wrong
+		return nil, asked, wrong
 	}
 	o.Protocol, o.MaxRetries, o.DialerRetries = 2, -1, 1
 	o.PoolSize, o.MinIdleConns, o.MaxIdleConns, o.PipelinePoolSize = 1, 0, 0, -1
 	o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.ConnMaxIdleTime, o.ConnMaxLifetime = 5*time.Second, -1, -1, -1, 0 // contexts bound everything
 	o.ClientName, o.DisableIdentity = "custody", true
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
-	return o, v, nil
+	return o, asked, nil
 }
 
 func (s *Store) Partition() store.Partition { return s.options.Partition }

@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	stopServers()
+	servers.Stop()
 	if code == 0 {
 		// The client looks once more, up to a second after Close, whether a server
 		// that was killed is back.
@@ -84,7 +84,7 @@ func TestStore(t *testing.T) {
 func TestUnixSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	server := start(t, "redis-server", "unixsocket", path)
-	defer server.stop()
+	defer server.Stop()
 	s := mustOpen(t, Options{DSN: "unix://" + path + "?db=3&appendfsync=always", Partition: orders})
 	defer s.Close()
 	if err := s.Apply(t.Context(), []store.Operation{insertion("a")}); err != nil {
@@ -184,11 +184,13 @@ func TestStartRefusals(t *testing.T) {
 		{name: "CONFIG forbidden", settings: []string{"rename-command", "CONFIG \"\""}, err: "add appendfsync=always"},
 		{name: "CONFIG forbidden, vouched for", settings: []string{"rename-command", "CONFIG \"\""}, query: "?appendfsync=always"},
 		{name: "CONFIG forbidden, no", settings: []string{"rename-command", "CONFIG \"\""}, query: "?appendfsync=everysec", err: "appendfsync everysec"},
+		{name: "no replica", query: "?replicas=1", err: "0 of 1"},
+		{name: "no number of replicas", query: "?replicas=all", err: "replicas=all"},
 		{name: "password", settings: []string{"requirepass", "other"}, err: "NOAUTH"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			server := start(t, "redis-server", test.settings...)
-			defer server.stop()
+			defer server.Stop()
 			o := Options{DSN: server.dsn(0) + test.query, Sync: test.sync}
 			if test.err != "" {
 				refused(t, o, test.err)

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -77,6 +78,43 @@ func (x *session) script(ctx context.Context, script *redis.Script, keys []strin
 	return reply, err
 }
 
+// replicaPatience is how long a write waits for the replicas that are to have it.
+const replicaPatience = time.Second
+
+// errUnreplicated reports that a write was made, and that too few replicas have
+// acknowledged it. It may be lost with the server, and it may not.
+var errUnreplicated = errors.New("too few replicas have acknowledged the write")
+
+// write runs a script that writes, and waits until so many replicas have
+// acknowledged all that this connection has written. With errUnreplicated it
+// returns the script's reply too.
+//
+// https://redis.io/docs/latest/commands/wait/
+func (x *session) write(ctx context.Context, script *redis.Script, replicas int, keys []string, args ...any) (reply []any, err error) {
+	if replicas == 0 {
+		return x.script(ctx, script, keys, args...)
+	}
+	attempt := func(run func(context.Context, redis.Scripter, []string, ...any) *redis.Cmd) error {
+		return x.do(ctx, func() error {
+			pipe := x.Pipeline()
+			ran, waited := run(ctx, pipe, keys, args...), pipe.Do(ctx, "WAIT", replicas, replicaPatience.Milliseconds())
+			_, _ = pipe.Exec(ctx) // each has its own error
+			if reply, err = ran.Slice(); err != nil {
+				return err
+			}
+			n, err := waited.Int64()
+			if answered(err) || err == nil && n < int64(replicas) {
+				err = fmt.Errorf("%w: %d of %d in %v", errUnreplicated, n, replicas, replicaPatience)
+			}
+			return err
+		})
+	}
+	if err = attempt(script.EvalSha); redis.HasErrorPrefix(err, "NOSCRIPT") {
+		err = attempt(script.Eval)
+	}
+	return reply, err
+}
+
 // answered reports that the error is a reply of the server.
 func answered(err error) bool {
 	var said redis.Error
@@ -100,12 +138,15 @@ func says(err error, prefixes ...string) bool {
 	return errors.As(err, &said) && slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(said.Error(), prefix) })
 }
 
-// vouched is what the user asserts about a server that does not disclose it.
-type vouched struct{ appendfsync string }
+// demands are the DSN's parameters that are not the client's.
+type demands struct {
+	appendfsync string // what the user asserts about a server that does not disclose it
+	replicas    int    // that must have acknowledged a write
+}
 
 // prepare refuses a server that cannot honour the flush policy, and returns the
 // server's run ID.
-func (x *session) prepare(ctx context.Context, flush store.Flush, v vouched) (run string, err error) {
+func (x *session) prepare(ctx context.Context, flush store.Flush, asked demands) (run string, err error) {
 	info := map[string]string{}
 	for _, section := range []string{"server", "replication", "persistence", "memory"} {
 		var text string
@@ -132,13 +173,13 @@ func (x *session) prepare(ctx context.Context, flush store.Flush, v vouched) (ru
 	case policy != "noeviction":
 		return "", fmt.Errorf("the server runs with maxmemory-policy %s, and gives up rows for want of memory: set maxmemory-policy noeviction", policy)
 	}
-	return info["run_id"], x.syncs(ctx, flush, v)
+	return info["run_id"], x.syncs(ctx, flush, asked)
 }
 
 // syncs refuses a server that syncs its AOF too late. Rewriting the AOF must not
 // suspend syncing either, which no-appendfsync-on-rewrite yes does even under
 // always.
-func (x *session) syncs(ctx context.Context, flush store.Flush, v vouched) error {
+func (x *session) syncs(ctx context.Context, flush store.Flush, asked demands) error {
 	var config map[string]string
 	err := x.do(ctx, func() (err error) { config, err = x.ConfigGet(ctx, "*append*").Result(); return err })
 	fsync, paused := config["appendfsync"], config["no-appendfsync-on-rewrite"]
@@ -146,7 +187,7 @@ func (x *session) syncs(ctx context.Context, flush store.Flush, v vouched) error
 		if err != nil && !answered(err) {
 			return fmt.Errorf("CONFIG GET: %w", err)
 		}
-		if fsync = v.appendfsync; fsync == "" {
+		if fsync = asked.appendfsync; fsync == "" {
 			return errors.New("the server does not show its appendfsync: if it is set so, and no-appendfsync-on-rewrite is no, add appendfsync=always to the DSN (or everysec, for the flush policy periodic)")
 		}
 		paused = "no"

@@ -24,7 +24,7 @@ type writer struct {
 	session *session // nil after it was thrown away
 	claimed bool
 	mark    mark
-	fences  int64 // the last fence requested
+	fences  int64 // the last fence requested; the server may have it, though the mark is behind
 
 	doubt   *doubt
 	absent  bool  // the last write is proven not stored
@@ -86,7 +86,7 @@ func (w *writer) open(ctx context.Context) (err error) {
 			err = w.store.wrap(err)
 		}
 	}()
-	run, err := x.prepare(ctx, w.store.options.Sync, w.store.vouched)
+	run, err := x.prepare(ctx, w.store.options.Sync, w.store.demands)
 	if err != nil {
 		return err
 	}
@@ -152,7 +152,7 @@ var errTaken = errors.New("taken")
 
 func (w *writer) claim(ctx context.Context, before string, client int64, run string) error {
 	p := w.store.options.Partition
-	reply, err := w.session.script(ctx, claimScript, w.store.keys, layout, w.token, before, p.Connection, p.Identity, owner(p), client, run)
+	reply, err := w.session.write(ctx, claimScript, w.store.demands.replicas, w.store.keys, layout, w.token, before, p.Connection, p.Identity, owner(p), client, run)
 	if err != nil {
 		return fmt.Errorf("take the partition: %w", err)
 	}
@@ -219,7 +219,7 @@ func (w *writer) transact(ctx context.Context, fill func(*batchArgs) error) erro
 
 func (w *writer) attempt(ctx context.Context, fill func(*batchArgs) error) error {
 	err := w.usable(ctx)
-	if err == nil && w.doubt != nil {
+	if err == nil && (w.doubt != nil || w.mark.fence != w.fences) {
 		err = w.certify(ctx)
 	}
 	if err != nil {
@@ -233,11 +233,19 @@ func (w *writer) attempt(ctx context.Context, fill func(*batchArgs) error) error
 	o := w.store.options
 	args := append([]any{w.token, w.mark.batch, w.mark.fence, b.mark.batch, b.mark.order,
 		int(wire.OldestVersion), int(wire.Version), o.MaxSettled, b.sweepTo, sweepAtOnce}, b.args...)
-	reply, err := w.session.script(ctx, writeScript, w.store.keys, args...)
+	reply, err := w.session.write(ctx, writeScript, w.store.demands.replicas, w.store.keys, args...)
 	w.untold = nil
+	before := w.mark
 	switch {
 	case err == nil:
 		return w.read(reply, b.mark)
+	case errors.Is(err, errUnreplicated):
+		if failed := w.read(reply, b.mark); failed != nil || w.mark == before {
+			return failed // nothing of it was written, so that nothing had to be acknowledged
+		}
+		w.mark = before
+		w.doubt = &doubt{after: b.mark}
+		return &store.Failure{Err: w.store.wrap(err)}
 	case errors.Is(err, errSpent) || refused(err):
 		return w.notWritten(err)
 	case answered(err):
@@ -314,9 +322,11 @@ func (w *writer) move(ctx context.Context) error {
 	}
 	w.fences++
 	fence := w.fences
-	reply, err := w.session.script(ctx, certifyScript, w.store.keys, w.token, fence)
+	reply, err := w.session.write(ctx, certifyScript, w.store.demands.replicas, w.store.keys, w.token, fence)
 	if err != nil {
-		w.drop()
+		if !errors.Is(err, errUnreplicated) {
+			w.drop()
+		}
 		return err
 	}
 	d := w.doubt

@@ -37,7 +37,7 @@ func TestNothingAcceptedIsLostByKills(t *testing.T) {
 			s := mustOpen(t, server.dialect, Options{DSN: server.database(t), Partition: orders})
 			stored, doubts := map[string]bool{}, 0
 			for n := range kills {
-				timer := time.AfterFunc(time.Duration(rand.IntN(150))*time.Millisecond, server.kill)
+				timer := time.AfterFunc(time.Duration(rand.IntN(150))*time.Millisecond, server.Kill)
 				var err error
 				var batch []store.Operation
 				for i := 0; err == nil; i++ {
@@ -52,8 +52,8 @@ func TestNothingAcceptedIsLostByKills(t *testing.T) {
 					}
 				}
 				timer.Stop()
-				server.kill() // it may have been asked to by the timer alone
-				server.start(t)
+				server.Kill() // it may have been asked to by the timer alone
+				server.Start(t)
 				var failure *store.Failure
 				if !errors.As(err, &failure) {
 					t.Fatalf("kill %d: %v", n, err)
@@ -161,24 +161,42 @@ func TestCommitInDoubt(t *testing.T) {
 }
 
 // TestFence checks that the store is fenced by another broker that writes the
+// partition, and by a server that has lost what it had confirmed, even the
 // partition.
 func TestFence(t *testing.T) {
 	for kind := range kinds {
-		t.Run(kind, func(t *testing.T) {
-			server := running(t, kind)
-			dsn := server.database(t)
-			s := mustOpen(t, server.dialect, Options{DSN: dsn, Partition: orders})
-			if err := s.Apply(t.Context(), []store.Operation{insertion("a")}); err != nil {
-				t.Fatal(err)
-			}
-			server.exec(t, dsn, "UPDATE custody_partition SET batch = batch + 1")
-			for range 2 {
-				err := s.Apply(t.Context(), []store.Operation{insertion("b")})
-				var failure *store.Failure
-				if !errors.As(err, &failure) || !failure.NotWritten || !errors.Is(err, store.ErrFenced) {
-					t.Fatalf("got %v", err)
+		for name, test := range map[string]struct {
+			strikes     []string
+			reconnected bool
+			want        string
+		}{
+			"another broker":              {[]string{"UPDATE custody_partition SET writer = writer + 1"}, false, "two brokers share"},
+			"a server that forgot":        {[]string{"UPDATE custody_partition SET batch = batch - 1"}, true, "has lost what it had confirmed"},
+			"a server that forgot it all": {[]string{"DELETE FROM custody_row", "DELETE FROM custody_partition"}, true, "has lost what it had confirmed"},
+		} {
+			t.Run(kind+" "+name, func(t *testing.T) {
+				server := running(t, kind)
+				dsn := server.database(t)
+				s := mustOpen(t, server.dialect, Options{DSN: dsn, Partition: orders})
+				if err := s.Apply(t.Context(), []store.Operation{insertion("a")}); err != nil {
+					t.Fatal(err)
 				}
-			}
-		})
+				for _, strike := range test.strikes {
+					server.exec(t, dsn, strike)
+				}
+				if test.reconnected {
+					w := <-s.writer
+					w.drop()
+					s.writer <- w
+				}
+				for range 2 {
+					err := s.Apply(t.Context(), []store.Operation{insertion("b")})
+					var failure *store.Failure
+					if !errors.As(err, &failure) || !failure.NotWritten || !errors.Is(err, store.ErrFenced) || !strings.Contains(err.Error(), test.want) {
+						t.Fatalf("got %v", err)
+					}
+				}
+			})
+		}
 	}
 }

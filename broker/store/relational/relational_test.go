@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	stopServers()
+	servers.Stop()
 	if code == 0 {
 		if err := goleak.Find(); err != nil {
 			println(err.Error())

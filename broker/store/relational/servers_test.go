@@ -1,203 +1,90 @@
 package relational
 
 import (
-	"bytes"
 	"context"
 	"database/sql"
 	"fmt"
-	"net"
 	"os"
-	"os/exec"
 	"os/user"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"sync"
 	"syscall"
 	"testing"
-	"time"
+
+	"github.com/custodymq/custody/broker/store/servertest"
 )
 
-// server is a database server of the tests that can be killed and restarted.
+// server is a database server of the tests.
 type server struct {
+	*servertest.Server
 	dialect Dialect
 	dsn     func(database string) string
-	args    []string
-	as      *syscall.Credential
-
-	mu  sync.Mutex
-	cmd *exec.Cmd
-	log bytes.Buffer
 }
 
 // kinds are the servers that can be started here.
-var kinds = map[string]func(t testing.TB, dir string, port int) *server{"postgres": postgresServer, "mariadb": mariadbServer}
+var kinds = map[string]func(t testing.TB, port int) *server{"postgres": postgresServer, "mariadb": mariadbServer}
 
-// needed skips the test, or fails it under CUSTODY_REQUIRE.
-func needed(t testing.TB, what string) {
-	t.Helper()
-	if os.Getenv("CUSTODY_REQUIRE") != "" {
-		t.Fatalf("%s is missing", what)
-	}
-	t.Skipf("%s is missing", what)
-}
-
-var servers struct {
-	sync.Mutex
-	running map[string]*server
-	dir     string
-}
+var servers servertest.Shared[*server]
 
 // running returns the server of that kind, started once for all tests.
 func running(t testing.TB, kind string) *server {
 	t.Helper()
-	servers.Lock()
-	defer servers.Unlock()
-	if s := servers.running[kind]; s != nil {
+	return servers.Get(kind, func() *server {
+		s := kinds[kind](t, servertest.FreePort(t))
+		s.Answers = func(ctx context.Context) error {
+			db, err := s.dialect.open(s.dsn("postgres"))
+			if err != nil {
+				return err
+			}
+			defer db.Close()
+			return db.PingContext(ctx)
+		}
+		s.Start(t)
 		return s
-	}
-	if servers.running == nil {
-		dir, err := os.MkdirTemp("", "custody-servers-")
-		if err != nil {
-			t.Fatal(err)
-		}
-		servers.dir, servers.running = dir, map[string]*server{}
-	}
-	if err := os.Chmod(servers.dir, 0o711); err != nil { // another user's server has its folder below
-		t.Fatal(err)
-	}
-	s := kinds[kind](t, filepath.Join(servers.dir, kind), freePort(t))
-	s.start(t)
-	servers.running[kind] = s
-	return s
+	})
 }
 
-func stopServers() {
-	for _, s := range servers.running {
-		s.kill()
-	}
-	if servers.dir != "" {
-		_ = os.RemoveAll(servers.dir)
-	}
-}
-
-func freePort(t testing.TB) int {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
-}
-
-func program(t testing.TB, name string, places ...string) string {
-	t.Helper()
-	if path, err := exec.LookPath(name); err == nil {
-		return path
-	}
-	for _, pattern := range places {
-		if found, _ := filepath.Glob(filepath.Join(pattern, name)); len(found) > 0 {
-			return slices.Max(found)
-		}
-	}
-	needed(t, name)
-	return ""
-}
-
-func postgresServer(t testing.TB, dir string, port int) *server {
+func postgresServer(t testing.TB, port int) *server {
 	const places = "/usr/lib/postgresql/*/bin"
-	initdb, postgres := program(t, "initdb", places), program(t, "postgres", places)
-	s := &server{dialect: Postgres, args: []string{postgres, "-D", dir, "-k", "", "-c", "listen_addresses=127.0.0.1", "-p", strconv.Itoa(port), "-c", "max_connections=200"}}
-	s.dsn = func(database string) string {
-		return fmt.Sprintf("postgres://custody@127.0.0.1:%d/%s?sslmode=disable", port, database)
-	}
+	initdb, postgres := servertest.Program(t, "initdb", places), servertest.Program(t, "postgres", places)
+	var as *syscall.Credential
 	if os.Getuid() == 0 { // PostgreSQL refuses to run as root
 		who, err := user.Lookup("postgres")
 		if err != nil {
-			needed(t, "a user postgres")
+			servertest.Missing(t, "a user postgres")
 		}
 		uid, _ := strconv.Atoi(who.Uid)
 		gid, _ := strconv.Atoi(who.Gid)
-		s.as = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
-		if err := os.Mkdir(dir, 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chown(dir, uid, gid); err != nil {
-			t.Fatal(err)
-		}
+		as = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
 	}
-	s.once(t, initdb, "-D", dir, "-U", "custody", "-A", "trust", "--no-sync")
+	dir := servertest.Folder(t, as)
+	s := &server{&servertest.Server{As: as, Dir: dir,
+		Command: []string{postgres, "-D", dir, "-k", "", "-c", "listen_addresses=127.0.0.1", "-p", strconv.Itoa(port), "-c", "max_connections=200"}},
+		Postgres, func(database string) string {
+			return fmt.Sprintf("postgres://custody@127.0.0.1:%d/%s?sslmode=disable", port, database)
+		}}
+	s.Once(t, initdb, "-D", dir, "-U", "custody", "-A", "trust", "--no-sync")
 	return s
 }
 
-func mariadbServer(t testing.TB, dir string, port int) *server {
-	install, daemon := program(t, "mariadb-install-db"), program(t, "mariadbd", "/usr/sbin")
-	s := &server{dialect: MySQL}
-	s.args = []string{daemon, "--no-defaults", "--datadir=" + dir, "--port=" + strconv.Itoa(port), "--bind-address=127.0.0.1",
-		"--socket=" + filepath.Join(dir, "s"), "--skip-grant-tables", "--skip-networking=0", "--innodb-flush-log-at-trx-commit=1"}
+func mariadbServer(t testing.TB, port int) *server {
+	install, daemon := servertest.Program(t, "mariadb-install-db"), servertest.Program(t, "mariadbd", "/usr/sbin")
+	dir := servertest.Folder(t, nil)
+	data := filepath.Join(dir, "data")
+	s := &server{&servertest.Server{Dir: dir, Command: []string{daemon, "--no-defaults", "--datadir=" + data, "--tmpdir=" + dir, "--port=" + strconv.Itoa(port), "--bind-address=127.0.0.1",
+		"--socket=" + filepath.Join(dir, "s"), "--skip-grant-tables", "--skip-networking=0", "--innodb-flush-log-at-trx-commit=1"}},
+		MySQL, func(database string) string {
+			if database == "postgres" {
+				database = "mysql"
+			}
+			return fmt.Sprintf("custody@tcp(127.0.0.1:%d)/%s", port, database)
+		}}
 	if os.Getuid() == 0 {
-		s.args = append(s.args, "--user=root")
+		s.Command = append(s.Command, "--user=root")
 	}
-	s.dsn = func(database string) string {
-		if database == "postgres" {
-			database = "mysql"
-		}
-		return fmt.Sprintf("custody@tcp(127.0.0.1:%d)/%s", port, database)
-	}
-	s.once(t, install, "--no-defaults", "--datadir="+dir, "--tmpdir="+servers.dir, "--auth-root-authentication-method=normal", "--skip-test-db")
+	s.Once(t, install, "--no-defaults", "--datadir="+data, "--tmpdir="+dir, "--auth-root-authentication-method=normal", "--skip-test-db")
 	return s
-}
-
-func (s *server) once(t testing.TB, name string, args ...string) {
-	t.Helper()
-	cmd := exec.Command(name, args...)
-	cmd.Dir = servers.dir
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: s.as}
-	if said, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%s: %v\n%s", name, err, said)
-	}
-}
-
-// start starts the process and waits until it answers.
-func (s *server) start(t testing.TB) {
-	t.Helper()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.cmd = exec.Command(s.args[0], s.args[1:]...)
-	s.cmd.Dir = servers.dir
-	s.cmd.Stdout, s.cmd.Stderr = &s.log, &s.log
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: s.as, Pdeathsig: syscall.SIGKILL, Setpgid: true}
-	s.cmd.WaitDelay = 2 * time.Second
-	if err := s.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	db, err := s.dialect.open(s.dsn("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer db.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	again := time.NewTicker(20 * time.Millisecond)
-	defer again.Stop()
-	for db.PingContext(ctx) != nil {
-		if ctx.Err() != nil {
-			t.Fatalf("%s does not answer:\n%s", s.args[0], &s.log)
-		}
-		<-again.C
-	}
-}
-
-// kill kills the server and all of its processes.
-func (s *server) kill() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.cmd == nil {
-		return
-	}
-	_ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGKILL)
-	_ = s.cmd.Wait() // it was killed
-	s.cmd = nil
 }
 
 var databases struct {

@@ -66,7 +66,9 @@ func (w *writer) open(ctx context.Context) (err error) {
 	if w.partition == 0 {
 		return w.takePartition(ctx)
 	}
-	return nil
+	// A server that was replaced, or has forgotten, may not even have the partition.
+	_, err = (&transaction{w: w, ctx: ctx}).readMark()
+	return err
 }
 
 // patience is how long to wait for the session of a killed broker or a lost
@@ -202,10 +204,13 @@ func (w *writer) nothing() {
 	}
 }
 
-// fenced stops the writer because another broker has taken the partition.
-func (w *writer) fenced() error {
-	w.stopped = fmt.Errorf("%w: partition %v: two brokers share a connection's name and a storage identity; stop one, and restart the other",
-		store.ErrFenced, w.store.options.Partition)
+// fenced stops the writer because the mark is not what it wrote last.
+func (w *writer) fenced(now mark) error {
+	why := "two brokers share a connection's name and a storage identity; stop one, and restart the other"
+	if now.writer == w.token || now == (mark{}) {
+		why = fmt.Sprintf("its mark is %d, and was %d: the server has lost what it had confirmed, or was replaced by another; restart the broker", now.batch, w.mark.batch)
+	}
+	w.stopped = fmt.Errorf("%w: partition %v: %s", store.ErrFenced, w.store.options.Partition, why)
 	return w.stopped
 }
 
@@ -241,7 +246,7 @@ func (w *writer) certify(ctx context.Context) error {
 	case d != nil && now == d.after:
 		w.absent, w.mark = d.past, now
 	default:
-		w.untold = w.fenced()
+		w.untold = w.fenced(now)
 	}
 	return nil
 }
@@ -341,10 +346,14 @@ func (t *transaction) exec(statement string, args ...any) (n int64, err error) {
 	return n, err
 }
 
+// readMark stops the writer if there is no mark.
 func (t *transaction) readMark() (m mark, err error) {
 	d := t.w.store.dialect
 	err = t.w.conn.QueryRowContext(t.ctx, d.bind("SELECT writer, batch, last_ord, settled FROM custody_partition"+d.hint+" WHERE id = ?"+d.forUpdate), t.w.partition).
 		Scan(&m.writer, &m.batch, &m.order, &m.settled)
+	if errors.Is(err, sql.ErrNoRows) {
+		err = t.w.fenced(mark{})
+	}
 	return m, err
 }
 
@@ -356,15 +365,19 @@ func (t *transaction) advance() error {
 		t.mark = before
 		now, err := t.readMark()
 		if err == nil && now != before {
-			err = t.w.fenced()
+			err = t.w.fenced(now)
 		}
 		return err
 	}
 	t.mark.writer, t.mark.batch = t.w.token, before.batch+1
 	n, err := t.exec("UPDATE custody_partition SET writer = ?, batch = ?, last_ord = ?, settled = ? WHERE id = ? AND writer = ? AND batch = ?",
 		t.mark.writer, t.mark.batch, t.mark.order, t.mark.settled, t.w.partition, before.writer, before.batch)
-	if err == nil && n != 1 {
-		err = t.w.fenced()
+	if err != nil || n == 1 {
+		return err
+	}
+	now, err := t.readMark()
+	if err == nil {
+		err = t.w.fenced(now)
 	}
 	return err
 }
