@@ -144,6 +144,18 @@ var limitCases = []history{
 		t.prof.Limits.Remembers = remembered
 		t.sub("c1#1", "g").publish(o1).serve("c1#1", o1).lookup(o1, evidence.Unknown, evidence.Forgotten)
 	}, Violated, "lookup-forgotten"},
+	{evidence.LookupsTrue, "settled, and its time to live has passed", func(t *tale) {
+		t.sub("c1#1", "g").call(o1, ttl(50*ms)).answer(o1, evidence.Accepted).after(10000*ms).lookup(o1, evidence.Accepted, evidence.Settled)
+	}, Violated, "lookup-settled"},
+	{evidence.LookupsTrue, "settled in time, and its time to live has passed", func(t *tale) {
+		t.sub("c1#1", "g").call(o1, ttl(50*ms)).answer(o1, evidence.Accepted).serve("c1#1", o1).after(10000*ms).lookup(o1, evidence.Accepted, evidence.Settled)
+	}, Held, ""},
+	{evidence.LookupsTrue, "forgotten, and its time to live has passed", func(t *tale) {
+		t.sub("c1#1", "g").call(o1, ttl(50*ms)).answer(o1, evidence.Accepted).after(10000*ms).lookup(o1, evidence.Unknown, evidence.Forgotten)
+	}, Held, ""},
+	{evidence.LookupsTrue, "settled, and it was discarded", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1).on(evidence.Purged, "admin", o1).lookup(o1, evidence.Accepted, evidence.Settled)
+	}, Violated, "lookup-settled"},
 	{evidence.LookupsTrue, "forgotten after the time that IDs are kept", func(t *tale) {
 		t.prof.Limits.Remembers = remembered
 		t.sub("c1#1", "g").publish(o1).serve("c1#1", o1).after(2*remembered).lookup(o1, evidence.Unknown, evidence.Forgotten)

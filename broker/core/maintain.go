@@ -10,11 +10,11 @@ import (
 
 func (c *Core) isExpired(m *message) bool { return c.now.Wall.UnixNano() >= m.expires }
 
-// expire ends a message that no consumer holds. Its row leaves a marker, so that
-// a lookup does not report it as never stored.
+// expire ends a message that no consumer holds. Its row leaves a marker, for a
+// lookup after a restart.
 func (c *Core) expire(m *message) {
 	c.stats.Expired++
-	m.reason = "expired"
+	m.reason = store.EndExpired
 	c.finish(m, expired)
 	c.settleInStore(m, caller{})
 }
@@ -29,7 +29,8 @@ func (c *Core) maintain() {
 		}
 		c.nextPurge = c.now.Elapsed + c.cfg.ExpiryEvery
 		if c.cfg.HasStore {
-			c.out = append(c.out, Effect{Kind: Purge, Wall: c.now.Wall})
+			// No delivery that began in time takes longer: its answer finds the row.
+			c.out = append(c.out, Effect{Kind: Purge, Wall: c.now.Wall.Add(-c.cfg.Visibility)})
 		}
 	}
 	c.maintaining = true
@@ -134,7 +135,7 @@ func (c *Core) found(in *Input) {
 		c.adminReply(to, q.MessageID, wire.Refused, "not in the dead-letter queue (or not yet, or not any more)")
 	case q.Topic == "dlq.discard":
 		row := c.rowOf(m)
-		row.KeepUntil = c.now.Wall.Add(c.cfg.Settled) // so that a lookup after a restart does not report it as never stored
+		row.KeepUntil, row.Reason = c.now.Wall.Add(c.cfg.Settled), store.EndDiscarded // for a lookup after a restart
 		c.persist(ticket{kind: store.Discard, m: m, asker: to}, row)
 	default:
 		if c.isExpired(m) { // otherwise it would expire at once

@@ -359,6 +359,11 @@ var all = []Defect{
 		SeenIn: "a look-up or a retry after a restart", Store: forgetMarkers,
 	},
 	{
+		Name: "expiry-read-as-settled", Text: "it is not kept what ended a message: after a restart one that has expired or was discarded is called settled",
+		Breaks: lookupsTrue,
+		SeenIn: "a look-up of an expired message after a restart", Store: forgetEndings,
+	},
+	{
 		Name: "attempts-not-stored", Text: "the attempts of a message are not stored: after a restart it is delivered as if for the first time",
 		Breaks: stableRedeliveryID, Follows: []string{boundedRetry, attemptsUsed, settledByHolder, rowsMatchClients},
 		SeenIn: "a restart while a consumer holds messages", Shown: "kill-in-flight", Store: forgetAttempts,

@@ -547,6 +547,23 @@ var probes = map[string]func(r *rig) bool{
 		r.subscribe(wire.AtLeastOnce, 0)
 		return !r.publish(m).Again
 	},
+	"expiry-read-as-settled": func(r *rig) bool {
+		r.subscribe(wire.AtLeastOnce, 0)
+		m := order(1)
+		m.TTL = time.Millisecond
+		r.publish(m)
+		ended := func(as wire.Answer) func() bool {
+			return func() bool {
+				reply, err := r.producer.Lookup(r.ctx, m.BusinessID, time.Minute)
+				return err == nil && reply.Answer == as
+			}
+		}
+		if !r.soon(ended(wire.Forgotten)) || !r.soon(func() bool { return r.count(r.rows, store.SettledMarker) == 1 }) {
+			r.t.Fatal("it has not expired")
+		}
+		r.restart()
+		return ended(wire.Settled)()
+	},
 	"attempts-not-stored": func(r *rig) bool {
 		r.publishTo(r.subscribe(wire.AtLeastOnce, 1))
 		r.restart()

@@ -410,7 +410,7 @@ func Empty(ctx context.Context, s store.Store) error {
 		if n == maxSweeps {
 			return fmt.Errorf("handover: the IDs of settled rows of %v do not become fewer", s.Partition())
 		}
-		if _, err := s.Expired(ctx, afterAll, batchRows); err != nil {
+		if _, err := s.Expired(ctx, afterAll, time.Time{}, batchRows); err != nil {
 			return err
 		}
 		markers = false

@@ -150,8 +150,8 @@ func (h *moving) fill() {
 	batch = append(batch,
 		on(store.Redrive, store.Row{MessageID: "redriven", ExpiresAt: farOff}),
 		on(store.Delete, store.Row{MessageID: "redriven"}),
-		on(store.Delete, store.Row{MessageID: "settled", KeepUntil: farOff}),
-		on(store.Discard, store.Row{MessageID: "discarded", KeepUntil: farOff.Add(time.Hour)}))
+		on(store.Delete, store.Row{MessageID: "settled", Reason: store.EndAcknowledged, KeepUntil: farOff}),
+		on(store.Discard, store.Row{MessageID: "discarded", Reason: store.EndDiscarded, KeepUntil: farOff.Add(time.Hour)}))
 	apply(t, s, batch...)
 	h.before = whole(t, s)
 }
