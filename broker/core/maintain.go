@@ -105,14 +105,14 @@ func (c *Core) admin(s *session, q *wire.Message) {
 			return
 		}
 		c.out = append(c.out, Effect{Kind: Inspect, Session: s.id, Message: *q})
-	case "swap":
+	case "swap", "backup":
 		if !c.cfg.HasStore {
 			c.adminReply(caller{s.id, q.Request}, q.MessageID, wire.Refused, "this broker has no store")
 			return
 		}
 		c.out = append(c.out, Effect{Kind: Swap, Session: s.id, Message: *q})
 	default:
-		c.adminReply(caller{s.id, q.Request}, q.MessageID, wire.Refused, "no such command; there are stats, rows, dlq.list, dlq.show, dlq.redrive, dlq.discard, swap")
+		c.adminReply(caller{s.id, q.Request}, q.MessageID, wire.Refused, "no such command; there are stats, rows, dlq.list, dlq.show, dlq.redrive, dlq.discard, swap, backup")
 	}
 }
 
