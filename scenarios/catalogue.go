@@ -74,6 +74,7 @@ func All() []script.Scenario {
 		lookups,
 		repeatInFlight,
 		backupRestored,
+		storeRestored,
 		recoverFromTimestamp,
 		recoverFromSequence,
 		steadyLoad,

@@ -34,6 +34,7 @@ var needs = []struct {
 	{NeedIdentity, instance[Configurable]},
 	{NeedPlanting, instance[Planter]},
 	{NeedMoves, instance[StoreMover]},
+	{NeedStoreBackup, instance[StoreBackup]},
 	{NeedLookup, nil}, // of a Producer: see Resolver
 	{NeedNack, nil},
 	{NeedTTL, nil},
