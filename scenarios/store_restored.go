@@ -55,5 +55,5 @@ var storeRestored = script.Scenario{
 		script.Absorbed("order-60"),
 		script.Effect("order-110"),
 	},
-	Expect: usual(evidence.RestoreComplete, evidence.PartitionIsolation, evidence.Answered),
+	Expect: usual(evidence.RestoreComplete, evidence.AckIsFinal, evidence.StableRedeliveryID, evidence.PartitionIsolation, evidence.Answered),
 }

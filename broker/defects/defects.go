@@ -140,6 +140,7 @@ const (
 	strangersRefused        = "strangers-refused"
 	redeliveryPaced         = "redelivery-paced"
 	lookupsTrue             = "lookups-true"
+	restoreComplete         = "restore-complete"
 	survives                = "survives"
 )
 
@@ -267,6 +268,11 @@ var all = []Defect{
 		// What is in memory is delivered all the same, and its row cannot be marked.
 		Breaks: noAcceptedLoss, Follows: []string{rowsMatchClients, recoveryBounded, boundedRetry, attemptsUsed, ackIsFinal, unknownResolved, lookupsTrue, progress},
 		SeenIn: "a kill after the store was swapped", Shown: "swap-store", Store: swapForgets, Connected: true,
+	},
+	{
+		Name: "backup-lacks-rows", Text: "pending messages are left out of a backup",
+		Breaks: restoreComplete, Follows: []string{noAcceptedLoss, rowsMatchClients, recoveryBounded, ackIsFinal, stableRedeliveryID},
+		SeenIn: "a start after the store was restored from a backup", Shown: "store-restored", Store: swapForgets, Connected: true,
 	},
 	{
 		Name: "migration-forgets-rows", Text: "rows are left behind when they are migrated to another storage identity",
