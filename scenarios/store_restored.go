@@ -13,8 +13,11 @@ var storeRestored = script.Scenario{
 	Needs: []string{string(systems.NeedAcks), string(systems.NeedRows)},
 	Steps: []script.Step{
 		script.Producer{Name: "p1", Destination: "orders"},
+		script.Producer{Name: "p2", Destination: "mails"},
 		script.Consumer{Name: "c1", Destination: "orders", Idempotent: true, Window: 10},
 		script.Consumer{Name: "c0", Destination: "orders", Silent: true, Window: 4, Offline: true},
+		script.Consumer{Name: "c8", Destination: "mails", Silent: true, Window: 4},
+		script.Consumer{Name: "c9", Destination: "mails", Idempotent: true, Window: 10, Offline: true},
 		// Settled before the backup.
 		script.Publish{BusinessID: "order-", From: 1, To: 20, By: "p1", Window: 5, Headers: 2},
 		script.Settle{},
@@ -23,6 +26,8 @@ var storeRestored = script.Scenario{
 		script.Stop{Actor: "c1"},
 		// Waiting in the backup, and settled after it.
 		script.Publish{BusinessID: "order-", From: 21, To: 60, By: "p1", Window: 5, Headers: 2, Keys: 4},
+		// Waiting in the backup, and still when the store is lost.
+		script.Publish{BusinessID: "mail-", From: 1, To: 40, By: "p2", Window: 5, Headers: 2},
 		script.Settle{},
 		script.Snapshot{Checkpoint: "backup"},
 		script.Start{Actor: "c1"},
@@ -38,14 +43,17 @@ var storeRestored = script.Scenario{
 		script.Settle{},
 		script.Snapshot{Checkpoint: "waiting"},
 		script.Stop{Actor: "c0"},
+		script.Stop{Actor: "c8"},
 		script.Fault{Label: "died", Verb: "kill", Target: "broker"},
 		script.Restore{Checkpoint: "backup", Broker: true},
 		script.Start{Actor: "broker"},
 		script.Snapshot{Checkpoint: "restored"},
 		script.Start{Actor: "c1"},
+		script.Start{Actor: "c9"},
 		script.Publish{BusinessID: "order-", From: 101, To: 110, By: "p1", Window: 5, Until: "accepted"},
 		script.Await{Condition: script.Effect("order-110")},
 		script.Await{Condition: script.Absorbed("order-60")},
+		script.Await{Condition: script.Effect("mail-40")},
 	},
 	Reached: []evidence.Condition{
 		script.Stored("order-21", "backup"),
@@ -53,6 +61,7 @@ var storeRestored = script.Scenario{
 		script.Fired("died"),
 		script.Stored("order-21", "restored"),
 		script.Absorbed("order-60"),
+		script.Effect("mail-40"),
 		script.Effect("order-110"),
 	},
 	Expect: usual(evidence.RestoreComplete, evidence.AckIsFinal, evidence.StableRedeliveryID, evidence.PartitionIsolation, evidence.Answered),
