@@ -29,8 +29,7 @@ func (c *Core) maintain() {
 		}
 		c.nextPurge = c.now.Elapsed + c.cfg.ExpiryEvery
 		if c.cfg.HasStore {
-			// No delivery that began in time takes longer: its answer finds the row.
-			c.out = append(c.out, Effect{Kind: Purge, Wall: c.now.Wall.Add(-c.cfg.Visibility)})
+			c.out = append(c.out, Effect{Kind: Purge, Wall: c.now.Wall})
 		}
 	}
 	c.maintaining = true
@@ -39,8 +38,13 @@ func (c *Core) maintain() {
 		case c.deadlines.len() > 0 && c.isExpired(c.deadlines.first()):
 			m := c.deadlines.first()
 			c.deadlines.remove(m)
-			if m.state == pending || m.state == delayed {
+			switch m.state {
+			case pending, delayed:
 				c.expire(m)
+			case assigned: // its attempt or its content takes longer than it lives
+				sub := c.unassign(m)
+				c.expire(m)
+				c.flush(sub)
 			} // otherwise it is checked when its delivery ends
 		case c.finished.n > 0 && c.finished.oldest().until <= c.now.Wall.UnixNano():
 			c.forgetOldest()
