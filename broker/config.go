@@ -46,7 +46,7 @@ type Config struct {
 	Backoff           core.Backoff  // after a NACK that names no delay; 100 ms doubling to 10 s
 	DefaultTTL        time.Duration // of a message that names none; 24 h
 	ExpiryInterval    time.Duration // between two purges of expired rows; 30 s
-	SettledWindow     time.Duration // IDs of finished messages are kept for so long; 1 h
+	SettledWindow     time.Duration // IDs of finished messages are kept for so long; DefaultSettledWindow
 	StoreRetry        time.Duration // before a failed delete, mark or attempt is tried again; 250 ms
 	KeepHistory       bool          // mark settled rows processed instead of deleting them
 	// ConfirmAfterDelete answers an ACK when the delete is durable, instead of
@@ -118,6 +118,10 @@ func or[T comparable](v, otherwise T) T {
 	return v
 }
 
+// DefaultSettledWindow is how long the IDs of finished messages are kept, unless
+// Config says otherwise.
+const DefaultSettledWindow = time.Hour
+
 // withDefaults fills in what was left out, and refuses what cannot work.
 func (c Config) withDefaults() (Config, error) {
 	c.Name = or(c.Name, "broker")
@@ -128,7 +132,7 @@ func (c Config) withDefaults() (Config, error) {
 	c.Backoff.Max = max(or(c.Backoff.Max, 10*time.Second), c.Backoff.Base)
 	c.DefaultTTL = or(c.DefaultTTL, 24*time.Hour)
 	c.ExpiryInterval = or(c.ExpiryInterval, 30*time.Second)
-	c.SettledWindow = or(c.SettledWindow, time.Hour)
+	c.SettledWindow = or(c.SettledWindow, DefaultSettledWindow)
 	c.StoreRetry = or(c.StoreRetry, 250*time.Millisecond)
 	c.SwapWithin = or(c.SwapWithin, time.Minute)
 	if c.Seams.Swap == nil {

@@ -24,8 +24,10 @@ import (
 // Read, Perform, Finish. Work and Perform do the I/O and may run concurrently
 // with the other methods, which are not safe for concurrent use.
 type Engine struct {
-	store      store.Store // nil without one
-	settledIDs int         // that are recovered
+	store      store.Store   // nil without one
+	settledIDs int           // that are recovered
+	settledFor time.Duration // IDs of finished messages are kept
+	visibility time.Duration // no delivery takes longer; what it began in time is not purged under it
 	machine    core.Machine
 	log        *slog.Logger
 	effects    []core.Effect
@@ -158,7 +160,7 @@ func NewEngine(cfg Config, idPrefix string) (*Engine, error) {
 
 func newEngine(cfg *Config, idPrefix string) *Engine {
 	e := &Engine{
-		store: cfg.Store, settledIDs: cfg.Limits.SettledIDs, machine: core.New(cfg.core(idPrefix)), log: cfg.Log,
+		store: cfg.Store, settledIDs: cfg.Limits.SettledIDs, settledFor: cfg.SettledWindow, visibility: cfg.VisibilityTimeout, machine: core.New(cfg.core(idPrefix)), log: cfg.Log,
 		limit: maxBatch, byOwner: map[core.Session]*lane{}, inspectors: map[core.Session]int{},
 		connect: cfg.Connect, seam: cfg.Seams.Store, swapWithin: cfg.SwapWithin, swapStep: cfg.Seams.Swap, reads: new(int),
 	}
@@ -498,7 +500,10 @@ func (e *Engine) Work(ctx context.Context, t *Turn) {
 	}
 	if !t.purge.IsZero() && t.fatal == nil {
 		var err error
-		if t.purged, err = e.store.Expired(ctx, t.purge, purgeAtOnce); err != nil {
+		if t.purged, err = e.store.Expired(ctx, t.purge.Add(-e.visibility), t.purge.Add(e.settledFor), purgeAtOnce); err == nil {
+			_, err = e.store.Expired(ctx, t.purge, time.Time{}, 0) // IDs over their window
+		}
+		if err != nil {
 			e.failed(t, "purging expired rows failed", err)
 		}
 	}

@@ -14,7 +14,8 @@ import (
 )
 
 // swap is an Admin command swap: the rows move to the store of another connection
-// while the broker runs. The target is opened, checked and emptied beside the
+// while the broker runs. A backup is the same, but that they stay where they are,
+// and the copy is left alone. The target is opened, checked and emptied beside the
 // turns. The rows are copied and handed over in one turn, so that nothing is
 // written meanwhile: what sessions want of the store waits for its end, and is
 // then made in the store that is in charge. All else goes on.
@@ -42,7 +43,7 @@ const (
 	swapRunning
 )
 
-// SwapView is the answer to the Admin command swap, in JSON.
+// SwapView is the answer to the Admin commands swap and backup, in JSON.
 type SwapView struct {
 	From string `json:"from"` // partitions
 	To   string `json:"to"`
@@ -64,7 +65,7 @@ func (e *Engine) askSwap(f *core.Effect, out Outlet) {
 	case e.connect == nil:
 		why = "this broker has no connections to choose from: it was started with a store and no list"
 	case e.swap != nil:
-		why = fmt.Sprintf("a swap to %q is under way", e.swap.command.MessageID)
+		why = fmt.Sprintf("a %s to %q is under way", e.swap.command.Topic, e.swap.command.MessageID)
 	case len(e.retired) > 0:
 		why = "the store of the swap before is still being closed: ask again"
 	}
@@ -100,7 +101,11 @@ func (s *swap) run(ctx context.Context, within time.Duration) {
 	defer cancel()
 	begin := time.Now()
 	s.view.From, s.view.To = s.from.Partition().String(), s.to.Partition().String()
-	s.view.Counts, s.err = s.move.Run(ctx)
+	if s.backup() {
+		s.view.Counts, s.err = s.move.Copy(ctx)
+	} else {
+		s.view.Counts, s.err = s.move.Run(ctx)
+	}
 	s.view.Took = time.Since(begin)
 }
 
@@ -117,7 +122,7 @@ func (e *Engine) prepared(s *swap, panicked error) {
 func (e *Engine) swapped(s *swap) {
 	e.swap = nil
 	switch {
-	case s.err == nil:
+	case s.err == nil && !s.backup():
 		e.retired = append(e.retired, retired{e.store, e.reads})
 		e.store, e.reads, e.opened = s.to, new(int), true
 		e.log.Warn("the store was swapped", "from", s.view.From, "to", s.view.To, "pending", s.view.Pending, "took", s.view.Took)
@@ -125,7 +130,9 @@ func (e *Engine) swapped(s *swap) {
 		e.retired = append(e.retired, retired{s.to, new(int)})
 	}
 	if s.err != nil {
-		e.log.Error("the store was not swapped", "to", s.command.MessageID, "error", s.err)
+		e.log.Error("the command "+s.command.Topic+" failed", "to", s.command.MessageID, "error", s.err)
+	} else if s.backup() {
+		e.log.Info("the store was backed up", "from", s.view.From, "to", s.view.To, "pending", s.view.Pending, "took", s.view.Took)
 	}
 	if errors.Is(s.err, handover.ErrDoubt) {
 		e.fatal = fmt.Errorf("broker: %w", s.err)
@@ -141,6 +148,8 @@ func (e *Engine) swapped(s *swap) {
 	}
 	e.effects = append(e.effects, core.Effect{Kind: core.Send, Session: s.session, Message: reply})
 }
+
+func (s *swap) backup() bool { return s.command.Topic == "backup" }
 
 func (s *swap) reply(answer wire.Answer, reason string) wire.Message {
 	return wire.Message{Kind: wire.AdminReply, Request: s.command.Request, MessageID: s.command.MessageID, Answer: answer, Reason: core.Clip(reason)}

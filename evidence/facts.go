@@ -58,7 +58,7 @@ const (
 	CommandRestart
 	CommandRedrive
 	CommandDiscard
-	CommandRestore // the business database, to Checkpoint
+	CommandRestore // the business database or the broker's store, to Checkpoint
 	CommandRewind  // Subscription, to Checkpoint
 	CommandProvoke // a redelivery, by the profile's own mechanism
 	CommandKill
@@ -67,9 +67,10 @@ const (
 	CommandSwap     // the store
 	CommandMigrate  // the rows to another storage identity
 	CommandFailOver // the store's server is lost, and its standby takes its place
+	CommandBackUp   // the broker's store, for Checkpoint
 )
 
-var commandNames = []string{"", "restart", "redrive", "discard", "restore", "rewind", "provoke", "kill", "shutdown", "pause", "swap", "migrate", "fail-over"}
+var commandNames = []string{"", "restart", "redrive", "discard", "restore", "rewind", "provoke", "kill", "shutdown", "pause", "swap", "migrate", "fail-over", "back-up"}
 
 func (c Command) String() string                { return nameOf(commandNames, c) }
 func (c Command) MarshalText() ([]byte, error)  { return marshalName(commandNames, c) }

@@ -125,11 +125,12 @@ const (
 	Clock         Class = "clock"
 	NodeLoss      Class = "node-loss"
 	Overload      Class = "overload"
+	Rollback      Class = "rollback" // the system's store is put back to a backup
 )
 
 // Classes lists the fault classes in the order of reports.
 func Classes() []Class {
-	return []Class{ClientCrash, BrokerRestart, BrokerCrash, BrokerPause, PowerLoss, Link, Store, Clock, NodeLoss, Overload}
+	return []Class{ClientCrash, BrokerRestart, BrokerCrash, BrokerPause, PowerLoss, Link, Store, Clock, NodeLoss, Overload, Rollback}
 }
 
 // Owner is who makes a claim.

@@ -36,5 +36,6 @@ const (
 	StrangersRefused        = "strangers-refused"
 	RedeliveryPaced         = "redelivery-paced"
 	LookupsTrue             = "lookups-true"
+	RestoreComplete         = "restore-complete"
 	OutboxAtomicity         = "outbox-atomicity"
 )

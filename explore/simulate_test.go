@@ -65,6 +65,7 @@ var unsimulated = map[string]string{
 	"storage-files":               "files of its own",
 	"storage-repaired":            "the log's file",
 	"identity-migrated":           "one store, which nobody exchanges",
+	"store-restored":              "one store, of which nobody makes a copy",
 	"swap-store":                  "one store, which nobody exchanges",
 	"swap-killed-before":          "one store, which nobody exchanges",
 	"swap-killed-after":           "one store, which nobody exchanges",

@@ -96,6 +96,7 @@ func Guarantees() []Guarantee {
 		boundedQueue,
 		progressMade,
 		redeliveryOrder,
+		restoreComplete,
 		outboxAtomicity,
 	}
 }

@@ -113,6 +113,23 @@ var limitCases = []history{
 		t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1).givesBack("c1#1", o1, evidence.AckConfirmed).deliver("c1#1", o1, again)
 	}, NotApplicable, ""},
 
+	{evidence.RestoreComplete, "what came after the backup is missing", func(t *tale) {
+		rolledBack(t, o1, o2).serve("c1#2", o1).drained("settled").rows("end").business(row(evidence.RowEffect, o1))
+	}, Held, ""},
+	{evidence.RestoreComplete, "what came before the backup is missing", func(t *tale) {
+		rolledBack(t, o1, o2).drained("settled").rows("end").business()
+	}, Violated, "not-restored"},
+	{evidence.RestoreComplete, "what came before the backup waits, and nobody is there", func(t *tale) {
+		rolledBack(t, o1, o2).end("c1#2").drained("no-consumer").rows("end", row(evidence.RowPending, o1)).business()
+	}, Held, ""},
+	{evidence.RestoreComplete, "what came before the backup was settled before it", func(t *tale) {
+		rolledBack(t.sub("c0#1", "g").publish(o3).serve("c0#1", o3).end("c0#1"), o1, o2).serve("c1#2", o1).drained("settled").rows("end").
+			business(row(evidence.RowEffect, o1), row(evidence.RowEffect, o3))
+	}, Held, ""},
+	{evidence.RestoreComplete, "nothing was restored", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1).drained("settled").rows("end")
+	}, Inconclusive, ""},
+
 	{evidence.LookupsTrue, "stored, then settled", func(t *tale) {
 		t.sub("c1#1", "g").publish(o1).lookup(o1, evidence.Accepted, evidence.Stored).serve("c1#1", o1).lookup(o1, evidence.Accepted, evidence.Settled)
 	}, Held, ""},
@@ -144,6 +161,18 @@ var limitCases = []history{
 		t.prof.Limits.Remembers = remembered
 		t.sub("c1#1", "g").publish(o1).serve("c1#1", o1).lookup(o1, evidence.Unknown, evidence.Forgotten)
 	}, Violated, "lookup-forgotten"},
+	{evidence.LookupsTrue, "settled, and its time to live has passed", func(t *tale) {
+		t.sub("c1#1", "g").call(o1, ttl(50*ms)).answer(o1, evidence.Accepted).after(10000*ms).lookup(o1, evidence.Accepted, evidence.Settled)
+	}, Violated, "lookup-settled"},
+	{evidence.LookupsTrue, "settled in time, and its time to live has passed", func(t *tale) {
+		t.sub("c1#1", "g").call(o1, ttl(50*ms)).answer(o1, evidence.Accepted).serve("c1#1", o1).after(10000*ms).lookup(o1, evidence.Accepted, evidence.Settled)
+	}, Held, ""},
+	{evidence.LookupsTrue, "forgotten, and its time to live has passed", func(t *tale) {
+		t.sub("c1#1", "g").call(o1, ttl(50*ms)).answer(o1, evidence.Accepted).after(10000*ms).lookup(o1, evidence.Unknown, evidence.Forgotten)
+	}, Held, ""},
+	{evidence.LookupsTrue, "settled, and it was discarded", func(t *tale) {
+		t.sub("c1#1", "g").publish(o1).deliver("c1#1", o1).on(evidence.Purged, "admin", o1).lookup(o1, evidence.Accepted, evidence.Settled)
+	}, Violated, "lookup-settled"},
 	{evidence.LookupsTrue, "forgotten after the time that IDs are kept", func(t *tale) {
 		t.prof.Limits.Remembers = remembered
 		t.sub("c1#1", "g").publish(o1).serve("c1#1", o1).after(2*remembered).lookup(o1, evidence.Unknown, evidence.Forgotten)

@@ -103,7 +103,7 @@ func (c *lookups) standings(v view, m *message, k *ledger.Lookup) standings {
 	case !m.Accepted() || !asked(m.Returned):
 		return mayBeAny
 	case asked(m.Purged):
-		return mayBeForgotten | mayBeSettled // after a restart the system knows only that it is settled
+		return mayBeForgotten
 	case m.Purged.Seq != 0 && !since(m.Purged), m.Redriven > 0:
 		return mayBeAny
 	case c.seenDead(v, m, k):
@@ -120,7 +120,11 @@ func (c *lookups) standings(v view, m *message, k *ledger.Lookup) standings {
 		switch {
 		case k.Returned.At+tolerance < m.Called.At+m.TTL: // it had not expired yet
 		case asked(m.Returned) && k.Called.At > m.Returned.At+m.TTL+tolerance:
-			return mayBeForgotten | mayBeSettled | mayBeDead
+			may := mayBeForgotten | mayBeDead
+			if r.AckCalled.Seq != 0 && !since(r.AckCalled) {
+				may |= mayBeSettled
+			}
+			return may
 		default:
 			return mayBeAny
 		}

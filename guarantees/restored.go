@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/guarantees/internal/ledger"
 )
 
 // restoration measures what a restored backup lacked, and how long it took until
@@ -42,7 +43,7 @@ func (c *restoration) observe(e *evidence.Event, m *message, r *receipt) {
 		if _, twice := c.taken[e.Checkpoint]; !twice && len(c.taken) < maxCommitted {
 			c.taken[e.Checkpoint] = e.At
 		}
-	case e.Kind == evidence.Commanded && e.Command == evidence.CommandRestore:
+	case e.Kind == evidence.Commanded && e.Command == evidence.CommandRestore && e.Actor != ledger.Broker:
 		taken, known := c.taken[e.Checkpoint]
 		if !known {
 			return

@@ -5,7 +5,40 @@ import (
 	"time"
 
 	"github.com/custodymq/custody/evidence"
+	"github.com/custodymq/custody/guarantees/internal/ledger"
 )
+
+// rolledBack has the system's store put back to a backup between two publishes.
+func rolledBack(t *tale, before, after string) *tale {
+	command := func(c evidence.Command) {
+		t.add(evidence.Event{Kind: evidence.Commanded, Actor: ledger.Broker, Command: c, Checkpoint: "backup"})
+	}
+	t.sub("c1#1", "g").publish(before)
+	command(evidence.CommandBackUp)
+	t.after(time.Second).publish(after).end("c1#1").exits(true).after(time.Second)
+	command(evidence.CommandRestore)
+	return t.after(200*time.Millisecond).boots("a").sub("c1#2", "g")
+}
+
+// What a restore of the system's store costs.
+func TestARestoreOfTheStoreIsMeasured(t *testing.T) {
+	const o0, o1, o2 = "p1-1-1", "p1-2-1", "p1-3-1"
+	s := newTale().sub("c0#1", "g").publish(o0)
+	s = rolledBack(s.end("c0#1"), o1, o2).serve("c1#2", o0, o1).drained("settled").rows("end").business(row(evidence.RowEffect, o0), row(evidence.RowEffect, o1))
+	got := map[string]float64{}
+	for _, v := range s.judge(t, evidence.RestoreComplete, evidence.RecoveryBounded).Verdicts {
+		for _, m := range v.Measures {
+			got[m.Name] = m.Value
+		}
+	}
+	if got[MeasureStoreMissing] != 1 || got[MeasureStoreAge] < 2000 || got[MeasureStoreSpan] < 1000 || got[MeasureStoreSpan] >= 2000 ||
+		got[MeasureStoreBack] < 200 || got[MeasureStoreBack] > 300 || got[MeasureStoreAgain] != 0 {
+		t.Errorf("measured %v", got)
+	}
+	if _, business := got[MeasureBackupAge]; business {
+		t.Errorf("the application's database was not restored: %v", got)
+	}
+}
 
 // What a backup lacked and how long it took until it was back.
 func TestARestoreIsMeasured(t *testing.T) {

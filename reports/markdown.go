@@ -51,13 +51,12 @@ func markdownTable(b *bytes.Buffer, r Report) {
 	b.WriteString("\n| Scenario | System | Outcome | Guarantees | Held by | Time |\n|---|---|---|---|---|--:|\n")
 	shown := worstFirst(r.Runs, markdownRows)
 	for _, i := range shown {
-		run, layers := r.Runs[i], []string{}
+		run, layers := r.Runs[i], restored(r.Runs[i].Judgement)
 		for _, l := range carriers(run.Judgement) {
 			if l.Count > 0 {
 				layers = append(layers, layer(l))
 			}
 		}
-		layers = append(layers, restored(run.Judgement)...)
 		st := run.Status()
 		fmt.Fprintf(b, "| %s | %s | %s %s | %s | %s | %s |\n", mdCode(run.Judgement.Scenario), mdCode(run.subject()),
 			badges[st], st.words(), tally(run.Judgement), md(strings.Join(layers, ", ")), took(run))

@@ -287,12 +287,22 @@ func restored(j guarantees.Judgement) (texts []string) {
 			found[m.Name] = m.Value
 		}
 	}
-	age, there := found[guarantees.MeasureBackupAge]
-	if !there {
-		return nil
-	}
 	ms := func(n float64) time.Duration {
 		return time.Duration(n * float64(time.Millisecond)).Round(time.Millisecond)
+	}
+	if age, there := found[guarantees.MeasureStoreAge]; there {
+		texts = append(texts, fmt.Sprintf("store's backup of %v ago lacked %s (RPO %v)", ms(age),
+			plural(int(found[guarantees.MeasureStoreMissing]), "accepted message"), ms(found[guarantees.MeasureStoreSpan])))
+		if back, some := found[guarantees.MeasureStoreBack]; some {
+			texts = append(texts, fmt.Sprintf("system back in %v (RTO)", ms(back)))
+		}
+		if again := int(found[guarantees.MeasureStoreAgain]); again > 0 {
+			texts = append(texts, plural(again, "settled message")+" came again")
+		}
+	}
+	age, there := found[guarantees.MeasureBackupAge]
+	if !there {
+		return texts
 	}
 	texts = append(texts, fmt.Sprintf("backup lacked %s (RPO %v)", plural(int(found[guarantees.MeasureLacked]), "effect"), ms(age)))
 	if back, some := found[guarantees.MeasureBack]; some {

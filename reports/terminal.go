@@ -148,13 +148,12 @@ func (t *terminal) row(run Run) {
 	if len(run.Judgement.Verdicts) == 0 {
 		lines = Wrap(Visible(run.why()), c.guarantees)
 	}
-	var layers []string
+	layers := restored(run.Judgement)
 	for _, l := range carriers(run.Judgement) {
 		if l.Count > 0 { // layers that were not exercised are in the run's own report
 			layers = append(layers, Visible(layer(l)))
 		}
 	}
-	layers = append(layers, restored(run.Judgement)...)
 	if len(layers) > 0 {
 		lines = append(lines, pack(layers, ", ", c.guarantees)...)
 	}

@@ -25,14 +25,15 @@ func (r *run) checkpoint(ctx context.Context, name string) error {
 	bounded, cancel := r.rt.Timeout(ctx, r.bounds.call)
 	defer cancel()
 	m := mark{at: r.rt.Wall(), positions: map[string]string{}}
-	backup := false
+	backup, stored := false, false      // of the business database, of the broker's store
 	destinations := map[string]string{} // by consumer, which may be declared later
 	for _, step := range r.o.Scenario.Steps {
 		switch s := bare(step).(type) {
 		case script.Consumer:
 			destinations[s.Name] = s.Destination
 		case script.Restore:
-			backup = backup || s.Checkpoint == name
+			backup = backup || s.Checkpoint == name && !s.Broker
+			stored = stored || s.Checkpoint == name && s.Broker
 		case script.Rewind:
 			if s.Checkpoint != name || s.By != script.ByPosition {
 				continue
@@ -51,6 +52,12 @@ func (r *run) checkpoint(ctx context.Context, name string) error {
 			return err
 		}
 	}
+	if stored {
+		r.rec.Record(evidence.Event{Kind: evidence.Commanded, Actor: faults.Broker, Command: evidence.CommandBackUp, Checkpoint: name})
+		if err := r.instance.(systems.StoreBackup).BackUpStore(bounded, name); err != nil {
+			return err
+		}
+	}
 	return r.snapshot(ctx, name)
 }
 
@@ -60,10 +67,27 @@ func (r *run) backupOf(checkpoint string) string {
 
 // restore restores the business database from a checkpoint's backup.
 func (r *run) restore(ctx context.Context, s script.Restore) error {
+	if s.Broker {
+		return r.rollBack(ctx, s)
+	}
 	bounded, cancel := r.rt.Timeout(ctx, r.bounds.call)
 	defer cancel()
 	r.rec.Record(evidence.Event{Kind: evidence.Commanded, Actor: evidence.SourceBusiness, Command: evidence.CommandRestore, Checkpoint: s.Checkpoint})
 	return r.db.Restore(bounded, r.backupOf(s.Checkpoint))
+}
+
+// rollBack restores the store of the broker, which must be down.
+func (r *run) rollBack(ctx context.Context, s script.Restore) error {
+	bounded, cancel := r.rt.Timeout(ctx, scaled(startBound, r.o.Scale))
+	defer cancel()
+	e := evidence.Event{Kind: evidence.Commanded, Actor: faults.Broker, Fault: s.Fault().Label, Command: evidence.CommandRestore, Checkpoint: s.Checkpoint}
+	r.rec.Record(e)
+	if err := r.instance.(systems.StoreBackup).RestoreStore(bounded, s.Checkpoint); err != nil {
+		return err
+	}
+	r.rec.Record(evidence.Event{Kind: evidence.FaultFired, Actor: faults.Broker, Fault: e.Fault, Struck: e.Command.String()})
+	r.rec.Record(evidence.Event{Kind: evidence.FaultHealed, Actor: "harness", Fault: e.Fault})
+	return nil
 }
 
 // rewind moves a consumer's logical subscriber back to a checkpoint.

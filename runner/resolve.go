@@ -141,6 +141,9 @@ func (r *resolver) step(i int, step script.Step) error {
 	case script.Snapshot:
 		r.above[step.Checkpoint] = true
 	case script.Restore:
+		if step.Broker {
+			r.faults = append(r.faults, evidence.FaultLabel{Label: step.Fault().Label, Class: evidence.Rollback, Verb: step.Fault().Verb, Line: script.Line(step)})
+		}
 		return r.uniqueCheckpoint(i, step.Checkpoint)
 	case script.Rewind:
 		if err := need(step.Consumer, kindConsumer); err != nil {
@@ -376,6 +379,10 @@ func Needs(s script.Scenario) []systems.Need {
 			}
 		case script.Swap, script.Migrate:
 			add(systems.NeedMoves)
+		case script.Restore:
+			if step.Broker {
+				add(systems.NeedStoreBackup)
+			}
 		case script.Redrive, script.Discard:
 			add(systems.NeedDeadLetters)
 		case script.Probe:

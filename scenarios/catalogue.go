@@ -75,6 +75,7 @@ func All() []script.Scenario {
 		lookups,
 		repeatInFlight,
 		backupRestored,
+		storeRestored,
 		recoverFromTimestamp,
 		recoverFromSequence,
 		steadyLoad,

@@ -63,10 +63,10 @@ var checklists = []string{"zeromq:at-least-once", "zeromq:at-least-once-history"
 var inapplicable = map[string][]string{
 	"zeromq:at-least-once": {"recover-from-timestamp", "recover-from-sequence", "two-subscribers", "periods", "crowds", "store-slow",
 		"store-server-killed", "store-server-paused", "store-link-slow", "store-connections-exhausted", "store-read-only", "node-lost"},
-	"zeromq:at-least-once-history": {"recover-from-timestamp", "recover-from-sequence", "two-subscribers", "damaged-rows", "bounds", "periods", "crowds", "store-troubles", "store-slow", "stopped-in-order",
+	"zeromq:at-least-once-history": {"recover-from-timestamp", "recover-from-sequence", "two-subscribers", "damaged-rows", "bounds", "periods", "crowds", "store-troubles", "store-slow", "stopped-in-order", "store-restored",
 		"store-server-killed", "store-server-paused", "store-link-slow", "store-connections-exhausted", "store-read-only", "node-lost"},
 	"zeromq:at-most-once": {
-		"backup-restored", "identity-migrated", "swap-store", "swap-killed-before", "swap-killed-after",
+		"backup-restored", "store-restored", "identity-migrated", "swap-store", "swap-killed-before", "swap-killed-after",
 		"ack-lost", "ack-window-killed", "ack-window-delete-fails", "ack-window-consumer-exits", "disconnect-before-ack",
 		"disconnect-after-ack", "storage-down", "storage-reply-lost", "storage-full", "storage-slow", "fsync-error", "expiry",
 		"expiry-clock-jump", "competing-consumers", "poison-message", "consumer-crash", "storage-identity-changed",
@@ -79,7 +79,7 @@ var inapplicable = map[string][]string{
 		"store-server-killed", "store-server-paused", "store-link-slow", "store-volume-full", "store-connections-exhausted", "store-read-only", "node-lost",
 	},
 	"nats": {
-		"identity-migrated", "swap-store", "swap-killed-before", "swap-killed-after",
+		"store-restored", "identity-migrated", "swap-store", "swap-killed-before", "swap-killed-after",
 		"ack-window-killed", "ack-window-delete-fails", "mode-mismatch", "storage-down", "storage-reply-lost", "storage-full",
 		"storage-slow", "fsync-error", "no-online-consumer", "expiry-clock-jump", "poison-message", "storage-identity-changed",
 		"old-protocol-payload", "damaged-rows", "commit-held", "storage-down-crash", "recover-from-timestamp", "recover-from-sequence",

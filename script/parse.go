@@ -290,8 +290,11 @@ var verbs = map[string]func(p *parser) Step{
 	"redrive": func(p *parser) Step { return Redrive{BusinessID: p.name("a business ID")} },
 	"discard": func(p *parser) Step { return Discard{BusinessID: p.name("a business ID")} },
 	"restore": func(p *parser) Step {
-		p.expect("business")
-		return Restore{Checkpoint: p.after("to", "a checkpoint")}
+		of := p.name("business or broker")
+		if of != "business" && of != "broker" {
+			p.failAt(p.at-1, "what is restored is business or broker, not %q", of)
+		}
+		return Restore{Checkpoint: p.after("to", "a checkpoint"), Broker: of == "broker"}
 	},
 	"probe": func(p *parser) Step {
 		p.expect("broker")

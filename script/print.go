@@ -140,7 +140,13 @@ func (s Probe) line() string { return phrase("probe", s.Target, s.Kind) }
 func (s Redrive) line() string { return phrase("redrive", s.BusinessID) }
 func (s Discard) line() string { return phrase("discard", s.BusinessID) }
 
-func (s Restore) line() string { return phrase("restore", "business", "to", s.Checkpoint) }
+func (s Restore) line() string {
+	of := "business"
+	if s.Broker {
+		of = "broker"
+	}
+	return phrase("restore", of, "to", s.Checkpoint)
+}
 
 func (s Rewind) line() string {
 	return phrase("rewind", s.Consumer, "to", s.Checkpoint, "by", s.By)

@@ -68,8 +68,13 @@ func faultsOf(s Scenario) (faults []Fault) {
 		if c, ok := step.(Comment); ok {
 			step = c.Step
 		}
-		if f, ok := step.(Fault); ok {
-			faults = append(faults, f)
+		switch s := step.(type) {
+		case Fault:
+			faults = append(faults, s)
+		case Restore:
+			if s.Broker {
+				faults = append(faults, s.Fault())
+			}
 		}
 	}
 	return faults

@@ -260,8 +260,16 @@ type Redrive struct{ BusinessID string }
 // Discard deletes a dead-lettered message.
 type Discard struct{ BusinessID string }
 
-// Restore restores the business database from the backup of a checkpoint.
-type Restore struct{ Checkpoint string }
+// Restore restores the business database, or the store of the broker, which is down,
+// from the backup of a checkpoint.
+type Restore struct {
+	Checkpoint string
+	Broker     bool
+}
+
+// Fault is what a restore of the broker's store is to the judge. No label in a script
+// has blanks.
+func (s Restore) Fault() Fault { return Fault{Label: "restore to " + s.Checkpoint, Verb: "restore"} }
 
 // Rewind moves a stopped consumer's logical subscriber back to a checkpoint.
 type Rewind struct {

@@ -247,8 +247,10 @@ var steps = map[string]func(*rapid.T) Step{
 	},
 	"redrive": func(t *rapid.T) Step { return Redrive{drawName.Draw(t, "id")} },
 	"discard": func(t *rapid.T) Step { return Discard{drawName.Draw(t, "id")} },
-	"restore": func(t *rapid.T) Step { return Restore{drawName.Draw(t, "checkpoint")} },
-	"probe":   func(t *rapid.T) Step { return Probe{"broker", drawMaybeName.Draw(t, "kind")} },
+	"restore": func(t *rapid.T) Step {
+		return Restore{drawName.Draw(t, "checkpoint"), rapid.Bool().Draw(t, "broker")}
+	},
+	"probe": func(t *rapid.T) Step { return Probe{"broker", drawMaybeName.Draw(t, "kind")} },
 	"rewind": func(t *rapid.T) Step {
 		return Rewind{drawName.Draw(t, "consumer"), drawName.Draw(t, "checkpoint"), rapid.SampledFrom([]string{ByTime, ByPosition}).Draw(t, "by")}
 	},

@@ -35,6 +35,7 @@ var needs = []struct {
 	{NeedPlanting, instance[Planter]},
 	{NeedDamage, nil},
 	{NeedMoves, instance[StoreMover]},
+	{NeedStoreBackup, instance[StoreBackup]},
 	{NeedLookup, nil}, // of a Producer: see Resolver
 	{NeedNack, nil},
 	{NeedTTL, nil},

@@ -85,6 +85,7 @@ const (
 	NeedPlanting    Need = "planting"       // Planter
 	NeedDamage      Need = "damage"         // …which can damage a row
 	NeedMoves       Need = "moves"          // StoreMover
+	NeedStoreBackup Need = "store-backup"   // StoreBackup
 	NeedLookup      Need = "lookup"         // Producer is a Resolver
 	NeedNack        Need = "nack"           // Delivery is a Rejecter
 	NeedTTL         Need = "ttl"            // a message can expire
@@ -486,6 +487,15 @@ type StoreMover interface {
 	SwapStore(ctx context.Context) error
 	// MigrateIdentity moves them to another storage identity while it is down.
 	MigrateIdentity(ctx context.Context, from, to string) error
+}
+
+// StoreBackup is an optional interface of an Instance: an administrator backs its
+// rows up and restores them.
+type StoreBackup interface {
+	// BackUpStore copies them while the system runs.
+	BackUpStore(ctx context.Context, checkpoint string) error
+	// RestoreStore puts those of the backup in their place while it is down.
+	RestoreStore(ctx context.Context, checkpoint string) error
 }
 
 // Prober is an optional interface of an Instance that can be probed with

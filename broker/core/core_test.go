@@ -113,7 +113,8 @@ func (w *world) step(in Input) {
 			for id, row := range w.rows {
 				if row.State == store.Pending && !row.ExpiresAt.After(e.Wall) {
 					gone = append(gone, id)
-					delete(w.rows, id)
+					row.Reason = store.EndExpired
+					w.rows[id] = row.Marker(e.Wall.Add(w.cfg.Settled))
 				}
 			}
 			slices.Sort(gone)
@@ -211,7 +212,7 @@ func (w *world) apply(op store.Operation) {
 		}
 		return
 	case store.Discard:
-		delete(w.rows, id)
+		w.rows[id] = *op.Change(&row, false)
 		return
 	}
 	if row.State != store.Pending {
@@ -221,12 +222,13 @@ func (w *world) apply(op store.Operation) {
 	case store.Attempt:
 		row.Attempts = op.Row.Attempts
 	case store.Settle:
-		row.State, row.KeepUntil = store.Processed, op.Row.KeepUntil
+		row.State, row.Reason, row.KeepUntil = store.Processed, op.Row.Reason, op.Row.KeepUntil
 	case store.DeadLetter:
 		row.State, row.Reason = store.Dead, op.Row.Reason
 		w.ended[id] = true
 	case store.Delete:
-		row = store.Row{Order: row.Order, MessageID: id, BusinessID: row.BusinessID, State: store.SettledMarker, InsertedAt: row.InsertedAt, KeepUntil: op.Row.KeepUntil}
+		row.Reason = op.Row.Reason
+		row = row.Marker(op.Row.KeepUntil)
 		if op.Row.KeepUntil.IsZero() {
 			delete(w.rows, id)
 			return
@@ -830,6 +832,78 @@ func TestLookupProvesAbsenceOnlyForWhatItRemembers(t *testing.T) {
 		if got := w.last(1); got.Answer != c.want {
 			t.Errorf("%s, %v old: %+v, want %d", c.id, c.age, got, c.want)
 		}
+	}
+}
+
+// TestWhatEndedAMessageIsKnownAfterAKill looks messages up before and after a kill,
+// which strikes before what ended them is stored, or after it.
+func TestWhatEndedAMessageIsKnownAfterAKill(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		end   func(w *world, id string)
+		ttl   time.Duration
+		want  wire.Answer
+		cause wire.Cause
+	}{
+		{"acknowledged", func(w *world, id string) { w.settle(2, id, 1) }, time.Hour, wire.Settled, wire.NoCause},
+		{"expired", func(w *world, _ string) { w.leave(2); w.pass(5 * time.Minute) }, 5 * time.Minute, wire.Forgotten, wire.Expired},
+		{"expired, and its purge comes before its delete", func(w *world, _ string) {
+			w.leave(2)
+			w.pass(5 * time.Minute)
+			w.queue = nil
+			w.pass(w.cfg.ExpiryEvery + w.cfg.Visibility)
+		}, 5 * time.Minute, wire.Forgotten, wire.Expired},
+		{"discarded", func(w *world, id string) {
+			w.say(2, wire.Message{Kind: wire.Nack, Request: 5, MessageID: id, Attempt: 1, DeadLetter: true})
+			w.commitAll()
+			w.step(Input{Kind: Found, Session: 1, Row: w.rows[id], Message: wire.Message{Kind: wire.Admin, Request: 8, Topic: "dlq.discard", MessageID: id}})
+			w.commitAll()
+		}, time.Hour, wire.Forgotten, wire.Discarded},
+	} {
+		for _, stored := range []bool{true, false} {
+			w := scene(t, config(), 1)
+			m := offer("order-1")
+			m.TTL = c.ttl
+			w.say(1, m)
+			w.commitAll()
+			c.end(w, w.last(2).MessageID)
+			if stored {
+				w.commitAll()
+			}
+			ask := func(when string) wire.Answer {
+				w.say(1, wire.Message{Kind: wire.Lookup, Request: 7, BusinessID: "order-1", TTL: w.now.Wall.Sub(epoch)})
+				got := w.last(1)
+				if got.Answer == c.want && got.Cause != c.cause {
+					t.Errorf("%s, stored %v, %s: looked up %+v", c.name, stored, when, got)
+				}
+				return got.Answer
+			}
+			if got := ask("before"); got != c.want {
+				t.Errorf("%s: looked up %v", c.name, got)
+			}
+			w.start()
+			w.enter(1)
+			want := c.want
+			if !stored && c.name == "acknowledged" { // which the kill undid
+				want = wire.Stored
+			}
+			if got := ask("after"); got != want {
+				t.Errorf("%s, stored %v: looked up %v after a kill, want %v", c.name, stored, got, want)
+			}
+		}
+	}
+}
+
+// TestAnEndThatWasNotRecordedIsNotGuessed takes over what an older build kept of a
+// message that it had settled, or that had expired.
+func TestAnEndThatWasNotRecordedIsNotGuessed(t *testing.T) {
+	w := newWorld(t.Fatalf, config())
+	w.rows["m-1"] = store.Row{Order: 1, State: store.SettledMarker, MessageID: "m-1", BusinessID: "order-1", InsertedAt: epoch, KeepUntil: epoch.Add(time.Hour)}
+	w.start()
+	w.enter(1)
+	w.say(1, wire.Message{Kind: wire.Lookup, Request: 7, BusinessID: "order-1", TTL: time.Second})
+	if got := w.last(1); got.Answer != wire.Forgotten || got.Cause != wire.NoCause || got.MessageID != "m-1" {
+		t.Errorf("looked up %+v", got)
 	}
 }
 

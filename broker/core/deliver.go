@@ -360,7 +360,7 @@ func (c *Core) ack(s *session, q *wire.Message) {
 	}
 	c.end(m)
 	c.stats.Settled++
-	m.reason = ""
+	m.reason = store.EndAcknowledged
 	c.finish(m, settled)
 	if c.cfg.ConfirmAfterDelete {
 		c.settleInStore(m, caller{s.id, q.Request})

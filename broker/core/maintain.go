@@ -10,11 +10,11 @@ import (
 
 func (c *Core) isExpired(m *message) bool { return c.now.Wall.UnixNano() >= m.expires }
 
-// expire ends a message that no consumer holds. Its row leaves a marker, so that
-// a lookup does not report it as never stored.
+// expire ends a message that no consumer holds. Its row leaves a marker, for a
+// lookup after a restart.
 func (c *Core) expire(m *message) {
 	c.stats.Expired++
-	m.reason = "expired"
+	m.reason = store.EndExpired
 	c.finish(m, expired)
 	c.settleInStore(m, caller{})
 }
@@ -38,8 +38,13 @@ func (c *Core) maintain() {
 		case c.deadlines.len() > 0 && c.isExpired(c.deadlines.first()):
 			m := c.deadlines.first()
 			c.deadlines.remove(m)
-			if m.state == pending || m.state == delayed {
+			switch m.state {
+			case pending, delayed:
 				c.expire(m)
+			case assigned: // its attempt or its content takes longer than it lives
+				sub := c.unassign(m)
+				c.expire(m)
+				c.flush(sub)
 			} // otherwise it is checked when its delivery ends
 		case c.finished.n > 0 && c.finished.oldest().until <= c.now.Wall.UnixNano():
 			c.forgetOldest()
@@ -102,14 +107,14 @@ func (c *Core) admin(s *session, q *wire.Message) {
 			return
 		}
 		c.out = append(c.out, Effect{Kind: Inspect, Session: s.id, Message: *q})
-	case "swap":
+	case "swap", "backup":
 		if !c.cfg.HasStore {
 			c.adminReply(caller{s.id, q.Request}, q.MessageID, wire.Refused, "this broker has no store")
 			return
 		}
 		c.out = append(c.out, Effect{Kind: Swap, Session: s.id, Message: *q})
 	default:
-		c.adminReply(caller{s.id, q.Request}, q.MessageID, wire.Refused, "no such command; there are stats, rows, dlq.list, dlq.show, dlq.redrive, dlq.discard, swap")
+		c.adminReply(caller{s.id, q.Request}, q.MessageID, wire.Refused, "no such command; there are stats, rows, dlq.list, dlq.show, dlq.redrive, dlq.discard, swap, backup")
 	}
 }
 
@@ -128,7 +133,7 @@ func (c *Core) found(in *Input) {
 		c.adminReply(to, q.MessageID, wire.Refused, "not in the dead-letter queue (or not yet, or not any more)")
 	case q.Topic == "dlq.discard":
 		row := c.rowOf(m)
-		row.KeepUntil = c.now.Wall.Add(c.cfg.Settled) // so that a lookup after a restart does not report it as never stored
+		row.KeepUntil, row.Reason = c.now.Wall.Add(c.cfg.Settled), store.EndDiscarded // for a lookup after a restart
 		c.persist(ticket{kind: store.Discard, m: m, asker: to}, row)
 	default:
 		if c.isExpired(m) { // otherwise it would expire at once

@@ -15,7 +15,7 @@ type message struct {
 	id             string
 	businessID     string
 	lastConsumer   string
-	reason         string   // why it is dead or expired; before that, the last error text
+	reason         string   // why it is dead, or what ended it; before that, the last error text
 	content        *content // nil: only in the store
 	topic          *topic   // nil once finished
 	sub            *subscription
@@ -69,6 +69,7 @@ const (
 	uncertain // answered Unknown and being deleted
 	settled
 	expired
+	ended // before this start: how is not recorded
 	dead
 	discarded
 	refused // a stored row of another protocol version
@@ -78,7 +79,9 @@ const (
 func (s state) unsettled() bool { return s >= persisting && s <= delayed }
 
 // finished reports whether only the message's IDs are remembered.
-func (s state) finished() bool { return s == settled || s == expired || s == discarded }
+func (s state) finished() bool {
+	return s == settled || s == expired || s == discarded || s == ended
+}
 
 // row returns the complete row to insert.
 func (m *message) row() store.Row {
@@ -256,9 +259,16 @@ func (c *Core) recover(row *store.Row) {
 		if until.IsZero() { // history rows stay, but their IDs need not be remembered forever
 			until = c.now.Wall.Add(c.cfg.Settled)
 		}
-		c.retain(m.id, m.businessID, settled, inserted, until.UnixNano())
+		final, recorded := endings[row.Reason]
+		if !recorded {
+			final = ended
+		}
+		c.retain(m.id, m.businessID, final, inserted, until.UnixNano())
 	}
 }
+
+// endings are the final states by what the store keeps of them.
+var endings = map[string]state{store.EndAcknowledged: settled, store.EndExpired: expired, store.EndDiscarded: discarded}
 
 // deadline converts a row's deadline; zero means never.
 func deadline(t time.Time) int64 {
@@ -277,7 +287,7 @@ func (c *Core) lookup(s *session, q *wire.Message) {
 	if kin := c.business[q.BusinessID]; len(kin) > 0 {
 		best, id, own = kin[0].state, kin[0].id, kin[0].reason
 	}
-	for _, final := range [...]state{settled, expired, discarded} {
+	for _, final := range [...]state{settled, ended, expired, discarded} {
 		if lookups[final].weight <= lookups[best].weight {
 			continue
 		}
@@ -314,13 +324,14 @@ var lookups = [...]struct {
 	persisting: {2, wire.Unknown, "on its way to the store", wire.NoCause},
 	discarded:  {3, wire.Forgotten, "discarded from the dead letters by command", wire.Discarded},
 	expired:    {4, wire.Forgotten, "its time to live passed", wire.Expired},
-	dead:       {5, wire.Dead, "", wire.NoCause},
-	redriven:   {5, wire.Dead, "", wire.NoCause},
-	settled:    {6, wire.Settled, "", wire.NoCause},
-	refused:    {7, wire.Stored, "written by another protocol version: kept, and never delivered", wire.NoCause},
-	damaged:    {7, wire.Stored, "damaged in the store: kept as it is, and never delivered", wire.NoCause},
-	pending:    {8, wire.Stored, "", wire.NoCause},
-	assigned:   {8, wire.Stored, "", wire.NoCause},
-	inFlight:   {8, wire.Stored, "", wire.NoCause},
-	delayed:    {8, wire.Stored, "", wire.NoCause},
+	ended:      {5, wire.Forgotten, "it has ended, and how was not recorded", wire.NoCause},
+	dead:       {6, wire.Dead, "", wire.NoCause},
+	redriven:   {6, wire.Dead, "", wire.NoCause},
+	settled:    {7, wire.Settled, "", wire.NoCause},
+	refused:    {8, wire.Stored, "written by another protocol version: kept, and never delivered", wire.NoCause},
+	damaged:    {8, wire.Stored, "damaged in the store: kept as it is, and never delivered", wire.NoCause},
+	pending:    {9, wire.Stored, "", wire.NoCause},
+	assigned:   {9, wire.Stored, "", wire.NoCause},
+	inFlight:   {9, wire.Stored, "", wire.NoCause},
+	delayed:    {9, wire.Stored, "", wire.NoCause},
 }

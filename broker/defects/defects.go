@@ -140,6 +140,7 @@ const (
 	strangersRefused        = "strangers-refused"
 	redeliveryPaced         = "redelivery-paced"
 	lookupsTrue             = "lookups-true"
+	restoreComplete         = "restore-complete"
 	survives                = "survives"
 )
 
@@ -269,6 +270,11 @@ var all = []Defect{
 		SeenIn: "a kill after the store was swapped", Shown: "swap-store", Store: swapForgets, Connected: true,
 	},
 	{
+		Name: "backup-lacks-rows", Text: "pending messages are left out of a backup",
+		Breaks: restoreComplete, Follows: []string{noAcceptedLoss, rowsMatchClients, recoveryBounded, ackIsFinal, stableRedeliveryID},
+		SeenIn: "a start after the store was restored from a backup", Shown: "store-restored", Store: swapForgets, Connected: true,
+	},
+	{
 		Name: "migration-forgets-rows", Text: "rows are left behind when they are migrated to another storage identity",
 		Breaks: noAcceptedLoss, Follows: []string{rowsMatchClients, recoveryBounded, unknownResolved, lookupsTrue, progress},
 		SeenIn: "a start after a migration", Shown: "identity-migrated", Store: migrationForgets, Connected: true,
@@ -357,6 +363,11 @@ var all = []Defect{
 		Name: "settled-ids-forgotten", Text: "nothing is kept of a settled message, so that after a restart the broker knows neither its message ID nor its business ID",
 		Breaks: lookupsTrue, Follows: []string{unknownResolved, singleEffect, noDuplicateDelivery, stableRedeliveryID, ackIsFinal, rowsMatchClients, noAcceptedLoss, boundedRetry},
 		SeenIn: "a look-up or a retry after a restart", Store: forgetMarkers,
+	},
+	{
+		Name: "expiry-read-as-settled", Text: "it is not kept what ended a message: after a restart one that has expired or was discarded is called settled",
+		Breaks: lookupsTrue,
+		SeenIn: "a look-up of an expired message after a restart", Store: forgetEndings,
 	},
 	{
 		Name: "attempts-not-stored", Text: "the attempts of a message are not stored: after a restart it is delivered as if for the first time",

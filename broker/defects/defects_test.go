@@ -502,6 +502,16 @@ var probes = map[string]func(r *rig) bool{
 		}
 		return r.count(spare, store.Pending) < 6
 	},
+	"backup-lacks-rows": func(r *rig) bool {
+		spare := r.spare()
+		r.cfg.Connect = func(context.Context, string) (store.Store, error) { return kept{spare}, nil }
+		r.restart()
+		r.waiting(6)
+		if reply, err := r.producer.Admin(r.ctx, "backup", "spare"); err != nil || reply.Answer != wire.Accepted {
+			r.t.Fatalf("backup: %+v, %v", reply, err)
+		}
+		return r.count(spare, store.Pending) < 6
+	},
 	"migration-forgets-rows": func(r *rig) bool {
 		r.waiting(6)
 		spare, source := r.spare(), store.Store(r.rows)
@@ -546,6 +556,23 @@ var probes = map[string]func(r *rig) bool{
 		r.restart()
 		r.subscribe(wire.AtLeastOnce, 0)
 		return !r.publish(m).Again
+	},
+	"expiry-read-as-settled": func(r *rig) bool {
+		r.subscribe(wire.AtLeastOnce, 0)
+		m := order(1)
+		m.TTL = time.Millisecond
+		r.publish(m)
+		ended := func(as wire.Answer) func() bool {
+			return func() bool {
+				reply, err := r.producer.Lookup(r.ctx, m.BusinessID, time.Minute)
+				return err == nil && reply.Answer == as
+			}
+		}
+		if !r.soon(ended(wire.Forgotten)) || !r.soon(func() bool { return r.count(r.rows, store.SettledMarker) == 1 }) {
+			r.t.Fatal("it has not expired")
+		}
+		r.restart()
+		return ended(wire.Settled)()
 	},
 	"attempts-not-stored": func(r *rig) bool {
 		r.publishTo(r.subscribe(wire.AtLeastOnce, 1))
@@ -789,6 +816,11 @@ func (r *rig) publishTo(sub *client.Subscription) *client.Delivery {
 func (r *rig) spare() store.Store {
 	return &strikable{Store: memory.New(store.Partition{Connection: "spare", Identity: "one"}, memory.Options{})}
 }
+
+// kept stays open when a broker has made its backup in it, so that it can be read.
+type kept struct{ store.Store }
+
+func (kept) Close() error { return nil }
 
 // waiting has so many messages wait in the store.
 func (r *rig) waiting(n int) {

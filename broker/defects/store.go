@@ -19,7 +19,7 @@ type edited struct {
 	apply   func(context.Context, []store.Operation) error
 	load    func(context.Context, int, func(store.Row) error) error
 	content func(context.Context, []string, func(store.Row) error) error
-	expired func(context.Context, time.Time, int) ([]string, error)
+	expired func(ctx context.Context, now, keepUntil time.Time, limit int) ([]string, error)
 	certify func(context.Context) (bool, error)
 	rows    func(context.Context, store.Selection, func(store.Row) error) error
 }
@@ -52,11 +52,11 @@ func (e edited) Content(ctx context.Context, messageIDs []string, fn func(store.
 	return e.Store.Content(ctx, messageIDs, fn)
 }
 
-func (e edited) Expired(ctx context.Context, now time.Time, limit int) ([]string, error) {
+func (e edited) Expired(ctx context.Context, now, keepUntil time.Time, limit int) ([]string, error) {
 	if e.expired != nil {
-		return e.expired(ctx, now, limit)
+		return e.expired(ctx, now, keepUntil, limit)
 	}
-	return e.Store.Expired(ctx, now, limit)
+	return e.Store.Expired(ctx, now, keepUntil, limit)
 }
 
 // Reestablish forwards to the wrapped store if that is a Certifier.
@@ -170,6 +170,15 @@ func reloading(inner store.Store, change func(*store.Row)) edited {
 	}
 }
 
+// forgetEndings takes whatever has ended for acknowledged.
+func forgetEndings(inner store.Store, _ Options) store.Store {
+	return reloading(inner, func(row *store.Row) {
+		if row.State == store.SettledMarker {
+			row.Reason = store.EndAcknowledged
+		}
+	})
+}
+
 func loadWithoutHeaders(inner store.Store, _ Options) store.Store {
 	return reloading(inner, func(row *store.Row) { row.Headers = nil })
 }
@@ -182,8 +191,8 @@ func restartTTL(inner store.Store, _ Options) store.Store {
 			row.ExpiresAt = row.ExpiresAt.Add(time.Minute)
 		}
 	})
-	late.expired = func(ctx context.Context, now time.Time, limit int) ([]string, error) {
-		return inner.Expired(ctx, now.Add(-time.Minute), limit)
+	late.expired = func(ctx context.Context, now, keepUntil time.Time, limit int) ([]string, error) {
+		return inner.Expired(ctx, now.Add(-time.Minute), keepUntil, limit)
 	}
 	return late
 }
@@ -229,17 +238,17 @@ func loadBackwards(inner store.Store, _ Options) store.Store {
 const farAhead = 100 * 365 * 24 * time.Hour
 
 func purgeAll(inner store.Store, _ Options) store.Store {
-	return edited{Store: inner, expired: func(ctx context.Context, now time.Time, limit int) ([]string, error) {
-		return inner.Expired(ctx, now.Add(farAhead), limit)
+	return edited{Store: inner, expired: func(ctx context.Context, now, keepUntil time.Time, limit int) ([]string, error) {
+		return inner.Expired(ctx, now.Add(farAhead), keepUntil, limit)
 	}}
 }
 
 func purgeNeighbour(inner store.Store, o Options) store.Store {
-	return edited{Store: inner, expired: func(ctx context.Context, now time.Time, limit int) ([]string, error) {
-		if _, err := o.Neighbour.Expired(ctx, now, limit); err != nil {
+	return edited{Store: inner, expired: func(ctx context.Context, now, keepUntil time.Time, limit int) ([]string, error) {
+		if _, err := o.Neighbour.Expired(ctx, now, keepUntil, limit); err != nil {
 			return nil, err
 		}
-		return inner.Expired(ctx, now, limit)
+		return inner.Expired(ctx, now, keepUntil, limit)
 	}}
 }
 

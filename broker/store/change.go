@@ -33,8 +33,9 @@ func (op Operation) Change(before *Row, history bool) *Row {
 	case Redrive:
 		row.State, row.Attempts, row.Reason, row.ExpiresAt = Pending, 0, "", op.Row.ExpiresAt
 	case Settle:
-		row.State, row.KeepUntil = Processed, op.Row.KeepUntil
+		row.State, row.Reason, row.KeepUntil = Processed, op.Row.Reason, op.Row.KeepUntil
 	case Delete, Discard:
+		row.Reason = op.Row.Reason
 		switch {
 		case op.Kind == Delete && history:
 			row.State, row.KeepUntil = Processed, op.Row.KeepUntil
@@ -47,10 +48,10 @@ func (op Operation) Change(before *Row, history bool) *Row {
 	return &row
 }
 
-// Marker is what is kept of a settled row: its IDs.
+// Marker is what is kept of a settled row: its IDs, and what ended it.
 func (r Row) Marker(keepUntil time.Time) Row {
 	return Row{
 		Order: r.Order, State: SettledMarker, MessageID: r.MessageID, BusinessID: r.BusinessID,
-		Version: r.Version, InsertedAt: r.InsertedAt, KeepUntil: keepUntil, Partition: r.Partition,
+		Version: r.Version, InsertedAt: r.InsertedAt, Reason: r.Reason, KeepUntil: keepUntil, Partition: r.Partition,
 	}
 }

@@ -18,7 +18,7 @@ type Maintained struct {
 	Partition    string         `json:"partition"`
 	Before       map[string]int `json:"before"` // rows by state
 	After        map[string]int `json:"after"`
-	Expired      int            `json:"expired"` // pending rows that were deleted
+	Expired      int            `json:"expired"` // pending rows that were ended
 	Swept        int            `json:"swept"`   // IDs of settled rows, over their window
 	Compacted    bool           `json:"compacted"`
 	NotCompacted string         `json:"notCompacted,omitempty"` // why
@@ -30,10 +30,11 @@ const (
 	sweepsAtMost = 1 << 20
 )
 
-// Maintain does at once what a broker does over time: it deletes the expired rows
-// and the IDs of settled rows whose window is over. It touches the partition that s
+// Maintain does at once what a broker does over time: it ends the expired rows,
+// whose IDs are kept until keepUntil, and deletes the IDs of settled rows whose
+// window is over. It touches the partition that s
 // was opened for and no other, and no broker runs on it: s is its owner.
-func Maintain(ctx context.Context, s Store, now time.Time) (m Maintained, err error) {
+func Maintain(ctx context.Context, s Store, now, keepUntil time.Time) (m Maintained, err error) {
 	m.Partition = s.Partition().String()
 	var lapsed int
 	if m.Before, lapsed, err = census(ctx, s, now); err != nil {
@@ -44,7 +45,7 @@ func Maintain(ctx context.Context, s Store, now time.Time) (m Maintained, err er
 		if n == sweepsAtMost {
 			return m, fmt.Errorf("store: the expired rows of %s do not become fewer", m.Partition)
 		}
-		ids, err := s.Expired(ctx, now, purgeAtOnce)
+		ids, err := s.Expired(ctx, now, keepUntil, purgeAtOnce)
 		if err != nil {
 			return m, err
 		}
@@ -68,7 +69,12 @@ func Maintain(ctx context.Context, s Store, now time.Time) (m Maintained, err er
 	if m.After, _, err = census(ctx, s, now); err != nil {
 		return m, err
 	}
-	m.Swept = m.Before[SettledMarker.String()] - m.After[SettledMarker.String()]
+	for state := range m.Before { // what has expired stays, in another state
+		m.Swept += m.Before[state]
+	}
+	for state := range m.After {
+		m.Swept -= m.After[state]
+	}
 	return m, nil
 }
 

@@ -46,11 +46,11 @@ type Store interface {
 	// checksum is passed as Damaged, without content. Content never waits for a
 	// write. The rules for fn are those of Load.
 	Content(ctx context.Context, messageIDs []string, fn func(Row) error) error
-	// Expired deletes this partition's pending rows whose deadline has passed at
-	// now and returns their message IDs, at most limit, earliest deadline first.
-	// It also sweeps settled markers whose window is over, without reporting
-	// them.
-	Expired(ctx context.Context, now time.Time, limit int) ([]string, error)
+	// Expired ends this partition's pending rows whose deadline has passed at now,
+	// as Delete with EndExpired and this KeepUntil does, and returns their message
+	// IDs, at most limit, earliest deadline first. It also sweeps settled markers
+	// whose window is over, without reporting them.
+	Expired(ctx context.Context, now, keepUntil time.Time, limit int) ([]string, error)
 	// Rows reads the selected rows for inspection, in the order of Row.Order. It
 	// never waits for a write. The rules for fn are those of Load.
 	Rows(ctx context.Context, selection Selection, fn func(Row) error) error
@@ -122,11 +122,11 @@ type OperationKind uint8
 const (
 	Insert     OperationKind = iota + 1 // a pending row; a row with this message ID must not exist, a settled marker included
 	Attempt                             // Attempts, Group and LastConsumer of a pending row
-	Settle                              // a pending row is acknowledged: mark it processed (kept as history) …
-	Delete                              // … or delete the row, keeping a settled marker until Row.KeepUntil (none if it is zero)
+	Settle                              // a pending row has ended, as Reason says: mark it processed (kept as history) …
+	Delete                              // … or delete the row, keeping a settled marker with Reason until Row.KeepUntil (none if it is zero)
 	DeadLetter                          // pending → dead, with Reason and LastConsumer
 	Redrive                             // dead → pending with Attempts 0; Row.ExpiresAt is the new deadline (none if it is zero)
-	Discard                             // a dead row is deleted, keeping a settled marker until Row.KeepUntil (none if it is zero)
+	Discard                             // a dead row is deleted, keeping a settled marker with Reason until Row.KeepUntil (none if it is zero)
 )
 
 var operationNames = [...]string{
@@ -163,7 +163,7 @@ type Row struct {
 	ExpiresAt    time.Time // zero: never
 	Attempts     int
 	LastConsumer string
-	Reason       string    // why it is dead
+	Reason       string    // why it is dead; what ended a processed or settled one, such as EndExpired
 	KeepUntil    time.Time // of settled markers
 	Partition    Partition // set by reads
 }
@@ -174,7 +174,7 @@ type State uint8
 const (
 	Pending        State = iota + 1
 	Processed            // kept with its full history
-	SettledMarker        // only the IDs are kept
+	SettledMarker        // only the IDs are kept, and what ended the message
 	Dead                 // in the dead-letter queue
 	RefusedVersion       // of a payload version that this build cannot read: only IDs, topic, version and times are given
 	Damaged              // fails its checksum: IDs and topic as far as readable; never delivered, left untouched
@@ -193,6 +193,14 @@ func nameOf[T ~uint8](names []string, v T) string {
 	}
 	return "invalid"
 }
+
+// What ended a message: the Reason of its processed row or settled marker. With any
+// other it is not known, as in rows of builds that did not record it.
+const (
+	EndAcknowledged = "acknowledged"
+	EndExpired      = "expired"
+	EndDiscarded    = "discarded" // from the dead letters, by command
+)
 
 // Partition is a connection's exact name plus a stable storage identity.
 type Partition struct{ Connection, Identity string }

@@ -76,7 +76,7 @@ const (
 	NackReply
 	Lookup // client → broker: BusinessID
 	LookupReply
-	Admin // client → broker: Topic is the command (dlq.list, dlq.show, dlq.redrive, dlq.discard, rows, stats, swap), MessageID its object
+	Admin // client → broker: Topic is the command (dlq.list, dlq.show, dlq.redrive, dlq.discard, rows, stats, swap, backup), MessageID its object
 	AdminReply
 	Ping
 	Pong

@@ -80,7 +80,7 @@ of them is wrong, all that was read before stays.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return serve(cmd, f) },
 	}
-	cmd.AddCommand(brokerCheckCommand(), brokerMigrateCommand(), brokerSwapCommand(), brokerMaintainCommand())
+	cmd.AddCommand(brokerCheckCommand(), brokerMigrateCommand(), brokerSwapCommand(), brokerBackupCommand(), brokerRestoreCommand(), brokerMaintainCommand())
 	flags := cmd.Flags()
 	flags.StringVar(&f.config.Listen, "listen", defaultAddress, "address; port 0 takes a free one")
 	flags.BoolVar(&f.config.AllowRemote, "allow-remote", false, "listen on another address than loopback; needs --token-env, --users or --tls-client-ca")

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/custodymq/custody/broker"
 	"github.com/custodymq/custody/broker/store"
 	"github.com/custodymq/custody/broker/store/handover"
 	"github.com/custodymq/custody/broker/store/open"
@@ -33,8 +34,8 @@ func brokerMaintainCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "maintain",
 		Short: "Purge and compact the rows of a broker that is stopped",
-		Long: `Delete the expired rows of one broker's partition and the IDs of settled messages
-whose window is over, give their space back, and count what is left. A partition
+		Long: `End the expired rows of one broker's partition, delete the IDs of messages that
+ended longer ago than they are kept, give their space back, and count what is left. A partition
 whose rows were swapped or migrated away is emptied of the copies that it has left.
 
 It touches this one partition: that of the name and of the storage identity
@@ -94,5 +95,6 @@ func maintained(ctx context.Context, rows store.Store) (store.Maintained, error)
 			return store.Maintained{}, err
 		}
 	}
-	return store.Maintain(ctx, rows, time.Now())
+	now := time.Now()
+	return store.Maintain(ctx, rows, now, now.Add(broker.DefaultSettledWindow))
 }

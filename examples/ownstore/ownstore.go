@@ -106,9 +106,9 @@ func (s *Store) Apply(ctx context.Context, batch []store.Operation) error {
 	})
 }
 
-func (s *Store) Expired(ctx context.Context, now time.Time, limit int) (ids []string, err error) {
+func (s *Store) Expired(ctx context.Context, now, keepUntil time.Time, limit int) (ids []string, err error) {
 	err = s.write(ctx, func(tx *transaction) (err error) {
-		ids, err = tx.expire(now, limit)
+		ids, err = tx.expire(now, keepUntil, limit)
 		return err
 	})
 	if err != nil {
@@ -304,27 +304,32 @@ func indexOf(row *store.Row) (bucket, key []byte) {
 	return nil, nil
 }
 
-func (tx *transaction) expire(now time.Time, limit int) (ids []string, err error) {
-	var due []store.Row
-	err = tx.until(expiryBucket, now, func(row store.Row) bool {
-		if len(due) < limit && row.State == store.Pending {
-			due = append(due, row)
-		}
-		return len(due) < limit
-	})
-	if err != nil {
-		return nil, err
-	}
-	for _, row := range due {
-		ids = append(ids, row.MessageID)
-	}
+func (tx *transaction) expire(now, keepUntil time.Time, limit int) (ids []string, err error) {
+	var over []store.Row
 	err = tx.until(settledBucket, now, func(row store.Row) bool {
 		if row.State == store.SettledMarker {
-			due = append(due, row)
+			over = append(over, row)
 		}
 		return true
 	})
-	return ids, errors.Join(err, tx.remove(due))
+	if err = errors.Join(err, tx.remove(over)); err != nil {
+		return nil, err
+	}
+	err = tx.until(expiryBucket, now, func(row store.Row) bool {
+		if len(ids) < limit && row.State == store.Pending {
+			ids = append(ids, row.MessageID)
+		}
+		return len(ids) < limit
+	})
+	for _, id := range ids {
+		if err == nil {
+			err = tx.apply(store.Operation{Kind: store.Delete, Row: store.Row{MessageID: id, Reason: store.EndExpired, KeepUntil: keepUntil}})
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return ids, tx.sweepSurplus()
 }
 
 // until gives the rows of an index whose time has come, while more is wanted.

@@ -149,7 +149,7 @@ func described(r *rig) {
 		if need == systems.NeedLookup {
 			_, met = r.producer().(systems.Resolver)
 		}
-		if slices.Contains([]systems.Need{systems.NeedProbes, systems.NeedStoreLink, systems.NeedStandby, systems.NeedMoves}, need) {
+		if slices.Contains([]systems.Need{systems.NeedProbes, systems.NeedStoreLink, systems.NeedStandby, systems.NeedMoves, systems.NeedStoreBackup}, need) {
 			continue // optional for adapters
 		}
 		// Lacks may name what is implemented, for other profiles of the

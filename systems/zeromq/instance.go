@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -38,6 +39,8 @@ type instance struct {
 	taken    map[string][]string // by partition: those of which it has the rows, by migration
 	swapped  bool                // the rows are in the spare place
 	damaged  map[string]bool     // message IDs of rows that were planted so
+	backup   string              // its file
+	backedUp string              // the checkpoint of which the file has the rows
 }
 
 var (
@@ -52,6 +55,7 @@ var (
 	_ systems.Configurable  = (*instance)(nil)
 	_ systems.Planter       = (*instance)(nil)
 	_ systems.StoreMover    = (*instance)(nil)
+	_ systems.StoreBackup   = (*instance)(nil)
 	_ systems.Resolver      = (*producer)(nil)
 	_ systems.Rejecter      = (*delivery)(nil)
 )
@@ -75,7 +79,7 @@ func (p Profile) Start(ctx context.Context, env systems.Env) (systems.Instance, 
 	}
 	token := rand.Text()
 	in := &instance{clients: clients{profile: p, token: token, address: port.Address}, adopt: env.Adopt,
-		database: rows, identity: "identity-1", fired: map[string]func(systems.StoreFired){}, taken: map[string][]string{}, damaged: map[string]bool{}}
+		database: rows, backup: filepath.Join(env.Dir, "backup.db"), identity: "identity-1", fired: map[string]func(systems.StoreFired){}, taken: map[string][]string{}, damaged: map[string]bool{}}
 	if p.flush == store.FlushPeriodic {
 		in.flush = p.flush.String()
 	}

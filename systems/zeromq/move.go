@@ -13,14 +13,18 @@ import (
 	"github.com/custodymq/custody/systems"
 )
 
-// spareConnection names the place to which the broker's rows can be swapped.
-const spareConnection = "spare"
+// The places to which the broker's rows can be swapped, and backed up.
+const (
+	spareConnection  = "spare"
+	backupConnection = "backup"
+)
 
 func (in *instance) connections() store.Connections {
 	driver, dsn := in.database.connection()
 	spareDriver, spareDSN := in.database.spare()
 	return store.Connections{First: store.ConnectionList{Title: "run", Entries: []store.Connection{
-		{Name: in.config.Name, Driver: driver, DSN: dsn, Flush: in.flush}, {Name: spareConnection, Driver: spareDriver, DSN: spareDSN, Flush: in.flush}}}}
+		{Name: in.config.Name, Driver: driver, DSN: dsn, Flush: in.flush}, {Name: spareConnection, Driver: spareDriver, DSN: spareDSN, Flush: in.flush},
+		{Name: backupConnection, Driver: "sqlite", DSN: in.backup}}}}
 }
 
 // SwapStore asks the broker to move to the spare place, or back.
@@ -50,7 +54,7 @@ func (in *instance) MigrateIdentity(ctx context.Context, from, to string) error 
 	defer in.mu.Unlock()
 	lists, name := in.connections(), in.config.Name
 	at := func(identity string) (store.Store, error) {
-		return open.Open(ctx, lists, name, func() (string, error) { return identity, nil }, open.Options{KeepHistory: in.config.History})
+		return open.Open(ctx, lists, name, identified(identity), open.Options{KeepHistory: in.config.History})
 	}
 	source, err := at(from)
 	if err != nil {
@@ -72,6 +76,48 @@ func (in *instance) MigrateIdentity(ctx context.Context, from, to string) error 
 	own := target.Partition().String()
 	in.taken[own] = append(in.taken[own], source.Partition().String())
 	return errors.Join(source.Close(), target.Close())
+}
+
+func identified(identity string) store.IdentitySource {
+	return func() (string, error) { return identity, nil }
+}
+
+// BackUpStore asks the broker to copy its rows to the backup's file, whatever its own
+// store is. There is one file: a later backup replaces an earlier.
+func (in *instance) BackUpStore(ctx context.Context, checkpoint string) error {
+	if _, err := in.admin(ctx, "backup", backupConnection); err != nil {
+		return err
+	}
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.backedUp = checkpoint
+	return nil
+}
+
+// RestoreStore does what custody broker restore --replace does.
+func (in *instance) RestoreStore(ctx context.Context, checkpoint string) error {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.backedUp != checkpoint {
+		return fmt.Errorf("zeromq: the backup is that of %q, and not of %q: one is kept, the last", in.backedUp, checkpoint)
+	}
+	at := func(connection string) (store.Store, error) {
+		return open.Open(ctx, in.connections(), connection, identified(in.identity), open.Options{})
+	}
+	backup, err := at(backupConnection)
+	if err != nil {
+		return err
+	}
+	defer backup.Close()
+	rows, err := at(in.config.Name)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	if _, err := handover.Restore(ctx, backup, rows, true); err != nil {
+		return fmt.Errorf("zeromq: restore the rows of %v: %w", rows.Partition(), err)
+	}
+	return errors.Join(rows.Close(), backup.Close())
 }
 
 // inCharge reads the rows of every partition that is in charge of its own. What was

@@ -199,7 +199,7 @@ func cancelled(s *shelf) error {
 	cancel()
 	nothing := func(store.Row) error { return nil }
 	calls := func(ctx context.Context, reason error) error {
-		_, expired := st.Expired(ctx, time.Unix(2, 0), 1)
+		_, expired := st.Expired(ctx, time.Unix(2, 0), time.Time{}, 1)
 		_, certain := st.Reestablish(ctx)
 		_, counted := st.Count(ctx, 1)
 		err := errors.Join(proven(st.Apply(ctx, []store.Operation{inserting("none", 1)}), reason), proven(expired, reason))

@@ -321,7 +321,7 @@ func fencing(s *shelf) error {
 		if err := proven(first.Apply(s.ctx, []store.Operation{inserting("b", 1)}), store.ErrFenced); err != nil {
 			return err
 		}
-		_, err := first.Expired(s.ctx, time.Unix(2, 0), 1)
+		_, err := first.Expired(s.ctx, time.Unix(2, 0), time.Time{}, 1)
 		if err := proven(err, store.ErrFenced); err != nil {
 			return err
 		}
@@ -388,7 +388,7 @@ func damagedColumn(s *shelf, column, value string) error {
 		return fmt.Errorf("the rows are shown as %+v", found)
 	}
 	// A damaged deadline does not get the row deleted, and no change affects it.
-	gone, err := st.Expired(s.ctx, time.Unix(2, 0), 10)
+	gone, err := st.Expired(s.ctx, time.Unix(2, 0), time.Time{}, 10)
 	if err != nil || len(gone) > 0 {
 		return fmt.Errorf("expired are %v, %w", gone, orNothing(err))
 	}
@@ -638,7 +638,7 @@ func movedFiles(s *shelf) error {
 		err = errors.Join(st.Apply(s.ctx, []store.Operation{inserting("a", 1)}), move(s.path))
 		for i := range 2 {
 			err = errors.Join(err, proven(st.Apply(s.ctx, []store.Operation{inserting(fmt.Sprint(i), 1)}), store.ErrMoved))
-			_, expired := st.Expired(s.ctx, time.Unix(2, 0), 1)
+			_, expired := st.Expired(s.ctx, time.Unix(2, 0), time.Time{}, 1)
 			err = errors.Join(err, proven(expired, store.ErrMoved))
 		}
 		_ = st.Close() // errors about missing files do not matter

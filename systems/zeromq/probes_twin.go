@@ -218,11 +218,11 @@ func existing(err error) string {
 
 func (t *twin) expire() error {
 	limit := t.random.IntN(4)
-	got, err := t.real.Expired(t.ctx, t.now, limit)
+	got, err := t.real.Expired(t.ctx, t.now, time.Time{}, limit)
 	if err != nil {
-		return t.settle(err, func() error { _, err := t.model.Expired(t.ctx, t.now, limit); return err })
+		return t.settle(err, func() error { _, err := t.model.Expired(t.ctx, t.now, time.Time{}, limit); return err })
 	}
-	want, err := t.model.Expired(t.ctx, t.now, limit)
+	want, err := t.model.Expired(t.ctx, t.now, time.Time{}, limit)
 	return errors.Join(err, equal("expired", fmt.Sprint(got), fmt.Sprint(want)))
 }
 

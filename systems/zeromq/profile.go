@@ -85,7 +85,8 @@ var (
 	onServer     = notUnder(atLeastOnce, nil, evidence.PowerLoss)
 	asynchronous = notUnder(without(onServer, evidence.PersistedBeforeAccepted), surviving, evidence.Store)
 	// Nothing of it survives the process.
-	inMemory = notUnder(without(atLeastOnce, evidence.PersistedBeforeAccepted), surviving, evidence.BrokerRestart, evidence.BrokerCrash, evidence.PowerLoss)
+	inMemory = notUnder(notUnder(without(without(atLeastOnce, evidence.PersistedBeforeAccepted), evidence.RestoreComplete), surviving, evidence.BrokerRestart, evidence.BrokerCrash, evidence.PowerLoss),
+		nil, evidence.Rollback)
 )
 
 // surviving are the guarantees that rest on rows which survive.
@@ -125,7 +126,7 @@ func section(guarantee string, under []evidence.Class, where string) evidence.Cl
 	return c
 }
 
-var atLeastOnce = []evidence.Claim{
+var atLeastOnce = restorable([]evidence.Claim{
 	claim(evidence.NoAcceptedLoss, butClock),
 	claim(evidence.NoPhantom, everywhere),
 	claim(evidence.DeclinedMeansAbsent, everywhere),
@@ -161,6 +162,25 @@ var atLeastOnce = []evidence.Claim{
 	section(evidence.StrangersRefused, everywhere, "Connection; Head; Kinds; Session; the tables of answers"),
 	section(evidence.RedeliveryPaced, everywhere, "Subscribe and deliver: redelivered, after a Nack with backoff"),
 	section(evidence.LookupsTrue, everywhere, "Lookup"),
+	section(evidence.RestoreComplete, everywhere, "Admin: backup"),
+})
+
+// restorable claims what holds for all that a backup has, and for what no store has
+// a part in, also when the store is put back to a backup. That nothing accepted is
+// lost then, and nothing settled comes again, nobody can claim.
+func restorable(claims []evidence.Claim) (list []evidence.Claim) {
+	for _, c := range claims {
+		if slices.Contains(rolledBack, c.Guarantee) {
+			c.Under = append(slices.Clone(c.Under), evidence.Rollback)
+		}
+		list = append(list, c)
+	}
+	return list
+}
+
+var rolledBack = []string{
+	evidence.NoPhantom, evidence.DeclinedMeansAbsent, evidence.ExpiryHonoured, evidence.PartitionIsolation, evidence.Survives, evidence.Routing,
+	evidence.Availability, evidence.Answered, evidence.AnswerDelivered, evidence.StrangersRefused, evidence.RestoreComplete,
 }
 
 // replicated claims under the loss of the store's server what is claimed under
@@ -255,6 +275,9 @@ func (p Profile) Describe() systems.Description {
 	if p.server == nil { // the simulation says nothing of another store
 		d.VirtualProbes = p.virtualProbes()
 	}
+	if p.history {
+		d.Lacks[systems.NeedStoreBackup] = "history is never deleted, so that its rows cannot be replaced by those of a backup"
+	}
 	flush := p.FlushPolicy()
 	switch {
 	case p.server != nil:
@@ -273,7 +296,7 @@ func (p Profile) Describe() systems.Description {
 	if flush == store.FlushNever {
 		d.Forgets = []evidence.Class{evidence.BrokerRestart, evidence.BrokerCrash, evidence.PowerLoss}
 		const ends = "rows in memory end with the broker's process"
-		for _, need := range []systems.Need{systems.NeedPlanting, systems.NeedIdentity, systems.NeedSurvival, systems.NeedMoves, systems.NeedVolume} {
+		for _, need := range []systems.Need{systems.NeedPlanting, systems.NeedIdentity, systems.NeedSurvival, systems.NeedMoves, systems.NeedStoreBackup, systems.NeedVolume} {
 			d.Lacks[need] = ends
 		}
 		delete(d.StoreFaults, "fill")
@@ -284,7 +307,7 @@ func (p Profile) Describe() systems.Description {
 		d.Profile.Settings = []evidence.Setting{{Name: "mode", Value: "at-most-once"}, {Name: "heartbeat", Value: p.period(heartbeat).String()}}
 		const never = "at-most-once never stores and never sends again"
 		d.Lacks = map[systems.Need]string{systems.NeedRedelivery: never, systems.NeedNack: never, systems.NeedAcks: never, systems.NeedStoreFaults: never, systems.NeedDeadLetters: never,
-			systems.NeedTTL: never, systems.NeedLookup: never, systems.NeedPlanting: never, systems.NeedIdentity: never, systems.NeedMessageID: never, systems.NeedRewind: never,
+			systems.NeedTTL: never, systems.NeedLookup: never, systems.NeedStoreBackup: never, systems.NeedPlanting: never, systems.NeedIdentity: never, systems.NeedMessageID: never, systems.NeedRewind: never,
 			systems.NeedWindow: "at-most-once has nothing unacknowledged: the credit of a session comes back by itself"}
 	}
 	return d

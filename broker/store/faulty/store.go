@@ -54,12 +54,12 @@ func (s *Store) Rows(ctx context.Context, selection store.Selection, fn func(sto
 	return s.around(ctx, Op{Layer: Contract, Name: "rows"}, func() error { return s.inner.Rows(ctx, selection, fn) })
 }
 
-func (s *Store) Expired(ctx context.Context, now time.Time, limit int) ([]string, error) {
+func (s *Store) Expired(ctx context.Context, now, keepUntil time.Time, limit int) ([]string, error) {
 	var ids []string
 	s.passed.Store(false)
 	err := s.around(ctx, Op{Layer: Contract, Name: "expire"}, func() (err error) {
 		s.passed.Store(true)
-		ids, err = s.inner.Expired(ctx, now, limit)
+		ids, err = s.inner.Expired(ctx, now, keepUntil, limit)
 		return err
 	})
 	if err != nil {

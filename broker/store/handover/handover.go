@@ -36,6 +36,7 @@ type Mark struct {
 	To       store.Partition `json:"to,omitzero"`        // that the rows were handed over to
 	From     store.Partition `json:"from,omitzero"`      // that they are being copied from
 	Complete bool            `json:"complete,omitempty"` // all of them are here
+	At       time.Time       `json:"at,omitzero"`        // of a complete copy: nothing later is in it
 	Swap     string          `json:"swap"`               // the hand-over that wrote it
 }
 
@@ -259,12 +260,7 @@ const decideBound = 30 * time.Second
 // beginning. After an error that is not ErrDoubt the source is in charge, as
 // before; with ErrDoubt it is not known.
 func (m *Move) Run(ctx context.Context) (counts Counts, err error) {
-	if err := m.step("copy", func() (err error) { counts, err = m.copy(ctx); return err }); err != nil {
-		return counts, err
-	}
-	complete := m.before
-	complete.Complete = true
-	if err := m.step("mark the copy complete", func() error { return write(ctx, m.to, complete.set()) }); err != nil {
+	if counts, err = m.Copy(ctx); err != nil {
 		return counts, err
 	}
 	if err := ctx.Err(); err != nil {
@@ -283,6 +279,17 @@ func (m *Move) Run(ctx context.Context) (counts Counts, err error) {
 	// start, which comes from the source or is told to.
 	_ = m.step("put the target in charge", func() error { return write(ctx, m.to, clearMark()) })
 	return counts, nil
+}
+
+// Copy is the part of Run before the source is handed over: a backup. The target is
+// a complete copy, from which no broker starts.
+func (m *Move) Copy(ctx context.Context) (counts Counts, err error) {
+	complete := m.before
+	complete.Complete, complete.At = true, time.Now()
+	if err := m.step("copy", func() (err error) { counts, err = m.copy(ctx); return err }); err != nil {
+		return counts, err
+	}
+	return counts, m.step("mark the copy complete", func() error { return write(ctx, m.to, complete.set()) })
 }
 
 func (m *Move) step(name string, do func() error) error {
@@ -410,7 +417,7 @@ func Empty(ctx context.Context, s store.Store) error {
 		if n == maxSweeps {
 			return fmt.Errorf("handover: the IDs of settled rows of %v do not become fewer", s.Partition())
 		}
-		if _, err := s.Expired(ctx, afterAll, batchRows); err != nil {
+		if _, err := s.Expired(ctx, afterAll, time.Time{}, batchRows); err != nil {
 			return err
 		}
 		markers = false

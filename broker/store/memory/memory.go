@@ -215,7 +215,7 @@ func each(ctx context.Context, rows []*store.Row, content bool, fn func(store.Ro
 	return nil
 }
 
-func (s *Store) Expired(ctx context.Context, now time.Time, limit int) ([]string, error) {
+func (s *Store) Expired(ctx context.Context, now, keepUntil time.Time, limit int) ([]string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.absent = true
@@ -238,9 +238,11 @@ func (s *Store) Expired(ctx context.Context, now time.Time, limit int) ([]string
 	ids := make([]string, len(due))
 	for i, row := range due {
 		ids[i] = row.MessageID
-		s.put(row.MessageID, nil)
+		end := store.Operation{Kind: store.Delete, Row: store.Row{Reason: store.EndExpired, KeepUntil: keepUntil}}
+		s.put(row.MessageID, end.Change(row, s.options.KeepHistory))
 	}
 	s.absent = false
+	s.sweepSurplus()
 	return ids, nil
 }
 

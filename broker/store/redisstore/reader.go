@@ -21,10 +21,7 @@ func (s *Store) Load(ctx context.Context, settled int, fn func(store.Row) error)
 		err = x.named(ctx, s.keys, "orders", false, orders, func(v raw) error {
 			r := v.decode(s.options.Partition)
 			if r.State == store.Processed || r.State == store.SettledMarker {
-				r = store.Row{
-					Order: r.Order, State: store.SettledMarker, MessageID: r.MessageID, BusinessID: r.BusinessID,
-					Version: r.Version, InsertedAt: r.InsertedAt, KeepUntil: r.KeepUntil, Partition: r.Partition,
-				}
+				r = r.Marker(r.KeepUntil)
 			}
 			return fn(r)
 		})

@@ -182,14 +182,14 @@ func (s *Store) Apply(ctx context.Context, batch []store.Operation) error {
 	return w.transact(ctx, func(b *batchArgs) error { return b.apply(batch) })
 }
 
-func (s *Store) Expired(ctx context.Context, now time.Time, limit int) (ids []string, err error) {
+func (s *Store) Expired(ctx context.Context, now, keepUntil time.Time, limit int) (ids []string, err error) {
 	w, err := s.own(ctx)
 	if err != nil {
 		return nil, &store.Failure{NotWritten: true, Err: err}
 	}
 	defer func() { s.writer <- w }()
 	err = w.transact(ctx, func(b *batchArgs) (err error) {
-		ids, err = b.expire(ctx, now, limit)
+		ids, err = b.expire(ctx, now, keepUntil, limit)
 		return err
 	})
 	if err != nil {

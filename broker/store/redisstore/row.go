@@ -176,6 +176,7 @@ func (v raw) decode(p store.Partition) store.Row {
 	r.KeepUntil, err = timeOf(state[stateKeepUntil])
 	wrong = errors.Join(wrong, err)
 	if wrong == nil && r.State == store.SettledMarker {
+		r.Reason = state[stateReason]
 		return r
 	}
 	bare := r

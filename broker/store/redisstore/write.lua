@@ -48,22 +48,22 @@ end
 
 local CHANGES = {
 	attempt = { PENDING, function(f, a, b, c) f[ATTEMPTS], f[GROUP], f[CONSUMER] = a, b, c end },
-	settle = { PENDING, function(f, a) f[STATE], f[KEEP_UNTIL] = PROCESSED, a end },
+	settle = { PENDING, function(f, a, b) f[STATE], f[KEEP_UNTIL], f[REASON] = PROCESSED, a, b end },
 	['dead-letter'] = { PENDING, function(f, a, b) f[STATE], f[REASON], f[CONSUMER] = DEAD, a, b end },
 	redrive = { DEAD, function(f, a) f[STATE], f[ATTEMPTS], f[REASON], f[EXPIRES] = PENDING, '0', '', a end },
 	delete = { PENDING },
 	discard = { DEAD },
 }
 
--- marker keeps of a row its IDs; false where they are damaged.
-local function marker(row, keep)
+-- marker keeps of a row its IDs, and what ended it; false where they are damaged.
+local function marker(row, keep, reason)
 	local head = unseal(row.order, row.head or redis.call('HGET', HEADS, row.order))
 	if not head then
 		return false
 	end
 	head[TOPIC], head[KEY], head[SIZE], head[CONTENT_SUM] = '', '', '0', '0'
 	row.head = seal(row.order, head)
-	row.now = { SETTLED, row.now[VERSION], '0', '', keep, '', '', '' }
+	row.now = { SETTLED, row.now[VERSION], '0', '', keep, '', '', reason }
 	return true
 end
 
@@ -90,7 +90,7 @@ for i = FIRST, #ARGV, WIDTH do
 			elseif a == '' then
 				row.gone, rows[id] = true, nil
 			else
-				done = marker(row, a)
+				done = marker(row, a, b)
 				new_markers = new_markers + (done and 1 or 0)
 			end
 			if done and not row.touched then

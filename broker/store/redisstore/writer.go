@@ -6,7 +6,6 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"time"
 
@@ -398,16 +397,16 @@ func (b *batchArgs) apply(batch []store.Operation) error {
 			if kind == store.Delete && b.w.store.options.KeepHistory {
 				kind = store.Settle
 			}
-			b.add(kind, r.MessageID, moment(r.KeepUntil))
+			b.add(kind, r.MessageID, moment(r.KeepUntil), r.Reason)
 		}
 	}
 	return nil
 }
 
-// expire deletes pending rows whose deadline has passed, and sweeps markers whose
+// expire ends pending rows whose deadline has passed, and sweeps markers whose
 // window is over. No one else can write between its reads and the script, because
 // the script would then find another mark.
-func (b *batchArgs) expire(ctx context.Context, now time.Time, limit int) (ids []string, err error) {
+func (b *batchArgs) expire(ctx context.Context, now, keepUntil time.Time, limit int) (ids []string, err error) {
 	bound := "(" + moment(now.Add(1))
 	b.sweepTo = bound
 	x, keys := b.w.session, b.w.store.keys
@@ -436,9 +435,9 @@ func (b *batchArgs) expire(ctx context.Context, now time.Time, limit int) (ids [
 		}
 		from = "(" + members[len(members)-1]
 	}
-	b.args = slices.Grow(b.args, width*len(ids))
-	for _, id := range ids {
-		b.add(store.Delete, id, "")
+	ends := make([]store.Operation, len(ids))
+	for i, id := range ids {
+		ends[i] = store.Operation{Kind: store.Delete, Row: store.Row{MessageID: id, Reason: store.EndExpired, KeepUntil: keepUntil}}
 	}
-	return ids, nil
+	return ids, b.apply(ends)
 }

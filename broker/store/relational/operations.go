@@ -29,21 +29,21 @@ var (
 	nothing      = textsOf("nothing", func(*store.Row) string { return "" })
 
 	toMarker = fmt.Sprintf(`state = %d, keep_until = v.new_keep_until, topic = v.nothing, competitor = v.nothing, routing_key = v.nothing,
-		expires_at = NULL, attempts = 0, last_consumer = v.nothing, reason = v.nothing, size = 0, content_sum = 0, head_sum = 0,
+		expires_at = NULL, attempts = 0, last_consumer = v.nothing, reason = v.new_reason, size = 0, content_sum = 0, head_sum = 0,
 		headers = v.nothing, payload = v.nothing`, store.SettledMarker)
 
 	attempt = change{from: store.Pending, set: "attempts = v.new_attempts, competitor = v.new_competitor, last_consumer = v.new_consumer",
 		with: []func([]*store.Row) column{newAttempts, newGroup, newConsumer}}
-	settle = change{from: store.Pending, set: fmt.Sprintf("state = %d, keep_until = v.new_keep_until", store.Processed),
-		with: []func([]*store.Row) column{newKeepUntil}}
-	leaveMarker = change{from: store.Pending, set: toMarker, with: []func([]*store.Row) column{newKeepUntil, nothing}, mark: true}
+	settle = change{from: store.Pending, set: fmt.Sprintf("state = %d, keep_until = v.new_keep_until, reason = v.new_reason", store.Processed),
+		with: []func([]*store.Row) column{newKeepUntil, newReason}}
+	leaveMarker = change{from: store.Pending, set: toMarker, with: []func([]*store.Row) column{newKeepUntil, newReason, nothing}, mark: true}
 	remove      = change{from: store.Pending}
 	bury        = change{from: store.Pending, set: fmt.Sprintf("state = %d, reason = v.new_reason, last_consumer = v.new_consumer", store.Dead),
 		with: []func([]*store.Row) column{newReason, newConsumer}}
 	redrive = change{from: store.Dead, set: fmt.Sprintf("state = %d, attempts = 0, reason = v.nothing, expires_at = v.new_expires_at", store.Pending),
 		with: []func([]*store.Row) column{nothing, newExpiresAt}}
 	discard       = change{from: store.Dead}
-	discardMarker = change{from: store.Dead, set: toMarker, with: []func([]*store.Row) column{newKeepUntil, nothing}, mark: true}
+	discardMarker = change{from: store.Dead, set: toMarker, with: []func([]*store.Row) column{newKeepUntil, newReason, nothing}, mark: true}
 )
 
 // changeOf returns the change that an operation makes; nil for an insert.
@@ -212,9 +212,9 @@ func (t *transaction) insertion(rows []*store.Row, orders []int64) (statement st
 	return fmt.Sprintf("INSERT INTO custody_row (part, state, %s) SELECT %d, %d, %s FROM %s", list, t.w.partition, store.Pending, list, v), args, nil
 }
 
-// expire deletes pending rows whose deadline has passed, and sweeps markers whose
+// expire ends pending rows whose deadline has passed, and sweeps markers whose
 // window is over.
-func (t *transaction) expire(now time.Time, limit int) (ids []string, err error) {
+func (t *transaction) expire(now, keepUntil time.Time, limit int) (ids []string, err error) {
 	if err := t.sweep(fmt.Sprintf(" AND keep_until <= %d", now.UnixNano()), sweepAtOnce); err != nil {
 		return nil, err
 	}
@@ -222,21 +222,21 @@ func (t *transaction) expire(now time.Time, limit int) (ids []string, err error)
 		return nil, nil
 	}
 	// Skip damaged rows: the deadline itself may be damaged.
-	var due []*store.Row
+	var due []store.Operation
 	statement := fmt.Sprintf("SELECT %s FROM custody_row AS r WHERE %s AND r.expires_at <= %d ORDER BY r.expires_at, r.ord", head, t.where(store.Pending), now.UnixNano())
 	err = t.w.store.query(t.ctx, t.w.conn, statement+t.w.store.dialect.limit, false, func(r store.Row) error {
 		if r.State == store.Pending {
-			due = append(due, &r)
+			due = append(due, store.Operation{Kind: store.Delete, Row: store.Row{MessageID: r.MessageID, Reason: store.EndExpired, KeepUntil: keepUntil}})
 		}
 		return nil
 	}, limit)
 	if err != nil || len(due) == 0 {
 		return nil, err
 	}
-	for _, r := range due {
-		ids = append(ids, r.MessageID)
+	for _, op := range due {
+		ids = append(ids, op.Row.MessageID)
 	}
-	return ids, t.alter(&remove, due)
+	return ids, t.apply(due)
 }
 
 // sweep deletes at most n markers, those with the earliest deadline first.

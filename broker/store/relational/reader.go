@@ -27,10 +27,7 @@ func (s *Store) Load(ctx context.Context, settled int, fn func(store.Row) error)
 				head, part, store.Processed, store.SettledMarker, time.Now().UnixNano())
 			statement := "SELECT * FROM (" + newest + s.dialect.limit + ") AS r ORDER BY r.keep_until, r.ord"
 			err := s.query(ctx, conn, statement, false, func(r store.Row) error {
-				return fn(store.Row{
-					Order: r.Order, State: store.SettledMarker, MessageID: r.MessageID, BusinessID: r.BusinessID,
-					Version: r.Version, InsertedAt: r.InsertedAt, KeepUntil: r.KeepUntil, Partition: r.Partition,
-				})
+				return fn(r.Marker(r.KeepUntil))
 			}, settled)
 			if err != nil {
 				return err

@@ -133,14 +133,14 @@ func (s *Store) Apply(ctx context.Context, batch []store.Operation) error {
 	return err
 }
 
-func (s *Store) Expired(ctx context.Context, now time.Time, limit int) (ids []string, err error) {
+func (s *Store) Expired(ctx context.Context, now, keepUntil time.Time, limit int) (ids []string, err error) {
 	w, err := s.own(ctx)
 	if err != nil {
 		return nil, &store.Failure{NotWritten: true, Err: err}
 	}
 	defer func() { s.writer <- w }()
 	err = w.transact(ctx, func(t *transaction) (err error) {
-		ids, err = t.expire(now, limit)
+		ids, err = t.expire(now, keepUntil, limit)
 		return err
 	})
 	if err != nil {

@@ -109,7 +109,7 @@ type change struct {
 
 var (
 	attempting    = change{"attempt", []field{attemptsField, competitorField, lastConsumerField}}
-	processing    = change{"process", []field{stateField, keepUntilField}}
+	processing    = change{"process", []field{stateField, keepUntilField, reasonField}}
 	deadLettering = change{"dead_letter", []field{stateField, reasonField, lastConsumerField}}
 	redriving     = change{"redrive", []field{stateField, attemptsField, reasonField, expiresAtField}}
 	marking       = change{"mark", []field{

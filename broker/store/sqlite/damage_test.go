@@ -266,7 +266,7 @@ func TestMovedFilesEndAcceptance(t *testing.T) {
 					t.Fatalf("after it was moved: %v", err)
 				}
 			}
-			if _, err := s.Expired(t.Context(), time.Now(), 1); !errors.Is(err, store.ErrMoved) {
+			if _, err := s.Expired(t.Context(), time.Now(), time.Time{}, 1); !errors.Is(err, store.ErrMoved) {
 				t.Errorf("expired: %v", err)
 			}
 		})
@@ -301,7 +301,7 @@ func TestOnePartitionHasOneOwner(t *testing.T) {
 	}
 	second.Close()
 	third := mustOpen(t, Options{Path: path}) // closing the store releases the partition
-	if _, err := third.Expired(t.Context(), time.Now(), 1); err != nil {
+	if _, err := third.Expired(t.Context(), time.Now(), time.Time{}, 1); err != nil {
 		t.Error(err)
 	}
 }
@@ -312,7 +312,7 @@ func TestIdleStoreLearnsThatItIsFenced(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "store.db")
 	s := mustOpen(t, Options{Path: path})
 	alter(t, path, `UPDATE custody_partition SET writer=1`)
-	if _, err := s.Expired(t.Context(), time.Now(), 1); !errors.Is(err, store.ErrFenced) {
+	if _, err := s.Expired(t.Context(), time.Now(), time.Time{}, 1); !errors.Is(err, store.ErrFenced) {
 		t.Fatalf("got %v", err)
 	}
 }

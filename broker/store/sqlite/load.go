@@ -114,10 +114,7 @@ func (l *loading) settled(ctx context.Context, n int) error {
 			l.doubtful = true // the audit will name it
 			return nil
 		}
-		return l.fn(store.Row{
-			Order: row.Order, State: store.SettledMarker, MessageID: row.MessageID, BusinessID: row.BusinessID,
-			Version: row.Version, InsertedAt: row.InsertedAt, KeepUntil: row.KeepUntil, Partition: row.Partition,
-		})
+		return l.fn(row.Marker(row.KeepUntil))
 	})
 	_ = b.close()
 	return err

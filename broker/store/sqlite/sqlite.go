@@ -184,11 +184,11 @@ func (s *Store) Apply(ctx context.Context, batch []store.Operation) error {
 	})
 }
 
-func (s *Store) Expired(ctx context.Context, now time.Time, limit int) ([]string, error) {
+func (s *Store) Expired(ctx context.Context, now, keepUntil time.Time, limit int) ([]string, error) {
 	var ids []string
 	err := s.write(ctx, func(ctx context.Context, w *writer) error {
 		return w.transact(ctx, func() (added counts, err error) {
-			ids, added, err = w.expire(now, max(0, limit))
+			ids, added, err = w.expire(now, keepUntil, max(0, limit))
 			return added, err
 		})
 	})

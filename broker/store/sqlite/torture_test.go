@@ -462,7 +462,7 @@ func survive(t *testing.T, path string, model map[string]string) (outcome string
 			break
 		}
 	}
-	if _, err := s.Expired(ctx, time.Now(), 100); err != nil {
+	if _, err := s.Expired(ctx, time.Now(), time.Time{}, 100); err != nil {
 		writes = errors.Join(writes, err)
 	}
 	switch {

@@ -50,7 +50,7 @@ type statements struct {
 	readMark, setMark, fence                      *sqlite3.Stmt
 	insert, attempt, settle, marker, remove, dead *sqlite3.Stmt
 	redrive, discard, discardMarker               *sqlite3.Stmt
-	expire, removeExpired, sweep, sweepSurplus    *sqlite3.Stmt
+	expire, sweep, sweepSurplus                   *sqlite3.Stmt
 }
 
 // pending and dead restrict a change to the one row that it is meant for: in this
@@ -64,9 +64,9 @@ var (
 	pending  = theRow + fmt.Sprintf(`state=%d AND %s`, store.Pending, readable)
 	dead     = theRow + fmt.Sprintf(`state=%d AND %s`, store.Dead, readable)
 
-	// marker reduces a row to what shows that its message is finished.
+	// marker reduces a row to what shows that its message has ended, and how.
 	marker = fmt.Sprintf(`UPDATE custody_row SET state=%d, keep_until=?3, topic='', competitor='', key='', expires_at=NULL,
-		attempts=0, last_consumer='', reason='', content_checksum=0, headers=NULL, payload=NULL, `, store.SettledMarker) + marking.set("?4")
+		attempts=0, last_consumer='', reason=?4, content_checksum=0, headers=NULL, payload=NULL, `, store.SettledMarker) + marking.set("?5")
 )
 
 func (w *writer) open(ctx context.Context) (err error) {
@@ -175,7 +175,7 @@ func (w *writer) prepare() error {
 			competitor, key, inserted_at, expires_at, attempts, last_consumer, reason, checksum, content_checksum, headers, payload)
 			VALUES (?1, ?2, %d, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)`, store.Pending)},
 		{&w.sql.attempt, `UPDATE custody_row SET attempts=?3, competitor=?4, last_consumer=?5, ` + attempting.set("?6") + pending},
-		{&w.sql.settle, fmt.Sprintf(`UPDATE custody_row SET state=%d, keep_until=?3, `, store.Processed) + processing.set("?4") + pending},
+		{&w.sql.settle, fmt.Sprintf(`UPDATE custody_row SET state=%d, keep_until=?3, reason=?4, `, store.Processed) + processing.set("?5") + pending},
 		{&w.sql.marker, marker + pending},
 		{&w.sql.remove, `DELETE FROM custody_row` + pending},
 		{&w.sql.dead, fmt.Sprintf(`UPDATE custody_row SET state=%d, reason=?3, last_consumer=?4, `, store.Dead) + deadLettering.set("?5") + pending},
@@ -183,10 +183,9 @@ func (w *writer) prepare() error {
 		{&w.sql.discard, `DELETE FROM custody_row` + dead},
 		{&w.sql.discardMarker, marker + dead},
 		// Do not delete by a damaged time, in the table or in an index.
-		{&w.sql.expire, fmt.Sprintf(`SELECT ord, message_id FROM custody_row
+		{&w.sql.expire, fmt.Sprintf(`SELECT message_id FROM custody_row
 			WHERE partition=?1 AND expires_at<=?2 AND state=%d AND %s AND %s
 			ORDER BY expires_at, ord LIMIT ?3`, store.Pending, readable, intact)},
-		{&w.sql.removeExpired, `DELETE FROM custody_row WHERE ord=?1`},
 		{&w.sql.sweep, fmt.Sprintf(`DELETE FROM custody_row WHERE ord IN (SELECT ord FROM custody_row
 			WHERE partition=?1 AND state=%d AND keep_until<=?2 AND %s ORDER BY keep_until LIMIT ?3)`, store.SettledMarker, intact)},
 		{&w.sql.sweepSurplus, fmt.Sprintf(`DELETE FROM custody_row WHERE ord IN (SELECT ord FROM custody_row
@@ -515,44 +514,44 @@ func headChecksum(partition int64, row *store.Row, state store.State, content in
 
 // process marks a pending row processed, to keep its history.
 func (w *writer) process(row *store.Row) (int64, error) {
-	sum := stateField.int(int64(store.Processed)) + keepUntilField.time(row.KeepUntil)
-	return w.run(w.on(w.sql.settle, row).time(row.KeepUntil).sum(sum))
+	sum := stateField.int(int64(store.Processed)) + keepUntilField.time(row.KeepUntil) + reasonField.text(row.Reason)
+	return w.run(w.on(w.sql.settle, row).time(row.KeepUntil).text(row.Reason).sum(sum))
 }
 
 // blank is the sum of the hashes of the values that a marker has in place of its
 // message's.
 var blank = stateField.int(int64(store.SettledMarker)) + topicField.text("") + competitorField.text("") + keyField.text("") +
-	expiresAtField.null() + attemptsField.int(0) + lastConsumerField.text("") + reasonField.text("") + contentField.int(0)
+	expiresAtField.null() + attemptsField.int(0) + lastConsumerField.text("") + contentField.int(0)
 
 func (w *writer) leaveMarker(stmt *sqlite3.Stmt, row *store.Row) (int64, error) {
-	return w.run(w.on(stmt, row).time(row.KeepUntil).sum(blank + keepUntilField.time(row.KeepUntil)))
+	sum := blank + keepUntilField.time(row.KeepUntil) + reasonField.text(row.Reason)
+	return w.run(w.on(stmt, row).time(row.KeepUntil).text(row.Reason).sum(sum))
 }
 
 // sweepAtOnce bounds the markers swept, and thus the time taken, by one call of
 // Expired.
 const sweepAtOnce = 16 << 10
 
-func (w *writer) expire(now time.Time, limit int) (ids []string, added counts, err error) {
-	var rows []int64
+func (w *writer) expire(now, keepUntil time.Time, limit int) (ids []string, added counts, err error) {
 	stmt := w.sql.expire
 	b := bind(stmt).int(w.partition).time(now).int(int64(limit))
 	for b.err == nil && stmt.Step() {
-		rows = append(rows, stmt.ColumnInt64(0))
-		ids = append(ids, stmt.ColumnText(1))
+		ids = append(ids, stmt.ColumnText(0))
 	}
 	if err := errors.Join(b.err, stmt.Err(), stmt.Reset()); err != nil {
 		return nil, added, err
 	}
-	for _, ord := range rows {
-		n, err := w.run(bind(w.sql.removeExpired).int(ord))
-		if err != nil {
-			return nil, added, err
-		}
-		added.live -= n
-	}
 	n, err := w.run(bind(w.sql.sweep).int(w.partition).time(now).int(sweepAtOnce))
 	added.settled -= n
-	return ids, added, err
+	if err != nil {
+		return nil, added, err
+	}
+	ends := make([]store.Operation, len(ids))
+	for i, id := range ids {
+		ends[i] = store.Operation{Kind: store.Delete, Row: store.Row{MessageID: id, Reason: store.EndExpired, KeepUntil: keepUntil}}
+	}
+	ended, err := w.apply(ends)
+	return ids, counts{added.live + ended.live, added.settled + ended.settled}, err
 }
 
 // binding binds a statement's parameters in order and keeps the first error.

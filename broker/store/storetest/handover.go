@@ -87,6 +87,7 @@ func Handover(t *testing.T, open func(ctx context.Context, p store.Partition) (s
 		}
 		h.inCharge(Target)
 	})
+	t.Run("a backup leaves the source in charge, and is restored", func(t *testing.T) { backedUp(newHandover(t)) })
 	t.Run("to a place with rows of its own", func(t *testing.T) {
 		h := newHandover(t)
 		s := h.open(Target, h.identity)
@@ -102,6 +103,80 @@ func Handover(t *testing.T, open func(ctx context.Context, p store.Partition) (s
 			t.Errorf("the rows of the target are %v", got)
 		}
 	})
+}
+
+// backedUp makes a backup that is first cut short, changes the source, and restores
+// it, which is first cut short too.
+func backedUp(h *moving) {
+	t, ctx := h.t, testContext(h.t)
+	from, to := h.open(Source, h.identity), h.open(Target, h.identity)
+	defer func() { shut(t, to) }()
+	defer func() { shut(t, from) }()
+	struck := func(s store.Store, n int) store.Store {
+		wrapped := faulty.Wrap(s)
+		wrapped.Arm(faulty.Unreachable(func(op faulty.Op) bool {
+			if op.Named("apply") {
+				n--
+			}
+			return n < 1
+		}))
+		return wrapped
+	}
+	refuses := func(s store.Store) {
+		t.Helper()
+		if handover.Refusal(ctx, s) == nil {
+			t.Errorf("a broker would start from %v", s.Partition())
+		}
+	}
+	if _, err := handover.BackUp(ctx, from, struck(to, 3)); err == nil {
+		t.Error("a backup was cut short, and nobody was told")
+	}
+	refuses(to)
+	if _, err := handover.Restore(ctx, to, from, true); err == nil {
+		t.Error("half a backup was restored")
+	}
+	counts, err := handover.BackUp(ctx, from, to)
+	if want := (handover.Counts{Pending: pendingRows, Dead: 2, Settled: 2}); err != nil || counts != want {
+		t.Fatalf("%+v were backed up, want %+v: %v", counts, want, err)
+	}
+	refuses(to)
+	if err := handover.Refusal(ctx, from); err != nil {
+		t.Error(err)
+	}
+	late := row("later")
+	late.InsertedAt = time.Now().Add(time.Hour)
+	apply(t, from, on(store.Insert, late), insert("later, and settled"), on(store.Delete, store.Row{MessageID: "later, and settled", KeepUntil: farOff}),
+		on(store.Delete, store.Row{MessageID: "m-1", Reason: store.EndAcknowledged, KeepUntil: farOff}), on(store.Delete, store.Row{MessageID: "m-2"}))
+	var refused *handover.Refused
+	if _, err := handover.Restore(ctx, to, from, false); !errors.As(err, &refused) {
+		t.Errorf("rows were replaced, and nobody had said so: %v", err)
+	}
+	if _, err := handover.Restore(ctx, to, struck(from, 4), true); err == nil || errors.As(err, &refused) {
+		t.Errorf("a restore was cut short: %v", err)
+	}
+	refuses(from)
+	shut(t, from)
+	from = h.open(Source, h.identity)
+	if _, err = handover.Restore(ctx, to, from, false); err != nil {
+		t.Fatal(err)
+	}
+	if err := handover.Refusal(ctx, from); err != nil {
+		t.Error(err)
+	}
+	same(t, whole(t, from), h.before)
+	// And once more, uncut, it tells what came after the backup.
+	apply(t, from, on(store.Insert, late), on(store.Delete, store.Row{MessageID: "m-1", Reason: store.EndAcknowledged, KeepUntil: farOff}))
+	told, err := handover.Restore(ctx, to, from, true)
+	if err != nil || told.Counts != counts || told.Dropped != 1 || told.Again != 1 || told.Span < 50*time.Minute || told.Of != from.Partition().String() {
+		t.Errorf("it tells %+v, %v", told, err)
+	}
+	same(t, whole(t, from), h.before)
+	refuses(to) // the backup is one still
+	neighbour := h.open(Source, h.neighbour())
+	defer shut(t, neighbour)
+	if rows := whole(t, neighbour); len(rows) != 1 {
+		t.Errorf("the neighbour has the rows %v", rows)
+	}
 }
 
 const pendingRows = 700 // more than a batch
@@ -150,8 +225,8 @@ func (h *moving) fill() {
 	batch = append(batch,
 		on(store.Redrive, store.Row{MessageID: "redriven", ExpiresAt: farOff}),
 		on(store.Delete, store.Row{MessageID: "redriven"}),
-		on(store.Delete, store.Row{MessageID: "settled", KeepUntil: farOff}),
-		on(store.Discard, store.Row{MessageID: "discarded", KeepUntil: farOff.Add(time.Hour)}))
+		on(store.Delete, store.Row{MessageID: "settled", Reason: store.EndAcknowledged, KeepUntil: farOff}),
+		on(store.Discard, store.Row{MessageID: "discarded", Reason: store.EndDiscarded, KeepUntil: farOff.Add(time.Hour)}))
 	apply(t, s, batch...)
 	h.before = whole(t, s)
 }

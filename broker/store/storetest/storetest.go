@@ -56,6 +56,7 @@ func Exercise(t *testing.T, newDatabase func(t *testing.T) Database) {
 		{"a change of a row in another state changes nothing", changes},
 		{"a settled ID is kept until its time", settledWindow},
 		{"history keeps the row", history},
+		{"what ended a message is kept", endings},
 		{"only expired rows expire, up to the limit", expired},
 		{"time is the caller's, not the backend's", clocks},
 		{"partitions do not see each other", isolation},
@@ -404,7 +405,7 @@ func settledWindow(t *testing.T, db Database) {
 		}
 	}
 	apply(t, s, on(store.Delete, store.Row{MessageID: "kept"})) // settled already
-	ids, err := s.Expired(testContext(t), epoch, 10)
+	ids, err := s.Expired(testContext(t), epoch, time.Time{}, 10)
 	if err != nil || len(ids) > 0 {
 		t.Fatalf("markers are not reported as expired: %v %v", ids, err)
 	}
@@ -415,13 +416,57 @@ func history(t *testing.T, db Database) {
 	s := open(t, db.History, home)
 	apply(t, s, insert("a"), insert("b"))
 	apply(t, s, on(store.Delete, store.Row{MessageID: "a", KeepUntil: farOff}), on(store.Delete, store.Row{MessageID: "b", KeepUntil: longAgo}))
-	if _, err := s.Expired(testContext(t), farOff.Add(time.Hour), 10); err != nil {
+	if _, err := s.Expired(testContext(t), farOff.Add(time.Hour), time.Time{}, 10); err != nil {
 		t.Fatal(err)
 	}
 	wantRows(t, s, "a:processed", "b:processed")
 	wantLoad(t, s, "a:settled")
 	if got := rows(t, s)[0]; string(got.Payload) != "payload of a" || got.Topic != "orders/new" {
 		t.Fatalf("history lost the row: %+v", got)
+	}
+}
+
+// endings are kept of every row that is kept, over a restart, whichever way it went.
+// A row without one, as of a build that did not record it, has none.
+func endings(t *testing.T, db Database) {
+	want := map[string]string{"settled": store.EndAcknowledged, "deleted": store.EndAcknowledged, "expired": store.EndExpired,
+		"purged": store.EndExpired, "discarded": store.EndDiscarded, "unrecorded": ""}
+	for name, opened := range map[string]func(*testing.T, store.Partition) store.Store{"markers": db.Open, "history": db.History} {
+		p := store.Partition{Connection: "orders", Identity: name}
+		s := opened(t, p)
+		purged := insert("purged")
+		purged.Row.ExpiresAt = longAgo
+		apply(t, s, insert("settled"), insert("deleted"), insert("expired"), purged, insert("discarded"), insert("unrecorded"), insert("gone"))
+		end := func(kind store.OperationKind, id, reason string) store.Operation {
+			return on(kind, store.Row{MessageID: id, Reason: reason, KeepUntil: farOff})
+		}
+		apply(t, s,
+			on(store.DeadLetter, store.Row{MessageID: "discarded", Reason: "poison"}),
+			end(store.Settle, "settled", store.EndAcknowledged), end(store.Delete, "deleted", store.EndAcknowledged),
+			end(store.Delete, "expired", store.EndExpired), end(store.Discard, "discarded", store.EndDiscarded),
+			end(store.Delete, "unrecorded", ""), end(store.Delete, "deleted", store.EndExpired)) // which has ended before
+		if ids, err := s.Expired(testContext(t), epoch, farOff, 10); err != nil || !slices.Equal(ids, []string{"purged"}) {
+			t.Fatalf("%s: expired: %v %v", name, ids, err)
+		}
+		if db.Durable {
+			shut(t, s)
+			s = opened(t, p)
+		}
+		for read, rows := range map[string][]store.Row{"Load": load(t, s), "Rows": rows(t, s)} {
+			got := map[string]string{}
+			for _, r := range rows {
+				if r.State == store.SettledMarker || r.State == store.Processed {
+					got[r.MessageID] = r.Reason
+				}
+				if r.State == store.SettledMarker && (r.BusinessID == "" || r.Topic != "" || len(r.Payload) > 0 || !r.KeepUntil.Equal(farOff)) {
+					t.Errorf("%s, %s: of an ended message only the IDs, the end and the time are given: %+v", name, read, r)
+				}
+			}
+			if !reflect.DeepEqual(got, want) {
+				t.Errorf("%s, %s: ended by %q, want %q", name, read, got, want)
+			}
+		}
+		shut(t, s)
 	}
 }
 
@@ -447,7 +492,7 @@ func expired(t *testing.T, db Database) {
 		{epoch, 10, nil},
 		{farOff, 10, []string{"later"}},
 	} {
-		got, err := s.Expired(testContext(t), step.now, step.limit)
+		got, err := s.Expired(testContext(t), step.now, time.Time{}, step.limit)
 		if err != nil || !slices.Equal(got, step.want) {
 			t.Fatalf("expired at %v, at most %d: got %v %v, want %v", step.now, step.limit, got, err, step.want)
 		}
@@ -475,7 +520,7 @@ func isolation(t *testing.T, db Database) {
 	first, before := stores[0], [][]store.Row{rows(t, stores[1]), rows(t, stores[2])}
 	same := store.Row{MessageID: "same", Attempts: 7, Group: "g", LastConsumer: "c", Reason: "r"}
 	apply(t, first, on(store.Attempt, same), on(store.DeadLetter, same), on(store.Redrive, same))
-	ids, err := first.Expired(testContext(t), epoch, 10)
+	ids, err := first.Expired(testContext(t), epoch, time.Time{}, 10)
 	if err != nil || !slices.Equal(ids, []string{"doomed"}) {
 		t.Fatalf("expired: %v %v", ids, err)
 	}
@@ -509,7 +554,7 @@ func together(t *testing.T, db Database) {
 				if err != nil {
 					t.Errorf("%v: %v", p, err)
 				}
-				if _, err := s.Expired(ctx, epoch, 10); err != nil {
+				if _, err := s.Expired(ctx, epoch, time.Time{}, 10); err != nil {
 					t.Errorf("%v: %v", p, err)
 				}
 			}
@@ -539,7 +584,7 @@ func clocks(t *testing.T, db Database) {
 		{farOff, "[]", []string{"late:pending"}},
 		{farOff.Add(2 * time.Hour), "[late]", nil},
 	} {
-		if ids, err := s.Expired(testContext(t), step.now, 10); err != nil || fmt.Sprint(ids) != step.ids {
+		if ids, err := s.Expired(testContext(t), step.now, time.Time{}, 10); err != nil || fmt.Sprint(ids) != step.ids {
 			t.Fatalf("expired at %v: %v, %v", step.now, ids, err)
 		}
 		wantRows(t, s, step.left...)
@@ -631,7 +676,7 @@ func otherVersion(t *testing.T, db Database) {
 			apply(t, s, on(kind, store.Row{MessageID: id, Attempts: 5}))
 		}
 	}
-	if ids, err := s.Expired(testContext(t), epoch, 10); err != nil || len(ids) > 0 {
+	if ids, err := s.Expired(testContext(t), epoch, time.Time{}, 10); err != nil || len(ids) > 0 {
 		t.Fatalf("a refused row expired: %v %v", ids, err)
 	}
 	if after := load(t, s); !reflect.DeepEqual(before, after) {
@@ -693,7 +738,7 @@ func concurrency(t *testing.T, db Database) {
 				if err != nil {
 					t.Error(err)
 				}
-				if _, err := s.Expired(ctx, epoch, 10); err != nil {
+				if _, err := s.Expired(ctx, epoch, time.Time{}, 10); err != nil {
 					t.Error(err)
 				}
 			}
@@ -714,7 +759,7 @@ func cancelled(t *testing.T, db Database) {
 	if notWritten(t, err); !errors.Is(err, context.Canceled) {
 		t.Fatalf("apply: %v", err)
 	}
-	if _, err := s.Expired(ctx, farOff, 10); !errors.Is(err, context.Canceled) {
+	if _, err := s.Expired(ctx, farOff, time.Time{}, 10); !errors.Is(err, context.Canceled) {
 		t.Fatalf("expired: %v", err)
 	}
 	if err := s.Load(ctx, manySettled, func(store.Row) error { return nil }); !errors.Is(err, context.Canceled) {
@@ -749,7 +794,7 @@ var strikes = []struct {
 	{"redrive", applying(on(store.Redrive, store.Row{MessageID: "d"})), []string{"a:pending", "d:pending", "x:pending"}},
 	{"discard", applying(on(store.Discard, store.Row{MessageID: "d"})), []string{"a:pending", "x:pending"}},
 	{"expire", func(ctx context.Context, s store.Store) error {
-		_, err := s.Expired(ctx, epoch, 10)
+		_, err := s.Expired(ctx, epoch, time.Time{}, 10)
 		return err
 	}, []string{"a:pending", "d:dead"}},
 }
@@ -809,7 +854,7 @@ func closed(t *testing.T, db Database) {
 	if err := s.Load(testContext(t), manySettled, func(store.Row) error { return nil }); !errors.Is(err, store.ErrClosed) {
 		t.Errorf("load: %v", err)
 	}
-	if _, err := s.Expired(testContext(t), epoch, 1); !errors.Is(err, store.ErrClosed) {
+	if _, err := s.Expired(testContext(t), epoch, time.Time{}, 1); !errors.Is(err, store.ErrClosed) {
 		t.Errorf("expired: %v", err)
 	}
 }
@@ -973,7 +1018,7 @@ func damaged(t *testing.T, db Database) {
 	}
 	// No change gives the damaged row a matching checksum.
 	apply(t, s, on(store.Attempt, store.Row{MessageID: "pending", Attempts: 1}), on(store.Redrive, store.Row{MessageID: "dead", ExpiresAt: longAgo}))
-	if ids, err := s.Expired(testContext(t), epoch, 10); err != nil || len(ids) > 0 {
+	if ids, err := s.Expired(testContext(t), epoch, time.Time{}, 10); err != nil || len(ids) > 0 {
 		t.Fatalf("expired: %v %v", ids, err)
 	}
 	wantLoad(t, s, "a:pending", "pending:damaged", "dead:damaged", "expiring:damaged", "z:pending")

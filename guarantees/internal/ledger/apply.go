@@ -426,7 +426,7 @@ var withholding = map[string]bool{"drop": true, "hold": true, "withhold": true, 
 // failing lists the fault classes that can lose data that is not durable.
 var failing = map[evidence.Class]bool{
 	evidence.BrokerCrash: true, evidence.BrokerRestart: true, evidence.PowerLoss: true,
-	evidence.Store: true, evidence.NodeLoss: true,
+	evidence.Store: true, evidence.NodeLoss: true, evidence.Rollback: true,
 }
 
 // delaying lists the actions that delay everything that follows on a link.

@@ -139,9 +139,9 @@ func (b *beside) Apply(ctx context.Context, batch []store.Operation) error {
 	return b.disk.run(&b.writing, func() error { return b.Store.Apply(ctx, batch) })
 }
 
-func (b *beside) Expired(ctx context.Context, now time.Time, limit int) (ids []string, err error) {
+func (b *beside) Expired(ctx context.Context, now, keepUntil time.Time, limit int) (ids []string, err error) {
 	err = b.disk.run(&b.writing, func() (err error) {
-		ids, err = b.Store.Expired(ctx, now, limit)
+		ids, err = b.Store.Expired(ctx, now, keepUntil, limit)
 		return err
 	})
 	return ids, err

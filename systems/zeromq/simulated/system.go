@@ -86,11 +86,12 @@ func describe(p zeromq.Profile, disk bool) systems.Description {
 		}
 	}
 	for need, why := range map[systems.Need]string{
-		systems.NeedPlanting: "the simulated store keeps no rows of older versions",
-		systems.NeedDamage:   "the simulated store keeps no damaged rows",
-		systems.NeedMoves:    "the simulated broker has one store, which nobody exchanges",
-		systems.NeedBytes:    "the simulated network carries frames whole",
-		systems.NeedVolume:   "the simulated store lies in memory",
+		systems.NeedPlanting:    "the simulated store keeps no rows of older versions",
+		systems.NeedDamage:      "the simulated store keeps no damaged rows",
+		systems.NeedMoves:       "the simulated broker has one store, which nobody exchanges",
+		systems.NeedStoreBackup: "the simulated broker has one store, of which nobody makes a copy",
+		systems.NeedBytes:       "the simulated network carries frames whole",
+		systems.NeedVolume:      "the simulated store lies in memory",
 	} {
 		if d.Lacks[need] == "" {
 			d.Lacks[need] = why
