@@ -74,9 +74,9 @@ func (r *run) step(ctx context.Context, step script.Step) error {
 	case script.Snapshot:
 		return r.checkpoint(ctx, s.Checkpoint)
 	case script.Set:
-		return r.instance.(systems.Configurable).Configure(ctx, s.Setting, s.Value)
+		return systems.MustAs[systems.Configurable](r.instance).Configure(ctx, s.Setting, s.Value)
 	case script.Plant:
-		return r.instance.(systems.Planter).PlantOld(ctx, s.BusinessID, s.Destination)
+		return systems.MustAs[systems.Planter](r.instance).PlantOld(ctx, s.BusinessID, s.Destination)
 	case script.Swap:
 		return r.move(ctx, evidence.CommandSwap, systems.StoreMover.SwapStore)
 	case script.Migrate:
@@ -99,7 +99,7 @@ func (r *run) step(ctx context.Context, step script.Step) error {
 
 // link opens the actor's own link if the system is reached over a network.
 func (r *run) link(ctx context.Context, actor string) error {
-	network, ok := r.instance.(systems.Networked)
+	network, ok := systems.As[systems.Networked](r.instance)
 	if !ok {
 		return nil
 	}
@@ -188,7 +188,7 @@ func (r *run) addConsumer(ctx context.Context, s script.Consumer) error {
 func (r *run) start(ctx context.Context, actor string) error {
 	switch actor {
 	case faults.Broker:
-		return r.revive(ctx, server{actor, r.instance.(systems.Process), r})
+		return r.revive(ctx, server{actor, systems.MustAs[systems.Process](r.instance), r})
 	case faults.Store:
 		return r.revive(ctx, server{actor, r.storeProcess(), r})
 	}
@@ -215,7 +215,7 @@ func (r *run) restart(ctx context.Context) error {
 	bounded, cancel := r.rt.Timeout(ctx, scaled(startBound, r.o.Scale))
 	defer cancel()
 	r.rec.Record(evidence.Event{Kind: evidence.Commanded, Actor: faults.Broker, Command: evidence.CommandRestart})
-	s := server{faults.Broker, r.instance.(systems.Process), r}
+	s := server{faults.Broker, systems.MustAs[systems.Process](r.instance), r}
 	if _, err := s.Shutdown(bounded); err != nil {
 		return err
 	}
@@ -228,7 +228,7 @@ func (r *run) move(ctx context.Context, command evidence.Command, do func(system
 	bounded, cancel := r.rt.Timeout(ctx, scaled(startBound, r.o.Scale))
 	defer cancel()
 	r.rec.Record(evidence.Event{Kind: evidence.Commanded, Actor: faults.Broker, Command: command})
-	err := do(r.instance.(systems.StoreMover), bounded)
+	err := do(systems.MustAs[systems.StoreMover](r.instance), bounded)
 	if errors.Is(err, systems.ErrDisconnected) {
 		r.note("%s: %v", command, err)
 		return nil
@@ -304,7 +304,7 @@ func (r *run) join(ctx context.Context, s script.Settle) error {
 }
 
 func (r *run) await(ctx context.Context, s script.Await) error {
-	_, shows := r.instance.(systems.Inspector)
+	_, shows := systems.As[systems.Inspector](r.instance)
 	if _, lacks := r.desc.Lacks[systems.NeedRows]; (!shows || lacks) && rowOnlyConditions[s.Condition.Verb] { // some systems expose only their dead letters
 		r.note("%s does not expose its rows: %q is not awaited", r.desc.System, s.Condition.Line)
 		return nil
@@ -325,7 +325,7 @@ const awaitCheckpoint = "await"
 // awaitCondition waits for a condition. Conditions on stored rows poll the
 // rows; the snapshot that meets one is recorded.
 func (r *run) awaitCondition(ctx context.Context, c evidence.Condition) error {
-	inspector, ok := r.instance.(systems.Inspector)
+	inspector, ok := systems.As[systems.Inspector](r.instance)
 	if !rowConditions[c.Verb] || !ok {
 		return r.watch.await(ctx, c)
 	}
@@ -376,7 +376,7 @@ func (r *run) provoke(ctx context.Context, s script.Provoke) error {
 func (r *run) administer(ctx context.Context, command evidence.Command, businessID string, do func(systems.Administrator, context.Context, string) error) error {
 	ctx, cancel := r.rt.Timeout(ctx, r.bounds.call)
 	defer cancel()
-	a := r.instance.(systems.Administrator)
+	a := systems.MustAs[systems.Administrator](r.instance)
 	dead, err := a.DeadLetters(ctx)
 	if err != nil {
 		return err

@@ -516,10 +516,10 @@ func (r *run) unsupportedByInstance() string {
 
 // protocolOf returns the protocol of the actor's link, or nil.
 func (r *run) protocolOf(actor string) links.Protocol {
-	if s, ok := r.instance.(systems.StoreLinked); ok && actor == faults.Store {
+	if s, ok := systems.As[systems.StoreLinked](r.instance); ok && actor == faults.Store {
 		return s.StoreProtocol()
 	}
-	if n, ok := r.instance.(systems.Networked); ok && actor != faults.Store {
+	if n, ok := systems.As[systems.Networked](r.instance); ok && actor != faults.Store {
 		return n.Protocol()
 	}
 	return nil

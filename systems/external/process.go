@@ -35,15 +35,8 @@ type adapterInstance interface {
 	systems.Networked
 }
 
-// Report updates the description from the server found.
-func (in *instance) Report(d *systems.Description) {
-	if r, ok := in.adapterInstance.(systems.Reporter); ok {
-		r.Report(d)
-	}
-}
-
-// adapters returns the adapter's own instance.
-func (in *instance) adapters() systems.Instance { return in.adapterInstance }
+// Parts: what the adapter's instance can do, this one can.
+func (in *instance) Parts() []any { return []any{in.adapterInstance} }
 
 // quiescer is an adapter's instance that must quiesce before its server is
 // struck.

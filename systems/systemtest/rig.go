@@ -59,7 +59,7 @@ func start(t *testing.T, s systems.System, servers *process.Pool) *rig {
 		t.Fatalf("start: %v", err)
 	}
 	b.instance = instance
-	if networked, ok := instance.(systems.Networked); ok {
+	if networked, ok := systems.As[systems.Networked](instance); ok {
 		b.address = networked.Address()
 	}
 	b.onStop(func() {
@@ -121,6 +121,9 @@ func ability[A any](r *rig, v any, n systems.Need) A {
 	r.t.Helper()
 	r.needs(n)
 	a, ok := v.(A)
+	if in, is := v.(systems.Instance); is && !ok {
+		a, ok = systems.As[A](in)
+	}
 	if !ok {
 		r.t.Fatalf("%s is not implemented, and Lacks does not say why", n)
 	}
