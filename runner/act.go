@@ -74,9 +74,9 @@ func (r *run) step(ctx context.Context, step script.Step) error {
 	case script.Snapshot:
 		return r.checkpoint(ctx, s.Checkpoint)
 	case script.Set:
-		return systems.MustAs[systems.Configurable](r.instance).Configure(ctx, s.Setting, s.Value)
+		return part[systems.Configurable](r).Configure(ctx, s.Setting, s.Value)
 	case script.Plant:
-		return systems.MustAs[systems.Planter](r.instance).PlantOld(ctx, s.BusinessID, s.Destination)
+		return part[systems.Planter](r).PlantOld(ctx, s.BusinessID, s.Destination)
 	case script.Swap:
 		return r.move(ctx, evidence.CommandSwap, systems.StoreMover.SwapStore)
 	case script.Migrate:
@@ -132,7 +132,7 @@ func (r *run) openLink(ctx context.Context, o links.Options) error {
 
 // open uses the instance's own links if it has any, TCP links otherwise.
 func open(ctx context.Context, in systems.Instance, o links.Options) (links.Interruptible, error) {
-	if l, ok := in.(systems.Linker); ok {
+	if l, ok := systems.As[systems.Linker](in); ok {
 		return l.Link(o)
 	}
 	l, err := links.Open(ctx, o)
@@ -188,7 +188,7 @@ func (r *run) addConsumer(ctx context.Context, s script.Consumer) error {
 func (r *run) start(ctx context.Context, actor string) error {
 	switch actor {
 	case faults.Broker:
-		return r.revive(ctx, server{actor, systems.MustAs[systems.Process](r.instance), r})
+		return r.revive(ctx, server{actor, part[systems.Process](r), r})
 	case faults.Store:
 		return r.revive(ctx, server{actor, r.storeProcess(), r})
 	}
@@ -215,7 +215,7 @@ func (r *run) restart(ctx context.Context) error {
 	bounded, cancel := r.rt.Timeout(ctx, scaled(startBound, r.o.Scale))
 	defer cancel()
 	r.rec.Record(evidence.Event{Kind: evidence.Commanded, Actor: faults.Broker, Command: evidence.CommandRestart})
-	s := server{faults.Broker, systems.MustAs[systems.Process](r.instance), r}
+	s := server{faults.Broker, part[systems.Process](r), r}
 	if _, err := s.Shutdown(bounded); err != nil {
 		return err
 	}
@@ -228,7 +228,7 @@ func (r *run) move(ctx context.Context, command evidence.Command, do func(system
 	bounded, cancel := r.rt.Timeout(ctx, scaled(startBound, r.o.Scale))
 	defer cancel()
 	r.rec.Record(evidence.Event{Kind: evidence.Commanded, Actor: faults.Broker, Command: command})
-	err := do(systems.MustAs[systems.StoreMover](r.instance), bounded)
+	err := do(part[systems.StoreMover](r), bounded)
 	if errors.Is(err, systems.ErrDisconnected) {
 		r.note("%s: %v", command, err)
 		return nil
@@ -376,7 +376,7 @@ func (r *run) provoke(ctx context.Context, s script.Provoke) error {
 func (r *run) administer(ctx context.Context, command evidence.Command, businessID string, do func(systems.Administrator, context.Context, string) error) error {
 	ctx, cancel := r.rt.Timeout(ctx, r.bounds.call)
 	defer cancel()
-	a := systems.MustAs[systems.Administrator](r.instance)
+	a := part[systems.Administrator](r)
 	dead, err := a.DeadLetters(ctx)
 	if err != nil {
 		return err

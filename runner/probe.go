@@ -66,5 +66,5 @@ func (r *run) runProbe(ctx context.Context, p systems.Probe) (systems.Probed, er
 	}
 	ctx, cancel := r.rt.Timeout(ctx, within)
 	defer cancel()
-	return systems.MustAs[systems.Prober](r.instance).Probe(ctx, p.Name)
+	return part[systems.Prober](r).Probe(ctx, p.Name)
 }

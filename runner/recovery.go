@@ -38,7 +38,7 @@ func (r *run) checkpoint(ctx context.Context, name string) error {
 				continue
 			}
 			destination := destinations[s.Consumer]
-			position, err := systems.MustAs[systems.Rewinder](r.instance).Position(bounded, destination)
+			position, err := part[systems.Rewinder](r).Position(bounded, destination)
 			if err != nil {
 				return err
 			}
@@ -81,5 +81,5 @@ func (r *run) rewind(ctx context.Context, s script.Rewind) error {
 	}
 	r.rec.Record(evidence.Event{Kind: evidence.Commanded, Actor: faults.Broker, Destination: c.spec.Destination, Subscription: subscription(c.spec),
 		Command: evidence.CommandRewind, Checkpoint: s.Checkpoint, Reason: "by " + s.By})
-	return systems.MustAs[systems.Rewinder](r.instance).Rewind(bounded, c.spec.Destination, subscription(c.spec), to)
+	return part[systems.Rewinder](r).Rewind(bounded, c.spec.Destination, subscription(c.spec), to)
 }

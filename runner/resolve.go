@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -472,6 +473,16 @@ func unsupportedStoreFault(f script.Fault, desc systems.Description) string {
 		return fmt.Sprintf("the store of %s has no operation %q that %q could strike", desc.System, spec.Operation, verb)
 	}
 	return ""
+}
+
+// part returns the optional interface T of the instance, which unsupportedByInstance
+// has found there.
+func part[T any](r *run) T {
+	t, ok := systems.As[T](r.instance)
+	if !ok {
+		panic(fmt.Sprintf("runner: %s has no %v, and its scenario was run", r.desc.System, reflect.TypeFor[T]()))
+	}
+	return t
 }
 
 // unsupportedByInstance says why the scenario does not apply to the started

@@ -214,33 +214,11 @@ func Describe(s System, in Instance) Description {
 	return d
 }
 
-// Instance is a running system. Its optional interfaces are found by As.
+// Instance is a running system.
 type Instance interface {
 	Clients
 	// Stop releases everything that Start created, in any state.
 	Stop(ctx context.Context) error
-}
-
-// Composed is an optional interface of an Instance whose optional interfaces
-// depend on more than its type: its parts have them.
-type Composed interface {
-	Parts() []any
-}
-
-// As finds an optional interface of an instance: its own, or that of the first
-// of its parts that has it.
-func As[T any](in Instance) (found T, ok bool) {
-	if found, ok = in.(T); ok {
-		return found, true
-	}
-	if c, is := in.(Composed); is {
-		for _, part := range c.Parts() {
-			if found, ok = part.(T); ok {
-				return found, true
-			}
-		}
-	}
-	return found, false
 }
 
 // Clients opens sessions.
@@ -263,15 +241,6 @@ type Connector interface {
 	// Connect returns clients. If they are an io.Closer they are closed after
 	// use.
 	Connect(credentials string) (Clients, error)
-}
-
-// MustAs is As for an interface that the instance is known to have: see Meets.
-func MustAs[T any](in Instance) T {
-	found, ok := As[T](in)
-	if !ok {
-		panic(fmt.Sprintf("systems: the instance is no %T", &found))
-	}
-	return found
 }
 
 // ProducerOptions configure a session.

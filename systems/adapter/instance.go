@@ -28,7 +28,7 @@ type instance struct {
 	parts        []any
 }
 
-var _ systems.Composed = (*instance)(nil)
+var _ systems.Composite = (*instance)(nil)
 
 // Parts returns what this profile is able to do.
 func (in *instance) Parts() []any { return in.parts }

@@ -193,8 +193,8 @@ func loopback(host string) bool {
 
 // Credentials returns an instance's credentials for clients in another process.
 func (s System) Credentials(in systems.Instance) string {
-	if struck, ok := in.(*instance); ok {
-		in = struck.adapterInstance
+	if struck, ok := in.(interface{ adapters() systems.Instance }); ok {
+		in = struck.adapters()
 	}
 	return s.startless.Credentials(in)
 }

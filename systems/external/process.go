@@ -35,8 +35,12 @@ type adapterInstance interface {
 	systems.Networked
 }
 
-// Parts: what the adapter's instance can do, this one can.
+// Parts are the optional interfaces that the adapter has at a server it did not
+// start.
 func (in *instance) Parts() []any { return []any{in.adapterInstance} }
+
+// adapters returns the adapter's own instance.
+func (in *instance) adapters() systems.Instance { return in.adapterInstance }
 
 // quiescer is an adapter's instance that must quiesce before its server is
 // struck.

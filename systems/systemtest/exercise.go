@@ -92,7 +92,8 @@ func Serve(t *testing.T, s systems.System) (address string) {
 			t.Errorf("stop: %v", err)
 		}
 	})
-	return systems.MustAs[systems.Networked](instance).Address()
+	networked, _ := systems.As[systems.Networked](instance)
+	return networked.Address()
 }
 
 // obligations of an adapter, ordered so that the first failure is the most

@@ -120,10 +120,7 @@ func (r *rig) needs(n systems.Need) {
 func ability[A any](r *rig, v any, n systems.Need) A {
 	r.t.Helper()
 	r.needs(n)
-	a, ok := v.(A)
-	if in, is := v.(systems.Instance); is && !ok {
-		a, ok = systems.As[A](in)
-	}
+	a, ok := systems.As[A](v)
 	if !ok {
 		r.t.Fatalf("%s is not implemented, and Lacks does not say why", n)
 	}
