@@ -109,10 +109,27 @@ func (c *conn) read() {
 	select {
 	case <-c.child.Exited():
 		x := c.child.Exit()
-		c.fail(fmt.Errorf("it exited (exit code %d %s); its standard error ends: %s", x.Code, x.Signal, c.said()))
+		c.fail(&exitError{x, c.said()})
 	case <-timer.C:
 		c.fail(errors.New("it closed its standard output"))
 	}
+}
+
+// exitError is an exit that nobody asked for, or that failed.
+type exitError struct {
+	exit process.Exit
+	said string // the end of its standard error
+}
+
+func (e *exitError) Error() string {
+	how := fmt.Sprintf("it exited with code %d", e.exit.Code)
+	if e.exit.Signal != "" {
+		how = "it was ended by the signal " + e.exit.Signal
+	}
+	if e.said == "" {
+		return how
+	}
+	return how + "; its standard error ends: " + e.said
 }
 
 // take handles one line.
@@ -408,7 +425,7 @@ func (c *conn) close(ctx context.Context) error {
 	select {
 	case <-c.child.Exited():
 		if x := c.child.Exit(); before == nil && (x.Code != 0 || x.Signal != "") {
-			err = fmt.Errorf("adapter %s: at the end of its input it exited with code %d %s; its standard error ends: %s", c.name, x.Code, x.Signal, c.said())
+			err = fmt.Errorf("adapter %s: at the end of its input: %w", c.name, &exitError{x, c.said()})
 		}
 	case <-timer.C:
 		err = errors.Join(before, fmt.Errorf("adapter %s: it does not exit within %v of the end of its input", c.name, c.bounds.grace))

@@ -56,7 +56,7 @@ func (s System) Start(ctx context.Context, env systems.Env) (systems.Instance, e
 	if err != nil {
 		return nil, err
 	}
-	c, err := start(s.command, log, scaledBounds(s.scale))
+	c, err := start(s.command, log, s.bounds)
 	if err != nil {
 		return nil, errors.Join(err, log.Close())
 	}

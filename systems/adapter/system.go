@@ -27,6 +27,7 @@ type System struct {
 	said    description
 	profile profile
 	scale   float64
+	bounds  bounds
 }
 
 // shell runs a command line as a shell reads it, without leaving a shell behind.
@@ -62,8 +63,7 @@ func Named(spec string, scale float64) ([]systems.System, error) {
 	if strings.TrimSpace(command) == "" {
 		return nil, errors.New("adapter: no command; write adapter:COMMAND, as in \"adapter:python3 queue.py\"")
 	}
-	b := scaledBounds(scale)
-	ctx, cancel := context.WithTimeout(context.Background(), b.call)
+	ctx, cancel := context.WithTimeout(context.Background(), scaledBounds(scale).call)
 	defer cancel()
 	found, err := Open(ctx, Command(command), scale)
 	if err != nil || wanted == "" {
@@ -82,7 +82,11 @@ func Named(spec string, scale float64) ([]systems.System, error) {
 
 // Open asks an adapter what it is. Each System starts processes of its own.
 func Open(ctx context.Context, command []string, scale float64) ([]systems.System, error) {
-	c, err := start(command, nil, scaledBounds(scale))
+	return open(ctx, command, scale, scaledBounds(scale))
+}
+
+func open(ctx context.Context, command []string, scale float64, b bounds) ([]systems.System, error) {
+	c, err := start(command, nil, b)
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +96,7 @@ func Open(ctx context.Context, command []string, scale float64) ([]systems.Syste
 	}
 	var found []systems.System
 	for _, p := range said.Profiles {
-		s := System{command: command, said: said, profile: p, scale: scale}
+		s := System{command: command, said: said, profile: p, scale: scale, bounds: b}
 		if p.able(systems.NeedConnector) {
 			found = append(found, connector{s})
 			continue
@@ -322,7 +326,7 @@ func (s connector) Connect(text string) (systems.Clients, error) {
 	if err := json.Unmarshal([]byte(text), &to); err != nil || to.Profile != s.profile.Name {
 		return nil, fmt.Errorf("adapter: malformed credentials %q: want what Credentials returned", text)
 	}
-	c, err := start(s.command, os.Stderr, scaledBounds(s.scale))
+	c, err := start(s.command, os.Stderr, s.bounds)
 	if err != nil {
 		return nil, err
 	}
