@@ -66,6 +66,7 @@ Exit codes: 0 it conforms · 1 it does not · 3 it could not be run · 64 usage.
 func checkAdapter(cmd *cobra.Command, command string, within time.Duration) error {
 	out := cmd.OutOrStdout()
 	profile, met, skipped, wrong := "", 0, 0, 0
+	said := map[string]bool{} // one fault breaks many obligations
 	err := adapter.Check(cmd.Context(), command, within, func(of string, f conformance.Finding) {
 		if of != profile {
 			profile = of
@@ -76,6 +77,10 @@ func checkAdapter(cmd *cobra.Command, command string, within time.Duration) erro
 			wrong++
 			fmt.Fprintf(out, "  WRONG  %s\n", f.Obligation)
 			for _, w := range f.Wrong {
+				if said[w] {
+					w = "as above"
+				}
+				said[w] = true
 				sayWrong(out, w)
 			}
 		case f.Skipped != "":

@@ -153,24 +153,35 @@ func (c *conn) take(text []byte) error {
 	}
 	c.mu.Lock()
 	k := c.calls[l.ID]
-	delete(c.calls, l.ID)
 	c.mu.Unlock()
-	if k == nil {
+	switch {
+	case k == nil:
 		return fmt.Errorf("an answer to call %d, which is not open: each call is answered once", l.ID)
-	}
-	if l.Error != nil {
-		k.err = l.Error
+	case l.Error != nil:
 		if l.Error.Kind == Failed || l.Error.Kind == UnknownOp && k.op != unknownOp {
-			c.fail(fmt.Errorf("%s: %w", k.op, l.Error))
+			return fmt.Errorf("%s: %w", k.op, l.Error)
 		}
-	} else if err := check("answer."+k.op, l.OK); err != nil {
-		k.err = fmt.Errorf("the answer to %s: %w: %s", k.op, err, excerpt(l.OK))
-		close(k.done)
-		return k.err
+		c.finish(k, nil, fmt.Errorf("adapter: %s: %w", k.op, l.Error))
+	case k.op == unknownOp:
+		return fmt.Errorf("%s was answered ok: an op that the adapter does not know is an error of the kind %s", k.op, UnknownOp)
+	default:
+		if err := check("answer."+k.op, l.OK); err != nil {
+			return fmt.Errorf("the answer to %s: %w: %s", k.op, err, excerpt(l.OK))
+		}
+		c.finish(k, l.OK, nil)
 	}
-	k.answer = l.OK
-	close(k.done)
 	return nil
+}
+
+// finish ends a call, unless fail has.
+func (c *conn) finish(k *call, answer json.RawMessage, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.calls[k.id] == k {
+		delete(c.calls, k.id)
+		k.answer, k.err = answer, err
+		close(k.done)
+	}
 }
 
 var events = map[string]func(*conn, line) error{
@@ -314,7 +325,7 @@ func (c *conn) await(ctx context.Context, k *call, result any) error {
 	case errors.As(k.err, &answered) && answered.Kind == Cancelled && bounded.Err() != nil:
 		return fmt.Errorf("adapter: %s: %w", k.op, context.Cause(bounded))
 	case k.err != nil:
-		return fmt.Errorf("adapter: %s: %w", k.op, k.err)
+		return k.err
 	case result == nil:
 		return nil
 	}

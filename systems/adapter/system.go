@@ -91,7 +91,9 @@ func open(ctx context.Context, command []string, scale float64, b bounds) ([]sys
 		return nil, err
 	}
 	said, err := c.describe(ctx)
-	if err = errors.Join(err, c.close(ctx)); err != nil {
+	if broken := c.close(ctx); broken != nil {
+		return nil, broken
+	} else if err != nil {
 		return nil, err
 	}
 	var found []systems.System
@@ -259,6 +261,11 @@ func words(needs []systems.Need) []string {
 		list = append(list, string(n))
 	}
 	return list
+}
+
+// Spec is how --system names the profile.
+func (s System) Spec() string {
+	return Spec(strings.TrimPrefix(strings.Join(s.command, " "), shell), s.profile.Name)
 }
 
 // Describe returns what the adapter said of the profile.
