@@ -45,7 +45,7 @@ func Check(ctx context.Context, command string, within time.Duration, tell func(
 			}
 			tell(name, f)
 		}
-		if err := conformance.Findings(s, 4*within, func(f conformance.Finding) { tell(name, f) }); err != nil {
+		if err := conformance.Findings(ctx, s, 4*within, func(f conformance.Finding) { tell(name, f) }); err != nil {
 			return err
 		}
 	}

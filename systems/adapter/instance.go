@@ -36,6 +36,15 @@ func (in *instance) Parts() []any { return in.parts }
 // serverName is the actor of the server's events, and the name of its log.
 const serverName = "broker"
 
+// prepare asks for a system, which may keep its files in Dir.
+type prepare struct {
+	Profile string  `json:"profile"`
+	Dir     string  `json:"dir"`
+	Port    int     `json:"port,omitempty"` // of the server that Custody starts
+	Scale   float64 `json:"scale"`
+	Seed    uint64  `json:"seed"`
+}
+
 // prepared is the answer to prepare.
 type prepared struct {
 	Address string `json:"address"` // of a server that Custody does not start
@@ -82,13 +91,7 @@ func (in *instance) start(ctx context.Context, s System, env systems.Env) error 
 		}
 	}
 	var p prepared
-	err := in.call(ctx, "prepare", struct {
-		Profile string  `json:"profile"`
-		Dir     string  `json:"dir"`
-		Port    int     `json:"port,omitempty"`
-		Scale   float64 `json:"scale"`
-		Seed    uint64  `json:"seed"`
-	}{s.profile.Name, env.Dir, number, s.scale, env.Seed}, &p)
+	err := in.call(ctx, "prepare", prepare{s.profile.Name, env.Dir, number, s.scale, env.Seed}, &p)
 	switch {
 	case err != nil:
 	case port != nil && (p.Server == nil || p.Address != ""):

@@ -152,9 +152,14 @@ func compiled(definition string) (*jsonschema.Schema, error) {
 }
 
 // fieldError is the innermost cause: what is wrong, not which rules led there.
+// A field that is not known comes first: often it is the missing one, misspelt.
 func fieldError(e *jsonschema.ValidationError) error {
 	for len(e.Causes) > 0 {
-		e = e.Causes[0]
+		unknown := slices.IndexFunc(e.Causes, func(c *jsonschema.ValidationError) bool {
+			_, is := c.ErrorKind.(*kind.AdditionalProperties)
+			return is
+		})
+		e = e.Causes[max(0, unknown)]
 	}
 	at := strings.Join(e.InstanceLocation, ".")
 	if at == "" {

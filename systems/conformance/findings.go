@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -21,14 +22,17 @@ type Finding struct {
 }
 
 // Findings checks all obligations, each within a bound, and tells of each as it
-// is known. An error is one of this machine, not of the adapter.
-func Findings(s systems.System, within time.Duration, tell func(Finding)) error {
+// is known, until ctx ends. An error is one of this machine, not of the adapter.
+func Findings(ctx context.Context, s systems.System, within time.Duration, tell func(Finding)) error {
 	dir, err := os.MkdirTemp("", "custody-check-")
 	if err != nil {
 		return fmt.Errorf("conformance: %w", err)
 	}
 	defer os.RemoveAll(dir)
 	for i, o := range obligations {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		c := &collector{}
 		private := filepath.Join(dir, strconv.Itoa(i))
 		if err := os.Mkdir(private, 0o700); err != nil {
