@@ -1,54 +1,10 @@
 #!/usr/bin/env node
 // An adapter for Custody: a queue in memory, to be replaced by your system.
 //
-// Lines come in on standard input and go out on standard output; print nothing
-// else there. `custody adapter check "node adapter.js"` says what is wrong.
+// Print nothing: standard output belongs to the protocol, and standard error is
+// the log. `custody adapter check node adapter.js` says what is wrong.
 'use strict';
-const readline = require('readline');
-
-// The protocol. Nothing here knows the system.
-
-// kind: unavailable (nothing was done), disconnected (it may have been), failed.
-class Failure extends Error {
-  constructor(kind, text) {
-    super(text);
-    this.kind = kind;
-  }
-}
-
-const unanswered = new Set();
-const write = (line) => process.stdout.write(JSON.stringify(line) + '\n');
-const event = (name, fields) => write({ event: name, ...fields });
-const answer = (call, ok = {}) => finish(call.id, { ok });
-
-// finish answers a call, once: what was cancelled has been answered already.
-function finish(id, line) {
-  if (unanswered.delete(id)) write({ id, ...line });
-}
-
-// serve begins calls in the order of their lines. An op that returns undefined,
-// or a promise of it, answers by itself.
-function serve(ops) {
-  const lines = readline.createInterface({ input: process.stdin, crlfDelay: Infinity });
-  lines.on('line', async (line) => {
-    const call = JSON.parse(line);
-    if (call.op === 'cancel') {
-      finish(call.of, { error: { kind: 'cancelled', text: 'cancelled' } });
-      return;
-    }
-    unanswered.add(call.id);
-    try {
-      if (!Object.hasOwn(ops, call.op)) throw new Failure('unknown-op', `no operation ${call.op}`);
-      const ok = await ops[call.op](call);
-      if (ok !== undefined) answer(call, ok);
-    } catch (e) { // anything but a Failure is a fault of this adapter: the run cannot measure
-      finish(call.id, { error: { kind: e.kind ?? 'failed', text: e.kind ? e.message : String(e.stack) } });
-    }
-  });
-  lines.on('close', () => process.exit(0));
-}
-
-// The system: one queue per destination, in this process.
+const { answer, event, serve } = require('./protocol.js');
 
 const noServer = "the queue is in the adapter's memory";
 
