@@ -71,14 +71,14 @@ consumers = {}  # by session
 def db():
     if not hasattr(local, "db"):
         local.db = sqlite3.connect(file, timeout=20, isolation_level=None)
-        local.db.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; " + SCHEMA)
+        local.db.execute("PRAGMA synchronous = FULL")
     return local.db
 
 
 def prepare(call):  # and connect, in the process of a consumer of its own
     global file, lease
     file, lease = os.path.join(call["dir"], "jobs.db"), LEASE * call["scale"]
-    db()
+    db().executescript("PRAGMA journal_mode = WAL; " + SCHEMA)
     return {}
 
 
@@ -110,9 +110,8 @@ class Consumer(threading.Thread):
         self.lock, self.leases, self.closed = threading.Lock(), {}, threading.Event()
 
     def run(self):
-        while not self.closed.wait(POLL):
-            while self.take():
-                pass
+        while not self.closed.wait(POLL / 10 if self.take() else POLL):
+            pass
 
     def take(self):
         now, mine = time.time(), str(uuid.uuid4())
