@@ -115,7 +115,7 @@ func converse(ctx context.Context, s systems.System, within time.Duration, check
 	if err != nil {
 		return fmt.Errorf("adapter: %w", err)
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	in, err := s.Start(bounded, conformance.Env(dir, discard{}, nil))
 	if err != nil {
 		return err

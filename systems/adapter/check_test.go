@@ -20,7 +20,7 @@ func TestCheckNamesWhatIsWrong(t *testing.T) {
 	for name, c := range map[string]struct{ sed, want string }{
 		"a log on standard output":     {`1i hello`, "hello; write logs to standard error"},
 		"another version":              {`s/"protocol":1/"protocol":2/`, "the answer to describe: protocol: 2 instead of 1"},
-		"an unknown field":             {`s/"summary"/"sumary"/`, `profiles.0: version 1 of the protocol has no field "sumary" here`},
+		"an unknown field":             {`s/"summary"/"resume"/`, `profiles.0: version 1 of the protocol has no field "resume" here`},
 		"a duration in milliseconds":   {`s/"recoveryBound":"5s"/"recoveryBound":5000/`, "profiles.0.limits.recoveryBound: number instead of string"},
 		"bounds that contradict":       {`s/"recoveryBound":"5s"/"recoveryBound":"1ms"/`, "profiles.0.limits.recoveryBound: it must be longer than redeliveryPeriod"},
 		"an ability that is not told":  {`s/"ttl":"[^"]*",//`, "profiles.0.abilities: ttl is neither among them nor in lacks"},

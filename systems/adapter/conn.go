@@ -96,12 +96,12 @@ func (c *conn) read() {
 	for lines.Scan() {
 		n++
 		if err := c.take(lines.Bytes()); err != nil {
-			c.fail(fmt.Errorf("line %d of its output: %w", n, err))
+			_ = c.fail(fmt.Errorf("line %d of its output: %w", n, err))
 			break
 		}
 	}
 	if errors.Is(lines.Err(), bufio.ErrTooLong) {
-		c.fail(fmt.Errorf("line %d of its output is longer than %d bytes", n+1, maxLine))
+		_ = c.fail(fmt.Errorf("line %d of its output is longer than %d bytes", n+1, maxLine))
 	}
 	_, _ = io.Copy(io.Discard, c.child.Out) // until it is killed
 	timer := time.NewTimer(c.bounds.grace)
@@ -109,9 +109,9 @@ func (c *conn) read() {
 	select {
 	case <-c.child.Exited():
 		x := c.child.Exit()
-		c.fail(&exitError{x, c.said()})
+		_ = c.fail(&exitError{x, c.said()})
 	case <-timer.C:
-		c.fail(errors.New("it closed its standard output"))
+		_ = c.fail(errors.New("it closed its standard output"))
 	}
 }
 

@@ -28,7 +28,7 @@ func Findings(ctx context.Context, s systems.System, within time.Duration, tell 
 	if err != nil {
 		return fmt.Errorf("conformance: %w", err)
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	for i, o := range obligations {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)

@@ -100,7 +100,7 @@ func (Discard) Record(evidence.Event) uint64 { return 0 }
 
 // Env returns an instance's environment, in a directory of its own. servers may
 // be nil, to reuse none.
-func Env(t *testing.T, s evidence.Sink, servers *process.Pool) systems.Env {
+func Env(t testing.TB, s evidence.Sink, servers *process.Pool) systems.Env {
 	t.Helper()
 	return conformance.Env(t.TempDir(), s, servers)
 }
