@@ -115,8 +115,9 @@ func (in *instance) start(ctx context.Context, s System, env systems.Env) error 
 			return err
 		}
 	}
-	in.parts = parts(in)
-	return nil
+	protocol, err := s.profile.protocol(s.said.System)
+	in.parts = parts(in, protocol)
+	return err
 }
 
 func (c *conn) wrap(err error) error { return fmt.Errorf("adapter %s: %w", c.name, err) }
@@ -159,9 +160,9 @@ func (in *instance) Stop(ctx context.Context) error {
 }
 
 // parts are the optional interfaces that a profile is able to.
-func parts(in *instance) []any {
+func parts(in *instance, protocol links.Protocol) []any {
 	all := map[systems.Need]any{
-		systems.NeedLinks:       network{in.address},
+		systems.NeedLinks:       network{in.address, protocol},
 		systems.NeedRows:        inspector{in.conn},
 		systems.NeedDeadLetters: administrator{in.conn},
 		systems.NeedRewind:      rewinder{in.conn},
@@ -188,12 +189,14 @@ var (
 	_ systems.StoreFaulter  = storeFaulter{}
 )
 
-type network struct{ address string }
+type network struct {
+	address  string
+	protocol links.Protocol // nil: the links carry bytes
+}
 
 func (n network) Address() string { return n.address }
 
-// Protocol is nil: the links carry bytes.
-func (network) Protocol() links.Protocol { return nil }
+func (n network) Protocol() links.Protocol { return n.protocol }
 
 type row struct {
 	State        evidence.RowState `json:"state"`

@@ -17,6 +17,8 @@ import (
 
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/guarantees"
+	"github.com/custodymq/custody/links"
+	"github.com/custodymq/custody/links/declared"
 	"github.com/custodymq/custody/script"
 	"github.com/custodymq/custody/systems"
 )
@@ -136,11 +138,30 @@ type profile struct {
 	Known       []evidence.Known        `json:"known"`
 	Forgets     []evidence.Class        `json:"forgets"`
 	StoreFaults map[string][]string     `json:"storeFaults"`
+	Frames      *frames                 `json:"frames"`
 	Abilities   []systems.Need          `json:"abilities"`
 	Lacks       map[systems.Need]string `json:"lacks"`
 }
 
 func (p profile) able(n systems.Need) bool { return slices.Contains(p.Abilities, n) }
+
+// frames are how a link cuts what it carries into frames, and what they are.
+type frames struct {
+	Framing string          `json:"framing"`
+	Rules   []declared.Rule `json:"rules"`
+}
+
+// protocol is nil where no frames are declared.
+func (p profile) protocol(system string) (links.Protocol, error) {
+	if p.Frames == nil {
+		return nil, nil
+	}
+	d, err := declared.New(system, p.Frames.Framing, p.Frames.Rules)
+	if err != nil {
+		return nil, err // not a nil *declared.Protocol in an interface
+	}
+	return d, nil
+}
 
 // limits are not scaled: the host scales them.
 type limits struct {
@@ -195,7 +216,7 @@ var beyond = map[systems.Need]string{
 	systems.NeedBytes:     "", // comes with links
 	systems.NeedPause:     "", // comes with process
 	systems.NeedTimeout:   "", // follows from what redelivers
-	systems.NeedFrames:    "the adapter's protocol declares no frames: links carry bytes",
+	systems.NeedFrames:    "the adapter declares no frames: its links carry bytes",
 	systems.NeedStoreLink: "the adapter's protocol has no server of a store",
 	systems.NeedStandby:   "the adapter's protocol has no standby",
 	systems.NeedVolume:    "the adapter's protocol has no volume",
@@ -230,6 +251,12 @@ func (p profile) check() error {
 	}
 	if p.able(systems.NeedProcess) && !p.able(systems.NeedLinks) {
 		return errors.New("abilities: process without links: the host gives the server a port")
+	}
+	if _, err := p.protocol(""); err != nil {
+		return fmt.Errorf("frames.%w", err)
+	}
+	if p.Frames != nil && !p.able(systems.NeedLinks) {
+		return errors.New("frames: the profile is not able to links, which would carry them")
 	}
 	if p.able(systems.NeedStoreFaults) && len(p.StoreFaults) == 0 {
 		return errors.New("storeFaults: name the verbs, and their operations, that arm can strike")
@@ -292,6 +319,9 @@ func (s System) Describe() systems.Description {
 		if why != "" {
 			d.Lacks[need] = why
 		}
+	}
+	if p.Frames != nil {
+		delete(d.Lacks, systems.NeedFrames)
 	}
 	for need, with := range map[systems.Need]systems.Need{systems.NeedBytes: systems.NeedLinks, systems.NeedPause: systems.NeedProcess} {
 		if why, lacks := p.Lacks[with]; lacks {

@@ -43,4 +43,4 @@ function serve(ops) {
   lines.on('close', () => process.exit(0));
 }
 
-module.exports = { Failure, event, answer, serve };
+module.exports = { Failure, event, answer, serve, unanswered };
