@@ -40,6 +40,9 @@ var adapters = []struct {
 	{"python-sqlite", "python3", "python3 python-sqlite/adapter.py",
 		[]string{"processing-failure", "poison-message", "worker-killed.scenario"},
 		"--defect takes-for-good", evidence.NoAcceptedLoss, "worker-killed.scenario"},
+	{"node-broker", "node", "node node-broker/adapter.js",
+		[]string{"ack-lost", "duplicate-delivery", "broker-killed", "competing-consumers", "partition-consumer"},
+		"--defect volatile", evidence.NoAcceptedLoss, "broker-killed"},
 }
 
 func TestAdaptersConform(t *testing.T) {
