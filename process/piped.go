@@ -41,9 +41,7 @@ func StartPiped(command []string, log io.Writer) (*Piped, error) {
 	said := &tail{to: log}
 	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = itsIn, itsOut, said
-	p, err := startProcess(cmd, nil, func(p *os.Process, plain signalFunc) signalFunc {
-		return family{p.Pid, plain}.signal
-	})
+	p, err := startProcess(cmd, nil, ofFamily)
 	if err != nil {
 		in.Close()
 		out.Close()
