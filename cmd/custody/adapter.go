@@ -24,6 +24,8 @@ in any language that speaks JSON lines on standard input and output:
 docs/adapters.md describes it. A checked adapter runs the checklist by
 
   custody run --adapter "python3 adapter.py"`,
+		Example: `  custody adapter new --lang python my-adapter
+  custody adapter check python3 my-adapter/adapter.py`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := unknownCommand(cmd, args); err != nil {
 				return err
@@ -128,9 +130,10 @@ func adapterNewCommand() *cobra.Command {
 
 func adapterSchemaCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "schema",
-		Short: "Print the JSON Schema of an adapter's lines",
-		Args:  cobra.NoArgs,
+		Use:     "schema",
+		Short:   "Print the JSON Schema of an adapter's lines",
+		Example: `  custody adapter schema > protocol.schema.json`,
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if _, err := cmd.OutOrStdout().Write(adapter.Schema); err != nil {
 				return unmeasured{err}
