@@ -151,3 +151,17 @@ func once(t *testing.T, command string, scenario script.Scenario) (guarantees.Ju
 	defer cancel()
 	return scenarios.Run(ctx, runner.Options{System: system, Spec: spec, Scenario: scenario, Dir: filepath.Join(t.TempDir(), "run"), Seed: 1, Scale: runner.DefaultScale})
 }
+
+// TestAnAdapterThatDiesIsNoVerdict: what its system then seems to lose is not its
+// system's loss.
+func TestAnAdapterThatDiesIsNoVerdict(t *testing.T) {
+	needs(t, "node")
+	scenario, err := scenarios.Find("shared-work")
+	if err != nil {
+		t.Fatal(err)
+	}
+	j, err := once(t, "sh -c 'node node-broker/adapter.js | sed -u 40q'", scenario)
+	if err == nil || !strings.Contains(err.Error(), "it exited with code 0") || j.Outcome == guarantees.Held || j.Outcome == guarantees.Violated {
+		t.Errorf("%v: %s (%v)", j.Outcome, j.Why, err)
+	}
+}
