@@ -47,6 +47,8 @@ type ChildOptions struct {
 	// Answer serves the child's requests (see Parent.Ask), in goroutines of its
 	// own. A killed child's requests are still served before Exited.
 	Answer func(ctx context.Context, question string, params json.RawMessage) (any, error)
+	// Family strikes the processes that the child has started together with it.
+	Family bool
 	// Exited is called once, after the last event has been read.
 	Exited func(Exit)
 }
@@ -121,7 +123,7 @@ func StartChild(ctx context.Context, o ChildOptions, notify func(note string, va
 		if o.Exited != nil {
 			o.Exited(e)
 		}
-	}, nil)
+	}, o.signals())
 	if err != nil {
 		closeAll()
 		return nil, fmt.Errorf("process: start %s as %s: %w", exe, o.Role, err)
@@ -159,6 +161,13 @@ func StartChild(ctx context.Context, o ChildOptions, notify func(note string, va
 		return nil, &StartError{Err: err, Exit: c.Exit()}
 	}
 	return c, nil
+}
+
+func (o ChildOptions) signals() func(*os.Process, signalFunc) signalFunc {
+	if o.Family {
+		return ofFamily
+	}
+	return nil
 }
 
 // StartError is the error of a child that exited without becoming ready.

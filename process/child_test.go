@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"strings"
 	"sync"
 	"testing"
@@ -64,6 +65,11 @@ func echoRole() process.Role {
 				tasks.Go(func() { panic("in the child") })
 				<-ctx.Done()
 				return nil, ctx.Err()
+			},
+			"spawn": func(context.Context, json.RawMessage) (any, error) {
+				cmd := exec.Command("sleep", "600")
+				err := cmd.Start()
+				return cmd.Process.Pid, err
 			},
 			"exit": func(context.Context, json.RawMessage) (any, error) {
 				os.Exit(7)
@@ -293,5 +299,34 @@ func TestStrikeWhatHasEnded(t *testing.T) {
 	}
 	if err := process.Strike(t.Context(), nil, process.Process.Kill); !errors.Is(err, process.ErrNotRunning) {
 		t.Errorf("nobody: %v", err)
+	}
+}
+
+// What a child has started is struck with it: a consumer's adapter does not go on
+// alone.
+func TestAChildIsStruckWithItsFamily(t *testing.T) {
+	c, err := process.StartChild(t.Context(), process.ChildOptions{Role: "echo", Family: true}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pid int
+	if err := c.Call(t.Context(), "spawn", nil, &pid); err != nil {
+		t.Fatal(err)
+	}
+	state := func() string {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			return "gone"
+		}
+		return string(stat[bytes.LastIndexByte(stat, ')')+2:][:1])
+	}
+	if err := c.Pause(t.Context()); err != nil || state() != "T" {
+		t.Errorf("paused: %v, and what it has started is %s", err, state())
+	}
+	if err := c.Kill(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if s := state(); s != "gone" && s != "Z" && s != "X" {
+		t.Errorf("killed, and what it has started is %s", s)
 	}
 }

@@ -22,6 +22,9 @@ type family struct {
 	plain signalFunc // to the head alone
 }
 
+// ofFamily is how a program is sent a signal with its family.
+func ofFamily(head *os.Process, plain signalFunc) signalFunc { return family{head.Pid, plain}.signal }
+
 // signal sends one. SIGKILL and SIGSTOP come to all of them, and have had their
 // effect when it returns; SIGCONT to all; any other to the head alone, which
 // passes on what its children need.

@@ -83,7 +83,7 @@ func launch(ctx context.Context, o ProgramOptions, log io.Writer) (program, erro
 func (o ProgramOptions) signals(p *os.Process, plain signalFunc) signalFunc {
 	send := plain
 	if o.Family {
-		send = family{p.Pid, plain}.signal
+		send = ofFamily(p, plain)
 	}
 	return func(ctx context.Context, sig syscall.Signal) error {
 		if sig == syscall.SIGTERM && o.End != 0 {

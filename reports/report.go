@@ -98,8 +98,16 @@ func (r Run) Status() Status {
 	return statusOf(r.Judgement.Outcome)
 }
 
-// Replay is the shell command that runs the scenario again.
-func (r Run) Replay() string { return "custody replay " + shellQuote(r.Dir) }
+// Replay is the shell command that runs the scenario again. The command of an
+// adapter is shown in it, for replay starts none that evidence names.
+func (r Run) Replay() string {
+	again := "custody replay " + shellQuote(r.Dir)
+	head, command, _ := strings.Cut(r.Manifest.Spec, ":")
+	if name, _, _ := strings.Cut(head, "/"); name == "adapter" {
+		again += " --adapter " + shellQuote(command)
+	}
+	return again
+}
 
 // target is "system:profile", to which claims apply.
 func (r Run) target() string { return r.Judgement.System + ":" + r.Judgement.Profile }

@@ -144,6 +144,10 @@ func TestReplayIsOneShellWord(t *testing.T) {
 			t.Errorf("got %s, want %s", got, want)
 		}
 	}
+	made := Run{Dir: "a", Manifest: evidence.Manifest{Spec: "adapter/default:python3 it's.py"}}
+	if got, want := made.Replay(), `custody replay a --adapter 'python3 it'\''s.py'`; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
 }
 
 // saved records the evidence of a run in which nothing was lost.

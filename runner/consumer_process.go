@@ -213,7 +213,7 @@ func (a *consumerActor) startChild(ctx context.Context, connector systems.Connec
 	if err != nil {
 		return nil, err
 	}
-	child, err := process.StartChild(ctx, process.ChildOptions{Role: ConsumerRole, Log: log,
+	child, err := process.StartChild(ctx, process.ChildOptions{Role: ConsumerRole, Log: log, Family: true, // an adapter's process is the consumer's
 		Config: consumerConfig{System: a.run.o.Spec, Credentials: connector.Credentials(a.run.instance), Scale: a.run.o.Scale, Spec: a.spec,
 			Address: a.run.addressOf(a.spec.Name), Base: a.run.files.Base(), Sessions: a.sessions, Call: a.run.bounds.call, Defect: a.run.o.Defect, Seat: a.seat},
 		Events: func(r io.Reader) { a.run.recordChild(r, a.spec.Name) },

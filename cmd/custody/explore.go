@@ -14,6 +14,7 @@ import (
 
 	"github.com/custodymq/custody/explore"
 	"github.com/custodymq/custody/guarantees"
+	"github.com/custodymq/custody/reports"
 	"github.com/custodymq/custody/runner"
 	"github.com/custodymq/custody/systems/registry"
 	"github.com/custodymq/custody/systems/zeromq/simulated"
@@ -122,7 +123,7 @@ func exploreSystem(cmd *cobra.Command, f exploreFlags) error {
 		if told.Path, err = v.Keep(f.out); err != nil {
 			return unmeasured{err}
 		}
-		told.Replay = "custody run " + told.Path + " --system " + f.system
+		told.Replay = "custody run " + reports.ShellLine([]string{told.Path, "--system", f.system})
 		if f.disk {
 			told.Replay += " --simulated --disk"
 		}

@@ -117,7 +117,7 @@ nothing claimed · 3 could not measure · 64 usage.`,
 		DisableSuggestions: true, // the error line has them
 	}
 	root.AddCommand(runCommand(), readsOnly(judgeCommand()), readsOnly(verifyCommand()), replayCommand(), readsOnly(reportCommand()), listCommand(), explainCommand(),
-		readsOnly(diffCommand()), defectsCommand(), matrixCommand(), sweepCommand(), exploreCommand(), doctorCommand(), brokerCommand(), dlqCommand(), versionCommand())
+		readsOnly(diffCommand()), defectsCommand(), matrixCommand(), sweepCommand(), exploreCommand(), doctorCommand(), brokerCommand(), dlqCommand(), adapterCommand(), versionCommand())
 	root.SetFlagErrorFunc(unknownFlag)
 	complete(root)
 	return root

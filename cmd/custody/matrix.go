@@ -159,10 +159,7 @@ func makeMatrix(cmd *cobra.Command, args []string, f matrixFlags) error {
 
 // measure runs a plan on one profile and writes a page of its runs.
 func measure(cmd *cobra.Command, s systems.System, f matrixFlags, plan scenarios.Plan) (reports.Report, []scenarios.Outcome, error) {
-	plan.Options.Spec = specOf(s) // child processes find the system by it
-	if mine, ok := s.(external.System); ok {
-		plan.Options.Spec = mine.Path()
-	}
+	plan.Options.Spec = foundBy(s)
 	if f.allowRemote {
 		s = external.AllowRemote(s)
 	}
@@ -183,6 +180,14 @@ func folderName(s systems.System) string {
 }
 
 func specOf(s systems.System) string { return profileName(s.Describe()) }
+
+// foundBy is the spec by which child processes find the system.
+func foundBy(s systems.System) string {
+	if own, ok := s.(interface{ Spec() string }); ok {
+		return own.Spec()
+	}
+	return specOf(s)
+}
 
 // matrixSystems returns the profiles named by args: one, or all of a system.
 func matrixSystems(args []string, scale float64) ([]systems.System, error) {

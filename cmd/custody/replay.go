@@ -16,12 +16,13 @@ import (
 	"github.com/custodymq/custody/runner"
 	"github.com/custodymq/custody/scenarios"
 	"github.com/custodymq/custody/script"
+	"github.com/custodymq/custody/systems/adapter"
 	"github.com/custodymq/custody/systems/external"
 	"github.com/custodymq/custody/systems/registry"
 )
 
 func replayCommand() *cobra.Command {
-	var out, profile string
+	var out, profile, command string
 	var allowRemote bool
 	cmd := &cobra.Command{
 		Use:   "replay RUN",
@@ -35,7 +36,8 @@ verdicts are compared, not counts, times or event numbers.
 
 A saved run may be somebody else's, so nothing that it names is started: a server
 of your own is described by a file, which says what commands start and kill it,
-and that file is named here with --profile, never by the evidence.
+and that file is named here with --profile, never by the evidence. So is the
+command of an adapter of your own, with --adapter.
 
 Exit codes: 1 where the verdicts differ, 3 where the saved evidence is damaged or
 has no end, otherwise that of the new run.`,
@@ -48,19 +50,22 @@ has no end, otherwise that of the new run.`,
 			}
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, args []string) error { return replay(cmd, args[0], out, profile, allowRemote) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return replay(cmd, args[0], out, profile, command, allowRemote)
+		},
 	}
 	cmd.Flags().StringVar(&out, "out", "", "folder for the new evidence (default RUN-replay-N)")
 	cmd.Flags().StringVar(&profile, "profile", "", "FILE.yaml of the server of your own that the run was made on")
+	cmd.Flags().StringVar(&command, "adapter", "", "COMMAND of the adapter of your own that the run was made with")
 	cmd.Flags().BoolVar(&allowRemote, "allow-remote", false, remoteUsage)
 	return cmd
 }
 
-func replay(cmd *cobra.Command, dir, out, profile string, allowRemote bool) error {
+func replay(cmd *cobra.Command, dir, out, profile, command string, allowRemote bool) error {
 	if profile != "" && !external.IsFile(profile) {
 		return errors.New("--profile takes a file that ends in .yaml or .yml; the profile of an adapter is taken from the run")
 	}
-	options, err := saved(dir, profile)
+	options, err := saved(dir, profile, command)
 	if err != nil {
 		return unmeasured{fmt.Errorf("replay: %w", err)}
 	}
@@ -104,7 +109,7 @@ func replay(cmd *cobra.Command, dir, out, profile string, allowRemote bool) erro
 }
 
 // saved returns the options of the run in dir.
-func saved(dir, profile string) (runner.Options, error) {
+func saved(dir, profile, command string) (runner.Options, error) {
 	run, h, err := script.OpenRun(dir)
 	if err != nil {
 		return runner.Options{}, err
@@ -121,7 +126,7 @@ func saved(dir, profile string) (runner.Options, error) {
 		return runner.Options{}, err
 	}
 	m := run.Manifest()
-	spec, err := specToReplay(dir, m, profile)
+	spec, err := specToReplay(dir, m, profile, command)
 	if err != nil {
 		return runner.Options{}, err
 	}
@@ -135,7 +140,7 @@ func saved(dir, profile string) (runner.Options, error) {
 // specToReplay returns the spec of the system to replay. From the manifest it
 // takes only the names of an adapter and its profile: a profile file could run
 // any command, and an image any program.
-func specToReplay(dir string, m evidence.Manifest, profile string) (string, error) {
+func specToReplay(dir string, m evidence.Manifest, profile, command string) (string, error) {
 	if profile != "" {
 		inside, err := isInside(profile, dir)
 		if err == nil && inside {
@@ -143,7 +148,12 @@ func specToReplay(dir string, m evidence.Manifest, profile string) (string, erro
 		}
 		return profile, err
 	}
-	if external.IsFile(m.Spec) {
+	switch {
+	case command != "":
+		return adapter.Spec(command, m.Profile.Name), nil
+	case adapter.IsSpec(m.Spec):
+		return "", fmt.Errorf("it was made with the adapter %q, and a run's own word for it starts nothing: name the command with --adapter COMMAND", m.Spec)
+	case external.IsFile(m.Spec):
 		return "", fmt.Errorf("it was made on a server that %q describes, and a run's own word for it starts nothing: name the file with --profile FILE.yaml", m.Spec)
 	}
 	for _, s := range registry.Systems(m.Scale) {

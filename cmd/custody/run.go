@@ -25,6 +25,7 @@ import (
 	"github.com/custodymq/custody/scenarios"
 	"github.com/custodymq/custody/script"
 	"github.com/custodymq/custody/systems"
+	"github.com/custodymq/custody/systems/adapter"
 	"github.com/custodymq/custody/systems/external"
 	"github.com/custodymq/custody/systems/registry"
 	"github.com/custodymq/custody/systems/zeromq/simulated"
@@ -38,7 +39,7 @@ type runFlags struct {
 	scale                       float64
 	resume, allowRemote         bool
 	simulated, disk             bool
-	profile                     string
+	profile, adapter            string
 	budget                      time.Duration
 }
 
@@ -53,12 +54,14 @@ which it is judged, and from which it can be judged again.`,
 		Example: `  custody run
   custody run ack-lost broker-killed --system zeromq:at-least-once-history
   custody run my.scenario --system nats --repeat 5
+  custody run --adapter "python3 adapter.py"
   custody run --format json > result.json`,
 		RunE: func(cmd *cobra.Command, args []string) error { return runScenarios(cmd, args, f) },
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.system, "system", "zeromq", "SYSTEM[:PROFILE][@IMAGE] or FILE.yaml; see custody list profiles")
-	flags.StringVar(&f.profile, "profile", "", "FILE.yaml of a server of your own, the same as --system FILE.yaml")
+	flags.StringVar(&f.adapter, "adapter", "", "COMMAND of an adapter of your own, the same as --system adapter:COMMAND; see custody adapter")
+	flags.StringVar(&f.profile, "profile", "", "FILE.yaml of a server of your own, the same as --system FILE.yaml; with --adapter the name of one of its profiles")
 	flags.BoolVar(&f.allowRemote, "allow-remote", false, remoteUsage)
 	flags.StringVar(&f.out, "out", "", "folder for the evidence (default custody-runs/ and the time)")
 	flags.StringVar(&f.format, "format", "terminal", "what is printed: terminal, json, junit, markdown or html")
@@ -83,7 +86,13 @@ func runScenarios(cmd *cobra.Command, args []string, f runFlags) error {
 	if f.parallel < 1 || f.repeat < 1 || f.scale <= 0 || f.budget < 0 {
 		return errors.New("--parallel, --repeat, --scale and --budget must be positive")
 	}
-	if f.profile != "" {
+	switch {
+	case f.adapter != "":
+		if cmd.Flags().Changed("system") {
+			return errors.New("--adapter names the system: leave out --system")
+		}
+		f.system = adapter.Spec(f.adapter, f.profile)
+	case f.profile != "":
 		if cmd.Flags().Changed("system") || !external.IsFile(f.profile) {
 			return errors.New("--profile takes a file that ends in .yaml or .yml, and no --system beside it; profiles of an adapter are named by --system SYSTEM:PROFILE")
 		}

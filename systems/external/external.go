@@ -116,8 +116,8 @@ func AllowRemote(s systems.System) systems.System {
 	return s
 }
 
-// Path returns the path of the file.
-func (s System) Path() string { return s.path }
+// Spec is the path of the file.
+func (s System) Spec() string { return s.path }
 
 // Exclusive: all runs share the server.
 func (s System) Exclusive() bool { return s.struck() }

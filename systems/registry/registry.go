@@ -8,6 +8,7 @@ import (
 
 	"github.com/custodymq/custody/script"
 	"github.com/custodymq/custody/systems"
+	"github.com/custodymq/custody/systems/adapter"
 	"github.com/custodymq/custody/systems/external"
 	"github.com/custodymq/custody/systems/kafka"
 	"github.com/custodymq/custody/systems/mqtt"
@@ -26,7 +27,8 @@ func Systems(scale float64) []systems.System {
 // Find returns the system of a spec: "SYSTEM" for its first profile, or
 // "SYSTEM:PROFILE", optionally with "@IMAGE" to run the server from a container
 // image. A spec ending in .yaml or .yml is a file that describes a server of
-// the user's own: see package external.
+// the user's own: see package external. "adapter:COMMAND" and
+// "adapter/PROFILE:COMMAND" are an adapter of the user's own: see package adapter.
 func Find(spec string, scale float64) (systems.System, error) {
 	found, err := Named(spec, scale)
 	if err != nil {
@@ -43,6 +45,9 @@ func Named(spec string, scale float64) ([]systems.System, error) {
 			return nil, err
 		}
 		return []systems.System{s}, nil
+	}
+	if adapter.IsSpec(spec) {
+		return adapter.Named(spec, scale)
 	}
 	named, image, contained := strings.Cut(spec, "@")
 	found, err := profiles(named, scale)

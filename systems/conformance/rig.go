@@ -1,4 +1,4 @@
-package systemtest
+package conformance
 
 import (
 	"context"
@@ -8,20 +8,21 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
-	"testing"
 	"time"
 
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/links"
 	"github.com/custodymq/custody/process"
 	"github.com/custodymq/custody/systems"
+	"github.com/custodymq/custody/tasks"
 )
 
 // rig is an instance of the system with its sessions, for one subtest. Its
 // methods fail the subtest if the system does not do what is asked.
 type rig struct {
-	t        *testing.T
+	t        T
 	ctx      context.Context // bounds every wait of the subtest
+	within   time.Duration   // of ctx
 	system   systems.System
 	instance systems.Instance
 	sink     *sink
@@ -35,22 +36,19 @@ type rig struct {
 	fired    []evidence.Class // faults that struck a session after it acknowledged
 }
 
-// within bounds one subtest; only a broken adapter gets near it.
-const within = time.Minute
-
 const (
 	destination  = "orders"
 	subscription = "billing"
 )
 
-func start(t *testing.T, s systems.System, servers *process.Pool) *rig {
+func start(t T, s systems.System, dir string, within time.Duration, servers *process.Pool) *rig {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), within)
-	b := &rig{t: t, ctx: ctx, system: s, sink: &sink{}, settled: make(map[string]bool)}
-	var pipes sync.WaitGroup // event pipes of the instance's children
+	b := &rig{t: t, ctx: ctx, within: within, system: s, sink: &sink{}, settled: make(map[string]bool)}
+	var pipes tasks.Group // event pipes of the instance's children
 	b.onStop(cancel)
 	b.onStop(pipes.Wait)
-	env := Env(t, b.sink, servers)
+	env := Env(dir, b.sink, servers)
 	// Children's evidence is not judged here; the pipes must be drained.
 	env.Adopt = func(events io.Reader, _ string) { pipes.Go(func() { _, _ = io.Copy(io.Discard, events) }) }
 	instance, err := s.Start(ctx, env)
@@ -69,20 +67,11 @@ func start(t *testing.T, s systems.System, servers *process.Pool) *rig {
 			t.Errorf("stop: %v", err)
 		}
 	})
-	t.Cleanup(b.stop)
 	return b
 }
 
-// Discard is a sink that ignores all events.
-type Discard struct{}
-
-func (Discard) Record(evidence.Event) uint64 { return 0 }
-
-// Env returns an instance's environment, in a directory of its own. servers may
-// be nil, to reuse none.
-func Env(t testing.TB, s evidence.Sink, servers *process.Pool) systems.Env {
-	t.Helper()
-	dir := t.TempDir()
+// Env returns an instance's environment. servers may be nil, to reuse none.
+func Env(dir string, s evidence.Sink, servers *process.Pool) systems.Env {
 	return systems.Env{
 		Dir:     dir,
 		Log:     func(name string) (io.WriteCloser, error) { return os.Create(filepath.Join(dir, name+".log")) },
@@ -261,7 +250,7 @@ func (r *rig) subscribe() (leave func()) {
 // close closes a session, once.
 func (r *rig) close(s interface{ Close(context.Context) error }) {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), within)
+	ctx, cancel := context.WithTimeout(context.Background(), r.within)
 	defer cancel()
 	if err := s.Close(ctx); err != nil {
 		r.t.Errorf("close a session: %v", err)
@@ -435,10 +424,10 @@ func (r *rig) onlySentinelAmong(p systems.Producer, consumers ...systems.Consume
 	}
 	results := make(chan result, len(consumers))
 	for _, c := range consumers {
-		go func() {
+		tasks.Go(func() {
 			id, err := receiveAndAck(ctx, c)
 			results <- result{id, err}
-		}()
+		})
 	}
 	if first := <-results; first.err != nil || first.id != "sentinel" {
 		r.t.Errorf("received %q (%v), want the sentinel and nothing ahead of it", first.id, first.err)
@@ -470,7 +459,7 @@ func (r *rig) await(what string, result <-chan error, want error) {
 			r.t.Errorf("%s: %v, want %v", what, err, want)
 		}
 	case <-r.ctx.Done():
-		r.t.Fatalf("%s: nothing within %v", what, within)
+		r.t.Fatalf("%s: nothing within %v", what, r.within)
 	}
 }
 
@@ -483,7 +472,7 @@ func (r *rig) eventually(what string, holds func() bool) {
 		select {
 		case <-tick.C:
 		case <-r.ctx.Done():
-			r.t.Fatalf("not within %v: %s", within, what)
+			r.t.Fatalf("not within %v: %s", r.within, what)
 		}
 	}
 }
