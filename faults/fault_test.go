@@ -69,12 +69,12 @@ func (r *rig) ArmStore(_ context.Context, f systems.StoreFault, fired func(syste
 	return func(context.Context) error { return r.note("heal " + f.Verb) }, r.note("arm " + f.Verb + " " + f.Operation)
 }
 
-func (r *rig) Link(string) (links.Interruptible, error) { return nil, errors.New("no link here") }
-func (r *rig) Process(string) (faults.Process, error)   { return r, nil }
-func (r *rig) Store() (systems.StoreFaulter, error)     { return r, nil }
-func (r *rig) Clock(string) (systems.Clocked, error)    { return r, nil }
-func (r *rig) Runtime() tasks.Runtime                   { return tasks.NewReal(func() time.Duration { return 0 }) }
-func (r *rig) Sink() evidence.Sink                      { return r }
+func (r *rig) Link(string) (links.Interruptible, error)   { return nil, errors.New("no link here") }
+func (r *rig) Process(string) (faults.Process, error)     { return r, nil }
+func (r *rig) Store(string) (systems.StoreFaulter, error) { return r, nil }
+func (r *rig) Clock(string) (systems.Clocked, error)      { return r, nil }
+func (r *rig) Runtime() tasks.Runtime                     { return tasks.NewReal(func() time.Duration { return 0 }) }
+func (r *rig) Sink() evidence.Sink                        { return r }
 func (r *rig) Record(e evidence.Event) uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -49,7 +49,7 @@ func TestNamesThatDoNotExist(t *testing.T) {
 		{"frame", "fault f: drop frame akc on c1", `line 4, word 5: no protocol has a frame "akc"; did you mean ack?`},
 		{"frame of another protocol", "fault f: drop frame in-progress on c1", ""},
 		{"link of nobody", "fault f: drop frame ack on c7", "line 4, word 7: c7 is no actor declared above this line; did you mean c1?"},
-		{"process of nobody", "fault f: pause c1 before frame ack on c1", `line 4, word 4: c1 has no process of its own to pause: only broker, store and consumers declared with "child" have one`},
+		{"process of nobody", "fault f: pause c1 before frame ack on c1", `line 4, word 4: c1 has no process of its own to pause: only broker, store and consumers and relays declared with "child" have one`},
 		{"process of a child", "consumer c2 on orders, child\nfault f: kill c2", ""},
 		{"process of the broker", "fault f: kill broker", ""},
 		{"process of a producer", "fault f: kill p1", "line 4, word 4: p1 has no process of its own"},

@@ -447,9 +447,12 @@ type StoreFault struct {
 	// any.
 	Operation string
 	After     bool
-	N         int           // N-th operation since arming; 0 for the first
-	Every     bool          // and every later one
-	Delay     time.Duration // slow
+	// Of and By strike only operations of this business ID, and of this actor: of
+	// the business database.
+	Of, By string
+	N      int           // N-th operation since arming; 0 for the first
+	Every  bool          // and every later one
+	Delay  time.Duration // slow
 }
 
 // StoreFired describes one firing of a store fault.
