@@ -38,7 +38,7 @@ type runFlags struct {
 	scale                       float64
 	resume, allowRemote         bool
 	simulated, disk             bool
-	profile                     string
+	profile, group              string
 	budget                      time.Duration
 }
 
@@ -59,6 +59,7 @@ which it is judged, and from which it can be judged again.`,
 	flags := cmd.Flags()
 	flags.StringVar(&f.system, "system", "zeromq", "SYSTEM[:PROFILE][@IMAGE] or FILE.yaml; see custody list profiles")
 	flags.StringVar(&f.profile, "profile", "", "FILE.yaml of a server of your own, the same as --system FILE.yaml")
+	flags.StringVar(&f.group, "group", scenarios.GroupChecklist, "checklist, or application: the mechanisms of an application, and what breaks without each of them")
 	flags.BoolVar(&f.allowRemote, "allow-remote", false, remoteUsage)
 	flags.StringVar(&f.out, "out", "", "folder for the evidence (default custody-runs/ and the time)")
 	flags.StringVar(&f.format, "format", "terminal", "what is printed: terminal, json, junit, markdown or html")
@@ -103,6 +104,12 @@ func runScenarios(cmd *cobra.Command, args []string, f runFlags) error {
 	}
 	if err := knownDefect(f.defect, system.Describe().System); err != nil {
 		return err
+	}
+	if f.group == scenarios.GroupApplication {
+		return runApplication(cmd, f, scenarios.Plan{Parallel: f.parallel, Options: runner.Options{System: system, Spec: f.system, Seed: f.seed, Scale: f.scale}}, args)
+	}
+	if f.group != scenarios.GroupChecklist {
+		return fmt.Errorf("no group %q; there are %s and %s", f.group, scenarios.GroupChecklist, scenarios.GroupApplication)
 	}
 	chosen, err := choose(args)
 	if err != nil {
