@@ -31,35 +31,65 @@ type Pattern struct {
 // on business".
 type Op string
 
-// Operations of a handler.
 const (
-	Log        Op = "log"        // inserts into the consumption log, unique on subscriber and key
-	Note       Op = "note"       // the same, without a unique constraint
-	Check      Op = "check"      // looks whether the log holds the key
-	Prune      Op = "prune"      // deletes all but the newest entry of the log
-	Unique     Op = "unique"     // inserts the business ID, unique per subscriber
-	Transition Op = "transition" // moves the order from new to paid; a second time it refuses
-	Lock       Op = "lock"       // locks the business ID until the transaction ends
-	Done       Op = "done"       // looks whether the business ID has its effect
-	Effect     Op = "effect"     // inserts the effect; nothing keeps it from being there twice
-	Assign     Op = "assign"     // sets the effect, which is the same however often it is set
+	Log        Op = "log"
+	Note       Op = "note"
+	Check      Op = "check"
+	Prune      Op = "prune"
+	Unique     Op = "unique"
+	Transition Op = "transition"
+	Lock       Op = "lock"
+	Done       Op = "done"
+	Effect     Op = "effect"
+	Assign     Op = "assign"
+	Commit     Op = "commit"
+	Record     Op = "record"
+	Enqueue    Op = "outbox"
+	Take       Op = "claim"
+	Mark       Op = "mark"
+	Release    Op = "release"
 )
 
-// Operations of producers and relays.
-const (
-	Record  Op = "record" // the business row of a message
-	Enqueue Op = "outbox" // the message
-	Take    Op = "claim"
-	Mark    Op = "mark"
-	Release Op = "release"
-)
-
-// Commit ends every transaction.
-const Commit Op = "commit"
+// ops are all operations, in the order of the documentation.
+var ops = []struct {
+	op   Op
+	text string
+}{
+	{Log, "inserts into the consumption log, unique on subscriber and key"},
+	{Note, "inserts into the consumption log, without a unique constraint"},
+	{Check, "looks whether the log holds the key"},
+	{Prune, "deletes all but the newest entry of the log"},
+	{Unique, "inserts the business ID, unique per subscriber"},
+	{Transition, "moves the order from new to paid; a second time it refuses"},
+	{Lock, "locks the business ID until the transaction ends"},
+	{Done, "looks whether the business ID has its effect"},
+	{Effect, "inserts the effect; nothing keeps it from being there twice"},
+	{Assign, "sets the effect, which is the same however often it is set"},
+	{Commit, "commits the transaction"},
+	{Record, "a producer inserts its business row, having drawn a number for its message"},
+	{Enqueue, "a producer inserts the message into the outbox"},
+	{Take, "a relay claims rows of the outbox"},
+	{Mark, "a relay marks a row as sent"},
+	{Release, "a relay gives a claim back"},
+}
 
 // Ops returns all operations that a fault may name.
 func Ops() []Op {
-	return []Op{Log, Note, Check, Prune, Unique, Transition, Lock, Done, Effect, Assign, Record, Enqueue, Take, Mark, Release, Commit}
+	list := make([]Op, len(ops))
+	for i, o := range ops {
+		list[i] = o.op
+	}
+	return list
+}
+
+// Text says what the operation does.
+func (op Op) Text() string {
+	for _, o := range ops {
+		if o.op == op {
+			return o.text
+		}
+	}
+	return ""
 }
 
 // Idempotent is the pattern of a consumer that is only said to be idempotent;
