@@ -72,9 +72,11 @@ bench:
 	go test -run '^$$' -bench '$(BENCH)' -benchmem ./...
 
 ## torture: the reference broker's store under 500 kills, 1,000 power cuts and 1,000 random
-## damages to its files; on a RAM disk (TMPDIR) in minutes
+## damages to its files; on a RAM disk (TMPDIR) in minutes; then 100 kills of each database
+## server that it may lie in
 torture:
 	CUSTODY_TORTURE=1 go test -count=1 -timeout 60m -v ./broker/store/sqlite -run 'IsLostBy|NeverDelivered'
+	CUSTODY_TORTURE=1 go test -count=1 -timeout 60m -v ./broker/store/relational ./broker/store/redisstore -run IsLostBy
 
 ## siege: the reference broker among honest clients, attackers, kills and restarts for TIME,
 ## in a cgroup of MEMORY (as root); 0 leaves it unlimited, and says so

@@ -51,13 +51,53 @@ import (
 // It takes a *testing.T rather than a testing.TB, which has no subtests.
 func Accept(t *testing.T, s systems.System, opts ...Option) {
 	t.Helper()
+	o := prepare(t, s, opts)
+	chosen, err := scenarios.Choose(o.names...)
+	if err != nil {
+		t.Fatalf("custodytest: %v", err)
+	}
+	o.accept(t, s, chosen)
+}
+
+// Sweep strikes every hand-over of a message with every fault that applies
+// there, each as a subtest as Accept's are. The hand-overs are those of a run
+// without faults, of which the links must see frames. Scenarios does not apply.
+func Sweep(t *testing.T, s systems.System, opts ...Option) {
+	t.Helper()
+	o := prepare(t, s, opts)
+	if o.names != nil {
+		t.Fatal("custodytest: a sweep has its own scenarios: Scenarios is an option of Accept")
+	}
+	dir, err := o.folder(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := o.bounded(t.Context())
+	defer cancel()
+	handOvers, err := scenarios.Plan{Dir: dir, Options: o.runner(s)}.HandOvers(ctx)
+	if err != nil {
+		t.Fatalf("custodytest: could not measure: %v", err)
+	}
+	var strikes []script.Scenario
+	for _, h := range handOvers {
+		for _, f := range scenarios.SweepFaults() {
+			if strike, ok := h.Strike(f, nil); ok {
+				strikes = append(strikes, strike)
+			}
+		}
+	}
+	o.accept(t, s, strikes)
+}
+
+// prepare checks the options, and that this binary can do what s asks for.
+func prepare(t *testing.T, s systems.System, opts []Option) options {
+	t.Helper()
 	o := options{seed: 1, parallel: 2 * runtime.NumCPU(), scale: runner.DefaultScale, out: os.Getenv("CUSTODY_OUT")}
 	for _, set := range opts {
 		set(&o)
 	}
-	chosen, err := o.choose()
-	if err != nil {
-		t.Fatalf("custodytest: %v", err)
+	if o.parallel < 1 || o.scale <= 0 {
+		t.Fatal("custodytest: Parallel and Scale must be positive")
 	}
 	if _, ok := s.(systems.Connector); ok && !hasRoles.Load() {
 		// Such a process would run these same tests and start more of them.
@@ -69,6 +109,11 @@ func Accept(t *testing.T, s systems.System, opts ...Option) {
 			t.Errorf("custodytest: end the servers that were kept between scenarios: %v", err)
 		}
 	})
+	return o
+}
+
+func (o options) accept(t *testing.T, s systems.System, chosen []script.Scenario) {
+	t.Helper()
 	slots := make(chan struct{}, o.parallel)
 	ran, judged := 0, 0
 	t.Run(specOf(s), func(t *testing.T) {
@@ -109,11 +154,22 @@ func Accept(t *testing.T, s systems.System, opts ...Option) {
 const limit = time.Minute
 
 func (o options) run(ctx context.Context, s systems.System, scenario script.Scenario, dir string) scenarios.Outcome {
-	within := time.Duration(float64(limit) * o.scale)
-	ctx, cancel := context.WithTimeoutCause(ctx, within, fmt.Errorf("custodytest: it did not end within %v; on a slow machine use custodytest.Scale", within))
+	ctx, cancel := o.bounded(ctx)
 	defer cancel()
-	j, err := scenarios.Run(ctx, runner.Options{System: s, Spec: specOf(s), Scenario: scenario, Dir: dir, Seed: o.seed, Scale: o.scale, Servers: o.servers})
+	one := o.runner(s)
+	one.Scenario, one.Dir = scenario, dir
+	j, err := scenarios.Run(ctx, one)
 	return scenarios.Outcome{Name: scenario.Name, Dir: dir, Judgement: j, Err: err}
+}
+
+// runner returns the options that all runs of s share.
+func (o options) runner(s systems.System) runner.Options {
+	return runner.Options{System: s, Spec: specOf(s), Seed: o.seed, Scale: o.scale, Servers: o.servers}
+}
+
+func (o options) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	within := time.Duration(float64(limit) * o.scale)
+	return context.WithTimeoutCause(ctx, within, fmt.Errorf("custodytest: it did not end within %v; on a slow machine use custodytest.Scale", within))
 }
 
 // maxRuns bounds the runs of one scenario kept side by side.
@@ -166,7 +222,7 @@ var hasRoles atomic.Bool
 func Main(m *testing.M, known ...systems.System) {
 	process.RunRole(map[string]func() process.Role{
 		runner.ActorRole: func() process.Role {
-			return runner.NewConsumerRole(func(spec string, _ float64) (systems.System, error) {
+			return runner.NewActorRole(func(spec string, _ float64) (systems.System, error) {
 				for _, s := range known {
 					if specOf(s) == spec {
 						return s, nil

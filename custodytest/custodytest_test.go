@@ -19,6 +19,7 @@ import (
 	"github.com/custodymq/custody/runner"
 	"github.com/custodymq/custody/systems"
 	"github.com/custodymq/custody/systems/zeromq"
+	"github.com/custodymq/custody/systems/zeromq/simulated"
 )
 
 var reference = zeromq.Profiles(runner.DefaultScale)[0]
@@ -58,6 +59,28 @@ func (absent) Start(context.Context, systems.Env) (systems.Instance, error) {
 	return nil, errors.New("there is none")
 }
 
+// boastful claims of the reference broker, in virtual time, what it does not
+// promise.
+type boastful struct{ systems.System }
+
+func (boastful) Simulated() {}
+
+func (b boastful) Describe() systems.Description {
+	d := b.System.Describe()
+	d.Claims = append(d.Claims, evidence.Claim{Guarantee: evidence.NoDuplicateDelivery, Under: []evidence.Class{evidence.Link}, Owner: evidence.OwnerSystem, Source: "nowhere"})
+	return d
+}
+
+func TestSweep(t *testing.T) {
+	noLeak(t)
+	custodytest.Sweep(t, virtual(), custodytest.Scale(1))
+}
+
+func virtual() systems.System {
+	s, _ := simulated.Of(reference, false)
+	return s
+}
+
 // failing are tests that must fail, each in a child process.
 var failing = map[string]struct {
 	run  func(t *testing.T)
@@ -75,6 +98,13 @@ var failing = map[string]struct {
 		says: []string{"ack-lots", "ack-lost"}},
 	"bad option": {run: func(t *testing.T) { custodytest.Accept(t, absent{}, custodytest.Parallel(0)) },
 		says: []string{"must be positive"}},
+	"scenarios of a sweep": {run: func(t *testing.T) { custodytest.Sweep(t, absent{}, custodytest.Scenarios("baseline")) },
+		says: []string{"Scenarios is an option of Accept"}},
+	"nothing to sweep": {run: func(t *testing.T) { custodytest.Sweep(t, channels(false)) },
+		says: []string{"could not measure: the run without a fault shows no hand-over"}},
+	"a broken claim at a hand-over": {run: func(t *testing.T) {
+		custodytest.Sweep(t, boastful{virtual()}, custodytest.Scale(1))
+	}, says: []string{"--- PASS: TestFailing/zeromq:at-least-once/sweep-p1-publish-delay", "--- FAIL: TestFailing/zeromq:at-least-once/sweep-c1-ack-drop", "no-duplicate-delivery (handed-twice)"}},
 	"no Main": {run: func(t *testing.T) { custodytest.Accept(t, reference) }, env: withoutMain + "=1",
 		says: []string{"let TestMain call custodytest.Main"}, not: "baseline"},
 }

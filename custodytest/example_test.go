@@ -67,7 +67,7 @@ func channels(lossy bool) custodytest.InProcess {
 			Claims: []evidence.Claim{{Guarantee: evidence.NoAcceptedLoss}, {Guarantee: evidence.Order}},
 			Lacks:  map[systems.Need]string{systems.NeedRedelivery: "what was received is gone"},
 		},
-		Open: func() (custodytest.Broker, error) {
+		Open: func(context.Context, systems.Env) (custodytest.Broker, error) {
 			return channel{make(chan systems.Message, 1<<10), lossy, new(atomic.Int64)}, nil
 		},
 	}

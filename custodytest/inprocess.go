@@ -11,21 +11,28 @@ import (
 )
 
 // InProcess is a System in the test's own process, built from the minimum of
-// methods. It has no links, process or store that faults could strike;
-// implement package systems for a system that has.
+// methods: a library, or a queue in a database. What more its Broker implements
+// of package systems (Inspector to show rows, Administrator for dead letters,
+// Process to be killed and started again, StoreFaulter, Clocked …) makes more
+// scenarios apply. It has no links; implement package systems for a system that
+// is reached over a network.
 type InProcess struct {
 	Description systems.Description
 	HeldBy      evidence.HeldBy // who holds an accepted message; zero: the broker's memory
-	Open        func() (Broker, error)
+	// Open starts an instance. It may use env.Dir, which is removed after the run.
+	Open func(ctx context.Context, env systems.Env) (Broker, error)
 }
 
 // Broker is one instance. Its methods are called from several goroutines.
 type Broker interface {
 	// Publish returns once the broker has answered, with its message ID if
 	// there is one. Nil means accepted. An error that wraps ErrDeclined means
-	// that a healthy broker refused the message and stored nothing; after any
-	// other it may be stored. Calls of one producer are sequential.
+	// that a healthy broker refused the message and stored nothing, one that
+	// wraps systems.ErrUnavailable that it never left; after any other it may be
+	// stored. Calls of one producer are sequential.
 	Publish(ctx context.Context, m systems.Message) (messageID string, err error)
+	// Subscribe opens a session. An error wraps systems.ErrUnavailable if it makes
+	// sense to try again.
 	Subscribe(ctx context.Context, o systems.ConsumerOptions) (Subscription, error)
 	Close() error
 }
@@ -35,7 +42,8 @@ var ErrDeclined = errors.New("custodytest: declined")
 
 // Subscription is one consumer, used by one goroutine.
 type Subscription interface {
-	// Receive waits for the next delivery until ctx ends.
+	// Receive waits for the next delivery until ctx ends. An error wraps
+	// systems.ErrDisconnected if the session is over and another can be opened.
 	Receive(ctx context.Context) (Received, error)
 	Close() error
 }
@@ -61,8 +69,11 @@ func (p InProcess) Describe() systems.Description {
 	return d
 }
 
-func (p InProcess) Start(context.Context, systems.Env) (systems.Instance, error) {
-	b, err := p.Open()
+func (p InProcess) Start(ctx context.Context, env systems.Env) (systems.Instance, error) {
+	if err := env.NoDefects(p.Description.System); err != nil {
+		return nil, err
+	}
+	b, err := p.Open(ctx, env)
 	if err != nil {
 		return nil, err
 	}
@@ -73,6 +84,9 @@ type instance struct {
 	broker Broker
 	heldBy evidence.HeldBy
 }
+
+// Parts says that what the broker implements, the instance has.
+func (i instance) Parts() []any { return []any{i.broker} }
 
 func (i instance) Stop(context.Context) error { return i.broker.Close() }
 
@@ -99,6 +113,8 @@ func (p producer) Send(ctx context.Context, m systems.Message) (systems.Pending,
 		return answer{Acceptance: evidence.Accepted, HeldBy: p.heldBy, MessageID: id, ClientResult: "ok"}, nil
 	case errors.Is(err, ErrDeclined):
 		return answer{Acceptance: evidence.Declined, Cause: evidence.CauseStated, ClientResult: err.Error(), Reason: err.Error()}, nil
+	case errors.Is(err, systems.ErrUnavailable):
+		return answer{Acceptance: evidence.Rejected, ClientResult: err.Error(), Reason: err.Error()}, nil
 	}
 	return answer{Acceptance: evidence.Unknown, ClientResult: err.Error(), Reason: err.Error()}, nil
 }

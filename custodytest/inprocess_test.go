@@ -25,7 +25,7 @@ func (f fixed) Close() error                              { return nil }
 
 func opened(t *testing.T, f fixed, by evidence.HeldBy) systems.Instance {
 	t.Helper()
-	in, err := InProcess{Open: func() (Broker, error) { return f, nil }, HeldBy: by}.Start(t.Context(), systems.Env{})
+	in, err := InProcess{Open: func(context.Context, systems.Env) (Broker, error) { return f, nil }, HeldBy: by}.Start(t.Context(), systems.Env{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,6 +43,7 @@ func TestInProcessReceipt(t *testing.T) {
 		{"accepted", nil, 0, systems.Receipt{Acceptance: evidence.Accepted, HeldBy: evidence.HeldByBrokerMemory, MessageID: "m-1", ClientResult: "ok"}},
 		{"accepted by a store", nil, evidence.HeldByStore, systems.Receipt{Acceptance: evidence.Accepted, HeldBy: evidence.HeldByStore, MessageID: "m-1", ClientResult: "ok"}},
 		{"declined", fmt.Errorf("full: %w", ErrDeclined), 0, systems.Receipt{Acceptance: evidence.Declined, Cause: evidence.CauseStated, ClientResult: "full: custodytest: declined", Reason: "full: custodytest: declined"}},
+		{"never left", fmt.Errorf("down: %w", systems.ErrUnavailable), 0, systems.Receipt{Acceptance: evidence.Rejected, ClientResult: "down: systems: unavailable", Reason: "down: systems: unavailable"}},
 		{"in doubt", down, 0, systems.Receipt{Acceptance: evidence.Unknown, ClientResult: "down", Reason: "down"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -1,14 +1,8 @@
 package custodytest
 
-import (
-	"errors"
+import "github.com/custodymq/custody/process"
 
-	"github.com/custodymq/custody/process"
-	"github.com/custodymq/custody/scenarios"
-	"github.com/custodymq/custody/script"
-)
-
-// Option configures Accept.
+// Option configures Accept and Sweep.
 type Option func(*options)
 
 type options struct {
@@ -20,7 +14,8 @@ type options struct {
 	servers  *process.Pool
 }
 
-// Scenarios runs these, by name, instead of the whole catalogue.
+// Scenarios runs these instead of the whole catalogue: scenarios by name, and
+// scripts by the path of a file or folder, as on the command line.
 func Scenarios(names ...string) Option { return func(o *options) { o.names = names } }
 
 // Out is the directory for evidence, below which each test has its own. The
@@ -39,22 +34,3 @@ func Parallel(n int) Option { return func(o *options) { o.parallel = n } }
 // limits in the system's description are the adapter's to scale. The default is
 // 1, and more under the race detector.
 func Scale(factor float64) Option { return func(o *options) { o.scale = factor } }
-
-// choose checks the options and finds the scenarios.
-func (o options) choose() ([]script.Scenario, error) {
-	if o.parallel < 1 || o.scale <= 0 {
-		return nil, errors.New("Parallel and Scale must be positive")
-	}
-	if o.names == nil {
-		return scenarios.All(), nil
-	}
-	var chosen []script.Scenario
-	for _, name := range o.names {
-		s, err := scenarios.Find(name)
-		if err != nil {
-			return nil, err
-		}
-		chosen = append(chosen, s)
-	}
-	return chosen, nil
-}

@@ -41,9 +41,9 @@ func (r *run) step(ctx context.Context, step script.Step) error {
 	case script.Producer:
 		return r.addProducer(ctx, s)
 	case script.Consumer:
-		return r.addActor(ctx, part{Consumer: &s}, s.Offline)
+		return r.addActor(ctx, role{Consumer: &s}, s.Offline)
 	case script.Relay:
-		return r.addActor(ctx, part{Relay: &s}, s.Offline)
+		return r.addActor(ctx, role{Relay: &s}, s.Offline)
 	case script.Publish:
 		return r.publish(ctx, s)
 	case script.Retry:
@@ -77,9 +77,9 @@ func (r *run) step(ctx context.Context, step script.Step) error {
 	case script.Snapshot:
 		return r.checkpoint(ctx, s.Checkpoint)
 	case script.Set:
-		return r.instance.(systems.Configurable).Configure(ctx, s.Setting, s.Value)
+		return part[systems.Configurable](r).Configure(ctx, s.Setting, s.Value)
 	case script.Plant:
-		return r.instance.(systems.Planter).PlantOld(ctx, s.BusinessID, s.Destination)
+		return part[systems.Planter](r).PlantOld(ctx, s.BusinessID, s.Destination)
 	case script.Swap:
 		return r.move(ctx, evidence.CommandSwap, systems.StoreMover.SwapStore)
 	case script.Migrate:
@@ -102,7 +102,7 @@ func (r *run) step(ctx context.Context, step script.Step) error {
 
 // link opens the actor's own link if the system is reached over a network.
 func (r *run) link(ctx context.Context, actor string) error {
-	network, ok := r.instance.(systems.Networked)
+	network, ok := systems.As[systems.Networked](r.instance)
 	if !ok {
 		return nil
 	}
@@ -135,7 +135,7 @@ func (r *run) openLink(ctx context.Context, o links.Options) error {
 
 // open uses the instance's own links if it has any, TCP links otherwise.
 func open(ctx context.Context, in systems.Instance, o links.Options) (links.Interruptible, error) {
-	if l, ok := in.(systems.Linker); ok {
+	if l, ok := systems.As[systems.Linker](in); ok {
 		return l.Link(o)
 	}
 	l, err := links.Open(ctx, o)
@@ -194,11 +194,11 @@ func (r *run) commit(ctx context.Context, producer, businessID string, messages 
 
 // addActor declares an actor and, unless it is offline, waits until it has its
 // first session.
-func (r *run) addActor(ctx context.Context, p part, offline bool) error {
+func (r *run) addActor(ctx context.Context, p role, offline bool) error {
 	if err := r.link(ctx, p.name()); err != nil {
 		return err
 	}
-	a := &actor{part: p, run: r}
+	a := &actor{role: p, run: r}
 	r.named[p.name()] = a
 	r.actors = append(r.actors, a)
 	if offline {
@@ -212,7 +212,7 @@ func (r *run) addActor(ctx context.Context, p part, offline bool) error {
 func (r *run) start(ctx context.Context, actor string) error {
 	switch actor {
 	case faults.Broker:
-		return r.revive(ctx, server{actor, r.instance.(systems.Process), r})
+		return r.revive(ctx, server{actor, part[systems.Process](r), r})
 	case faults.Store:
 		return r.revive(ctx, server{actor, r.storeProcess(), r})
 	}
@@ -239,7 +239,7 @@ func (r *run) restart(ctx context.Context) error {
 	bounded, cancel := r.rt.Timeout(ctx, scaled(startBound, r.o.Scale))
 	defer cancel()
 	r.rec.Record(evidence.Event{Kind: evidence.Commanded, Actor: faults.Broker, Command: evidence.CommandRestart})
-	s := server{faults.Broker, r.instance.(systems.Process), r}
+	s := server{faults.Broker, part[systems.Process](r), r}
 	if _, err := s.Shutdown(bounded); err != nil {
 		return err
 	}
@@ -252,7 +252,7 @@ func (r *run) move(ctx context.Context, command evidence.Command, do func(system
 	bounded, cancel := r.rt.Timeout(ctx, scaled(startBound, r.o.Scale))
 	defer cancel()
 	r.rec.Record(evidence.Event{Kind: evidence.Commanded, Actor: faults.Broker, Command: command})
-	err := do(r.instance.(systems.StoreMover), bounded)
+	err := do(part[systems.StoreMover](r), bounded)
 	if errors.Is(err, systems.ErrDisconnected) {
 		r.note("%s: %v", command, err)
 		return nil
@@ -328,7 +328,7 @@ func (r *run) join(ctx context.Context, s script.Settle) error {
 }
 
 func (r *run) await(ctx context.Context, s script.Await) error {
-	_, shows := r.instance.(systems.Inspector)
+	_, shows := systems.As[systems.Inspector](r.instance)
 	if _, lacks := r.desc.Lacks[systems.NeedRows]; (!shows || lacks) && rowOnlyConditions[s.Condition.Verb] { // some systems expose only their dead letters
 		r.note("%s does not expose its rows: %q is not awaited", r.desc.System, s.Condition.Line)
 		return nil
@@ -349,7 +349,7 @@ const awaitCheckpoint = "await"
 // awaitCondition waits for a condition. Conditions on stored rows poll the
 // rows; the snapshot that meets one is recorded.
 func (r *run) awaitCondition(ctx context.Context, c evidence.Condition) error {
-	inspector, ok := r.instance.(systems.Inspector)
+	inspector, ok := systems.As[systems.Inspector](r.instance)
 	if !rowConditions[c.Verb] || !ok {
 		return r.watch.await(ctx, c)
 	}
@@ -400,7 +400,7 @@ func (r *run) provoke(ctx context.Context, s script.Provoke) error {
 func (r *run) administer(ctx context.Context, command evidence.Command, businessID string, do func(systems.Administrator, context.Context, string) error) error {
 	ctx, cancel := r.rt.Timeout(ctx, r.bounds.call)
 	defer cancel()
-	a := r.instance.(systems.Administrator)
+	a := part[systems.Administrator](r)
 	dead, err := a.DeadLetters(ctx)
 	if err != nil {
 		return err

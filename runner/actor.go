@@ -22,7 +22,7 @@ import (
 
 // actor controls a consumer or a relay, in this process or in a child.
 type actor struct {
-	part
+	role
 	run *run
 
 	mu       sync.Mutex
@@ -34,20 +34,20 @@ type actor struct {
 	process  process.Process // the current child
 }
 
-// part is what an actor plays: one of the two.
-type part struct {
+// role is what an actor plays: one of the two.
+type role struct {
 	Consumer *script.Consumer `json:",omitempty"`
 	Relay    *script.Relay    `json:",omitempty"`
 }
 
-func (p part) name() string {
+func (p role) name() string {
 	if p.Relay != nil {
 		return p.Relay.Name
 	}
 	return p.Consumer.Name
 }
 
-func (p part) child() bool {
+func (p role) child() bool {
 	if p.Relay != nil {
 		return p.Relay.Child
 	}
@@ -55,7 +55,7 @@ func (p part) child() bool {
 }
 
 // competes reports whether both consume for the same logical subscriber.
-func (p part) competes(other part) bool {
+func (p role) competes(other role) bool {
 	return p.Consumer != nil && other.Consumer != nil &&
 		other.Consumer.Destination == p.Consumer.Destination && subscription(*other.Consumer) == subscription(*p.Consumer)
 }
@@ -82,7 +82,7 @@ type surroundings struct {
 	seat    int
 }
 
-func (p part) worker(s surroundings) (worker, error) {
+func (p role) worker(s surroundings) (worker, error) {
 	if p.Relay != nil {
 		return newRelay(*p.Relay, s)
 	}
@@ -94,7 +94,7 @@ const ActorRole = "actor"
 
 // actorConfig is the configuration of such a process.
 type actorConfig struct {
-	part
+	role
 	System        string // as `--system` names it
 	Credentials   string
 	Scale         float64
@@ -204,7 +204,7 @@ func (a *actor) start(ctx context.Context) error {
 func (r *run) freeSeat(of *actor) int {
 	taken := map[int]bool{}
 	for _, other := range r.actors {
-		if other != of && other.isRunning() && other.competes(of.part) {
+		if other != of && other.isRunning() && other.competes(of.role) {
 			taken[other.seat] = true
 		}
 	}
@@ -255,7 +255,7 @@ func (a *actor) startChild(ctx context.Context, connector systems.Connector) (pr
 	}
 	o := a.run.o
 	child, err := process.StartChild(ctx, process.ChildOptions{Role: ActorRole, Log: log,
-		Config: actorConfig{part: a.part, System: o.Spec, Credentials: connector.Credentials(a.run.instance), Scale: o.Scale, Seed: o.Seed,
+		Config: actorConfig{role: a.role, System: o.Spec, Credentials: connector.Credentials(a.run.instance), Scale: o.Scale, Seed: o.Seed,
 			Address: a.run.addressOf(a.name()), Base: a.run.files.Base(), Sessions: a.sessions,
 			Call: a.run.bounds.call, Publish: a.run.bounds.publish, Defect: o.Defect, Seat: a.seat},
 		Events: func(r io.Reader) { a.run.recordChild(r, a.name()) },

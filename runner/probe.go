@@ -11,7 +11,7 @@ import (
 
 // probes returns the probes of one kind, or all if kind is empty, in order.
 func (r *run) probes(kind string) []systems.Probe {
-	prober, ok := r.instance.(systems.Prober)
+	prober, ok := systems.As[systems.Prober](r.instance)
 	if !ok {
 		return nil
 	}
@@ -66,5 +66,5 @@ func (r *run) runProbe(ctx context.Context, p systems.Probe) (systems.Probed, er
 	}
 	ctx, cancel := r.rt.Timeout(ctx, within)
 	defer cancel()
-	return r.instance.(systems.Prober).Probe(ctx, p.Name)
+	return part[systems.Prober](r).Probe(ctx, p.Name)
 }

@@ -38,7 +38,7 @@ func (r *run) checkpoint(ctx context.Context, name string) error {
 				continue
 			}
 			destination := destinations[s.Consumer]
-			position, err := r.instance.(systems.Rewinder).Position(bounded, destination)
+			position, err := part[systems.Rewinder](r).Position(bounded, destination)
 			if err != nil {
 				return err
 			}
@@ -81,5 +81,5 @@ func (r *run) rewind(ctx context.Context, s script.Rewind) error {
 	}
 	r.rec.Record(evidence.Event{Kind: evidence.Commanded, Actor: faults.Broker, Destination: c.Consumer.Destination, Subscription: subscription(*c.Consumer),
 		Command: evidence.CommandRewind, Checkpoint: s.Checkpoint, Reason: "by " + s.By})
-	return r.instance.(systems.Rewinder).Rewind(bounded, c.Consumer.Destination, subscription(*c.Consumer), to)
+	return part[systems.Rewinder](r).Rewind(bounded, c.Consumer.Destination, subscription(*c.Consumer), to)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -517,6 +518,16 @@ func unsupportedStoreFault(f script.Fault, desc systems.Description) string {
 	return ""
 }
 
+// part returns the optional interface T of the instance, which unsupportedByInstance
+// has found there.
+func part[T any](r *run) T {
+	t, ok := systems.As[T](r.instance)
+	if !ok {
+		panic(fmt.Sprintf("runner: %s has no %v, and its scenario was run", r.desc.System, reflect.TypeFor[T]()))
+	}
+	return t
+}
+
 // unsupportedByInstance says why the scenario does not apply to the started
 // instance: a missing interface or frame kind; empty if it does.
 func (r *run) unsupportedByInstance() string {
@@ -559,10 +570,10 @@ func (r *run) unsupportedByInstance() string {
 
 // protocolOf returns the protocol of the actor's link, or nil.
 func (r *run) protocolOf(actor string) links.Protocol {
-	if s, ok := r.instance.(systems.StoreLinked); ok && actor == faults.Store {
+	if s, ok := systems.As[systems.StoreLinked](r.instance); ok && actor == faults.Store {
 		return s.StoreProtocol()
 	}
-	if n, ok := r.instance.(systems.Networked); ok && actor != faults.Store {
+	if n, ok := systems.As[systems.Networked](r.instance); ok && actor != faults.Store {
 		return n.Protocol()
 	}
 	return nil

@@ -296,7 +296,7 @@ const maxRestarts = 3
 // superviseBroker restarts a broker that exited unexpectedly, so that the run
 // shows what it kept. The crash itself is in the evidence.
 func (r *run) superviseBroker(ctx context.Context) {
-	p, ok := r.instance.(systems.Process)
+	p, ok := systems.As[systems.Process](r.instance)
 	if !ok {
 		return
 	}
@@ -390,7 +390,7 @@ func (r *run) prepare(ctx context.Context) (inapplicable string, err error) {
 	if err != nil {
 		return "", fmt.Errorf("runner: start %s: %w", r.desc.System, err)
 	}
-	if _, reports := r.instance.(systems.Reporter); reports {
+	if _, reports := systems.As[systems.Reporter](r.instance); reports {
 		r.desc = systems.Describe(r.o.System, r.instance)
 		reported := Manifest(r.o, r.desc, nil)
 		if err := r.rec.UpdateManifest(func(m *evidence.Manifest) {
@@ -424,7 +424,7 @@ func (r *run) recordChild(events io.Reader, actor string) {
 // health checks that a session can be opened, bypassing all links.
 func (r *run) health(ctx context.Context) error {
 	o := systems.ProducerOptions{Name: "health", Session: "health"}
-	if n, ok := r.instance.(systems.Networked); ok {
+	if n, ok := systems.As[systems.Networked](r.instance); ok {
 		o.Address = n.Address() // bypasses all links
 	}
 	bounded, cancel := r.rt.Timeout(ctx, r.bounds.call)
@@ -468,7 +468,7 @@ func (r *run) close(ctx context.Context, failed error) error {
 	}
 	if r.instance != nil {
 		err := r.instance.Stop(bounded)
-		if p, ok := r.instance.(systems.Process); ok && errors.Is(err, process.ErrNoOrderlyEnd) && !p.Running() {
+		if p, ok := systems.As[systems.Process](r.instance); ok && errors.Is(err, process.ErrNoOrderlyEnd) && !p.Running() {
 			err = nil // as in server.order, the evidence says so
 		}
 		errs = append(errs, err)

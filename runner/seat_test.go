@@ -11,7 +11,7 @@ import (
 func TestSeats(t *testing.T) {
 	b := &run{}
 	add := func(name, as string) *actor {
-		a := &actor{part: part{Consumer: &script.Consumer{Name: name, Destination: "orders", As: as}}, run: b}
+		a := &actor{role: role{Consumer: &script.Consumer{Name: name, Destination: "orders", As: as}}, run: b}
 		b.actors = append(b.actors, a)
 		return a
 	}

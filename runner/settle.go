@@ -53,7 +53,7 @@ func (r *run) drained(ctx context.Context) (evidence.DrainReason, error) {
 		return evidence.DrainNoConsumer, nil
 	}
 	outboxQuiet := scaled(2*relayLease, r.o.Scale) // a row claimed by a relay that died is free again by then
-	inspector, inspectable := r.instance.(systems.Inspector)
+	inspector, inspectable := systems.As[systems.Inspector](r.instance)
 	unreadable := false
 	quiet := 2 * r.desc.Profile.Limits.RedeliveryPeriod
 	since := r.rt.Now() // start of the quiet period
@@ -153,7 +153,7 @@ func (r *run) snapshot(ctx context.Context, checkpoint string) error {
 		return err
 	}
 	taken := []evidence.Snapshot{business}
-	if inspector, ok := r.instance.(systems.Inspector); ok {
+	if inspector, ok := systems.As[systems.Inspector](r.instance); ok {
 		s, err := inspector.Rows(ctx)
 		if err != nil {
 			r.note("the rows of %s cannot be read at %s: %v", r.desc.System, checkpoint, err)

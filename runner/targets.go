@@ -27,7 +27,7 @@ func (t targets) Link(actor string) (links.Interruptible, error) {
 func (t targets) Process(target string) (faults.Process, error) {
 	switch target {
 	case faults.Broker:
-		if p, ok := t.run.instance.(systems.Process); ok {
+		if p, ok := systems.As[systems.Process](t.run.instance); ok {
 			return server{faults.Broker, p, t.run}, nil
 		}
 		return nil, fmt.Errorf("runner: %s is no process that can be struck", t.run.desc.System)
@@ -48,14 +48,14 @@ func (t targets) Store(target string) (systems.StoreFaulter, error) {
 	if target == faults.Business {
 		return t.run.businessFaults, nil
 	}
-	if s, ok := t.run.instance.(systems.StoreFaulter); ok {
+	if s, ok := systems.As[systems.StoreFaulter](t.run.instance); ok {
 		return present{s, nil, t.run}, t.run.present()
 	}
 	return nil, fmt.Errorf("runner: the store of %s cannot be struck", t.run.desc.System)
 }
 
 func (t targets) Clock(string) (systems.Clocked, error) {
-	if c, ok := t.run.instance.(systems.Clocked); ok {
+	if c, ok := systems.As[systems.Clocked](t.run.instance); ok {
 		return present{nil, c, t.run}, t.run.present()
 	}
 	return nil, fmt.Errorf("runner: the clock of %s cannot be set", t.run.desc.System)
@@ -74,7 +74,7 @@ type server struct {
 
 // storeProcess is nil if the store is no server.
 func (r *run) storeProcess() systems.Process {
-	if s, ok := r.instance.(systems.StoreLinked); ok {
+	if s, ok := systems.As[systems.StoreLinked](r.instance); ok {
 		return s.StoreProcess()
 	}
 	return nil
@@ -167,7 +167,7 @@ func (p server) Revive(ctx context.Context) (faults.Outcome, error) {
 
 // present returns an *faults.AbsentError if the broker does not run.
 func (r *run) present() error {
-	if p, ok := r.instance.(systems.Process); ok && !p.Running() {
+	if p, ok := systems.As[systems.Process](r.instance); ok && !p.Running() {
 		return &faults.AbsentError{Why: notRunning(faults.Outcome{}, faults.Broker).Missed}
 	}
 	return nil

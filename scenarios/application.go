@@ -159,6 +159,13 @@ var variants = slices.Concat(
 	twice("exactly-once-effect-without-log", "exactly-once-effect", handler(inChild, "none")),
 
 	equal("business-key", "natural", "state-machine", "lock"),
+
+	// What a lesser way is good for.
+	enough("late-repeat", "log, window 2", "log-after-commit", "log-before-commit", "log-in-memory", "log-without-constraint", "lock-after-check", "ack-on-receipt", "acks-failures"),
+	enough("commit-answer-lost", "log", "log-key-too-short", "log-pruned"),
+	enough("database-down-at-the-effect", "log", "none"),
+	serves("broker-out-of-reach", "new-ids"),
+	serves("answer-lost", "marks-first", "by-position"),
 )
 
 // twice is an ablation that has an effect twice.
@@ -182,6 +189,24 @@ func torn(name, of string, lines [][2]string) []Variant {
 func knownAgain(list []Variant) []Variant {
 	for i := range list {
 		list[i].Needs = []string{"message-id"}
+	}
+	return list
+}
+
+// enough puts each of the patterns in the place of the log where it suffices. handler
+// is how the consumer's line names and goes on from its own.
+func enough(of, handler string, patterns ...string) (list []Variant) {
+	line := "consumer c1 on orders, handler " + handler
+	for _, p := range patterns {
+		list = append(list, Variant{Name: p + "-suffices", Of: of, Lines: instead(line, strings.Replace(line, "handler log", "handler "+p, 1))})
+	}
+	return list
+}
+
+// serves is the same for the policies of a relay.
+func serves(of string, policies ...string) (list []Variant) {
+	for _, p := range policies {
+		list = append(list, Variant{Name: p + "-suffices", Of: of, Lines: instead(relayed, relayed+", policy "+p)})
 	}
 	return list
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // BenchmarkJudgeFile reads, decodes and judges a saved run of 100,000 messages,
-// five events each, on one goroutine.
+// five events each.
 func BenchmarkJudgeFile(b *testing.B) {
 	const messages = 100_000
 	dir := filepath.Join(b.TempDir(), "run")

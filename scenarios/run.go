@@ -48,6 +48,7 @@ func Judge(dir string) (j guarantees.Judgement, err error) {
 	if err != nil {
 		return guarantees.Judgement{}, err
 	}
+	h.Events = ahead(h.Events)
 	j, err = guarantees.Judge(h)
 	if err != nil {
 		return j, fmt.Errorf("scenarios: judge %s: %w", dir, err)

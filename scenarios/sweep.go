@@ -1,6 +1,7 @@
 package scenarios
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/faults"
+	"github.com/custodymq/custody/guarantees"
 	"github.com/custodymq/custody/script"
 )
 
@@ -53,6 +55,38 @@ func (h HandOver) event() string {
 // unnamed are the frames that come before it is known which message they are for.
 // They belong to the next message on their connection.
 var unnamed = map[string]bool{"begin": true, "begin-reply": true}
+
+// HandOvers runs the sweep's base, without faults, and returns its hand-overs.
+func (p Plan) HandOvers(ctx context.Context) ([]HandOver, error) {
+	p.Scenarios = []script.Scenario{SweepBase}
+	outcomes, err := p.Run(ctx)
+	if err != nil {
+		return nil, err
+	}
+	base := outcomes[0]
+	switch {
+	case base.Err != nil:
+		return nil, fmt.Errorf("the run without a fault: %w", base.Err)
+	case base.Judgement.Outcome == guarantees.Violated:
+		return nil, fmt.Errorf("the run without a fault breaks a claim already, so there is nothing to sweep: custody report %s", base.Dir)
+	}
+	run, err := evidence.Open(base.Dir)
+	if err != nil {
+		return nil, err
+	}
+	history, err := run.History()
+	if err != nil {
+		return nil, err
+	}
+	found, err := HandOvers(history)
+	if err != nil {
+		return nil, err
+	}
+	if len(found) == 0 {
+		return nil, fmt.Errorf("the run without a fault shows no hand-over: its links see no frames (custody report %s)", base.Dir)
+	}
+	return found, nil
+}
 
 // HandOvers returns the struck message's hand-overs in a run, in order of first
 // occurrence.

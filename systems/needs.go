@@ -8,7 +8,7 @@ var needs = []struct {
 }{
 	{NeedLinks, instance[Networked]},
 	{NeedFrames, func(_ System, i Instance) bool {
-		n, ok := i.(Networked)
+		n, ok := As[Networked](i)
 		return ok && n.Protocol() != nil
 	}},
 	{NeedProcess, instance[Process]},
@@ -18,11 +18,11 @@ var needs = []struct {
 	{NeedDeadLetters, instance[Administrator]},
 	{NeedStoreFaults, instance[StoreFaulter]},
 	{NeedStoreLink, func(_ System, i Instance) bool {
-		s, ok := i.(StoreLinked)
+		s, ok := As[StoreLinked](i)
 		return ok && s.StoreProtocol() != nil
 	}},
 	{NeedStandby, func(_ System, i Instance) bool {
-		s, ok := i.(StoreLinked)
+		s, ok := As[StoreLinked](i)
 		if !ok {
 			return false
 		}
@@ -60,7 +60,7 @@ var needs = []struct {
 }
 
 func instance[T any](_ System, i Instance) bool {
-	_, ok := i.(T)
+	_, ok := As[T](i)
 	return ok
 }
 

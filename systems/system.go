@@ -208,7 +208,7 @@ type Reporter interface {
 // Describe returns the description of a running system.
 func Describe(s System, in Instance) Description {
 	d := s.Describe()
-	if r, ok := in.(Reporter); ok {
+	if r, ok := As[Reporter](in); ok {
 		r.Report(&d)
 	}
 	return d

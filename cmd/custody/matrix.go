@@ -80,7 +80,7 @@ func makeMatrix(cmd *cobra.Command, args []string, f matrixFlags) error {
 	}
 	checklist := scenarios.All()
 	if f.only != "" {
-		if checklist, err = choose(strings.Split(f.only, ",")); err != nil {
+		if checklist, err = scenarios.Choose(strings.Split(f.only, ",")...); err != nil {
 			return err
 		}
 	}

@@ -45,10 +45,10 @@ type runFlags struct {
 func runCommand() *cobra.Command {
 	var f runFlags
 	cmd := &cobra.Command{
-		Use:   "run [SCENARIO|FILE…]",
+		Use:   "run [SCENARIO|FILE|FOLDER…]",
 		Short: "Run scenarios against a system and judge the evidence",
-		Long: `Run scenarios by name, or scripts from files (they hold a dot or a slash);
-without any, the whole checklist. Each run leaves a folder of evidence, from
+		Long: `Run scenarios by name, or scripts from files and folders (their paths hold a dot
+or a slash); without any, the whole checklist. Each run leaves a folder of evidence, from
 which it is judged, and from which it can be judged again.`,
 		Example: `  custody run
   custody run ack-lost broker-killed --system zeromq:at-least-once-history
@@ -111,7 +111,7 @@ func runScenarios(cmd *cobra.Command, args []string, f runFlags) error {
 	if f.group != scenarios.GroupChecklist {
 		return fmt.Errorf("no group %q; there are %s and %s", f.group, scenarios.GroupChecklist, scenarios.GroupApplication)
 	}
-	chosen, err := choose(args)
+	chosen, err := scenarios.Choose(args...)
 	if err != nil {
 		return err
 	}
@@ -280,40 +280,6 @@ func commandLine() string { return "custody " + reports.ShellLine(os.Args[1:]) }
 func firstLine(err error) string {
 	line, _, _ := strings.Cut(err.Error(), "\n")
 	return line
-}
-
-// choose finds scenarios by name or parses script files.
-func choose(args []string) ([]script.Scenario, error) {
-	if len(args) == 0 {
-		return scenarios.All(), nil
-	}
-	var chosen []script.Scenario
-	var names []string
-	for _, a := range args {
-		s, err := scenarios.Find(a)
-		if strings.ContainsAny(a, "./") {
-			s, err = readScript(a)
-		}
-		if err != nil {
-			return nil, err
-		}
-		if err := scenarios.Check(s); err != nil {
-			return nil, err
-		}
-		chosen, names = append(chosen, s), append(names, s.Name)
-	}
-	return chosen, twice(names)
-}
-
-// maxScriptFile bounds a script file, in bytes.
-const maxScriptFile = 1 << 20
-
-func readScript(file string) (script.Scenario, error) {
-	text, err := evidence.ReadRegular(file, maxScriptFile)
-	if err != nil {
-		return script.Scenario{}, fmt.Errorf("read a script: %w", err)
-	}
-	return script.Parse(file, string(text))
 }
 
 func findFormat(name string) (reports.Format, error) {

@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/guarantees"
 	"github.com/custodymq/custody/reports"
 	"github.com/custodymq/custody/runner"
@@ -89,9 +88,9 @@ func sweep(cmd *cobra.Command, f sweepFlags) error {
 	say := cmd.ErrOrStderr()
 	plan := scenarios.Plan{Dir: filepath.Join(dir, "runs"), Parallel: f.parallel, Resume: f.resume,
 		Options: runner.Options{System: system, Spec: f.system, Seed: f.seed, Scale: f.scale}}
-	handOvers, err := baseOf(cmd, plan)
+	handOvers, err := plan.HandOvers(cmd.Context())
 	if err != nil {
-		return err
+		return unmeasured{err}
 	}
 	plan.Options.Defect = f.defect
 	var cells []reports.SweepCell
@@ -128,38 +127,6 @@ func sweep(cmd *cobra.Command, f sweepFlags) error {
 		return err
 	}
 	return exitOf(scenarios.Exit(outcomes))
-}
-
-// baseOf runs without faults and returns the hand-overs.
-func baseOf(cmd *cobra.Command, plan scenarios.Plan) ([]scenarios.HandOver, error) {
-	plan.Scenarios = []script.Scenario{scenarios.SweepBase}
-	outcomes, err := plan.Run(cmd.Context())
-	if err != nil {
-		return nil, unmeasured{err}
-	}
-	base := outcomes[0]
-	if base.Err != nil {
-		return nil, unmeasured{fmt.Errorf("the run without a fault: %w", base.Err)}
-	}
-	if base.Judgement.Outcome == guarantees.Violated {
-		return nil, unmeasured{fmt.Errorf("the run without a fault breaks a claim already, so there is nothing to sweep: custody report %s", base.Dir)}
-	}
-	run, err := evidence.Open(base.Dir)
-	if err != nil {
-		return nil, unmeasured{err}
-	}
-	history, err := run.History()
-	if err != nil {
-		return nil, unmeasured{err}
-	}
-	handOvers, err := scenarios.HandOvers(history)
-	if err != nil {
-		return nil, unmeasured{err}
-	}
-	if len(handOvers) == 0 {
-		return nil, unmeasured{fmt.Errorf("the run without a fault shows no hand-over: its links see no frames (custody report %s)", base.Dir)}
-	}
-	return handOvers, nil
 }
 
 func knownGuarantees(names []string) error {

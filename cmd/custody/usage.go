@@ -93,15 +93,3 @@ func inOrder(out string, resume bool, taken func() (string, error)) error {
 	}
 	return nil
 }
-
-// twice reports a name given twice, since both would use the same directory.
-func twice(names []string) error {
-	seen := map[string]bool{}
-	for _, n := range names {
-		if seen[n] {
-			return fmt.Errorf("%s is named twice; --repeat 2 runs each scenario twice", n)
-		}
-		seen[n] = true
-	}
-	return nil
-}

@@ -44,8 +44,8 @@ func TestLossyIsCaught(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	broken := custodytest.InProcess{Description: promises, Open: func() (custodytest.Broker, error) {
-		b, err := open()
+	broken := custodytest.InProcess{Description: promises, Open: func(ctx context.Context, env systems.Env) (custodytest.Broker, error) {
+		b, err := open(ctx, env)
 		return lossy{b}, err
 	}}
 	const fast = runner.DefaultScale / 5 // its waits end in time-outs

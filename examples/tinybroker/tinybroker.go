@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 )
@@ -66,7 +67,48 @@ func (b *Broker) Dead(topic string) []Delivery {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.setAside(topic, time.Now())
-	return append([]Delivery(nil), b.dead[topic]...)
+	return slices.Clone(b.dead[topic])
+}
+
+// All returns the messages of all topics: those that wait or are held, and those
+// that were set aside.
+func (b *Broker) All() (pending, dead []Delivery) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for topic := range b.topics {
+		b.setAside(topic, time.Now())
+		for _, m := range b.topics[topic] {
+			pending = append(pending, m.Delivery)
+		}
+		dead = append(dead, b.dead[topic]...)
+	}
+	return pending, dead
+}
+
+// Redrive gives a message that was set aside all its attempts again.
+func (b *Broker) Redrive(id string) error {
+	return b.take(id, func(d Delivery) {
+		d.Attempt = 0
+		b.topics[d.Topic] = append(b.topics[d.Topic], &message{Delivery: d})
+		b.wake()
+	})
+}
+
+// Discard removes a message that was set aside.
+func (b *Broker) Discard(id string) error { return b.take(id, func(Delivery) {}) }
+
+// take removes a message that was set aside, and does something with it.
+func (b *Broker) take(id string, do func(Delivery)) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for topic, dead := range b.dead {
+		if i := slices.IndexFunc(dead, func(d Delivery) bool { return d.ID == id }); i >= 0 {
+			do(dead[i])
+			b.dead[topic] = slices.Delete(dead, i, i+1)
+			return nil
+		}
+	}
+	return fmt.Errorf("tinybroker: message %s was not set aside", id)
 }
 
 func (b *Broker) wake() {

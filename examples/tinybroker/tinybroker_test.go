@@ -30,9 +30,16 @@ func TestTinyBroker(t *testing.T) {
 	custodytest.Accept(t, custodytest.InProcess{Description: promises, Open: open})
 }
 
-func open() (custodytest.Broker, error) { return adapter{tinybroker.New(visibility, maxAttempts)}, nil }
+func open(context.Context, systems.Env) (custodytest.Broker, error) {
+	return adapter{tinybroker.New(visibility, maxAttempts)}, nil
+}
 
 type adapter struct{ *tinybroker.Broker }
+
+var ( // what makes more scenarios apply
+	_ systems.Inspector     = adapter{}
+	_ systems.Administrator = adapter{}
+)
 
 func (a adapter) Close() error { return nil }
 func (a adapter) Publish(_ context.Context, m systems.Message) (string, error) {
@@ -42,12 +49,45 @@ func (a adapter) Subscribe(_ context.Context, o systems.ConsumerOptions) (custod
 	return subscription{a.Broker.Subscribe(o.Destination, o.Window)}, nil
 }
 
+func (a adapter) Rows(context.Context) (evidence.Snapshot, error) {
+	pending, dead := a.All()
+	s := evidence.Snapshot{Source: evidence.SourceBroker, Trust: evidence.Exact, Rows: append(rows(pending, evidence.RowPending), rows(dead, evidence.RowDead)...)}
+	s.Count = len(s.Rows)
+	return s, nil
+}
+
+func (a adapter) DeadLetters(context.Context) ([]evidence.StoredRow, error) {
+	_, dead := a.All()
+	return rows(dead, evidence.RowDead), nil
+}
+
+func (a adapter) Redrive(_ context.Context, messageID string) error {
+	return a.Broker.Redrive(messageID)
+}
+func (a adapter) Discard(_ context.Context, messageID string) error {
+	return a.Broker.Discard(messageID)
+}
+
+func rows(messages []tinybroker.Delivery, state evidence.RowState) []evidence.StoredRow {
+	var all []evidence.StoredRow
+	for _, d := range messages {
+		row := systems.RowOf(message(d), state)
+		row.Attempts = d.Attempt
+		all = append(all, row)
+	}
+	return all
+}
+
+func message(d tinybroker.Delivery) systems.Message {
+	return systems.Message{Destination: d.Topic, MessageID: d.ID, Payload: d.Body}
+}
+
 type subscription struct{ *tinybroker.Subscription }
 
 func (s subscription) Close() error { return nil }
 func (s subscription) Receive(ctx context.Context) (custodytest.Received, error) {
 	d, err := s.Subscription.Receive(ctx)
-	return custodytest.Received{Message: systems.Message{Destination: d.Topic, MessageID: d.ID, Payload: d.Body}, Attempt: d.Attempt,
+	return custodytest.Received{Message: message(d), Attempt: d.Attempt,
 		Ack:  func(context.Context) error { return s.Ack(d) },
 		Nack: func(context.Context) error { return s.Nack(d) }}, err
 }

@@ -184,38 +184,7 @@ func (s System) start(ctx context.Context, env systems.Env) (systems.Instance, e
 		return nil, errors.Join(fmt.Errorf("external: %s cannot strike a server that it did not start", s.file.System), began.Stop(ctx), log.Close())
 	}
 	env.Sink.Record(evidence.Event{Kind: evidence.ProcessStarted, Actor: serverName, Reason: "already running: an external server"})
-	struck := &instance{adapterInstance: in, file: s.file, sink: env.Sink, log: log, dir: env.Dir, release: func() { s.inUse.Store(false) }}
-	switch began := began.(type) { // the optional interfaces that adapters have there
-	case interface {
-		systems.Inspector
-		systems.Rewinder
-	}:
-		return struct {
-			*instance
-			systems.Inspector
-			systems.Rewinder
-		}{struck, began, began}, nil
-	case interface {
-		systems.Inspector
-		systems.Administrator
-	}:
-		return struct {
-			*instance
-			systems.Inspector
-			systems.Administrator
-		}{struck, began, began}, nil
-	case systems.Inspector:
-		return struct {
-			*instance
-			systems.Inspector
-		}{struck, began}, nil
-	case systems.Administrator:
-		return struct {
-			*instance
-			systems.Administrator
-		}{struck, began}, nil
-	}
-	return struck, nil
+	return &instance{adapterInstance: in, file: s.file, sink: env.Sink, log: log, dir: env.Dir, release: func() { s.inUse.Store(false) }}, nil
 }
 
 func loopback(host string) bool {

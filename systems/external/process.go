@@ -35,12 +35,9 @@ type adapterInstance interface {
 	systems.Networked
 }
 
-// Report updates the description from the server found.
-func (in *instance) Report(d *systems.Description) {
-	if r, ok := in.adapterInstance.(systems.Reporter); ok {
-		r.Report(d)
-	}
-}
+// Parts are the optional interfaces that the adapter has at a server it did not
+// start.
+func (in *instance) Parts() []any { return []any{in.adapterInstance} }
 
 // adapters returns the adapter's own instance.
 func (in *instance) adapters() systems.Instance { return in.adapterInstance }

@@ -92,7 +92,8 @@ func Serve(t *testing.T, s systems.System) (address string) {
 			t.Errorf("stop: %v", err)
 		}
 	})
-	return instance.(systems.Networked).Address()
+	networked, _ := systems.As[systems.Networked](instance)
+	return networked.Address()
 }
 
 // obligations of an adapter, ordered so that the first failure is the most
@@ -594,7 +595,7 @@ func restarted(r *rig) {
 		r.must(e.name, e.end(r.ctx))
 		r.fired = append(r.fired, e.class)
 		r.must("restart", process.Restart(r.ctx))
-		if networked, ok := r.instance.(systems.Networked); ok && networked.Address() != before {
+		if networked, ok := systems.As[systems.Networked](r.instance); ok && networked.Address() != before {
 			r.t.Errorf("after %s and restart the address is %s, before it was %s", e.name, networked.Address(), before)
 		}
 		if keeps {

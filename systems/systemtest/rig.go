@@ -59,7 +59,7 @@ func start(t *testing.T, s systems.System, servers *process.Pool) *rig {
 		t.Fatalf("start: %v", err)
 	}
 	b.instance = instance
-	if networked, ok := instance.(systems.Networked); ok {
+	if networked, ok := systems.As[systems.Networked](instance); ok {
 		b.address = networked.Address()
 	}
 	b.onStop(func() {
@@ -80,7 +80,7 @@ func (Discard) Record(evidence.Event) uint64 { return 0 }
 
 // Env returns an instance's environment, in a directory of its own. servers may
 // be nil, to reuse none.
-func Env(t *testing.T, s evidence.Sink, servers *process.Pool) systems.Env {
+func Env(t testing.TB, s evidence.Sink, servers *process.Pool) systems.Env {
 	t.Helper()
 	dir := t.TempDir()
 	return systems.Env{
@@ -120,7 +120,7 @@ func (r *rig) needs(n systems.Need) {
 func ability[A any](r *rig, v any, n systems.Need) A {
 	r.t.Helper()
 	r.needs(n)
-	a, ok := v.(A)
+	a, ok := systems.As[A](v)
 	if !ok {
 		r.t.Fatalf("%s is not implemented, and Lacks does not say why", n)
 	}

@@ -164,6 +164,17 @@ func (t *transaction) insert(rows []*store.Row, orders []int64) error {
 }
 
 func (t *transaction) insertSome(rows []*store.Row, orders []int64) error {
+	statement, args, err := t.insertion(rows, orders)
+	if err != nil {
+		return err
+	}
+	if _, err = t.exec(statement, args...); err != nil && t.w.store.dialect.duplicate(err) {
+		err = fmt.Errorf("%w: %w", errDuplicate, err)
+	}
+	return err
+}
+
+func (t *transaction) insertion(rows []*store.Row, orders []int64) (statement string, args []any, err error) {
 	headers := make([][]byte, len(rows))
 	contents, heads, sizes := make([]int64, len(rows)), make([]int64, len(rows)), make([]int64, len(rows))
 	for i, r := range rows {
@@ -171,7 +182,7 @@ func (t *transaction) insertSome(rows []*store.Row, orders []int64) error {
 		if len(r.Headers) > 0 {
 			text, err := json.Marshal(r.Headers)
 			if err != nil {
-				return fmt.Errorf("headers of %s: %w", r.MessageID, err)
+				return "", nil, fmt.Errorf("headers of %s: %w", r.MessageID, err)
 			}
 			headers[i] = text
 		}
@@ -198,11 +209,7 @@ func (t *transaction) insertSome(rows []*store.Row, orders []int64) error {
 	}
 	v, args := t.w.store.dialect.values(columns)
 	list := names(columns)
-	_, err := t.exec(fmt.Sprintf("INSERT INTO custody_row (part, state, %s) SELECT %d, %d, %s FROM %s", list, t.w.partition, store.Pending, list, v), args...)
-	if err != nil && t.w.store.dialect.duplicate(err) {
-		err = fmt.Errorf("%w: %w", errDuplicate, err)
-	}
-	return err
+	return fmt.Sprintf("INSERT INTO custody_row (part, state, %s) SELECT %d, %d, %s FROM %s", list, t.w.partition, store.Pending, list, v), args, nil
 }
 
 // expire deletes pending rows whose deadline has passed, and sweeps markers whose

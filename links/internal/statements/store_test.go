@@ -2,6 +2,7 @@ package statements_test
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"flag"
 	"fmt"
@@ -33,7 +34,7 @@ func newRig(t *testing.T, s *server, p links.Protocol) *rig {
 	s.run(t)
 	r := &rig{Rig: linktest.Open(t, s.address, p), server: s}
 	var err error
-	r.store, err = relational.Open(r.Ctx, s.dialect, relational.Options{DSN: s.dsn(r.Link.Addr()), Partition: store.Partition{Connection: t.Name()}})
+	r.store, err = relational.Open(r.Ctx, s.dialect, relational.Options{DSN: s.dsn(r.Link.Addr()), Partition: store.Partition{Connection: t.Name() + rand.Text()}})
 	r.Must(err)
 	t.Cleanup(func() { r.store.Close() })
 	return r
