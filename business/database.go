@@ -3,6 +3,7 @@ package business
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"database/sql"
 	"encoding/json"
 	"errors"
@@ -19,6 +20,7 @@ type Database struct {
 	db   *sql.DB
 	in   dialect
 	gate Gate
+	drop func() error // after closing; nil for nothing
 }
 
 // The effect table has no unique constraint on purpose: a duplicate effect must
@@ -34,7 +36,7 @@ CREATE TABLE IF NOT EXISTS consumption_log (
 CREATE TABLE IF NOT EXISTS business_key (subscriber TEXT NOT NULL, business_id TEXT NOT NULL, PRIMARY KEY (subscriber, business_id));
 CREATE TABLE IF NOT EXISTS order_state (subscriber TEXT NOT NULL, business_id TEXT NOT NULL, state TEXT NOT NULL, PRIMARY KEY (subscriber, business_id));
 CREATE TABLE IF NOT EXISTS business_lock (subscriber TEXT NOT NULL, business_id TEXT NOT NULL, taken BIGINT NOT NULL DEFAULT 0, PRIMARY KEY (subscriber, business_id));
-CREATE TABLE IF NOT EXISTS record (business_id TEXT NOT NULL PRIMARY KEY, producer TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS business_record (business_id TEXT NOT NULL PRIMARY KEY, producer TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS outbox (
 	seq BIGINT NOT NULL PRIMARY KEY, business_id TEXT NOT NULL, message_id TEXT NOT NULL, destination TEXT NOT NULL,
 	ordering_key TEXT NOT NULL, headers TEXT NOT NULL, body BYTES NOT NULL, ttl BIGINT NOT NULL,
@@ -47,18 +49,43 @@ func Open(ctx context.Context, path string, gate Gate) (*Database, error) {
 	return open(ctx, sqlite, path, gate)
 }
 
-// OpenPostgres uses a database of a PostgreSQL server that is this application's
-// alone.
-func OpenPostgres(ctx context.Context, dsn string, gate Gate) (*Database, error) {
-	return open(ctx, postgres, dsn, gate)
+// CreatePostgres creates a database in the PostgreSQL server that libpq's environment
+// variables name (PGHOST, PGUSER, PGPASSWORD…), and drops it when it is closed:
+// https://www.postgresql.org/docs/current/libpq-envars.html
+func CreatePostgres(ctx context.Context, gate Gate) (*Database, error) {
+	server, err := postgres.open("")
+	if err != nil {
+		return nil, fmt.Errorf("business: %w", err)
+	}
+	name := "custody_" + strings.ToLower(rand.Text())
+	if _, err := server.ExecContext(ctx, "CREATE DATABASE "+name); err != nil {
+		return nil, errors.Join(fmt.Errorf("business: create a database on the server that PGHOST and the like name: %w", err), server.Close())
+	}
+	drop := func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), dropTimeout)
+		defer cancel()
+		_, err := server.ExecContext(ctx, "DROP DATABASE "+name+" WITH (FORCE)")
+		if err := errors.Join(err, server.Close()); err != nil {
+			return fmt.Errorf("business: drop the database %s: %w", name, err)
+		}
+		return nil
+	}
+	d, err := open(ctx, postgres, "dbname="+name, gate)
+	if err != nil {
+		return nil, errors.Join(err, drop())
+	}
+	d.drop = drop
+	return d, nil
 }
+
+const dropTimeout = 30 * time.Second
 
 func open(ctx context.Context, in dialect, name string, gate Gate) (*Database, error) {
 	db, err := in.open(name)
 	if err != nil {
 		return nil, fmt.Errorf("business: open the database: %w", err)
 	}
-	db.SetMaxOpenConns(16)
+	db.SetMaxOpenConns(8)
 	tables := strings.NewReplacer("SERIAL", in.serial, "BYTES", in.bytes).Replace(schema)
 	if _, err := db.ExecContext(ctx, tables+in.counter); err != nil {
 		return nil, errors.Join(fmt.Errorf("business: prepare the database: %w", err), db.Close())
@@ -66,7 +93,13 @@ func open(ctx context.Context, in dialect, name string, gate Gate) (*Database, e
 	return &Database{db: db, in: in, gate: gate}, nil
 }
 
-func (d *Database) Close() error { return d.db.Close() }
+func (d *Database) Close() error {
+	err := d.db.Close()
+	if d.drop != nil {
+		err = errors.Join(err, d.drop())
+	}
+	return err
+}
 
 // performed are the operations of a handler.
 var performed = map[Op]func(ctx context.Context, tx transaction, m Delivery) (repeat bool, err error){
@@ -206,7 +239,7 @@ func (d *Database) Record(ctx context.Context, producer, businessID string, mess
 		return Failed, err
 	}
 	return d.transact(ctx, businessID, func(tx transaction) (Outcome, error) {
-		if _, err := tx.exec(ctx, `INSERT INTO record VALUES (?, ?) ON CONFLICT DO NOTHING`, businessID, producer); err != nil {
+		if _, err := tx.exec(ctx, `INSERT INTO business_record VALUES (?, ?) ON CONFLICT DO NOTHING`, businessID, producer); err != nil {
 			return Failed, fmt.Errorf("business: record of %s: %w", businessID, err)
 		}
 		for _, m := range messages {
@@ -238,8 +271,9 @@ const claimable = `SELECT seq FROM outbox o WHERE sent = 0 AND destination = ? A
 const outboxColumns = `seq, business_id, message_id, destination, ordering_key, headers, body, ttl, tries`
 
 func (d *Database) Claim(ctx context.Context, c Claim) (claimed []Pending, err error) {
-	query := `UPDATE outbox SET claimed_by = ?, claimed_until = ?, tries = tries + 1 WHERE seq IN (` + claimable + d.in.skipLocked + `) RETURNING ` + outboxColumns
-	args := []any{c.Relay, c.Now.Add(c.Lease).UnixNano(), c.Destination, c.Now.UnixNano(), c.Most}
+	query := `WITH free AS MATERIALIZED (` + claimable + d.in.skipLocked + `) ` +
+		`UPDATE outbox SET claimed_by = ?, claimed_until = ?, tries = tries + 1 WHERE seq IN (SELECT seq FROM free) RETURNING ` + outboxColumns
+	args := []any{c.Destination, c.Now.UnixNano(), c.Most, c.Relay, c.Now.Add(c.Lease).UnixNano()}
 	if c.After >= 0 {
 		query = `UPDATE outbox SET tries = tries + 1 WHERE seq IN (SELECT seq FROM outbox WHERE destination = ? AND seq > ? ORDER BY seq LIMIT ?) RETURNING ` + outboxColumns
 		args = []any{c.Destination, c.After, c.Most}

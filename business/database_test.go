@@ -43,11 +43,19 @@ func each(t *testing.T, test func(t *testing.T, open func(Gate) Store)) {
 
 func count(t *testing.T, d Store, state evidence.RowState) int {
 	t.Helper()
+	return countOf(t, d, state, "")
+}
+
+// countOf counts the rows of one subscriber; of all, if it is empty.
+func countOf(t *testing.T, d Store, state evidence.RowState, subscriber string) int {
+	t.Helper()
 	s, err := d.Rows(context.WithoutCancel(t.Context()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return len(slices.DeleteFunc(s.Rows, func(r evidence.StoredRow) bool { return r.State != state }))
+	return len(slices.DeleteFunc(s.Rows, func(r evidence.StoredRow) bool {
+		return r.State != state || subscriber != "" && r.Subscription != subscriber
+	}))
 }
 
 // handle does what a consumer does with a delivery.
@@ -76,6 +84,7 @@ func delivered(business, message string) Delivery {
 // Without any fault, a repeat is absorbed by every pattern with a log or the like.
 func TestPatterns(t *testing.T) {
 	each(t, func(t *testing.T, open func(Gate) Store) {
+		d := open(nil)
 		for _, p := range Patterns() {
 			for _, c := range []struct {
 				name          string
@@ -91,7 +100,7 @@ func TestPatterns(t *testing.T) {
 					"log-key-too-short": 2, "log-pruned": 2, "ack-on-receipt": 2, "acks-failures": 2}},
 			} {
 				t.Run(p.Name+"/"+c.name, func(t *testing.T) {
-					d := open(nil)
+					c.first.Subscriber, c.second.Subscriber = t.Name(), t.Name()
 					if got := handle(t, d, p, c.first); got != Committed {
 						t.Fatalf("first: %v", got)
 					}
@@ -100,7 +109,7 @@ func TestPatterns(t *testing.T) {
 					if n, other := c.others[p.Name]; other {
 						want = n
 					}
-					if n := count(t, d, evidence.RowEffect); n != want {
+					if n := countOf(t, d, evidence.RowEffect, t.Name()); n != want {
 						t.Errorf("%d effects, want %d", n, want)
 					}
 				})
@@ -111,14 +120,14 @@ func TestPatterns(t *testing.T) {
 
 func TestAnotherSubscriberHasItsOwnEffect(t *testing.T) {
 	each(t, func(t *testing.T, open func(Gate) Store) {
+		d := open(nil)
 		for _, p := range Patterns() {
-			d := open(nil)
 			m := delivered("order-1", "m-1")
-			handle(t, d, p, m)
-			m.Subscriber = "mail"
-			handle(t, d, p, m)
-			if n := count(t, d, evidence.RowEffect); n != 2 {
-				t.Errorf("%s: %d effects, want 2", p.Name, n)
+			for _, m.Subscriber = range []string{p.Name, p.Name + " mail"} {
+				handle(t, d, p, m)
+				if n := countOf(t, d, evidence.RowEffect, m.Subscriber); n != 1 {
+					t.Errorf("%s: %d effects for %s, want 1", p.Name, n, m.Subscriber)
+				}
 			}
 		}
 	})
@@ -142,20 +151,24 @@ func TestPrunedLogKeepsItsNewestEntry(t *testing.T) {
 	})
 }
 
-func TestTwoInstancesAtOnceHaveOneEffect(t *testing.T) {
+func TestTwoInstancesAtOnceHaveOneEffect(t *testing.T) { testTwoInstances(t, "sqlite") }
+
+func testTwoInstances(t *testing.T, store string) {
+	d := stores[store](t, nil)
+	defer d.Close()
 	for _, p := range Patterns() {
 		if !p.Whole {
 			continue
 		}
 		t.Run(p.Name, func(t *testing.T) {
-			d := stores["sqlite"](t, nil)
-			defer d.Close()
 			var group sync.WaitGroup
+			m := delivered("order-1", "m-1")
+			m.Subscriber = p.Name
 			for range 8 {
-				group.Go(func() { handle(t, d, p, delivered("order-1", "m-1")) })
+				group.Go(func() { handle(t, d, p, m) })
 			}
 			group.Wait()
-			if n := count(t, d, evidence.RowEffect); n != 1 {
+			if n := countOf(t, d, evidence.RowEffect, p.Name); n != 1 {
 				t.Errorf("%d effects, want 1", n)
 			}
 		})
@@ -166,25 +179,29 @@ func TestTwoInstancesAtOnceHaveOneEffect(t *testing.T) {
 // everything after it.
 func TestGate(t *testing.T) {
 	each(t, func(t *testing.T, open func(Gate) Store) {
+		var op Op
+		var after bool
+		d := open(func(_ context.Context, o Op, businessID string, a bool) error {
+			if o == op && a == after && businessID == "order-1" {
+				return fmt.Errorf("%w: struck", ErrUnavailable)
+			}
+			return nil
+		})
 		for _, p := range Patterns() {
 			if !p.Whole {
 				continue
 			}
-			for _, op := range append(slices.Clone(p.Then[0]), Commit) {
-				for _, after := range []bool{false, true} {
-					d := open(func(_ context.Context, o Op, businessID string, a bool) error {
-						if o == op && a == after && businessID == "order-1" {
-							return fmt.Errorf("%w: struck", ErrUnavailable)
-						}
-						return nil
-					})
-					outcome, err := d.Apply(t.Context(), delivered("order-1", "m-1"), p.Then[0])
+			for _, op = range append(slices.Clone(p.Then[0]), Commit) {
+				for _, after = range []bool{false, true} {
+					m := delivered("order-1", "m-1")
+					m.Subscriber = fmt.Sprint(p.Name, op, after)
+					outcome, err := d.Apply(t.Context(), m, p.Then[0])
 					want, effects := Failed, 0
 					if op == Commit && after {
 						want, effects = Uncertain, 1
 					}
-					if err == nil || outcome != want || count(t, d, evidence.RowEffect) != effects {
-						t.Errorf("%s, %s, after %v: %v, %v, %d effects", p.Name, op, after, outcome, err, count(t, d, evidence.RowEffect))
+					if n := countOf(t, d, evidence.RowEffect, m.Subscriber); err == nil || outcome != want || n != effects {
+						t.Errorf("%s, %s, after %v: %v, %v, %d effects", p.Name, op, after, outcome, err, n)
 					}
 				}
 			}
@@ -289,8 +306,10 @@ func TestClaimedRowIsWhole(t *testing.T) {
 }
 
 // Two relays at once are never given the same row.
-func TestConcurrentClaims(t *testing.T) {
-	d := stores["sqlite"](t, nil)
+func TestConcurrentClaims(t *testing.T) { testConcurrentClaims(t, "sqlite") }
+
+func testConcurrentClaims(t *testing.T, store string) {
+	d := stores[store](t, nil)
 	defer d.Close()
 	for i := range 40 {
 		record(t, d, fmt.Sprint("order-", i), "")

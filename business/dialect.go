@@ -2,6 +2,7 @@ package business
 
 import (
 	"context"
+	"crypto/sha256"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -74,7 +75,7 @@ var postgres = dialect{
 	open: func(dsn string) (*sql.DB, error) {
 		config, err := pgx.ParseConfig(dsn)
 		if err != nil {
-			return nil, errors.New("no connection string of PostgreSQL, such as postgres://user@host/database") // pgx's error quotes it, password included
+			return nil, errors.New("the environment names no PostgreSQL server: see PGHOST, PGUSER, PGPASSWORD and PGDATABASE") // pgx's error may quote the password
 		}
 		config.RuntimeParams["application_name"] = "custody-business"
 		return stdlib.OpenDB(*config), nil
@@ -99,8 +100,11 @@ var postgres = dialect{
 	},
 }
 
-// backupSchema names the schema that holds the backup of this name.
-func backupSchema(where string) string { return pgx.Identifier{"backup of " + where}.Sanitize() }
+// backupSchema names the schema that holds the backup of this name, which may be
+// longer than an identifier.
+func backupSchema(where string) string {
+	return fmt.Sprintf("backup_%x", sha256.Sum224([]byte(where)))
+}
 
 // restored are the tables that a backup holds.
 var restored = []string{"effect", "consumption_log", "business_key", "order_state"}

@@ -35,6 +35,9 @@ type Options struct {
 	Seed     uint64
 	Scale    float64 // factor on deadlines, bounds and periods; 0 means DefaultScale
 	Defect   string  // a seeded defect
+	// Postgres keeps the business database in the PostgreSQL server that the
+	// environment names, instead of in a SQLite file: see business.CreatePostgres.
+	Postgres bool
 	// Complete is the scenario with all of its mechanisms, by whose claims an
 	// ablation is judged; nil for Scenario itself.
 	Complete *script.Scenario
@@ -365,10 +368,11 @@ func (r *run) prepare(ctx context.Context) (inapplicable string, err error) {
 		if r.work, err = process.Folder(); err != nil {
 			return "", err
 		}
-		if r.db, err = business.Open(ctx, filepath.Join(r.work, "business.db"), r.businessFaults.pass); err != nil {
-			r.db = nil // not a nil *Database: it would be a non-nil interface
+		db, err := r.openBusiness(ctx)
+		if err != nil {
 			return "", err
 		}
+		r.db = db
 		data = filepath.Join(r.work, "system")
 		if err := os.Mkdir(data, 0o700); err != nil {
 			return "", fmt.Errorf("runner: create the system's directory: %w", err)
@@ -411,6 +415,13 @@ func (r *run) prepare(ctx context.Context) (inapplicable string, err error) {
 	}
 	r.goUntilEnd(r.superviseBroker)
 	return "", r.health(ctx)
+}
+
+func (r *run) openBusiness(ctx context.Context) (*business.Database, error) {
+	if r.o.Postgres {
+		return business.CreatePostgres(ctx, r.businessFaults.pass)
+	}
+	return business.Open(ctx, filepath.Join(r.work, "business.db"), r.businessFaults.pass)
 }
 
 // recordChild records a child's event pipe until it ends, even if the run ends

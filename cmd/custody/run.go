@@ -38,7 +38,7 @@ type runFlags struct {
 	scale                       float64
 	resume, allowRemote         bool
 	simulated, disk             bool
-	profile, group              string
+	profile, group, business    string
 	budget                      time.Duration
 }
 
@@ -60,6 +60,7 @@ which it is judged, and from which it can be judged again.`,
 	flags.StringVar(&f.system, "system", "zeromq", "SYSTEM[:PROFILE][@IMAGE] or FILE.yaml; see custody list profiles")
 	flags.StringVar(&f.profile, "profile", "", "FILE.yaml of a server of your own, the same as --system FILE.yaml")
 	flags.StringVar(&f.group, "group", scenarios.GroupChecklist, "checklist, or application: the mechanisms of an application, and what breaks without each of them")
+	flags.StringVar(&f.business, "business", "sqlite", "where the application's database is: sqlite, a file of each run; or postgres, a database of each run in the server that PGHOST, PGUSER, PGPASSWORD and PGDATABASE name")
 	flags.BoolVar(&f.allowRemote, "allow-remote", false, remoteUsage)
 	flags.StringVar(&f.out, "out", "", "folder for the evidence (default custody-runs/ and the time)")
 	flags.StringVar(&f.format, "format", "terminal", "what is printed: terminal, json, junit, markdown or html")
@@ -105,8 +106,15 @@ func runScenarios(cmd *cobra.Command, args []string, f runFlags) error {
 	if err := knownDefect(f.defect, system.Describe().System); err != nil {
 		return err
 	}
+	if f.business != "sqlite" && f.business != "postgres" {
+		return fmt.Errorf("no database %q for --business; there are sqlite and postgres", f.business)
+	}
+	postgres := f.business == "postgres"
+	if postgres && f.simulated {
+		return errors.New("--business postgres is for real time: a simulated run keeps its rows in memory")
+	}
 	if f.group == scenarios.GroupApplication {
-		return runApplication(cmd, f, scenarios.Plan{Parallel: f.parallel, Options: runner.Options{System: system, Spec: f.system, Seed: f.seed, Scale: f.scale}}, args)
+		return runApplication(cmd, f, scenarios.Plan{Parallel: f.parallel, Options: runner.Options{System: system, Spec: f.system, Seed: f.seed, Scale: f.scale, Postgres: postgres}}, args)
 	}
 	if f.group != scenarios.GroupChecklist {
 		return fmt.Errorf("no group %q; there are %s and %s", f.group, scenarios.GroupChecklist, scenarios.GroupApplication)
@@ -120,7 +128,7 @@ func runScenarios(cmd *cobra.Command, args []string, f runFlags) error {
 		return err
 	}
 	plan := scenarios.Plan{Scenarios: chosen, Dir: f.out, Repeat: f.repeat, Parallel: f.parallel, Resume: f.resume, Budget: f.budget,
-		Options: runner.Options{System: system, Spec: f.system, Seed: f.seed, Scale: f.scale, Defect: f.defect}}
+		Options: runner.Options{System: system, Spec: f.system, Seed: f.seed, Scale: f.scale, Defect: f.defect, Postgres: postgres}}
 	if virtual, _, err := simulate(f.system, false); err == nil && !f.simulated {
 		plan.Virtual = virtual
 	}
