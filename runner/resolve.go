@@ -478,6 +478,9 @@ func unsupported(s script.Scenario, desc systems.Description) string {
 		if n == systems.NeedTimeout && !redeliversWithinSession[desc.Profile.Redelivers] {
 			return "an unsettled message is not redelivered while its session lives"
 		}
+		if n == systems.NeedRelease && !releasesAtOnce[desc.Profile.Redelivers] {
+			return "what a lost connection held is not given to another consumer at once"
+		}
 	}
 	for _, step := range s.Steps {
 		if f, ok := bare(step).(script.Fault); ok {
@@ -492,6 +495,10 @@ func unsupported(s script.Scenario, desc systems.Description) string {
 // redeliversWithinSession lists the redelivery modes that do not wait for a
 // session to end.
 var redeliversWithinSession = map[evidence.Redelivery]bool{evidence.RedeliverTimeout: true, evidence.RedeliverClaim: true, evidence.RedeliverRebalance: true}
+
+// releasesAtOnce lists the redelivery modes in which the end of a session releases
+// what it held.
+var releasesAtOnce = map[evidence.Redelivery]bool{evidence.RedeliverTimeout: true, evidence.RedeliverReconnect: true}
 
 // unsupportedStoreFault says why a store fault does not apply, as far as the
 // description lists them; empty if it does.

@@ -126,6 +126,7 @@ func both(pattern string) [][2]string {
 
 var variants = slices.Concat(
 	twice("none-and-dies", "consumer-dies-before-ack", handler(inChild, "none")),
+	twice("none-and-disconnected", "connection-lost-before-ack", handler(plain, "none")),
 	twice("log-in-memory-and-dies", "consumer-dies-before-ack", handler(inChild, "log-in-memory")),
 	twice("log-after-commit-and-dies", "consumer-dies-at-its-log", handler(inChild, "log-after-commit")),
 	twice("log-after-commit", "database-down-at-the-log", handler(plain, "log-after-commit")),
@@ -161,7 +162,8 @@ var variants = slices.Concat(
 	equal("business-key", "natural", "state-machine", "lock"),
 
 	// What a lesser way is good for.
-	enough("late-repeat", "log, window 2", "log-after-commit", "log-before-commit", "log-in-memory", "log-without-constraint", "lock-after-check", "ack-on-receipt", "acks-failures"),
+	enough("late-repeat", "log, window 2", "log-after-commit", "log-before-commit", "log-without-constraint", "lock-after-check", "ack-on-receipt", "acks-failures"),
+	enough("connection-lost-before-ack", "log", "log-in-memory"),
 	enough("commit-answer-lost", "log", "log-key-too-short", "log-pruned"),
 	enough("database-down-at-the-effect", "log", "none"),
 	serves("broker-out-of-reach", "new-ids"),
@@ -274,7 +276,8 @@ func Show(o Outcome) Showing {
 	j := o.Judgement
 	s := Showing{Name: o.Name, Result: j.Outcome, Exit: o.Exit(), Text: j.Why, Dir: o.Dir}
 	if o.Err != nil {
-		s.Text = "could not measure: " + o.Err.Error()
+		first, _, _ := strings.Cut(o.Err.Error(), "\n")
+		s.Text = "could not measure: " + first
 	}
 	i := slices.IndexFunc(variants, func(v Variant) bool { return v.Name == o.Name })
 	if i < 0 {

@@ -1,6 +1,7 @@
 package scenarios_test
 
 import (
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -158,6 +159,28 @@ var _ = Describe("The application", func() {
 		}
 	})
 
+	// The chain with all three mechanisms, each of its hand-overs struck by each fault.
+	It("has each effect once, whatever strikes the chain", SpecTimeout(scaledLimit()), func(ctx SpecContext) {
+		found, err := registry.Find("zeromq", 1)
+		Expect(err).NotTo(HaveOccurred())
+		system, _ := simulated.Of(found, false)
+		chain := chainStruck()
+		Expect(len(chain)).To(BeNumerically(">", 60))
+		plan := scenarios.Plan{Options: runner.Options{System: system, Spec: "zeromq", Seed: 1, Scale: 1}, Dir: evidenceDir("application-chain"), Parallel: runtime.NumCPU(), Scenarios: chain}
+		outcomes, err := plan.Run(ctx)
+		Expect(err).NotTo(HaveOccurred())
+		held := 0
+		for i, o := range outcomes {
+			Expect(o.Err).NotTo(HaveOccurred())
+			if o.Judgement.Outcome == guarantees.NotApplicable {
+				continue
+			}
+			held++
+			Expect(o.Judgement.Outcome).To(Equal(guarantees.Held), "%s\n%s\n%s", script.Print(chain[i]), o.Judgement.Why, o.Dir)
+		}
+		Expect(held).To(BeNumerically(">", 60))
+	})
+
 	// The same on SQLite and with processes of the operating system, which is what a
 	// simulation can be wrong about.
 	It("does so outside of the simulation", SpecTimeout(scaledLimit()), func(ctx SpecContext) {
@@ -180,3 +203,61 @@ var _ = Describe("The application", func() {
 		Expect(slices.Sorted(maps.Keys(broken))).To(Equal([]string{evidence.NoAcceptedLoss, evidence.OutboxAtomicity, evidence.SingleEffect}))
 	})
 })
+
+// chainStruck returns the whole chain under each fault at each hand-over of order-2.
+func chainStruck() (list []script.Scenario) {
+	strike := func(fault, restart string) {
+		text := fmt.Sprintf(`scenario chain-%d
+relay r1 from orders, child
+consumer c1 on orders, handler log, child
+producer p1 to orders, outbox
+publish order-1 by p1
+await effect of order-1
+fault struck: %s
+publish order-2 by p1, background
+await fired struck
+heal struck
+%ssettle p1
+publish order-3 by p1
+await effect of order-3
+reached fired struck
+expect no-accepted-loss, no-phantom, single-effect, outbox-atomicity, survives
+`, len(list)+1, fault, restart)
+		s, err := script.Parse("chain", text)
+		Expect(err).NotTo(HaveOccurred())
+		list = append(list, s)
+	}
+	for _, at := range []struct {
+		actor  string
+		frames []string
+	}{{"r1", []string{"publish", "accept"}}, {"c1", []string{"deliver", "ack", "ack-confirm"}}} {
+		actor := at.actor
+		for _, frame := range at.frames {
+			at := fmt.Sprintf("frame %s of order-2 on %s", frame, actor)
+			for _, verb := range []string{"drop %s", "duplicate %s", "delay %s by 300ms", "hold %s", "cut before %s", "cut after %s"} {
+				strike(fmt.Sprintf(verb, at), "")
+			}
+			for _, when := range []string{"before", "after"} {
+				strike(fmt.Sprintf("kill %s %s %s", actor, when, at), "start "+actor+"\n")
+				strike(fmt.Sprintf("kill broker %s %s", when, at), "")
+			}
+		}
+	}
+	for _, by := range []struct {
+		actor string
+		ops   []business.Op
+	}{{"p1", []business.Op{business.Record, business.Enqueue, business.Commit}}, {"r1", []business.Op{business.Mark}}, {"c1", []business.Op{business.Log, business.Effect, business.Commit}}} {
+		actor := by.actor
+		for _, op := range by.ops {
+			for _, when := range []string{"before", "after"} {
+				at := fmt.Sprintf("%s operation %s of order-2 on %s", when, op, actor)
+				strike("unreachable business "+at, "")
+				strike("slow business "+at+" by 300ms", "")
+				if actor != "p1" {
+					strike(fmt.Sprintf("kill %s %s operation %s of order-2 on business", actor, when, op), "start "+actor+"\n")
+				}
+			}
+		}
+	}
+	return list
+}

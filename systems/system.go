@@ -103,6 +103,7 @@ const (
 	NeedRewind      Need = "rewind"         // Rewinder
 	NeedConnector   Need = "child-consumer" // the System is a Connector
 	NeedProbes      Need = "probes"         // Prober
+	NeedRelease     Need = "release"        // what a lost connection held is given to another consumer at once
 	NeedTimeout     Need = "timeout"        // a message unacknowledged for too long is redelivered while its session lives
 )
 
