@@ -1,6 +1,7 @@
 package scenarios
 
 import (
+	"cmp"
 	"embed"
 	"fmt"
 	"slices"
@@ -279,7 +280,8 @@ func Show(o Outcome) Showing {
 		first, _, _ := strings.Cut(o.Err.Error(), "\n")
 		s.Text = "could not measure: " + first
 	}
-	i := slices.IndexFunc(variants, func(v Variant) bool { return v.Name == o.Name })
+	scenario := cmp.Or(j.Scenario, o.Name) // a repeated run has a name of its own
+	i := slices.IndexFunc(variants, func(v Variant) bool { return v.Name == scenario })
 	if i < 0 {
 		return s
 	}

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"io"
 
@@ -12,38 +10,19 @@ import (
 	"github.com/custodymq/custody/scenarios"
 )
 
-// runApplication runs the scenarios of the application's mechanisms and their
-// variants.
-func runApplication(cmd *cobra.Command, f runFlags, plan scenarios.Plan, names []string) error {
-	format := f.format
+// showApplication says of each run of the application's group what it has shown.
+// The error carries the exit code.
+func showApplication(cmd *cobra.Command, format, dir string, outcomes []scenarios.Outcome) error {
 	if format == "terminal" {
 		format = "text"
 	}
-	if err := knownOutput(format); err != nil {
-		return fmt.Errorf("--group %s: %w", scenarios.GroupApplication, err)
-	}
-	chosen, err := scenarios.ApplicationGroup(names...)
-	if err != nil {
-		return err
-	}
-	plan.Scenarios = chosen
-	if plan.Dir, err = folderFor(f.out, ""); err != nil {
-		return err
-	}
-	plan.Done = func(o scenarios.Outcome) {
-		fmt.Fprintf(cmd.ErrOrStderr(), "%-36s %s\n", o.Name, verdictOfShowing(scenarios.Show(o)))
-	}
-	outcomes, err := plan.Run(cmd.Context())
-	if err != nil && !errors.Is(err, context.Canceled) {
-		return err
-	}
-	var shown []scenarios.Showing
-	var codes []int
+	shown := make([]scenarios.Showing, len(outcomes))
+	codes := make([]int, len(outcomes))
 	asRequired, inapplicable := 0, 0
-	for _, o := range outcomes {
-		s := scenarios.Show(o)
-		shown, codes = append(shown, s), append(codes, s.Exit)
-		switch s.Exit {
+	for i, o := range outcomes {
+		shown[i] = scenarios.Show(o)
+		codes[i] = shown[i].Exit
+		switch codes[i] {
 		case guarantees.ExitHeld:
 			asRequired++
 		case guarantees.ExitNone:
@@ -52,11 +31,7 @@ func runApplication(cmd *cobra.Command, f runFlags, plan scenarios.Plan, names [
 	}
 	if err := printAs(cmd.OutOrStdout(), format, shown, func(w io.Writer) {
 		for _, s := range shown {
-			name := s.Name
-			if s.Of != "" {
-				name = "  " + name
-			}
-			fmt.Fprintf(w, "%-38s %s\n", name, verdictOfShowing(s))
+			sayShowing(w, s)
 		}
 		fmt.Fprintf(w, "%d of %d as they must be", asRequired, len(shown)-inapplicable)
 		if inapplicable > 0 {
@@ -66,14 +41,18 @@ func runApplication(cmd *cobra.Command, f runFlags, plan scenarios.Plan, names [
 	}); err != nil {
 		return err
 	}
-	fmt.Fprintln(cmd.ErrOrStderr(), "evidence in", plan.Dir)
-	return errors.Join(err, exitOf(guarantees.CombineExits(codes)))
+	fmt.Fprintln(cmd.ErrOrStderr(), "evidence in", dir)
+	return exitOf(guarantees.CombineExits(codes))
 }
 
-// verdictOfShowing is one line.
-func verdictOfShowing(s scenarios.Showing) string {
-	if s.Breaks != "" {
-		return s.Text
+// sayShowing prints one line; a variant is indented.
+func sayShowing(w io.Writer, s scenarios.Showing) {
+	name, text := s.Name, s.Text
+	if s.Of != "" {
+		name = "  " + name
 	}
-	return s.Result.String() + ": " + s.Text
+	if s.Breaks == "" || s.Result == guarantees.NotApplicable {
+		text = s.Result.String() + ": " + text
+	}
+	fmt.Fprintf(w, "%-38s %s\n", name, text)
 }

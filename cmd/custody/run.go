@@ -79,6 +79,9 @@ which it is judged, and from which it can be judged again.`,
 
 func runScenarios(cmd *cobra.Command, args []string, f runFlags) error {
 	format, err := findFormat(f.format)
+	if err == nil && f.group == scenarios.GroupApplication && f.format != "terminal" && f.format != "json" {
+		err = fmt.Errorf("--group %s prints terminal or json; a page of its runs: custody report FOLDER --format %s", scenarios.GroupApplication, f.format)
+	}
 	if err != nil {
 		return err
 	}
@@ -113,13 +116,14 @@ func runScenarios(cmd *cobra.Command, args []string, f runFlags) error {
 	if postgres && f.simulated {
 		return errors.New("--business postgres is for real time: a simulated run keeps its rows in memory")
 	}
-	if f.group == scenarios.GroupApplication {
-		return runApplication(cmd, f, scenarios.Plan{Parallel: f.parallel, Options: runner.Options{System: system, Spec: f.system, Seed: f.seed, Scale: f.scale, Postgres: postgres}}, args)
-	}
-	if f.group != scenarios.GroupChecklist {
+	choose, application := scenarios.Choose, f.group == scenarios.GroupApplication
+	switch {
+	case application:
+		choose = scenarios.ApplicationGroup
+	case f.group != scenarios.GroupChecklist:
 		return fmt.Errorf("no group %q; there are %s and %s", f.group, scenarios.GroupChecklist, scenarios.GroupApplication)
 	}
-	chosen, err := scenarios.Choose(args...)
+	chosen, err := choose(args...)
 	if err != nil {
 		return err
 	}
@@ -143,6 +147,9 @@ func runScenarios(cmd *cobra.Command, args []string, f runFlags) error {
 	}
 	progress := newProgress(cmd.ErrOrStderr(), len(chosen)*f.repeat)
 	plan.Began, plan.Done = progress.began, progress.done
+	if application {
+		plan.Began, plan.Done = nil, func(o scenarios.Outcome) { sayShowing(cmd.ErrOrStderr(), scenarios.Show(o)) }
+	}
 	outcomes, err := plan.Run(cmd.Context())
 	if err != nil && !errors.Is(err, context.Canceled) {
 		return err
@@ -153,6 +160,9 @@ func runScenarios(cmd *cobra.Command, args []string, f runFlags) error {
 	}
 	sayLeftOut(cmd.ErrOrStderr(), f.budget, plan.Scenarios, outcomes)
 	sign(outcomes)
+	if application {
+		return showApplication(cmd, f.format, plan.Dir, outcomes)
+	}
 	return show(cmd, format, plan.Dir, outcomes)
 }
 
