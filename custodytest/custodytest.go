@@ -221,8 +221,8 @@ var hasRoles atomic.Bool
 // scenarios do not apply to them.
 func Main(m *testing.M, known ...systems.System) {
 	process.RunRole(map[string]func() process.Role{
-		runner.ConsumerRole: func() process.Role {
-			return runner.NewConsumerRole(func(spec string, _ float64) (systems.System, error) {
+		runner.ActorRole: func() process.Role {
+			return runner.NewActorRole(func(spec string, _ float64) (systems.System, error) {
 				for _, s := range known {
 					if specOf(s) == spec {
 						return s, nil

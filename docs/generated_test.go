@@ -46,6 +46,10 @@ var generated = map[string]func() string{
 	"matrix":     matrixTable,
 	"losses":     lossesTable,
 	"systems":    systemsTable,
+	"patterns":   patternSections,
+	"policies":   policySections,
+	"operations": operationsTable,
+	"ablations":  ablationsTable,
 }
 
 var part = regexp.MustCompile(`(?s)(<!-- generated: ([a-z]+) -->\n).*?(<!-- end -->)`)
@@ -86,7 +90,7 @@ func guaranteeSections() string {
 	for _, g := range guarantees.Guarantees() {
 		fmt.Fprintf(&b, "## %s\n\n%s\n\n*Also known as:* %s.\n\n*How it is judged.* %s\n\n", g.Name, g.Text, g.Usual, g.Rule)
 		var in []string
-		for _, s := range scenarios.All() {
+		for _, s := range append(scenarios.All(), scenarios.Application()...) {
 			if slices.Contains(s.Expect, g.Name) {
 				in = append(in, "`"+s.Name+"`")
 			}

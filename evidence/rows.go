@@ -62,9 +62,11 @@ const (
 	RowRefused            // the system must refuse it: it is of an unsupported protocol version, or damaged
 	RowEffect             // business: one effect of one business ID
 	RowLog                // business: an entry of the consumption log
+	RowUnsent             // business: a message in the outbox that is still to be published
+	RowSent               // …that was accepted
 )
 
-var rowStateNames = []string{"", "pending", "processed", "dead", "refused", "effect", "log"}
+var rowStateNames = []string{"", "pending", "processed", "dead", "refused", "effect", "log", "unsent", "sent"}
 
 func (s RowState) String() string               { return nameOf(rowStateNames, s) }
 func (s RowState) MarshalText() ([]byte, error) { return marshalName(rowStateNames, s) }

@@ -65,8 +65,9 @@ type Spec struct {
 type Targets interface {
 	Link(actor string) (links.Interruptible, error)
 	Process(target string) (Process, error)
-	// Store and Clock return an *AbsentError if no broker is running.
-	Store() (systems.StoreFaulter, error)
+	// Store and Clock return an *AbsentError if no broker is running. Store is
+	// given Store or Business.
+	Store(target string) (systems.StoreFaulter, error)
 	Clock(target string) (systems.Clocked, error)
 	Sink() evidence.Sink
 	Runtime() tasks.Runtime
@@ -130,6 +131,8 @@ func (f Fault) ClassOf(s Spec) evidence.Class {
 	switch {
 	case f.Class == evidence.NodeLoss:
 		return f.Class
+	case f.Strikes == StrikesStore && s.Target == Business:
+		return "" // to the system, it is a handler that fails
 	case f.Strikes == StrikesProcess && s.Target == Store:
 		return evidence.Store
 	case f.Strikes == StrikesProcess && s.Target != Broker:
@@ -147,6 +150,8 @@ const (
 	Broker  = "broker"  // the system under test
 	Store   = "store"   // its storage
 	Standby = "standby" // of the store's server: only its link is struck
+	// Business is the application's database. Only its operations are struck.
+	Business = "business"
 )
 
 // Check reports misuse of a fault before anything starts.
@@ -158,6 +163,10 @@ func (f Fault) Check(s Spec) error {
 		return fmt.Errorf("%s strikes a link: say whose, as in %q", f.Verb, f.Example)
 	case (f.Strikes == StrikesProcess || f.Strikes == StrikesClock || f.Strikes == StrikesStore) && s.Target == "":
 		return fmt.Errorf("%s strikes %s: say which, as in %q", f.Verb, f.Strikes, f.Example)
+	case f.Strikes == StrikesStore && s.Target == Business, s.On == Business:
+		if f.Whole || s.Operation == "" {
+			return errors.New("of the business database only operations are struck: name one, as in \"fault it: unreachable business before operation commit\"")
+		}
 	case (f.Strikes == StrikesStore || f.Class == evidence.NodeLoss) && s.Target != Store:
 		return fmt.Errorf("%s strikes the store, not %q, as in %q", f.Verb, s.Target, f.Example)
 	case f.Whole && s.Operation != "":

@@ -69,12 +69,12 @@ func (r *rig) ArmStore(_ context.Context, f systems.StoreFault, fired func(syste
 	return func(context.Context) error { return r.note("heal " + f.Verb) }, r.note("arm " + f.Verb + " " + f.Operation)
 }
 
-func (r *rig) Link(string) (links.Interruptible, error) { return nil, errors.New("no link here") }
-func (r *rig) Process(string) (faults.Process, error)   { return r, nil }
-func (r *rig) Store() (systems.StoreFaulter, error)     { return r, nil }
-func (r *rig) Clock(string) (systems.Clocked, error)    { return r, nil }
-func (r *rig) Runtime() tasks.Runtime                   { return tasks.NewReal(func() time.Duration { return 0 }) }
-func (r *rig) Sink() evidence.Sink                      { return r }
+func (r *rig) Link(string) (links.Interruptible, error)   { return nil, errors.New("no link here") }
+func (r *rig) Process(string) (faults.Process, error)     { return r, nil }
+func (r *rig) Store(string) (systems.StoreFaulter, error) { return r, nil }
+func (r *rig) Clock(string) (systems.Clocked, error)      { return r, nil }
+func (r *rig) Runtime() tasks.Runtime                     { return tasks.NewReal(func() time.Duration { return 0 }) }
+func (r *rig) Sink() evidence.Sink                        { return r }
 func (r *rig) Record(e evidence.Event) uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -305,6 +305,42 @@ func TestClassOfTheStoresLink(t *testing.T) {
 	}
 	if c := f.ClassOf(faults.Spec{Target: faults.Broker, Frame: "commit", On: faults.Store}); c != evidence.BrokerCrash {
 		t.Errorf("a kill of the broker at its commit is %s", c)
+	}
+}
+
+// To the system, a business database that fails is a handler that fails: it has no
+// class. Only its operations can be struck.
+func TestBusinessDatabase(t *testing.T) {
+	unreachable, _ := faults.Find("unreachable")
+	kill, _ := faults.Find("kill")
+	drop, _ := faults.Find("drop")
+	fill, _ := faults.Find(faults.Fill)
+	for _, c := range []struct {
+		f     faults.Fault
+		s     faults.Spec
+		ok    bool
+		class evidence.Class
+	}{
+		{unreachable, faults.Spec{Target: faults.Business, Operation: "log"}, true, ""},
+		{unreachable, faults.Spec{Target: faults.Business}, false, ""},
+		{unreachable, faults.Spec{Target: faults.Store, Operation: "insert"}, true, evidence.Store},
+		{fill, faults.Spec{Target: faults.Business, Operation: "log"}, false, ""},
+		{kill, faults.Spec{Target: "c1", Operation: "log", On: faults.Business}, true, evidence.ClientCrash},
+		{kill, faults.Spec{Target: "c1", On: faults.Business}, false, evidence.ClientCrash},
+		{drop, faults.Spec{Frame: "ack", On: faults.Business}, false, evidence.Link},
+	} {
+		if err := c.f.Check(c.s); (err == nil) != c.ok {
+			t.Errorf("%s %+v: %v", c.f.Verb, c.s, err)
+		}
+		if class := c.f.ClassOf(c.s); class != c.class {
+			t.Errorf("%s %+v has the class %q, want %q", c.f.Verb, c.s, class, c.class)
+		}
+	}
+	r := &rig{}
+	arm(t, r, "unreachable", faults.Spec{Target: faults.Business, Operation: "log"})
+	r.fired("log", nil)
+	if e := r.log[len(r.log)-1]; e.Kind != evidence.FaultFired || e.Actor != faults.Business {
+		t.Errorf("recorded %+v", e)
 	}
 }
 

@@ -1,6 +1,7 @@
 package faults
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -97,11 +98,11 @@ func (p *processInjection) arm(ctx context.Context, t Targets) error {
 		p.releaseGate = held.Heal
 		return nil
 	case p.spec.Operation != "":
-		store, err := t.Store()
+		store, err := t.Store(cmp.Or(p.spec.On, Store))
 		if err != nil {
 			return err
 		}
-		p.releaseGate, err = store.ArmStore(ctx, systems.StoreFault{Label: p.spec.Label + "/gate", Verb: "hold", Operation: p.spec.Operation, After: p.spec.After, N: p.spec.N},
+		p.releaseGate, err = store.ArmStore(ctx, systems.StoreFault{Label: p.spec.Label + "/gate", Verb: "hold", Operation: p.spec.Operation, After: p.spec.After, Of: p.spec.Of, By: p.spec.Target, N: p.spec.N},
 			func(x systems.StoreFired) { p.strikeAsync(x.Items, func() {}) })
 		return err
 	}

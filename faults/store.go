@@ -16,6 +16,9 @@ const (
 	Fill       = "fill"
 )
 
+// struck is whom a fault on a store is recorded of.
+var struck = map[string]string{Store: Broker, Business: Business}
+
 // storeFaults strike the broker's storage, below the database (the file system)
 // or above it (operations of the store contract).
 func storeFaults() []Fault {
@@ -23,15 +26,15 @@ func storeFaults() []Fault {
 		return Fault{Verb: verb, Class: evidence.Store, Strikes: StrikesStore, Text: text, Lasts: true,
 			Example: "fault it: " + verb + " store every before operation insert",
 			arm: func(ctx context.Context, s Spec, t Targets) (Injection, error) {
-				store, err := t.Store()
+				store, err := t.Store(s.Target)
 				if err != nil {
 					return nil, err
 				}
 				in := newSignal(nil)
 				in.heal, err = store.ArmStore(ctx, systems.StoreFault{Label: s.Label, Verb: does, Operation: s.Operation, After: s.After,
-					N: s.N, Every: s.Repeat != links.Once, Delay: s.By},
+					Of: s.Of, By: s.On, N: s.N, Every: s.Repeat != links.Once, Delay: s.By},
 					func(x systems.StoreFired) {
-						t.Sink().Record(evidence.Event{Kind: evidence.FaultFired, Actor: Broker, Fault: s.Label, Frame: x.Operation, Items: x.Items, Struck: does})
+						t.Sink().Record(evidence.Event{Kind: evidence.FaultFired, Actor: struck[s.Target], Fault: s.Label, Frame: x.Operation, Items: x.Items, Struck: does})
 						in.fire()
 					})
 				if err != nil {

@@ -12,7 +12,7 @@ import (
 )
 
 // JudgeVersion changes whenever the same evidence may be judged differently.
-const JudgeVersion = "2"
+const JudgeVersion = "3"
 
 // MaxMessages bounds the publishes shown in a judgement's table.
 const MaxMessages = ledger.MaxTimelines

@@ -45,7 +45,7 @@ type ChildOptions struct {
 	// ends.
 	Events func(io.Reader)
 	// Answer serves the child's requests (see Parent.Ask), in goroutines of its
-	// own. A killed child's requests are still served before Exited.
+	// own. ctx ends with the child, and Answer returns before Exited.
 	Answer func(ctx context.Context, question string, params json.RawMessage) (any, error)
 	// Family strikes the processes that the child has started together with it.
 	Family bool
@@ -191,6 +191,8 @@ func (c *Child) readReplies(r *os.File, notify func(string, json.RawMessage), as
 	defer r.Close()
 	lines := bufio.NewScanner(r)
 	lines.Buffer(make([]byte, 0, 64<<10), maxLine)
+	alive, dead := context.WithCancel(context.Background())
+	defer dead()
 	var err error
 	for lines.Scan() {
 		var rep reply
@@ -199,7 +201,7 @@ func (c *Child) readReplies(r *os.File, notify func(string, json.RawMessage), as
 			break
 		}
 		if rep.Ask != "" {
-			c.asked.Go(func() { c.answer(rep, asked) })
+			c.asked.Go(func() { c.answer(alive, rep, asked) })
 			continue
 		}
 		if rep.Note == panicNote {
@@ -236,8 +238,8 @@ func (c *Child) readReplies(r *os.File, notify func(string, json.RawMessage), as
 // askTimeout bounds the answer to a child's request.
 const askTimeout = 30 * time.Second
 
-func (c *Child) answer(q reply, asked func(context.Context, string, json.RawMessage) (any, error)) {
-	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
+func (c *Child) answer(alive context.Context, q reply, asked func(context.Context, string, json.RawMessage) (any, error)) {
+	ctx, cancel := context.WithTimeout(alive, askTimeout)
 	defer cancel()
 	a := reply{ID: q.ID}
 	if asked == nil {

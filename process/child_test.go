@@ -261,6 +261,32 @@ func TestChildAsksItsParent(t *testing.T) {
 	}
 }
 
+// The request of a child that is killed ends with it.
+func TestRequestOfAKilledChildEnds(t *testing.T) {
+	asked := make(chan struct{})
+	ended := make(chan error, 1)
+	child, err := process.StartChild(t.Context(), process.ChildOptions{Role: "echo", Config: "fine", Log: io.Discard,
+		Answer: func(ctx context.Context, _ string, _ json.RawMessage) (any, error) {
+			close(asked)
+			<-ctx.Done()
+			ended <- context.Cause(ctx)
+			return nil, nil
+		}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var calling tasks.Group
+	calling.Go(func() { _ = child.Call(t.Context(), "ask", 1, nil) }) // it dies meanwhile
+	<-asked
+	if err := child.Kill(t.Context()); err != nil {
+		t.Error(err)
+	}
+	calling.Wait()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("it ended with %v", err)
+	}
+}
+
 // A panic of the harness's code in a child is reported to the parent, and never
 // ends with Go's exit code.
 func TestPanicInAChild(t *testing.T) {

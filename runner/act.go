@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"github.com/custodymq/custody/business"
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/faults"
 	"github.com/custodymq/custody/links"
@@ -40,7 +41,9 @@ func (r *run) step(ctx context.Context, step script.Step) error {
 	case script.Producer:
 		return r.addProducer(ctx, s)
 	case script.Consumer:
-		return r.addConsumer(ctx, s)
+		return r.addActor(ctx, role{Consumer: &s}, s.Offline)
+	case script.Relay:
+		return r.addActor(ctx, role{Relay: &s}, s.Offline)
 	case script.Publish:
 		return r.publish(ctx, s)
 	case script.Retry:
@@ -68,7 +71,7 @@ func (r *run) step(ctx context.Context, step script.Step) error {
 	case script.Start:
 		return r.start(ctx, s.Actor)
 	case script.Stop:
-		return r.consumers[s.Actor].stop(ctx)
+		return r.named[s.Actor].stop(ctx)
 	case script.Restart:
 		return r.restart(ctx)
 	case script.Snapshot:
@@ -154,37 +157,58 @@ func (r *run) addProducer(ctx context.Context, s script.Producer) error {
 		return err
 	}
 	p := newProducer(s, r.clients, r.addressOf(s.Name), r.rec, r.rt, r.bounds, r.o.Seed, takesMessageID(r.desc))
-	p.record = func(ctx context.Context, businessID string) {
-		ctx, cancel := r.rt.Timeout(ctx, r.bounds.call)
-		defer cancel()
-		if err := r.db.Record(ctx, s.Name, businessID); err != nil {
+	p.record = func(ctx context.Context, businessID string, messages ...business.Pending) {
+		if err := r.commit(ctx, s.Name, businessID, messages...); err != nil {
 			r.fail(err)
-			return
 		}
-		r.rec.Record(evidence.Event{Kind: evidence.RecordCommitted, Actor: s.Name, BusinessID: businessID})
 	}
 	r.producers[s.Name] = p
 	r.publishers = append(r.publishers, p)
 	return p.open(ctx)
 }
 
-// addConsumer declares a consumer and, unless it is offline, waits until its
-// first subscription is confirmed.
-func (r *run) addConsumer(ctx context.Context, s script.Consumer) error {
-	if err := r.link(ctx, s.Name); err != nil {
-		return err
+// commit commits a producer's business row and the messages that tell of it. A
+// producer whose database does not answer tries again until it does, within the
+// bound of a publish.
+func (r *run) commit(ctx context.Context, producer, businessID string, messages ...business.Pending) error {
+	ctx, cancel := r.rt.Timeout(ctx, r.bounds.publish)
+	defer cancel()
+	for b := (backoff{}); ; {
+		outcome, err := r.db.Record(by(ctx, producer), producer, businessID, messages...)
+		switch {
+		case err == nil:
+			r.rec.Record(evidence.Event{Kind: evidence.RecordCommitted, Actor: producer, BusinessID: businessID})
+			return nil
+		case !errors.Is(err, business.ErrUnavailable):
+			return err
+		case outcome == business.Uncertain: // it is committed, and only its answer is lost
+			r.note("the commit of %s was not answered: %v", businessID, err)
+			r.rec.Record(evidence.Event{Kind: evidence.RecordCommitted, Actor: producer, BusinessID: businessID})
+			return nil
+		}
+		if b.wait(ctx, r.rt) != nil {
+			return fmt.Errorf("runner: %s was not committed: %w", businessID, err)
+		}
 	}
-	c := &consumerActor{spec: s, run: r}
-	r.consumers[s.Name] = c
-	r.actors = append(r.actors, c)
-	if s.Offline {
-		return nil
-	}
-	return r.start(ctx, s.Name)
 }
 
-// start starts the broker, its store, or a consumer, which is subscribed when
-// start returns.
+// addActor declares an actor and, unless it is offline, waits until it has its
+// first session.
+func (r *run) addActor(ctx context.Context, p role, offline bool) error {
+	if err := r.link(ctx, p.name()); err != nil {
+		return err
+	}
+	a := &actor{role: p, run: r}
+	r.named[p.name()] = a
+	r.actors = append(r.actors, a)
+	if offline {
+		return nil
+	}
+	return r.start(ctx, p.name())
+}
+
+// start starts the broker, its store, a consumer or a relay, which has its session
+// when start returns.
 func (r *run) start(ctx context.Context, actor string) error {
 	switch actor {
 	case faults.Broker:
@@ -193,13 +217,13 @@ func (r *run) start(ctx context.Context, actor string) error {
 		return r.revive(ctx, server{actor, r.storeProcess(), r})
 	}
 	before := r.watch.sessions(actor)
-	if err := r.consumers[actor].start(ctx); err != nil {
+	if err := r.named[actor].start(ctx); err != nil {
 		return err
 	}
 	bounded, cancel := r.rt.Timeout(ctx, scaled(startBound, r.o.Scale))
 	defer cancel()
 	if err := r.rt.Wait(bounded, func() bool { return r.watch.sessions(actor) > before }); err != nil {
-		return fmt.Errorf("runner: consumer %s did not subscribe: %w", actor, err)
+		return fmt.Errorf("runner: %s did not connect: %w", actor, err)
 	}
 	return nil
 }
@@ -361,11 +385,11 @@ func (r *run) provoke(ctx context.Context, s script.Provoke) error {
 		return nil
 	}
 	for _, c := range r.actors {
-		if c.isRunning() {
+		if c.Consumer != nil && c.isRunning() {
 			if err := c.stop(ctx); err != nil {
 				return err
 			}
-			if err := r.start(ctx, c.spec.Name); err != nil {
+			if err := r.start(ctx, c.name()); err != nil {
 				return err
 			}
 		}

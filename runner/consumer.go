@@ -19,9 +19,10 @@ import (
 // It runs in one goroutine, in this process or in a child.
 type consumer struct {
 	spec        script.Consumer
+	pattern     business.Pattern
 	clients     systems.Clients
 	address     string
-	db          applier
+	db          database
 	sink        evidence.Sink
 	rt          tasks.Runtime
 	call        time.Duration // deadline of one call
@@ -33,20 +34,32 @@ type consumer struct {
 	sessions int // opened, by earlier incarnations too
 	name     string
 	calls    uint64
-	failures map[string]int // by business ID
+	failures map[string]int  // by business ID
+	handled  map[string]bool // log keys, for a pattern that remembers them
 }
 
-// applier is the part of the business database a consumer uses. Its error is a
-// failure of the harness, never of the application.
-type applier interface {
-	Apply(ctx context.Context, m business.Delivery, log bool) (business.Outcome, error)
+func newConsumer(spec script.Consumer, s surroundings) (*consumer, error) {
+	pattern, err := business.FindPattern(patternOf(spec))
+	if err != nil {
+		return nil, err
+	}
+	seeded, _ := defects.Find(s.defect)
+	return &consumer{spec: spec, pattern: pattern, clients: s.clients, address: s.address, db: s.db, sink: s.sink, rt: s.rt, call: s.bounds.call, seat: s.seat,
+		stableIDs: takesMessageID(s.desc), holdsWindow: unsettledHoldsWindow(s.desc.Profile), acksEarly: seeded.AcksEarly, handled: map[string]bool{}}, nil
 }
 
-func newConsumer(spec script.Consumer, clients systems.Clients, address string, db applier, sink evidence.Sink, rt tasks.Runtime, call time.Duration, desc systems.Description, defect string) *consumer {
-	seeded, _ := defects.Find(defect)
-	return &consumer{spec: spec, clients: clients, address: address, db: db, sink: sink, rt: rt, call: call,
-		stableIDs: takesMessageID(desc), holdsWindow: unsettledHoldsWindow(desc.Profile), acksEarly: seeded.AcksEarly}
+// patternOf names the pattern of a consumer.
+func patternOf(c script.Consumer) string {
+	switch {
+	case c.Handler != "":
+		return c.Handler
+	case c.Idempotent:
+		return business.Idempotent
+	}
+	return business.Plain
 }
+
+func (c *consumer) opened() int { return c.sessions }
 
 // subscription is the consumer's logical subscriber.
 func subscription(c script.Consumer) string {
@@ -137,8 +150,7 @@ func (c *consumer) receive(ctx context.Context, s systems.Consumer) error {
 	}
 }
 
-// handle processes one delivery: effect and consumption log in one transaction,
-// then the acknowledgement.
+// handle processes one delivery, as the consumer's pattern says.
 func (c *consumer) handle(ctx context.Context, d systems.Delivery) error {
 	m := d.Message()
 	e := c.event(evidence.Delivered)
@@ -154,48 +166,106 @@ func (c *consumer) handle(ctx context.Context, d systems.Delivery) error {
 	if c.spec.Silent {
 		return nil
 	}
-	step := func(k evidence.Kind, reason string) {
-		n := c.event(k)
-		n.BusinessID, n.PublishID, n.MessageID, n.Reason = e.BusinessID, e.PublishID, e.MessageID, reason
-		c.sink.Record(n)
+	h := &handling{consumer: c, delivery: d, event: e, key: c.pattern.Key(c.logKey(e))}
+	if c.pattern.AcksFirst {
+		if err := h.acknowledge(ctx); err != nil {
+			return err
+		}
 	}
 	if c.fails(e.BusinessID) {
-		step(evidence.HandlerFailed, "the handler fails on "+e.BusinessID)
-		r, ok := d.(systems.Rejecter)
-		if !ok && c.holdsWindow {
-			return fmt.Errorf("%w: the handler fails on %s, and only a new session can continue", systems.ErrDisconnected, e.BusinessID)
-		}
-		return c.settleDelivery(ctx, e, evidence.NackCalled, evidence.NackReturned, func(ctx context.Context) (evidence.AckOutcome, error) {
-			if ok {
-				return r.Nack(ctx, "the handler fails on "+e.BusinessID)
-			}
-			return evidence.AckUnknown, errors.New("this system has no negative acknowledgement; the message is left unsettled")
-		})
+		return h.fail(ctx, evidence.HandlerFailed, "the handler fails on "+e.BusinessID)
 	}
-	acknowledge := func() error { return c.settleDelivery(ctx, e, evidence.AckCalled, evidence.AckReturned, d.Ack) }
+	if c.pattern.Remembers && c.handled[h.key] {
+		h.step(evidence.EffectAbsorbed, "")
+		return h.acknowledge(ctx)
+	}
+	if c.pattern.First != nil {
+		if over, err := h.transact(ctx, c.pattern.First); over || err != nil {
+			return err
+		}
+	}
 	if c.acksEarly {
-		if err := acknowledge(); err != nil {
+		if err := h.acknowledge(ctx); err != nil {
 			return err
 		}
 	}
 	if err := c.work(ctx, e.BusinessID); err != nil {
 		return err
 	}
-	step(evidence.EffectCalled, "")
-	outcome, err := c.db.Apply(ctx, business.Delivery{Subscriber: subscription(c.spec), BusinessID: e.BusinessID,
-		PublishID: e.PublishID, MessageID: e.MessageID, Digest: e.Digest, LogKey: c.logKey(e)}, c.spec.Idempotent)
-	switch {
-	case err != nil && ctx.Err() != nil: // stopped meanwhile: not acknowledged, so it is redelivered
-		step(evidence.EffectFailed, err.Error())
-		return ctx.Err()
-	case err != nil:
-		return fmt.Errorf("the harness's business database: %w", err)
+	h.step(evidence.EffectCalled, "")
+	for _, ops := range c.pattern.Then {
+		if over, err := h.transact(ctx, ops); over || err != nil {
+			return err
+		}
 	}
-	step(effectKinds[outcome], "")
-	if c.acksEarly {
+	c.handled[h.key] = c.pattern.Remembers
+	return h.acknowledge(ctx)
+}
+
+// handling is the handling of one delivery.
+type handling struct {
+	*consumer
+	delivery systems.Delivery
+	event    evidence.Event // Delivered
+	key      string         // in the log
+	acked    bool
+}
+
+func (h *handling) step(k evidence.Kind, reason string) {
+	n := h.consumer.event(k)
+	n.BusinessID, n.PublishID, n.MessageID, n.Reason = h.event.BusinessID, h.event.PublishID, h.event.MessageID, reason
+	h.sink.Record(n)
+}
+
+// acknowledge does so once.
+func (h *handling) acknowledge(ctx context.Context) error {
+	if h.acked {
 		return nil
 	}
-	return acknowledge()
+	h.acked = true
+	return h.settleDelivery(ctx, h.event, evidence.AckCalled, evidence.AckReturned, h.delivery.Ack)
+}
+
+// transact commits one transaction. over says that the handling ends here: with a
+// repeat, or with a failure.
+func (h *handling) transact(ctx context.Context, ops []business.Op) (over bool, err error) {
+	e := h.event
+	outcome, err := h.db.Apply(ctx, business.Delivery{Subscriber: subscription(h.spec), BusinessID: e.BusinessID,
+		PublishID: e.PublishID, MessageID: e.MessageID, Digest: e.Digest, LogKey: h.key}, ops)
+	switch {
+	case errors.Is(err, business.ErrUnavailable):
+		return true, h.fail(ctx, evidence.EffectFailed, err.Error())
+	case err != nil && ctx.Err() != nil: // stopped meanwhile: not acknowledged, so it is redelivered
+		h.step(evidence.EffectFailed, err.Error())
+		return true, ctx.Err()
+	case err != nil:
+		return true, fmt.Errorf("the harness's business database: %w", err)
+	case outcome == business.Absorbed:
+		h.step(evidence.EffectAbsorbed, "")
+		return true, h.acknowledge(ctx)
+	case business.HasEffect(ops):
+		h.step(evidence.EffectCommitted, "")
+	}
+	return false, nil
+}
+
+// fail gives the delivery back, if the system has a way to and the pattern does
+// not acknowledge it.
+func (h *handling) fail(ctx context.Context, kind evidence.Kind, why string) error {
+	h.step(kind, why)
+	if h.acked || h.pattern.AcksFailures {
+		return h.acknowledge(ctx)
+	}
+	r, ok := h.delivery.(systems.Rejecter)
+	if !ok && h.holdsWindow {
+		return fmt.Errorf("%w: %s, and only a new session can continue", systems.ErrDisconnected, why)
+	}
+	return h.settleDelivery(ctx, h.event, evidence.NackCalled, evidence.NackReturned, func(ctx context.Context) (evidence.AckOutcome, error) {
+		if ok {
+			return r.Nack(ctx, why)
+		}
+		return evidence.AckUnknown, errors.New("this system has no negative acknowledgement; the message is left unsettled")
+	})
 }
 
 // logKey returns what all publishes of one message share: its message ID if
@@ -224,10 +294,6 @@ func unsettledHoldsWindow(p evidence.Profile) bool {
 func takesMessageID(d systems.Description) bool {
 	_, lacks := d.Lacks[systems.NeedMessageID]
 	return !lacks
-}
-
-var effectKinds = map[business.Outcome]evidence.Kind{
-	business.Committed: evidence.EffectCommitted, business.Absorbed: evidence.EffectAbsorbed,
 }
 
 // settleDelivery records an acknowledgement or rejection. An unknown outcome is

@@ -27,9 +27,12 @@ func (handed) Ack(context.Context) (evidence.AckOutcome, error) {
 }
 
 // locked is a business database that cannot be written, until its context ends.
-type locked struct{ ends context.CancelFunc }
+type locked struct {
+	database
+	ends context.CancelFunc
+}
 
-func (l locked) Apply(context.Context, business.Delivery, bool) (business.Outcome, error) {
+func (l locked) Apply(context.Context, business.Delivery, []business.Op) (business.Outcome, error) {
 	l.ends()
 	return business.Failed, errors.New("database is locked")
 }
@@ -42,13 +45,17 @@ func TestBusinessDatabaseThatFails(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			l := locked{func() {}}
+			l := locked{ends: func() {}}
 			if stopped {
 				l.ends = cancel
 			}
 			kept := evidence.NewMemory(evidence.Manifest{}, func() time.Duration { return time.Second }, nil)
-			c := newConsumer(script.Consumer{Name: "c1", Destination: "orders"}, nil, "", l, kept, tasks.NewReal(func() time.Duration { return time.Second }), time.Second, systems.Description{}, "")
-			err := c.handle(ctx, handed{m})
+			c, err := newConsumer(script.Consumer{Name: "c1", Destination: "orders"}, surroundings{db: l, sink: kept, bounds: bounds{call: time.Second},
+				rt: tasks.NewReal(func() time.Duration { return time.Second })})
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = c.handle(ctx, handed{m})
 			failed := slices.ContainsFunc(kept.Events(), func(e evidence.Event) bool { return e.Kind == evidence.EffectFailed })
 			if stopped {
 				if !errors.Is(err, context.Canceled) || !failed {

@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"hash/fnv"
@@ -8,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/custodymq/custody/business"
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/script"
 	"github.com/custodymq/custody/systems"
@@ -26,8 +28,9 @@ type producer struct {
 	bounds    bounds
 	payload   *rand.Rand
 	choosesID bool // publishers may choose the message ID
-	// record commits the business row of a business ID: see script.Producer.Commits.
-	record func(ctx context.Context, businessID string)
+	// record commits the business row of a business ID, and with it what is left to
+	// a relay: see script.Producer.
+	record func(ctx context.Context, businessID string, messages ...business.Pending)
 
 	sessions int
 	session  systems.Producer
@@ -110,6 +113,10 @@ func (p *producer) publish(ctx context.Context, step script.Publish, left func(c
 		one := step.Message(i)
 		id := one.BusinessID
 		tried[i] = p.firstTry(one)
+		if p.spec.Outbox {
+			p.record(ctx, id, p.pending(id, tried[i]))
+			continue
+		}
 		if p.isSuspect() { // wait for the outstanding answers before replacing the session
 			_ = p.rt.Wait(uncancelled, below(1))
 		}
@@ -133,7 +140,7 @@ func (p *producer) publish(ctx context.Context, step script.Publish, left func(c
 		}
 	}
 	_ = p.rt.Wait(uncancelled, below(1))
-	if step.Until == "" {
+	if step.Until == "" || p.spec.Outbox {
 		return nil
 	}
 	for i := range n {
@@ -144,6 +151,17 @@ func (p *producer) publish(ctx context.Context, step script.Publish, left func(c
 		}
 	}
 	return nil
+}
+
+// pending is the message of a producer with an outbox. It has a message ID from
+// the beginning, which every try carries.
+func (p *producer) pending(id string, t *tries) business.Pending {
+	m := business.Pending{BusinessID: id, MessageID: t.messageID, Destination: p.spec.Destination, Key: t.step.Key, Headers: t.headers, Body: t.body, TTL: t.step.TTL}
+	if p.choosesID {
+		m.MessageID = cmp.Or(t.messageID, "m-"+id)
+	}
+	m.TTL = cmp.Or(m.TTL, p.spec.TTL)
+	return m
 }
 
 func notAccepted(r systems.Receipt) bool { return r.Acceptance != evidence.Accepted }

@@ -94,16 +94,16 @@ func (r *run) rollBack(ctx context.Context, s script.Restore) error {
 func (r *run) rewind(ctx context.Context, s script.Rewind) error {
 	bounded, cancel := r.rt.Timeout(ctx, scaled(stopBound, r.o.Scale))
 	defer cancel()
-	c := r.consumers[s.Consumer]
+	c := r.named[s.Consumer]
 	if c.isRunning() {
 		return fmt.Errorf("runner: a connected subscriber cannot be rewound: write \"stop %s\" above", s.Consumer)
 	}
 	m := r.marks[s.Checkpoint]
 	to := systems.Point{Time: m.at}
 	if s.By == script.ByPosition {
-		to = systems.Point{Position: m.positions[c.spec.Destination]}
+		to = systems.Point{Position: m.positions[c.Consumer.Destination]}
 	}
-	r.rec.Record(evidence.Event{Kind: evidence.Commanded, Actor: faults.Broker, Destination: c.spec.Destination, Subscription: subscription(c.spec),
+	r.rec.Record(evidence.Event{Kind: evidence.Commanded, Actor: faults.Broker, Destination: c.Consumer.Destination, Subscription: subscription(*c.Consumer),
 		Command: evidence.CommandRewind, Checkpoint: s.Checkpoint, Reason: "by " + s.By})
-	return part[systems.Rewinder](r).Rewind(bounded, c.spec.Destination, subscription(c.spec), to)
+	return part[systems.Rewinder](r).Rewind(bounded, c.Consumer.Destination, subscription(*c.Consumer), to)
 }

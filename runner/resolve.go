@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/custodymq/custody/business"
 	"github.com/custodymq/custody/evidence"
 	"github.com/custodymq/custody/faults"
 	"github.com/custodymq/custody/links"
@@ -39,13 +40,14 @@ func Faults(s script.Scenario) ([]evidence.FaultLabel, error) { return resolve(s
 const (
 	kindProducer = "producer"
 	kindConsumer = "consumer"
+	kindRelay    = "relay"
 )
 
 // resolver checks every name in a script, in order, before anything starts.
 type resolver struct {
 	s           script.Scenario
 	actors      map[string]string // name → kind
-	children    map[string]bool   // consumers with a process of their own
+	children    map[string]bool   // actors with a process of their own
 	labels      map[string]bool   // faults declared above
 	checkpoints map[string]int    // snapshots in the whole script, by name
 	above       map[string]bool   // snapshots taken above
@@ -82,7 +84,7 @@ func resolve(s script.Scenario) ([]evidence.FaultLabel, error) {
 	if err := evidence.FileName(s.Name); err != nil {
 		return nil, &UsageError{&script.Error{File: fmt.Sprintf("scenario %q", s.Name), Line: 1, Text: fmt.Sprintf("the name becomes a directory's: %v", err)}}
 	}
-	r := &resolver{s: s, actors: map[string]string{faults.Broker: faults.Broker, faults.Store: faults.Store, faults.Standby: faults.Standby},
+	r := &resolver{s: s, actors: map[string]string{faults.Broker: faults.Broker, faults.Store: faults.Store, faults.Standby: faults.Standby, faults.Business: faults.Business},
 		children: map[string]bool{}, labels: map[string]bool{}, checkpoints: map[string]int{}, above: map[string]bool{}}
 	for _, step := range s.Steps {
 		if snapshot, ok := bare(step).(script.Snapshot); ok {
@@ -119,7 +121,16 @@ func (r *resolver) step(i int, step script.Step) error {
 		return r.declare(i, step.Name, kindProducer)
 	case script.Consumer:
 		r.children[step.Name] = step.Child
+		if names := namesOf(business.Patterns(), func(p business.Pattern) string { return p.Name }); step.Handler != "" && !slices.Contains(names, step.Handler) {
+			return r.wrong(script.PartStep, i, step.Handler, "%q is no way to handle deliveries%s", step.Handler, script.Suggest(step.Handler, names))
+		}
 		return r.declare(i, step.Name, kindConsumer)
+	case script.Relay:
+		r.children[step.Name] = step.Child
+		if names := namesOf(business.Policies(), func(p business.Policy) string { return p.Name }); step.Policy != "" && !slices.Contains(names, step.Policy) {
+			return r.wrong(script.PartStep, i, step.Policy, "%q is no policy of a relay%s", step.Policy, script.Suggest(step.Policy, names))
+		}
+		return r.declare(i, step.Name, kindRelay)
 	case script.Publish:
 		return need(step.By, kindProducer)
 	case script.Retry:
@@ -132,10 +143,10 @@ func (r *resolver) step(i int, step script.Step) error {
 		}
 	case script.Start:
 		if step.Actor != faults.Broker && step.Actor != faults.Store {
-			return need(step.Actor, kindConsumer)
+			return need(step.Actor, r.oneThatRuns(step.Actor))
 		}
 	case script.Stop:
-		return need(step.Actor, kindConsumer)
+		return need(step.Actor, r.oneThatRuns(step.Actor))
 	case script.Restart:
 		return need(step.Actor, faults.Broker)
 	case script.Snapshot:
@@ -158,6 +169,21 @@ func (r *resolver) step(i int, step script.Step) error {
 		return r.fault(i, step)
 	}
 	return nil
+}
+
+// oneThatRuns is the kind of an actor that is started and stopped.
+func (r *resolver) oneThatRuns(name string) string {
+	if r.actors[name] == kindRelay {
+		return kindRelay
+	}
+	return kindConsumer
+}
+
+func namesOf[T any](list []T, name func(T) string) (names []string) {
+	for _, one := range list {
+		names = append(names, name(one))
+	}
+	return names
 }
 
 func (r *resolver) declare(i int, name, kind string) error {
@@ -243,6 +269,9 @@ func (r *resolver) fault(i int, step script.Fault) error {
 		return r.wrong(script.PartStep, i, step.Verb, "%q is no fault%s", step.Verb, script.Suggest(step.Verb, verbs()))
 	}
 	spec := specOf(step)
+	if ops := namesOf(business.Ops(), func(op business.Op) string { return string(op) }); spec.Operation != "" && ofBusiness(spec) && !slices.Contains(ops, spec.Operation) {
+		return r.wrong(script.PartStep, i, spec.Operation, "the business database has no operation %q%s", spec.Operation, script.Suggest(spec.Operation, ops))
+	}
 	if err := f.Check(spec); err != nil {
 		return r.wrong(script.PartStep, i, step.Verb, "%v", err)
 	}
@@ -254,7 +283,7 @@ func (r *resolver) fault(i int, step script.Fault) error {
 		}
 	}
 	if f.Strikes == faults.StrikesProcess && step.Target != faults.Broker && step.Target != faults.Store && !r.children[step.Target] {
-		return r.wrong(script.PartStep, i, step.Target, "%s has no process of its own to %s: only %s, %s and consumers declared with \"child\" have one", step.Target, step.Verb, faults.Broker, faults.Store)
+		return r.wrong(script.PartStep, i, step.Target, "%s has no process of its own to %s: only %s, %s and consumers and relays declared with \"child\" have one", step.Target, step.Verb, faults.Broker, faults.Store)
 	}
 	r.labels[step.Label] = true
 	r.faults = append(r.faults, evidence.FaultLabel{Label: step.Label, Class: f.ClassOf(spec), Verb: step.Verb, Line: script.Line(step)})
@@ -324,6 +353,10 @@ func specOf(f script.Fault) faults.Spec {
 	return s
 }
 
+// ofBusiness reports whether a fault strikes at an operation of the business
+// database.
+func ofBusiness(s faults.Spec) bool { return s.Target == faults.Business || s.On == faults.Business }
+
 // Needs lists what a scenario requires, declared and implied by its steps.
 func Needs(s script.Scenario) []systems.Need {
 	var all []systems.Need
@@ -351,6 +384,11 @@ func Needs(s script.Scenario) []systems.Need {
 			if strings.ContainsAny(step.Destination, "+#") {
 				add(systems.NeedWildcards)
 			}
+		case script.Relay:
+			if step.Child {
+				add(systems.NeedConnector)
+			}
+			add(systems.NeedAnswer)
 		case script.Publish:
 			if step.Cancel {
 				add(systems.NeedFrames)
@@ -412,7 +450,7 @@ func Needs(s script.Scenario) []systems.Need {
 			case links.FrameAccept:
 				add(systems.NeedAnswer)
 			}
-			if spec.Operation != "" {
+			if spec.Operation != "" && !ofBusiness(spec) {
 				add(systems.NeedStoreFaults)
 			}
 			switch f.Strikes {
@@ -422,7 +460,9 @@ func Needs(s script.Scenario) []systems.Need {
 					add(systems.NeedBytes)
 				}
 			case faults.StrikesStore:
-				add(systems.NeedStoreFaults)
+				if !ofBusiness(spec) {
+					add(systems.NeedStoreFaults)
+				}
 			case faults.StrikesClock:
 				add(systems.NeedClock)
 			case faults.StrikesProcess:
@@ -448,6 +488,9 @@ func unsupported(s script.Scenario, desc systems.Description) string {
 		if n == systems.NeedTimeout && !redeliversWithinSession[desc.Profile.Redelivers] {
 			return "an unsettled message is not redelivered while its session lives"
 		}
+		if n == systems.NeedRelease && !releasesAtOnce[desc.Profile.Redelivers] {
+			return "what a lost connection held is not given to another consumer at once"
+		}
 	}
 	for _, step := range s.Steps {
 		if f, ok := bare(step).(script.Fault); ok {
@@ -463,10 +506,17 @@ func unsupported(s script.Scenario, desc systems.Description) string {
 // session to end.
 var redeliversWithinSession = map[evidence.Redelivery]bool{evidence.RedeliverTimeout: true, evidence.RedeliverClaim: true, evidence.RedeliverRebalance: true}
 
+// releasesAtOnce lists the redelivery modes in which the end of a session releases
+// what it held.
+var releasesAtOnce = map[evidence.Redelivery]bool{evidence.RedeliverTimeout: true, evidence.RedeliverReconnect: true}
+
 // unsupportedStoreFault says why a store fault does not apply, as far as the
 // description lists them; empty if it does.
 func unsupportedStoreFault(f script.Fault, desc systems.Description) string {
 	spec := specOf(f)
+	if ofBusiness(spec) {
+		return ""
+	}
 	verb := f.Verb
 	if fault, _ := faults.Find(verb); fault.Strikes != faults.StrikesStore {
 		if spec.Operation == "" {

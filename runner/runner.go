@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -32,8 +33,14 @@ type Options struct {
 	Scenario script.Scenario
 	Dir      string // of the evidence; must not exist, or be empty
 	Seed     uint64
-	Scale    float64       // factor on deadlines, bounds and periods; 0 means DefaultScale
-	Defect   string        // a seeded defect
+	Scale    float64 // factor on deadlines, bounds and periods; 0 means DefaultScale
+	Defect   string  // a seeded defect
+	// Postgres keeps the business database in the PostgreSQL server that the
+	// environment names, instead of in a SQLite file: see business.CreatePostgres.
+	Postgres bool
+	// Complete is the scenario with all of its mechanisms, by whose claims an
+	// ablation is judged; nil for Scenario itself.
+	Complete *script.Scenario
 	Servers  *process.Pool // servers to reuse; nil for none
 	// Record overrides where the evidence goes; nil writes files to Dir.
 	// Simulated runs only: the others have child processes.
@@ -51,27 +58,28 @@ type Recording interface {
 
 // run is one run in progress.
 type run struct {
-	o        Options
-	rec      Recording
-	files    *evidence.Recorder // rec, if it writes files
-	rt       tasks.Runtime
-	sim      *tasks.Simulated // rt, if simulated
-	watch    *watch
-	work     string // private directory, removed at the end
-	desc     systems.Description
-	instance systems.Instance
-	clients  systems.Clients // of the instance, wrapped if the defect is one of clients
-	db       business.Store
-	index    *links.Index
-	bounds   bounds
+	o              Options
+	rec            Recording
+	files          *evidence.Recorder // rec, if it writes files
+	rt             tasks.Runtime
+	sim            *tasks.Simulated // rt, if simulated
+	watch          *watch
+	work           string // private directory, removed at the end
+	desc           systems.Description
+	instance       systems.Instance
+	clients        systems.Clients // of the instance, wrapped if the defect is one of clients
+	db             business.Store
+	businessFaults *businessFaults
+	index          *links.Index
+	bounds         bounds
 
 	lifetime context.Context // of everything that runs besides the script
 	cancel   context.CancelCauseFunc
 
 	links      map[string]links.Interruptible
 	producers  map[string]*producer
-	consumers  map[string]*consumerActor
-	actors     []*consumerActor // in script order
+	named      map[string]*actor
+	actors     []*actor // the same in script order
 	publishers []*producer
 	marks      map[string]mark      // checkpoints taken, by name
 	background []*backgroundPublish // not awaited by the script
@@ -107,7 +115,7 @@ func runIn(ctx context.Context, o Options, rt tasks.Runtime, sim *tasks.Simulate
 	}
 	r := &run{o: o, rt: rt, sim: sim, desc: o.System.Describe(), index: links.NewIndex(),
 		bounds: bounds{call: scaled(callBound, o.Scale), publish: scaled(publishBound, o.Scale)},
-		links:  map[string]links.Interruptible{}, producers: map[string]*producer{}, consumers: map[string]*consumerActor{}, marks: map[string]mark{}}
+		links:  map[string]links.Interruptible{}, producers: map[string]*producer{}, named: map[string]*actor{}, marks: map[string]mark{}}
 	if err := r.record(); err != nil {
 		return err
 	}
@@ -203,7 +211,11 @@ func scaled(d time.Duration, by float64) time.Duration { return time.Duration(fl
 
 // Manifest returns the manifest of a run that starts.
 func Manifest(o Options, desc systems.Description, labels []evidence.FaultLabel) evidence.Manifest {
-	m := evidence.Manifest{Run: filepath.Base(o.Dir), System: desc.System, Spec: o.Spec, Profile: desc.Profile, Claims: Claims(desc, o.Scenario),
+	complete := o.Scenario
+	if o.Complete != nil {
+		complete = *o.Complete
+	}
+	m := evidence.Manifest{Run: filepath.Base(o.Dir), System: desc.System, Spec: o.Spec, Profile: desc.Profile, Claims: Claims(desc, complete),
 		Scenario: o.Scenario.Name, Why: o.Scenario.Why, Expect: o.Scenario.Expect, Reached: o.Scenario.Reached, Faults: slices.Clone(labels),
 		Known: desc.Known, Seed: o.Seed, Scale: o.Scale, Versions: map[string]string{"go": runtime.Version(), "custody": evidence.Version()}, Defect: o.Defect,
 		Machine: evidence.Machine{OS: runtime.GOOS, Arch: runtime.GOARCH, Cores: runtime.NumCPU()}}
@@ -224,30 +236,39 @@ func Claims(desc systems.Description, s script.Scenario) []evidence.Claim {
 	return append(append([]evidence.Claim(nil), desc.Claims...), applicationClaims(desc, s)...)
 }
 
-// applicationClaims returns the application's own claims. If every consumer
-// keeps a consumption log, it absorbs duplicates under every fault except a
-// wrong clock and those that make the system forget message IDs.
-func applicationClaims(desc systems.Description, s script.Scenario) []evidence.Claim {
-	consumers := 0
+// applicationClaims returns the application's own claims: of its consumers, if
+// every one has a pattern that absorbs repeats, and of its outbox, if every
+// producer has one and every relay keeps to it. A wrong clock is not their
+// business, and what makes the system forget message IDs takes a log of those its
+// ground.
+func applicationClaims(desc systems.Description, s script.Scenario) (claims []evidence.Claim) {
+	patterns, policies := []string{}, []string{}
+	consumersWhole, outboxWhole := true, true
 	for _, step := range s.Steps {
-		if c, ok := bare(step).(script.Consumer); ok {
-			if !c.Idempotent && !c.Silent {
-				return nil
-			}
-			consumers++
+		switch step := bare(step).(type) {
+		case script.Consumer:
+			p, err := business.FindPattern(patternOf(step))
+			consumersWhole = consumersWhole && err == nil && (p.Whole || step.Silent)
+			patterns = append(patterns, p.Name)
+		case script.Producer:
+			outboxWhole = outboxWhole && step.Outbox
+		case script.Relay:
+			p, err := business.FindPolicy(step.Policy)
+			outboxWhole = outboxWhole && err == nil && p.Whole
+			policies = append(policies, p.Name)
 		}
 	}
-	if consumers == 0 {
-		return nil
+	under := slices.DeleteFunc(evidence.Classes(), func(c evidence.Class) bool { return c == evidence.Clock })
+	if consumersWhole && len(patterns) > 0 {
+		remembered := slices.DeleteFunc(slices.Clone(under), func(c evidence.Class) bool { return slices.Contains(desc.Forgets, c) })
+		claims = append(claims, evidence.Claim{Guarantee: evidence.SingleEffect, Under: remembered, Owner: evidence.OwnerApplication,
+			Source: "its consumers' patterns: " + strings.Join(slices.Compact(slices.Sorted(slices.Values(patterns))), ", ")})
 	}
-	var under []evidence.Class
-	for _, c := range evidence.Classes() {
-		if c != evidence.Clock && !slices.Contains(desc.Forgets, c) {
-			under = append(under, c)
-		}
+	if outboxWhole && len(policies) > 0 {
+		claims = append(claims, evidence.Claim{Guarantee: evidence.OutboxAtomicity, Under: under, Owner: evidence.OwnerApplication,
+			Source: "its outbox: the row and its message are one transaction, and the relay marks a message once it is accepted"})
 	}
-	return []evidence.Claim{{Guarantee: evidence.SingleEffect, Under: under, Owner: evidence.OwnerApplication,
-		Source: "the consumption log: unique on subscriber and message ID, written in the business transaction"}}
+	return claims
 }
 
 // watchRecorder fails the run as soon as evidence can no longer be written.
@@ -340,16 +361,18 @@ func (r *run) prepare(ctx context.Context) (inapplicable string, err error) {
 		return why, nil
 	}
 	data := ""
+	r.businessFaults = &businessFaults{rt: r.rt}
 	if r.sim != nil {
-		r.db = delayedMemory{business.NewMemory(), r.sim}
+		r.db = delayedMemory{business.NewMemory(r.businessFaults.pass), r.sim}
 	} else {
 		if r.work, err = process.Folder(); err != nil {
 			return "", err
 		}
-		if r.db, err = business.Open(ctx, filepath.Join(r.work, "business.db")); err != nil {
-			r.db = nil // not a nil *Database: it would be a non-nil interface
+		db, err := r.openBusiness(ctx)
+		if err != nil {
 			return "", err
 		}
+		r.db = db
 		data = filepath.Join(r.work, "system")
 		if err := os.Mkdir(data, 0o700); err != nil {
 			return "", fmt.Errorf("runner: create the system's directory: %w", err)
@@ -392,6 +415,13 @@ func (r *run) prepare(ctx context.Context) (inapplicable string, err error) {
 	}
 	r.goUntilEnd(r.superviseBroker)
 	return "", r.health(ctx)
+}
+
+func (r *run) openBusiness(ctx context.Context) (*business.Database, error) {
+	if r.o.Postgres {
+		return business.CreatePostgres(ctx, r.businessFaults.pass)
+	}
+	return business.Open(ctx, filepath.Join(r.work, "business.db"), r.businessFaults.pass)
 }
 
 // recordChild records a child's event pipe until it ends, even if the run ends

@@ -10,15 +10,15 @@ import (
 // seat.
 func TestSeats(t *testing.T) {
 	b := &run{}
-	add := func(name, as string) *consumerActor {
-		a := &consumerActor{spec: script.Consumer{Name: name, Destination: "orders", As: as}, run: b}
+	add := func(name, as string) *actor {
+		a := &actor{role: role{Consumer: &script.Consumer{Name: name, Destination: "orders", As: as}}, run: b}
 		b.actors = append(b.actors, a)
 		return a
 	}
-	sit := func(a *consumerActor, want int) {
+	sit := func(a *actor, want int) {
 		t.Helper()
 		if a.seat = b.freeSeat(a); a.seat != want {
-			t.Errorf("%s has seat %d, want %d", a.spec.Name, a.seat, want)
+			t.Errorf("%s has seat %d, want %d", a.name(), a.seat, want)
 		}
 		a.running = true
 	}

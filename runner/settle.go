@@ -3,6 +3,7 @@ package runner
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/custodymq/custody/evidence"
@@ -46,16 +47,25 @@ func (r *run) drain(ctx context.Context) error {
 func (r *run) drained(ctx context.Context) (evidence.DrainReason, error) {
 	running := false
 	for _, c := range r.actors {
-		running = running || c.isRunning()
+		running = running || c.Consumer != nil && c.isRunning()
 	}
 	if !running {
 		return evidence.DrainNoConsumer, nil
 	}
+	outboxQuiet := scaled(2*relayLease, r.o.Scale) // a row claimed by a relay that died is free again by then
 	inspector, inspectable := systems.As[systems.Inspector](r.instance)
 	unreadable := false
 	quiet := 2 * r.desc.Profile.Limits.RedeliveryPeriod
 	since := r.rt.Now() // start of the quiet period
 	for {
+		if waiting, err := r.relaying(ctx); err != nil {
+			return evidence.DrainDeadline, nil
+		} else if waiting && r.rt.Now()-max(since, r.watch.lastProgress()) <= outboxQuiet {
+			if r.rt.Sleep(ctx, pollInterval) != nil {
+				return evidence.DrainDeadline, nil
+			}
+			continue
+		}
 		quietOnly := true // the rows cannot be used
 		if inspectable {
 			s, err := inspector.Rows(ctx)
@@ -83,6 +93,23 @@ func (r *run) drained(ctx context.Context) (evidence.DrainReason, error) {
 			return evidence.DrainDeadline, nil
 		}
 	}
+}
+
+// relaying reports whether a running relay has something left to publish.
+func (r *run) relaying(ctx context.Context) (bool, error) {
+	destinations := map[string]bool{}
+	for _, a := range r.actors {
+		if a.Relay != nil && a.isRunning() {
+			destinations[a.Relay.Destination] = true
+		}
+	}
+	if len(destinations) == 0 {
+		return false, nil
+	}
+	s, err := r.db.Rows(ctx)
+	return slices.ContainsFunc(s.Rows, func(row evidence.StoredRow) bool {
+		return row.State == evidence.RowUnsent && destinations[row.Destination]
+	}), err
 }
 
 // unsettled counts the pending rows of the instance's own partition.

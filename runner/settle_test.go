@@ -59,7 +59,7 @@ func TestDrained(t *testing.T) {
 			world := tasks.NewSimulated(1)
 			in := &looks{answers: c.answers, world: world, last: world.Now()}
 			b := &run{rt: world, rec: evidence.NewMemory(evidence.Manifest{}, world.Now, nil), instance: in, watch: newWatch(script.Scenario{}, world),
-				actors: []*consumerActor{{running: true}}}
+				actors: []*actor{{role: role{Consumer: &script.Consumer{}}, running: true}}}
 			b.desc.Profile.Limits.RedeliveryPeriod = c.redelivery
 			var got evidence.DrainReason
 			var err error

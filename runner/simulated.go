@@ -11,21 +11,21 @@ import (
 )
 
 // In a simulated run the business database is in memory, with transactions that
-// take virtual time, and consumers' processes are tasks.
+// take virtual time, and the processes of consumers and relays are tasks.
 
 type delayedMemory struct {
 	*business.Memory
 	world *tasks.Simulated
 }
 
-func (d delayedMemory) Apply(ctx context.Context, m business.Delivery, log bool) (business.Outcome, error) {
+func (d delayedMemory) Apply(ctx context.Context, m business.Delivery, ops []business.Op) (business.Outcome, error) {
 	if err := d.world.Sleep(ctx, d.world.Jitter()); err != nil {
 		return business.Failed, err
 	}
-	return d.Memory.Apply(ctx, m, log)
+	return d.Memory.Apply(ctx, m, ops)
 }
 
-// simulatedProcess is a consumer's process in virtual time.
+// simulatedProcess is an actor's process in virtual time.
 type simulatedProcess struct {
 	world  *tasks.Simulated
 	task   *tasks.Task
@@ -35,14 +35,17 @@ type simulatedProcess struct {
 	ended  func(process.Exit)
 }
 
-// startSimulated runs the consumer in a simulated process.
-func (a *consumerActor) startSimulated(context.Context, systems.Connector) (process.Process, error) {
-	running, cancel := context.WithCancel(a.run.lifetime)
+// startSimulated runs the actor in a simulated process.
+func (a *actor) startSimulated(context.Context, systems.Connector) (process.Process, error) {
+	w, err := a.work()
+	if err != nil {
+		return nil, err
+	}
+	running, cancel := context.WithCancel(by(a.run.lifetime, a.name()))
 	p := &simulatedProcess{world: a.run.sim, cancel: cancel, gone: make(chan struct{}), ended: a.exited}
-	a.run.rec.Record(evidence.Event{Kind: evidence.ProcessStarted, Actor: a.spec.Name})
-	c := a.consumer(a.run.clients)
+	a.run.rec.Record(evidence.Event{Kind: evidence.ProcessStarted, Actor: a.name()})
 	p.task = p.world.Spawn(func() {
-		if err := c.run(running, a.sessions); err != nil {
+		if err := w.run(running, a.sessions); err != nil {
 			a.run.fail(err)
 		}
 	})

@@ -37,14 +37,17 @@ func (t targets) Process(target string) (faults.Process, error) {
 		}
 		return nil, fmt.Errorf("runner: the store of %s is no process that can be struck", t.run.desc.System)
 	}
-	c, ok := t.run.consumers[target]
-	if !ok || !c.spec.Child {
+	c, ok := t.run.named[target]
+	if !ok || !c.child() {
 		return nil, fmt.Errorf("runner: %s has no process of its own; declare it with \"child\"", target)
 	}
 	return c, nil
 }
 
-func (t targets) Store() (systems.StoreFaulter, error) {
+func (t targets) Store(target string) (systems.StoreFaulter, error) {
+	if target == faults.Business {
+		return t.run.businessFaults, nil
+	}
 	if s, ok := systems.As[systems.StoreFaulter](t.run.instance); ok {
 		return present{s, nil, t.run}, t.run.present()
 	}

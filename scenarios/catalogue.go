@@ -8,7 +8,7 @@ import (
 	"github.com/custodymq/custody/script"
 )
 
-// All returns every scenario, in run order.
+// All returns every scenario of the checklist, in run order.
 func All() []script.Scenario {
 	return []script.Scenario{
 		baseline,
@@ -101,10 +101,14 @@ func All() []script.Scenario {
 	}
 }
 
-// Find returns the scenario of that name.
+// Find returns the scenario of that name: of the checklist or of the application.
 func Find(name string) (script.Scenario, error) {
 	var names []string
-	for _, s := range All() {
+	group, err := ApplicationGroup()
+	if err != nil {
+		return script.Scenario{}, err
+	}
+	for _, s := range append(All(), group...) {
 		if s.Name == name {
 			return s, nil
 		}

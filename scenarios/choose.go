@@ -49,7 +49,7 @@ func find(name string) ([]script.Scenario, error) {
 			return nil, fmt.Errorf("scripts in %s: %w", name, err)
 		}
 		if len(files) == 0 {
-			return nil, fmt.Errorf("%s holds no *.scenario", name)
+			return nil, fmt.Errorf("%s is a folder and holds no *.scenario", name)
 		}
 	}
 	var found []script.Scenario

@@ -20,6 +20,9 @@ func Run(ctx context.Context, o runner.Options) (guarantees.Judgement, error) {
 	if err := guarantees.CheckClaims(o.System.Describe().Claims...); err != nil {
 		return guarantees.Judgement{}, fmt.Errorf("%w: %w", runner.ErrNoEvidence, err)
 	}
+	if o.Complete == nil {
+		o.Complete = completeOf(o.Scenario)
+	}
 	failed := runner.Run(ctx, o)
 	var usage *runner.UsageError
 	if errors.As(failed, &usage) || errors.Is(failed, runner.ErrNoEvidence) {

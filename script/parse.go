@@ -133,6 +133,7 @@ var verbs = map[string]func(p *parser) Step{
 			"at-most-once":  func() { s.Mode = "at-most-once" },
 			"at-least-once": func() { s.Mode = "at-least-once" },
 			"ttl":           func() { s.TTL = p.duration("the time to live") },
+			"outbox":        func() { s.Outbox = true },
 			"commits": func() {
 				if s.Commits = p.next("first or last"); s.Commits != CommitsFirst && s.Commits != CommitsLast {
 					p.failAt(p.at-1, "%q: a producer commits its business row %s or %s", s.Commits, CommitsFirst, CommitsLast)
@@ -148,6 +149,7 @@ var verbs = map[string]func(p *parser) Step{
 			"at-most-once":  func() { s.Mode = "at-most-once" },
 			"at-least-once": func() { s.Mode = "at-least-once" },
 			"idempotent":    func() { s.Idempotent = true },
+			"handler":       func() { s.Handler = p.name("a way to handle deliveries") },
 			"child":         func() { s.Child = true },
 			"offline":       func() { s.Offline = true },
 			"silent":        func() { s.Silent = true },
@@ -177,6 +179,17 @@ var verbs = map[string]func(p *parser) Step{
 				s.Fails = append(s.Fails, f)
 			},
 		}, "fails")
+		return s
+	},
+	"relay": func(p *parser) Step {
+		s := Relay{Name: p.name("the relay's name"), Destination: p.after("from", "the destination of its messages")}
+		p.options(map[string]func(){
+			"at-most-once":  func() { s.Mode = "at-most-once" },
+			"at-least-once": func() { s.Mode = "at-least-once" },
+			"policy":        func() { s.Policy = p.name("a policy") },
+			"child":         func() { s.Child = true },
+			"offline":       func() { s.Offline = true },
+		})
 		return s
 	},
 	"publish": func(p *parser) Step {
@@ -503,7 +516,7 @@ func (p *parser) options(known map[string]func(), repeated ...string) {
 }
 
 // sameOption maps options to the setting they share.
-var sameOption = map[string]string{"at-most-once": "mode", "at-least-once": "mode"}
+var sameOption = map[string]string{"at-most-once": "mode", "at-least-once": "mode", "idempotent": "handler", "commits": "outbox"}
 
 // MaxHeaders bounds the headers of a publish.
 const MaxHeaders = 1000

@@ -72,7 +72,7 @@ func counted(name string, n int) string { return when(n != 0, name+" "+strconv.I
 func timed(name string, d time.Duration) string { return when(d != 0, name+" "+d.String()) }
 
 func (s Producer) line() string {
-	return options(phrase("producer", s.Name, "to", s.Destination), s.Mode, timed("ttl", s.TTL), named("commits", s.Commits))
+	return options(phrase("producer", s.Name, "to", s.Destination), s.Mode, timed("ttl", s.TTL), named("commits", s.Commits), when(s.Outbox, "outbox"))
 }
 
 func (s Consumer) line() string {
@@ -81,10 +81,14 @@ func (s Consumer) line() string {
 		fails = append(fails, phrase("fails", f.On.String(), when(f.Times > 0, strconv.Itoa(f.Times)+" times")))
 	}
 	opts := []string{
-		named("as", s.As), s.Mode, when(s.Idempotent, "idempotent"), when(s.Child, "child"), when(s.Offline, "offline"),
+		named("as", s.As), s.Mode, when(s.Idempotent, "idempotent"), named("handler", s.Handler), when(s.Child, "child"), when(s.Offline, "offline"),
 		when(s.Silent, "silent"), counted("window", s.Window), when(s.Takes != 0, phrase(timed("takes", s.Takes), named("on", s.TakesOn.String()))),
 	}
 	return options(phrase("consumer", s.Name, "on", s.Destination), append(opts, fails...)...)
+}
+
+func (s Relay) line() string {
+	return options(phrase("relay", s.Name, "from", s.Destination), s.Mode, named("policy", s.Policy), when(s.Child, "child"), when(s.Offline, "offline"))
 }
 
 func (s Publish) line() string {

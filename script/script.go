@@ -38,6 +38,7 @@ type Producer struct {
 	// Commits a business row for each business ID: CommitsFirst, CommitsLast or
 	// none if empty.
 	Commits string
+	Outbox  bool // commits the row and the message in one transaction, and leaves publishing to a relay
 }
 
 // When a producer without an outbox commits its business row.
@@ -52,14 +53,26 @@ type Consumer struct {
 	Destination string
 	As          string // logical subscriber; empty for the destination's own
 	Mode        string
-	Idempotent  bool // keeps a consumption log
-	Child       bool // runs in a process of its own
-	Offline     bool // not started until `start`
-	Window      int  // most unacknowledged deliveries; 0 means 1
+	Idempotent  bool   // keeps a consumption log
+	Handler     string // how it handles deliveries: see business.Patterns; empty leaves it to Idempotent
+	Child       bool   // runs in a process of its own
+	Offline     bool   // not started until `start`
+	Window      int    // most unacknowledged deliveries; 0 means 1
 	Fails       []Failing
 	Takes       time.Duration // handler's processing time before the effect
 	TakesOn     IDs           // …for these messages only; zero for all
 	Silent      bool          // receives, but neither acknowledges nor commits
+}
+
+// Relay declares a relay, and starts it unless Offline. It publishes what producers
+// with an outbox have committed.
+type Relay struct {
+	Name        string
+	Destination string // of the messages
+	Mode        string
+	Policy      string // see business.Policies; empty for the one that keeps the promise
+	Child       bool   // runs in a process of its own
+	Offline     bool   // not started until `start`
 }
 
 // Failing is a message on which a consumer's handler fails.

@@ -174,13 +174,18 @@ func drawCondition(t *rapid.T) evidence.Condition {
 // steps draws each kind of step.
 var steps = map[string]func(*rapid.T) Step{
 	"producer": func(t *rapid.T) Step {
-		return Producer{drawName.Draw(t, "name"), drawName.Draw(t, "to"), drawMode.Draw(t, "mode"), drawMaybeDuration.Draw(t, "ttl"),
-			rapid.SampledFrom([]string{"", CommitsFirst, CommitsLast}).Draw(t, "commits")}
+		p := Producer{Name: drawName.Draw(t, "name"), Destination: drawName.Draw(t, "to"), Mode: drawMode.Draw(t, "mode"), TTL: drawMaybeDuration.Draw(t, "ttl"),
+			Commits: rapid.SampledFrom([]string{"", CommitsFirst, CommitsLast}).Draw(t, "commits")}
+		p.Outbox = p.Commits == "" && rapid.Bool().Draw(t, "outbox")
+		return p
 	},
 	"consumer": func(t *rapid.T) Step {
 		c := Consumer{Name: drawName.Draw(t, "name"), Destination: rapid.OneOf(drawName, rapid.SampledFrom([]string{"#", "#/a", "a/+/b", "a.*.b", "a.>"})).Draw(t, "on"), As: drawMaybeName.Draw(t, "as"),
 			Mode: drawMode.Draw(t, "mode"), Idempotent: rapid.Bool().Draw(t, "i"), Child: rapid.Bool().Draw(t, "c"),
 			Offline: rapid.Bool().Draw(t, "o"), Silent: rapid.Bool().Draw(t, "s"), Window: drawCount.Draw(t, "w"), Takes: drawMaybeDuration.Draw(t, "takes")}
+		if !c.Idempotent {
+			c.Handler = drawMaybeName.Draw(t, "handler")
+		}
 		if c.Takes > 0 && rapid.Bool().Draw(t, "takes on") {
 			c.TakesOn = drawIDs(t)
 		}
@@ -191,6 +196,9 @@ var steps = map[string]func(*rapid.T) Step{
 			}
 		}
 		return c
+	},
+	"relay": func(t *rapid.T) Step {
+		return Relay{drawName.Draw(t, "name"), drawName.Draw(t, "from"), drawMode.Draw(t, "mode"), drawMaybeName.Draw(t, "policy"), rapid.Bool().Draw(t, "c"), rapid.Bool().Draw(t, "o")}
 	},
 	"publish": func(t *rapid.T) Step {
 		p := Publish{BusinessID: drawName.Draw(t, "id"), By: drawName.Draw(t, "by"), Size: drawCount.Draw(t, "size"),

@@ -55,6 +55,7 @@ var needs = []struct {
 	{NeedRewind, instance[Rewinder]},
 	{NeedProbes, instance[Prober]},
 	{NeedTimeout, nil}, // follows from the profile's redelivery
+	{NeedRelease, nil}, // the same
 	{NeedConnector, func(s System, _ Instance) bool {
 		_, ok := s.(Connector)
 		return ok

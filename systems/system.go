@@ -105,6 +105,7 @@ const (
 	NeedRewind      Need = "rewind"         // Rewinder
 	NeedConnector   Need = "child-consumer" // the System is a Connector
 	NeedProbes      Need = "probes"         // Prober
+	NeedRelease     Need = "release"        // what a lost connection held is given to another consumer at once
 	NeedTimeout     Need = "timeout"        // a message unacknowledged for too long is redelivered while its session lives
 )
 
@@ -449,9 +450,12 @@ type StoreFault struct {
 	// any.
 	Operation string
 	After     bool
-	N         int           // N-th operation since arming; 0 for the first
-	Every     bool          // and every later one
-	Delay     time.Duration // slow
+	// Of and By strike only operations of this business ID, and of this actor: of
+	// the business database.
+	Of, By string
+	N      int           // N-th operation since arming; 0 for the first
+	Every  bool          // and every later one
+	Delay  time.Duration // slow
 }
 
 // StoreFired describes one firing of a store fault.

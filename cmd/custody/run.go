@@ -40,6 +40,7 @@ type runFlags struct {
 	resume, allowRemote         bool
 	simulated, disk             bool
 	profile, adapter            string
+	group, business             string
 	budget                      time.Duration
 }
 
@@ -62,6 +63,8 @@ which it is judged, and from which it can be judged again.`,
 	flags.StringVar(&f.system, "system", "zeromq", "SYSTEM[:PROFILE][@IMAGE] or FILE.yaml; see custody list profiles")
 	flags.StringVar(&f.adapter, "adapter", "", "COMMAND of an adapter of your own, the same as --system adapter:COMMAND; see custody adapter")
 	flags.StringVar(&f.profile, "profile", "", "FILE.yaml of a server of your own, the same as --system FILE.yaml; with --adapter the name of one of its profiles")
+	flags.StringVar(&f.group, "group", scenarios.GroupChecklist, "checklist, or application: the mechanisms of an application, and what breaks without each of them")
+	flags.StringVar(&f.business, "business", "sqlite", "where the application's database is: sqlite, a file of each run; or postgres, a database of each run in the server that PGHOST, PGUSER, PGPASSWORD and PGDATABASE name")
 	flags.BoolVar(&f.allowRemote, "allow-remote", false, remoteUsage)
 	flags.StringVar(&f.out, "out", "", "folder for the evidence (default custody-runs/ and the time)")
 	flags.StringVar(&f.format, "format", "terminal", "what is printed: terminal, json, junit, markdown or html")
@@ -80,6 +83,9 @@ which it is judged, and from which it can be judged again.`,
 
 func runScenarios(cmd *cobra.Command, args []string, f runFlags) error {
 	format, err := findFormat(f.format)
+	if err == nil && f.group == scenarios.GroupApplication && f.format != "terminal" && f.format != "json" {
+		err = fmt.Errorf("--group %s prints terminal or json; a page of its runs: custody report FOLDER --format %s", scenarios.GroupApplication, f.format)
+	}
 	if err != nil {
 		return err
 	}
@@ -113,7 +119,21 @@ func runScenarios(cmd *cobra.Command, args []string, f runFlags) error {
 	if err := knownDefect(f.defect, system.Describe().System); err != nil {
 		return err
 	}
-	chosen, err := scenarios.Choose(args...)
+	if f.business != "sqlite" && f.business != "postgres" {
+		return fmt.Errorf("no database %q for --business; there are sqlite and postgres", f.business)
+	}
+	postgres := f.business == "postgres"
+	if postgres && f.simulated {
+		return errors.New("--business postgres is for real time: a simulated run keeps its rows in memory")
+	}
+	choose, application := scenarios.Choose, f.group == scenarios.GroupApplication
+	switch {
+	case application:
+		choose = scenarios.ApplicationGroup
+	case f.group != scenarios.GroupChecklist:
+		return fmt.Errorf("no group %q; there are %s and %s", f.group, scenarios.GroupChecklist, scenarios.GroupApplication)
+	}
+	chosen, err := choose(args...)
 	if err != nil {
 		return err
 	}
@@ -122,7 +142,7 @@ func runScenarios(cmd *cobra.Command, args []string, f runFlags) error {
 		return err
 	}
 	plan := scenarios.Plan{Scenarios: chosen, Dir: f.out, Repeat: f.repeat, Parallel: f.parallel, Resume: f.resume, Budget: f.budget,
-		Options: runner.Options{System: system, Spec: f.system, Seed: f.seed, Scale: f.scale, Defect: f.defect}}
+		Options: runner.Options{System: system, Spec: f.system, Seed: f.seed, Scale: f.scale, Defect: f.defect, Postgres: postgres}}
 	if virtual, _, err := simulate(f.system, false); err == nil && !f.simulated {
 		plan.Virtual = virtual
 	}
@@ -137,6 +157,9 @@ func runScenarios(cmd *cobra.Command, args []string, f runFlags) error {
 	}
 	progress := newProgress(cmd.ErrOrStderr(), len(chosen)*f.repeat)
 	plan.Began, plan.Done = progress.began, progress.done
+	if application {
+		plan.Began, plan.Done = nil, func(o scenarios.Outcome) { sayShowing(cmd.ErrOrStderr(), scenarios.Show(o)) }
+	}
 	outcomes, err := plan.Run(cmd.Context())
 	if err != nil && !errors.Is(err, context.Canceled) {
 		return err
@@ -147,6 +170,9 @@ func runScenarios(cmd *cobra.Command, args []string, f runFlags) error {
 	}
 	sayLeftOut(cmd.ErrOrStderr(), f.budget, plan.Scenarios, outcomes)
 	sign(outcomes)
+	if application {
+		return showApplication(cmd, f.format, plan.Dir, outcomes)
+	}
 	return show(cmd, format, plan.Dir, outcomes)
 }
 

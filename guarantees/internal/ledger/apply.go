@@ -409,6 +409,8 @@ func (l *Ledger) strike(m *Message, e *evidence.Event, link Symbol) {
 	}
 	switch {
 	case !withholding[e.Struck]:
+	case e.Frame == FramePublish && e.Struck == "hold":
+		l.heldPublish[link] = m.Ref
 	case e.Frame == FrameDeliver:
 		m.Withheld = l.Now
 	case e.Frame == FrameAck:
@@ -440,6 +442,11 @@ func (l *Ledger) faultFired(e *evidence.Event) {
 		l.fails(failure{store: class == evidence.Store})
 	}
 	link := l.Symbol(e.Link)
+	if e.Frame == FramePublish && e.Struck == evidence.CommandKill.String() {
+		if ref := l.heldPublish[link]; ref != 0 { // with the process, what was held for it is gone
+			l.Message(ref).discarded = true
+		}
+	}
 	if l.class[e.Fault] == evidence.BrokerPause {
 		l.pauses.open(e.Fault, e.At)
 	}

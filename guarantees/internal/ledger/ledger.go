@@ -24,6 +24,7 @@ type Ledger struct {
 	checkpoints map[string]Stamp // the first snapshot of each name
 	observes    map[Symbol]bool  // links that showed a publish frame of their actor
 	timelines   int              // number of timelines kept
+	heldPublish map[Symbol]Ref   // by link: the publish that a fault held last
 }
 
 // View is what checkers may query about a run. It is read-only, and checkers
@@ -146,7 +147,7 @@ func New(h *evidence.History) *Ledger {
 		sessions: make(map[Symbol]*Session), actors: make(map[Symbol]*Actor), bySymbol: make(map[Symbol]*Subscriber),
 		matching: make(map[Symbol][]*Subscriber),
 		active:   make(map[string]bool), class: make(map[string]evidence.Class), held: make(map[Symbol]windows),
-	}, observes: make(map[Symbol]bool), checkpoints: make(map[string]Stamp)}
+	}, observes: make(map[Symbol]bool), heldPublish: make(map[Symbol]Ref), checkpoints: make(map[string]Stamp)}
 	slices.SortStableFunc(l.Snapshots, func(a, b evidence.Snapshot) int { return cmp.Compare(a.Seq, b.Seq) })
 	for _, f := range h.Manifest.Faults {
 		l.class[f.Label] = f.Class

@@ -34,6 +34,7 @@ type Message struct {
 	Steps    []Step // of its custody; nil if not kept
 
 	published    Stamp // its publish frame passed a link
+	discarded    bool  // its held frame died with the process
 	publishes    int   // number of publish frames: a client library may send one more than once
 	Affirmed     Stamp // an answer that takes responsibility passed a link
 	Denied       Stamp // … or one that does not
@@ -168,6 +169,14 @@ func (m *Message) StruckBy(how ...string) bool {
 // does not recognize the repeat has two messages then, and may settle one of them
 // and deliver the other.
 func (m *Message) Copied() bool { return m.publishes > 1 || m.StruckBy("duplicate") }
+
+// NeverReached reports whether faults withheld the publish, and nothing of it
+// passed the link.
+func (m *Message) NeverReached() bool {
+	return m.published.Seq == 0 && (m.discarded || slices.ContainsFunc(m.Struck, func(s Strike) bool {
+		return s.Frame == FramePublish && (s.How == "drop" || s.How == "withhold")
+	}))
+}
 
 // StruckAt reports whether a fault struck a frame of this kind carrying m.
 func (m *Message) StruckAt(frame string) bool {
