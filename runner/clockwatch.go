@@ -19,7 +19,7 @@ const (
 // jumped, expiry is meaningless; if the harness stalled, a late event may have
 // been on time. A shorter stall is recorded: the system may have stalled too,
 // and must not be blamed for it.
-func (r *run) watchClock(ctx context.Context) {
+func (r *run) watchClock(ctx context.Context, limits evidence.Limits) {
 	tick := time.NewTicker(clockInterval)
 	defer tick.Stop()
 	began, wall := r.rt.Now(), r.wall()
@@ -31,11 +31,11 @@ func (r *run) watchClock(ctx context.Context) {
 			return
 		}
 		now := r.rt.Now()
-		if still := now - last; still > r.maxStall() {
+		if still := now - last; still > maxStall(limits, r.o.Scale) {
 			r.fail(fmt.Errorf("the harness stood still for %v: a late event may have been on time; give it more CPU, or a larger scale", still.Round(time.Millisecond)))
 			return
 		}
-		if now-last > r.minStall() {
+		if now-last > minStall(limits, r.o.Scale) {
 			r.rec.Record(evidence.Event{Kind: evidence.ProcessPaused, Actor: "harness"})
 			r.rec.Record(evidence.Event{Kind: evidence.ProcessContinued, Actor: "harness"})
 		}
@@ -64,27 +64,27 @@ func (r *run) clockOffset(wall time.Time, began time.Duration) time.Duration {
 func (r *run) wall() time.Time { return r.rt.Wall().Round(0) }
 
 // maxStall is how long the harness, or a link, may stall: the in-flight bound.
-func (r *run) maxStall() time.Duration {
-	if bound := r.desc.Profile.Limits.InFlightBound; bound > 0 {
-		return bound
+func maxStall(limits evidence.Limits, scale float64) time.Duration {
+	if limits.InFlightBound > 0 {
+		return limits.InFlightBound
 	}
-	return scaled(time.Second, r.o.Scale)
+	return scaled(time.Second, scale)
 }
 
 // minStall is the shortest stall that is recorded. A machine that delays one
 // process this long may delay a request several times: in client, link, system
 // and store.
-func (r *run) minStall() time.Duration {
-	if bound := r.desc.Profile.Limits.AnswerBound; bound > 0 {
-		return bound / 4
+func minStall(limits evidence.Limits, scale float64) time.Duration {
+	if limits.AnswerBound > 0 {
+		return limits.AnswerBound / 4
 	}
-	return r.maxStall() / 4
+	return maxStall(limits, scale) / 4
 }
 
 // checkLinkLag fails if a link delayed a frame without a fault.
 func (r *run) checkLinkLag() error {
 	for name, l := range r.links {
-		if lag := l.Lag(); lag > r.maxStall() {
+		if lag := l.Lag(); lag > maxStall(r.desc.Profile.Limits, r.o.Scale) {
 			return fmt.Errorf("runner: the link of %s kept a frame for %v without a fault: a late event may have been on time", name, lag.Round(time.Millisecond))
 		}
 	}

@@ -138,7 +138,8 @@ func runIn(ctx context.Context, o Options, rt tasks.Runtime, sim *tasks.Simulate
 		r.goUntilEnd(r.watchRecorder)
 	}
 	if r.sim == nil {
-		r.goUntilEnd(r.watchClock)
+		limits := r.desc.Profile.Limits // before the started system reports its own
+		r.goUntilEnd(func(ctx context.Context) { r.watchClock(ctx, limits) })
 	}
 	return r.phases(r.lifetime)
 }
