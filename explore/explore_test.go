@@ -136,8 +136,9 @@ const mostSchedules = 40_000
 // unexplored lists the defects that drawn schedules are too small to reveal,
 // with the reason; the catalogue detects them.
 var unexplored = map[string]string{
-	"session-dropped": "it takes thirty deliveries on one session",
-	"anybody-settles": "it takes a consumer that stands still while another works; found now and then",
+	"expiry-read-as-settled": "it takes a look-up of a message that expired before a restart, and of its ID",
+	"session-dropped":        "it takes thirty deliveries on one session",
+	"anybody-settles":        "it takes a consumer that stands still while another works; found now and then",
 }
 
 func TestEveryDefectIsFound(t *testing.T) {

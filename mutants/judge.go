@@ -62,6 +62,11 @@ var (
 		{"first scenarios", []string{"run", "baseline", "ack-lost", "restart-replay", "poison-message", "late-consumer", "competing-consumers", "publisher-retries", "limits",
 			"--parallel", "8"}, 45 * time.Second},
 	}
+	// The outbox and the patterns of consumers, which only an application has.
+	application = []Stage{
+		{"application", []string{"run", "--group", "application", "--simulated", "--parallel", "1"}, time.Minute},
+		{"application with a database", []string{"run", "--group", "application", "--parallel", "12"}, 75 * time.Second},
+	}
 	checklist = []Stage{
 		{"checklist", []string{"run", "--parallel", "12"}, 75 * time.Second},
 		{"checklist with history", []string{"run", "--system", "zeromq:at-least-once-history", "--parallel", "12"}, 75 * time.Second},
@@ -78,6 +83,8 @@ func stagesFor(pkg string) []Stage {
 		s = append(append(append(s, exploring...), prelude...), storage...)
 	case "broker/store/sqlite":
 		return append(append(append(append(s, storage...), prelude...), checklist...), exploring...)
+	case "business":
+		s = append(append(s, prelude...), application...)
 	default:
 		s = append(append(append(s, prelude...), exploring...), storage...)
 	}

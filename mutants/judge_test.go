@@ -60,7 +60,7 @@ func TestMachinery(t *testing.T) {
 		stage               string
 	}{
 		{"seen by exploring", "broker/core/deliver.go", "\tm.topic.queue.push(m)\n", "\tif false { m.topic.queue.push(m) }\n", Killed, "explore"},
-		{"seen by the checklist", "business/database.go", "\tif log {\n", "\tif log && false {\n", Killed, "one scenario"},
+		{"seen by the checklist", "business/database.go", "\t\t\tif repeat {\n", "\t\t\tif repeat && false {\n", Killed, "one scenario"},
 		{"the same in other words", "broker/core/deliver.go", "s.inFlight+size <= c.cfg.Limits.InFlightBytes", "!(s.inFlight+size > c.cfg.Limits.InFlightBytes)", Survived, ""},
 		{"no Go", "broker/core/deliver.go", "s.inFlight+size <= c.cfg.Limits.InFlightBytes", `s.inFlight+size <= ""`, Stillborn, ""},
 	} {

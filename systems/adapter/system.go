@@ -213,17 +213,19 @@ func (c *conn) describe(ctx context.Context) (d description, err error) {
 // beyond are the needs that an adapter says nothing of: the host can tell, or
 // the protocol does not carry them.
 var beyond = map[systems.Need]string{
-	systems.NeedBytes:     "", // comes with links
-	systems.NeedPause:     "", // comes with process
-	systems.NeedTimeout:   "", // follows from what redelivers
-	systems.NeedFrames:    "the adapter declares no frames: its links carry bytes",
-	systems.NeedStoreLink: "the adapter's protocol has no server of a store",
-	systems.NeedStandby:   "the adapter's protocol has no standby",
-	systems.NeedVolume:    "the adapter's protocol has no volume",
-	systems.NeedIdentity:  "the adapter's protocol has no settings that change",
-	systems.NeedPlanting:  "the adapter's protocol plants no rows",
-	systems.NeedMoves:     "the adapter's protocol moves no rows",
-	systems.NeedProbes:    "the adapter's protocol has no probes",
+	systems.NeedBytes:       "", // comes with links
+	systems.NeedPause:       "", // comes with process
+	systems.NeedTimeout:     "", // follows from what redelivers
+	systems.NeedFrames:      "the adapter declares no frames: its links carry bytes",
+	systems.NeedStoreLink:   "the adapter's protocol has no server of a store",
+	systems.NeedStandby:     "the adapter's protocol has no standby",
+	systems.NeedVolume:      "the adapter's protocol has no volume",
+	systems.NeedIdentity:    "the adapter's protocol has no settings that change",
+	systems.NeedPlanting:    "the adapter's protocol plants no rows",
+	systems.NeedMoves:       "the adapter's protocol moves no rows",
+	systems.NeedProbes:      "the adapter's protocol has no probes",
+	systems.NeedDamage:      "the adapter's protocol damages no rows",
+	systems.NeedStoreBackup: "the adapter's protocol backs nothing up",
 }
 
 // Abilities are the words that a profile's abilities and lacks share out among
