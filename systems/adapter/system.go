@@ -224,6 +224,7 @@ var beyond = map[systems.Need]string{
 	systems.NeedPlanting:    "the adapter's protocol plants no rows",
 	systems.NeedMoves:       "the adapter's protocol moves no rows",
 	systems.NeedProbes:      "the adapter's protocol has no probes",
+	systems.NeedRelease:     "the adapter's protocol does not say whether what a lost session held is handed over at once",
 	systems.NeedDamage:      "the adapter's protocol damages no rows",
 	systems.NeedStoreBackup: "the adapter's protocol backs nothing up",
 }
