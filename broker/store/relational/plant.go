@@ -30,11 +30,19 @@ func Plant(ctx context.Context, d Dialect, dsn string, p store.Partition, row st
 		return s.wrap(fmt.Errorf("find the partition: %w", err))
 	}
 	t := &transaction{w: w, ctx: ctx}
-	if err := t.run(func() error { return t.insertSome([]*store.Row{&row}, []int64{planted}) }); err != nil {
+	if err := t.run(func() error {
+		var last int64
+		err := w.conn.QueryRowContext(ctx, d.bind("SELECT COALESCE(MAX(ord), 0) FROM custody_row WHERE part = ?"), w.partition).Scan(&last)
+		if err != nil {
+			return err
+		}
+		return t.insertSome([]*store.Row{&row}, []int64{max(planted, last+1)})
+	}); err != nil {
 		return s.wrap(err)
 	}
 	return nil
 }
 
-// planted is the order of a planted row, after every order that a broker assigns.
+// planted is the order of the first planted row, after every order that a broker
+// assigns.
 const planted = 1 << 60
