@@ -4,12 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"os"
-	"os/user"
-	"path/filepath"
-	"strconv"
 	"sync"
-	"syscall"
 	"testing"
 
 	"github.com/custodymq/custody/broker/store/servertest"
@@ -46,45 +41,18 @@ func running(t testing.TB, kind string) *server {
 }
 
 func postgresServer(t testing.TB, port int) *server {
-	const places = "/usr/lib/postgresql/*/bin"
-	initdb, postgres := servertest.Program(t, "initdb", places), servertest.Program(t, "postgres", places)
-	var as *syscall.Credential
-	if os.Getuid() == 0 { // PostgreSQL refuses to run as root
-		who, err := user.Lookup("postgres")
-		if err != nil {
-			servertest.Missing(t, "a user postgres")
-		}
-		uid, _ := strconv.Atoi(who.Uid)
-		gid, _ := strconv.Atoi(who.Gid)
-		as = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
-	}
-	dir := servertest.Folder(t, as)
-	s := &server{&servertest.Server{As: as, Dir: dir,
-		Command: []string{postgres, "-D", dir, "-k", "", "-c", "listen_addresses=127.0.0.1", "-p", strconv.Itoa(port), "-c", "max_connections=200"}},
-		Postgres, func(database string) string {
-			return fmt.Sprintf("postgres://custody@127.0.0.1:%d/%s?sslmode=disable", port, database)
-		}}
-	s.Once(t, initdb, "-D", dir, "-U", "custody", "-A", "trust", "--no-sync")
-	return s
+	return &server{servertest.Postgres(t, port, ""), Postgres, func(database string) string {
+		return fmt.Sprintf("postgres://custody@127.0.0.1:%d/%s?sslmode=disable", port, database)
+	}}
 }
 
 func mariadbServer(t testing.TB, port int) *server {
-	install, daemon := servertest.Program(t, "mariadb-install-db"), servertest.Program(t, "mariadbd", "/usr/sbin")
-	dir := servertest.Folder(t, nil)
-	data := filepath.Join(dir, "data")
-	s := &server{&servertest.Server{Dir: dir, Command: []string{daemon, "--no-defaults", "--datadir=" + data, "--tmpdir=" + dir, "--port=" + strconv.Itoa(port), "--bind-address=127.0.0.1",
-		"--socket=" + filepath.Join(dir, "s"), "--skip-grant-tables", "--skip-networking=0", "--innodb-flush-log-at-trx-commit=1"}},
-		MySQL, func(database string) string {
-			if database == "postgres" {
-				database = "mysql"
-			}
-			return fmt.Sprintf("custody@tcp(127.0.0.1:%d)/%s", port, database)
-		}}
-	if os.Getuid() == 0 {
-		s.Command = append(s.Command, "--user=root")
-	}
-	s.Once(t, install, "--no-defaults", "--datadir="+data, "--tmpdir="+dir, "--auth-root-authentication-method=normal", "--skip-test-db")
-	return s
+	return &server{servertest.MariaDB(t, port, ""), MySQL, func(database string) string {
+		if database == "postgres" {
+			database = "mysql"
+		}
+		return fmt.Sprintf("custody@tcp(127.0.0.1:%d)/%s", port, database)
+	}}
 }
 
 var databases struct {
