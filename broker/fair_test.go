@@ -231,20 +231,29 @@ func TestFewWritesMeetALongOne(t *testing.T) {
 	}
 }
 
-// TestDrainingMakesLongWritesToo checks that a server that ends does not leave a
-// long write that was waiting for its time.
-func TestDrainingMakesLongWritesToo(t *testing.T) {
-	held := memory.New(store.Partition{Connection: "c", Identity: "i"}, memory.Options{})
+// twoSessions is a server's loop that does not run, and two sessions that write.
+func twoSessions(t *testing.T, held store.Store) (*Server, *loop, *sharing) {
+	t.Helper()
 	cfg, err := Config{Store: held}.withDefaults()
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := &Server{cfg: cfg, begin: time.Now(), inbox: testInbox(t, 2, 1<<20)}
 	l := newLoop(t.Context(), s, newEngine(&cfg, "m-"))
-	defer l.timer.Stop()
-	defer l.long.due.Stop()
+	t.Cleanup(func() {
+		l.timer.Stop()
+		l.long.due.Stop()
+	})
 	writes := &sharing{t: t, e: l.engine, asked: map[core.Session]uint64{}, answered: map[core.Session]uint64{}}
 	writes.enter(2)
+	return s, l, writes
+}
+
+// TestDrainingMakesLongWritesToo checks that a server that ends does not leave a
+// long write that was waiting for its time.
+func TestDrainingMakesLongWritesToo(t *testing.T) {
+	held := memory.New(store.Partition{Connection: "c", Identity: "i"}, memory.Options{})
+	s, l, writes := twoSessions(t, held)
 	writes.publish(1, 1<<20)
 	writes.publish(2, 1<<20)
 	l.engine.Limit(sharedBatch, false)
@@ -265,16 +274,7 @@ func TestDrainingMakesLongWritesToo(t *testing.T) {
 // many of its writes do, that another is served meanwhile, and that everything is
 // written in the end.
 func TestWhoHasMuchToWriteIsNotReadFurther(t *testing.T) {
-	cfg, err := Config{Store: memory.New(store.Partition{Connection: "c", Identity: "i"}, memory.Options{})}.withDefaults()
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &Server{cfg: cfg, begin: time.Now(), inbox: testInbox(t, 2, 1<<20)}
-	l := newLoop(t.Context(), s, newEngine(&cfg, "m-"))
-	defer l.timer.Stop()
-	defer l.long.due.Stop()
-	writes := &sharing{t: t, e: l.engine, asked: map[core.Session]uint64{}, answered: map[core.Session]uint64{}}
-	writes.enter(2)
+	s, l, writes := twoSessions(t, memory.New(store.Partition{Connection: "c", Identity: "i"}, memory.Options{}))
 	const all = 2 * waitingWrites
 	flood, other := s.inbox.testPeer(1), s.inbox.testPeer(2)
 	handed := make(chan error, 1)
