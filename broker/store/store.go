@@ -202,6 +202,11 @@ const (
 	EndDiscarded    = "discarded" // from the dead letters, by command
 )
 
+// Expiry is the operation by which Expired ends a message.
+func Expiry(messageID string, keepUntil time.Time) Operation {
+	return Operation{Kind: Delete, Row: Row{MessageID: messageID, Reason: EndExpired, KeepUntil: keepUntil}}
+}
+
 // Partition is a connection's exact name plus a stable storage identity.
 type Partition struct{ Connection, Identity string }
 

@@ -323,7 +323,7 @@ func (tx *transaction) expire(now, keepUntil time.Time, limit int) (ids []string
 	})
 	for _, id := range ids {
 		if err == nil {
-			err = tx.apply(store.Operation{Kind: store.Delete, Row: store.Row{MessageID: id, Reason: store.EndExpired, KeepUntil: keepUntil}})
+			err = tx.apply(store.Expiry(id, keepUntil))
 		}
 	}
 	if err != nil {

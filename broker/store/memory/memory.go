@@ -238,7 +238,7 @@ func (s *Store) Expired(ctx context.Context, now, keepUntil time.Time, limit int
 	ids := make([]string, len(due))
 	for i, row := range due {
 		ids[i] = row.MessageID
-		end := store.Operation{Kind: store.Delete, Row: store.Row{Reason: store.EndExpired, KeepUntil: keepUntil}}
+		end := store.Expiry(row.MessageID, keepUntil)
 		s.put(row.MessageID, end.Change(row, s.options.KeepHistory))
 	}
 	s.absent = false

@@ -437,7 +437,7 @@ func (b *batchArgs) expire(ctx context.Context, now, keepUntil time.Time, limit 
 	}
 	ends := make([]store.Operation, len(ids))
 	for i, id := range ids {
-		ends[i] = store.Operation{Kind: store.Delete, Row: store.Row{MessageID: id, Reason: store.EndExpired, KeepUntil: keepUntil}}
+		ends[i] = store.Expiry(id, keepUntil)
 	}
 	return ids, b.apply(ends)
 }

@@ -226,7 +226,7 @@ func (t *transaction) expire(now, keepUntil time.Time, limit int) (ids []string,
 	statement := fmt.Sprintf("SELECT %s FROM custody_row AS r WHERE %s AND r.expires_at <= %d ORDER BY r.expires_at, r.ord", head, t.where(store.Pending), now.UnixNano())
 	err = t.w.store.query(t.ctx, t.w.conn, statement+t.w.store.dialect.limit, false, func(r store.Row) error {
 		if r.State == store.Pending {
-			due = append(due, store.Operation{Kind: store.Delete, Row: store.Row{MessageID: r.MessageID, Reason: store.EndExpired, KeepUntil: keepUntil}})
+			due = append(due, store.Expiry(r.MessageID, keepUntil))
 		}
 		return nil
 	}, limit)

@@ -548,7 +548,7 @@ func (w *writer) expire(now, keepUntil time.Time, limit int) (ids []string, adde
 	}
 	ends := make([]store.Operation, len(ids))
 	for i, id := range ids {
-		ends[i] = store.Operation{Kind: store.Delete, Row: store.Row{MessageID: id, Reason: store.EndExpired, KeepUntil: keepUntil}}
+		ends[i] = store.Expiry(id, keepUntil)
 	}
 	ended, err := w.apply(ends)
 	return ids, counts{added.live + ended.live, added.settled + ended.settled}, err
