@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -69,13 +68,9 @@ puts its rows in place. What is accepted later is not in it.`,
 }
 
 func backUpRunning(cmd *cobra.Command, f *dlqFlags, to string) error {
-	reply, err := f.ask(cmd.Context(), "backup", to)
-	if err != nil {
-		return err
-	}
 	var view broker.SwapView
-	if err := json.Unmarshal(reply.Payload, &view); err != nil {
-		return unmeasured{fmt.Errorf("broker backup: the answer of %s cannot be read (is it a Custody broker of this version?): %w", f.address, err)}
+	if err := f.view(cmd.Context(), "backup", to, &view); err != nil {
+		return err
 	}
 	return printBackup(cmd.OutOrStdout(), f.format, view)
 }
@@ -112,10 +107,6 @@ func printBackup(out io.Writer, format string, view broker.SwapView) error {
 	return printAs(out, format, view, func(w io.Writer) {
 		fmt.Fprintf(w, "%s was backed up to %s in %s: %s\n", reports.Visible(view.From), reports.Visible(view.To), view.Took.Round(time.Millisecond), countsOf(view.Counts))
 	})
-}
-
-func countsOf(c handover.Counts) string {
-	return fmt.Sprintf("%d pending, %d dead, %d processed, %d IDs of settled messages", c.Pending, c.Dead, c.Processed, c.Settled)
 }
 
 func brokerRestoreCommand() *cobra.Command {

@@ -2,17 +2,11 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
-
-	"github.com/custodymq/custody/broker/client"
-	"github.com/custodymq/custody/broker/wire"
 )
 
 // TestABrokersRowsAreRestored backs a running broker up, has it accept more, and
@@ -21,12 +15,7 @@ func TestABrokersRowsAreRestored(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	dir := t.TempDir()
-	lists, file := filepath.Join(dir, "connections.json"), filepath.Join(dir, "rows.backup")
-	text := fmt.Sprintf(`[{"name": "orders", "driver": "sqlite", "dsn": %q}, {"name": "nightly", "driver": "sqlite", "dsn": %q}]`,
-		filepath.Join(dir, "orders.db"), filepath.Join(dir, "nightly.db"))
-	if err := os.WriteFile(lists, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	lists, file := twoConnections(t, dir, "nightly"), filepath.Join(dir, "rows.backup")
 	t.Setenv("CUSTODY_STORAGE_IDENTITY", "host")
 	says := func(want string, good bool, args ...string) {
 		t.Helper()
@@ -40,34 +29,13 @@ func TestABrokersRowsAreRestored(t *testing.T) {
 		t.Helper()
 		b, address := startBrokerWith(t, ctx, &lines{more: make(chan struct{}, 1)}, append([]string{"broker", "--listen", "127.0.0.1:0"}, own...)...)
 		do(address)
-		if err := b.Process.Signal(syscall.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
-		if err := b.Wait(); err != nil {
-			t.Errorf("the broker's end: %v", err)
-		}
+		endInOrder(t, b)
 	}
 	published := 0
 	publish := func(address string, n int) {
 		t.Helper()
-		conn, err := client.Dial(ctx, address, client.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close()
-		if _, err := conn.Subscribe(ctx, client.Filter{Topic: "orders", Mode: wire.AtLeastOnce, Window: 1}); err != nil {
-			t.Fatal(err)
-		}
-		for range n {
-			published++
-			call, err := conn.Publish(ctx, wire.Message{Topic: "orders", Mode: wire.AtLeastOnce, BusinessID: fmt.Sprint("order-", published)})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if reply, err := call.Wait(ctx); err != nil || reply.Answer != wire.Accepted {
-				t.Fatalf("publish: %+v, %v", reply, err)
-			}
-		}
+		defer publishOrders(t, ctx, address, published, n).Close()
+		published += n
 	}
 
 	running(func(address string) {

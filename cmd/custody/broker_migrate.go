@@ -122,7 +122,6 @@ func migrateIdentity(cmd *cobra.Command, f brokerFlags, from, to string) (err er
 	if err = errors.Join(err, at[0].Close(), at[1].Close()); err != nil {
 		return unmeasured{fmt.Errorf("broker migrate: %w", err)}
 	}
-	fmt.Fprintf(cmd.OutOrStdout(), "%v has the rows of %v: %d pending, %d dead, %d processed, %d IDs of settled messages\n",
-		at[1].Partition(), at[0].Partition(), counts.Pending, counts.Dead, counts.Processed, counts.Settled)
+	fmt.Fprintf(cmd.OutOrStdout(), "%v has the rows of %v: %s\n", at[1].Partition(), at[0].Partition(), countsOf(counts))
 	return nil
 }

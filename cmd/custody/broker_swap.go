@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -21,6 +20,10 @@ func opener(connections store.Connections, options open.Options) handover.Opener
 	return func(ctx context.Context, name string) (store.Store, error) {
 		return open.Open(ctx, connections, name, store.ProcessIdentity, options)
 	}
+}
+
+func countsOf(c handover.Counts) string {
+	return fmt.Sprintf("%d pending, %d dead, %d processed, %d IDs of settled messages", c.Pending, c.Dead, c.Processed, c.Settled)
 }
 
 func brokerSwapCommand() *cobra.Command {
@@ -49,17 +52,12 @@ maintain empties it.`,
 			if to == "" {
 				return errors.New("say to which connection of the broker's lists: --to NAME")
 			}
-			reply, err := f.ask(cmd.Context(), "swap", to)
-			if err != nil {
+			var view broker.SwapView
+			if err := f.view(cmd.Context(), "swap", to, &view); err != nil {
 				return err
 			}
-			var view broker.SwapView
-			if err := json.Unmarshal(reply.Payload, &view); err != nil {
-				return unmeasured{fmt.Errorf("broker swap: the answer of %s cannot be read (is it a Custody broker of this version?): %w", f.address, err)}
-			}
 			return printAs(cmd.OutOrStdout(), f.format, view, func(w io.Writer) {
-				fmt.Fprintf(w, "%s was swapped for %s: %d pending, %d dead, %d processed, %d IDs of settled messages; publishes waited for %s\n",
-					view.From, view.To, view.Pending, view.Dead, view.Processed, view.Settled, view.Took.Round(time.Millisecond))
+				fmt.Fprintf(w, "%s was swapped for %s: %s; publishes waited for %s\n", view.From, view.To, countsOf(view.Counts), view.Took.Round(time.Millisecond))
 			})
 		},
 	}

@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -26,49 +25,19 @@ func TestABrokerWhoseRowsMove(t *testing.T) {
 		return strings.TrimSpace(string(out)), err
 	}
 	dir := t.TempDir()
-	lists := filepath.Join(dir, "connections.json")
-	text := fmt.Sprintf(`[{"name": "orders", "driver": "sqlite", "dsn": %q}, {"name": "spare", "driver": "sqlite", "dsn": %q}]`,
-		filepath.Join(dir, "orders.db"), filepath.Join(dir, "spare.db"))
-	if err := os.WriteFile(lists, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	lists := twoConnections(t, dir, "spare")
 	t.Setenv("CUSTODY_STORAGE_IDENTITY", "old-host")
 	begin := func() (*exec.Cmd, string, *lines) {
 		log := &lines{more: make(chan struct{}, 1)}
 		b, address := startBrokerWith(t, ctx, log, "broker", "--listen", "127.0.0.1:0", "--name", "orders", "--connections", lists)
 		return b, address, log
 	}
-	end := func(b *exec.Cmd) {
-		t.Helper()
-		if err := b.Process.Signal(syscall.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
-		if err := b.Wait(); err != nil {
-			t.Errorf("the broker's end: %v", err)
-		}
-	}
 	maintain := func(name string) (string, error) {
 		return custody("broker", "maintain", "--name", name, "--connections", lists, "--format", "json")
 	}
 
 	b, address, _ := begin()
-	conn, err := client.Dial(ctx, address, client.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	if _, err := conn.Subscribe(ctx, client.Filter{Topic: "orders", Mode: wire.AtLeastOnce, Window: 1}); err != nil {
-		t.Fatal(err)
-	}
-	for i := range 10 {
-		call, err := conn.Publish(ctx, wire.Message{Topic: "orders", Mode: wire.AtLeastOnce, BusinessID: fmt.Sprint("order-", i)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if reply, err := call.Wait(ctx); err != nil || reply.Answer != wire.Accepted {
-			t.Fatalf("publish: %+v, %v", reply, err)
-		}
-	}
+	defer publishOrders(t, ctx, address, 0, 10).Close()
 	if out, err := maintain("orders"); err == nil || !strings.Contains(out, "is owned by broker orders") {
 		t.Errorf("maintain beside the broker: %v, %s", err, out)
 	}
@@ -87,7 +56,7 @@ func TestABrokerWhoseRowsMove(t *testing.T) {
 	b, address, log := begin()
 	log.find(t, ctx, `the rows were handed over.*from=orders to=spare`)
 	log.find(t, ctx, `recovered.*pending=10`)
-	end(b)
+	endInOrder(t, b)
 
 	left := func(out string, err error, state string) int {
 		t.Helper()
@@ -120,4 +89,39 @@ func TestABrokerWhoseRowsMove(t *testing.T) {
 		t.Errorf("a start under the old identity: %v, %s", err, out)
 	}
 	_ = address
+}
+
+// twoConnections writes a list of the connections orders and other, each a file.
+func twoConnections(t *testing.T, dir, other string) (lists string) {
+	t.Helper()
+	lists = filepath.Join(dir, "connections.json")
+	text := fmt.Sprintf(`[{"name": "orders", "driver": "sqlite", "dsn": %q}, {"name": %q, "driver": "sqlite", "dsn": %q}]`,
+		filepath.Join(dir, "orders.db"), other, filepath.Join(dir, other+".db"))
+	if err := os.WriteFile(lists, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return lists
+}
+
+// publishOrders has n more messages accepted. Until it is closed, the connection
+// holds the first.
+func publishOrders(t *testing.T, ctx context.Context, address string, published, n int) *client.Conn {
+	t.Helper()
+	conn, err := client.Dial(ctx, address, client.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Subscribe(ctx, client.Filter{Topic: "orders", Mode: wire.AtLeastOnce, Window: 1}); err != nil {
+		t.Fatal(err)
+	}
+	for i := range n {
+		call, err := conn.Publish(ctx, wire.Message{Topic: "orders", Mode: wire.AtLeastOnce, BusinessID: fmt.Sprint("order-", published+i+1)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if reply, err := call.Wait(ctx); err != nil || reply.Answer != wire.Accepted {
+			t.Fatalf("publish: %+v, %v", reply, err)
+		}
+	}
+	return conn
 }

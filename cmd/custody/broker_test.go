@@ -136,12 +136,7 @@ func TestABrokerForSeveralUsers(t *testing.T) {
 		t.Errorf("the operator, who is gone: %v, %s", err, out)
 	}
 
-	if err := b.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.Wait(); err != nil {
-		t.Errorf("the broker's end: %v", err)
-	}
+	endInOrder(t, b)
 }
 
 func request(t *testing.T, ctx context.Context, url string) *http.Request {

@@ -124,13 +124,9 @@ func oneMessage(cmd *cobra.Command, args []string) error {
 func (f *dlqFlags) read(cmd *cobra.Command, command, object string, text func(io.Writer, broker.RowsView)) error {
 	var all broker.RowsView
 	for {
-		reply, err := f.ask(cmd.Context(), command, object)
-		if err != nil {
-			return err
-		}
 		var page broker.RowsView
-		if err := json.Unmarshal(reply.Payload, &page); err != nil {
-			return unmeasured{fmt.Errorf("dlq: the answer of %s cannot be read (is it a Custody broker of this version?): %w", f.address, err)}
+		if err := f.view(cmd.Context(), command, object, &page); err != nil {
+			return err
 		}
 		all.Rows = append(all.Rows, page.Rows...)
 		if page.Next == "" || page.Next == object {
@@ -186,6 +182,18 @@ func (f *dlqFlags) ask(ctx context.Context, command, id string) (wire.Message, e
 		return reply, unmeasured{fmt.Errorf("%s on %s: it may or may not be done: look what the broker says: %s", command, f.address, reports.Visible(reply.Reason))}
 	}
 	return reply, nil
+}
+
+// view asks, and reads the reply's payload.
+func (f *dlqFlags) view(ctx context.Context, command, id string, to any) error {
+	reply, err := f.ask(ctx, command, id)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(reply.Payload, to); err != nil {
+		return unmeasured{fmt.Errorf("%s: the answer of %s cannot be read (is it a Custody broker of this version?): %w", f.command, f.address, err)}
+	}
+	return nil
 }
 
 func listLetters(w io.Writer, view broker.RowsView) {

@@ -241,6 +241,12 @@ func TestDeadLetters(t *testing.T) {
 		}
 	}
 
+	endInOrder(t, b)
+}
+
+// endInOrder ends a broker by a signal, and waits for its exit.
+func endInOrder(t *testing.T, b *exec.Cmd) {
+	t.Helper()
 	if err := b.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
