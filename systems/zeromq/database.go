@@ -51,6 +51,7 @@ type databaseKind interface {
 	installed() error              // nil if the server is on this machine
 	version() (program, of string) // as it is installed
 	strikes() []string             // the verbs of its faults, but fill
+	lacks() map[systems.Need]string
 	open(ctx context.Context, env systems.Env) (database, error)
 }
 

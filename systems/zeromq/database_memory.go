@@ -19,6 +19,7 @@ func (ownMemory) title() string                                       { return "
 func (ownMemory) installed() error                                    { return nil }
 func (ownMemory) version() (program, of string)                       { return "", "" }
 func (ownMemory) strikes() []string                                   { return nil }
+func (ownMemory) lacks() map[systems.Need]string                      { return nil }
 func (ownMemory) open(context.Context, systems.Env) (database, error) { return ofProcess{}, nil }
 
 // ofProcess is a database in the memory of a broker's process: it is read there,

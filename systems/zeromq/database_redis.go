@@ -14,6 +14,7 @@ import (
 	"github.com/custodymq/custody/broker/store"
 	"github.com/custodymq/custody/broker/store/redisstore"
 	"github.com/custodymq/custody/links/resp"
+	"github.com/custodymq/custody/systems"
 )
 
 // redisText is the server's configuration, but for its port and folder.
@@ -31,7 +32,8 @@ repl-diskless-sync-delay 0
 var redis = &serverKind{
 	name: "redis", driver: "redis", protocol: resp.Protocol{Store: true},
 	program: "redis-server", packaged: "redis-server", volume: 24 << 20,
-	engine: redisEngine{}, replication: redisReplication{}, waits: "?replicas=1",
+	without: map[systems.Need]string{systems.NeedDamage: undamageable},
+	engine:  redisEngine{}, replication: redisReplication{}, waits: "?replicas=1",
 	files: func(password string) map[string]string {
 		return map[string]string{"redis.conf": fmt.Sprintf(redisText, password, maxConnections)}
 	},
@@ -40,6 +42,8 @@ var redis = &serverKind{
 	},
 	dsn: func(_, address, password, _ string) string { return "redis://:" + password + "@" + address + "/0" },
 }
+
+const undamageable = "rows in Redis cannot be damaged with a statement"
 
 // redisEngine speaks to Redis. A run has the server's whole database, which is
 // empty when it starts.
@@ -77,7 +81,7 @@ func (redisEngine) rows(ctx context.Context, d *served, fn func(store.Row) error
 }
 
 func (redisEngine) damage(context.Context, *served, string) error {
-	return errors.New("zeromq: rows in Redis cannot be damaged with a statement")
+	return errors.New("zeromq: " + undamageable)
 }
 
 func (redisEngine) plant(ctx context.Context, d *served, p store.Partition, row store.Row) error {

@@ -34,6 +34,7 @@ type serverKind struct {
 	user     string         // as whom it has to run where this process is root; empty: as root
 	end      syscall.Signal // of an orderly end that waits for no client; 0: SIGTERM
 	volume   int64          // bytes of a file system of its own
+	without  map[systems.Need]string
 
 	files func(password string) map[string]string // in the server's folder before any program runs there
 	// create returns the command that creates the data, run in the server's folder;
@@ -75,6 +76,8 @@ const (
 const serverName = "store"
 
 func (k *serverKind) title() string { return k.name }
+
+func (k *serverKind) lacks() map[systems.Need]string { return k.without }
 
 // bin returns the folder of the server program.
 func (k *serverKind) bin() (string, error) {

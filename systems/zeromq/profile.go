@@ -6,6 +6,7 @@ package zeromq
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"time"
@@ -268,12 +269,10 @@ func (p Profile) Describe() systems.Description {
 		d.Lacks[systems.NeedVolume] = err.Error()
 	}
 	d.Settings = settings
-	switch p.server {
-	case redis, pair{redis, true}, pair{redis, false}:
-		d.Lacks[systems.NeedDamage] = "rows in Redis cannot be damaged with a statement"
-	}
 	if p.server == nil { // the simulation says nothing of another store
 		d.VirtualProbes = p.virtualProbes()
+	} else {
+		maps.Copy(d.Lacks, p.server.lacks())
 	}
 	if p.history {
 		d.Lacks[systems.NeedStoreBackup] = "history is never deleted, so that its rows cannot be replaced by those of a backup"
