@@ -116,7 +116,7 @@ func converse(ctx context.Context, s systems.System, within time.Duration, check
 		return fmt.Errorf("adapter: %w", err)
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	in, err := s.Start(bounded, conformance.Env(dir, discard{}, nil))
+	in, err := s.Start(bounded, conformance.Env(dir, conformance.Discard{}, nil))
 	if err != nil {
 		return err
 	}
@@ -127,8 +127,3 @@ func converse(ctx context.Context, s systems.System, within time.Duration, check
 	}()
 	return check(bounded, in.(*instance))
 }
-
-// discard ignores all events: nothing is judged.
-type discard struct{}
-
-func (discard) Record(evidence.Event) uint64 { return 0 }

@@ -70,6 +70,11 @@ func start(t T, s systems.System, dir string, within time.Duration, servers *pro
 	return b
 }
 
+// Discard is a sink that ignores all events: nothing is judged.
+type Discard struct{}
+
+func (Discard) Record(evidence.Event) uint64 { return 0 }
+
 // Env returns an instance's environment. servers may be nil, to reuse none.
 func Env(dir string, s evidence.Sink, servers *process.Pool) systems.Env {
 	return systems.Env{
