@@ -54,7 +54,7 @@ func (r *run) checkpoint(ctx context.Context, name string) error {
 	}
 	if stored {
 		r.rec.Record(evidence.Event{Kind: evidence.Commanded, Actor: faults.Broker, Command: evidence.CommandBackUp, Checkpoint: name})
-		if err := r.instance.(systems.StoreBackup).BackUpStore(bounded, name); err != nil {
+		if err := part[systems.StoreBackup](r).BackUpStore(bounded, name); err != nil {
 			return err
 		}
 	}
@@ -82,7 +82,7 @@ func (r *run) rollBack(ctx context.Context, s script.Restore) error {
 	defer cancel()
 	e := evidence.Event{Kind: evidence.Commanded, Actor: faults.Broker, Fault: s.Fault().Label, Command: evidence.CommandRestore, Checkpoint: s.Checkpoint}
 	r.rec.Record(e)
-	if err := r.instance.(systems.StoreBackup).RestoreStore(bounded, s.Checkpoint); err != nil {
+	if err := part[systems.StoreBackup](r).RestoreStore(bounded, s.Checkpoint); err != nil {
 		return err
 	}
 	r.rec.Record(evidence.Event{Kind: evidence.FaultFired, Actor: faults.Broker, Fault: e.Fault, Struck: e.Command.String()})
