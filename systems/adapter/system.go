@@ -216,6 +216,7 @@ var beyond = map[systems.Need]string{
 	systems.NeedBytes:       "", // comes with links
 	systems.NeedPause:       "", // comes with process
 	systems.NeedTimeout:     "", // follows from what redelivers
+	systems.NeedRelease:     "", // the same
 	systems.NeedFrames:      "the adapter declares no frames: its links carry bytes",
 	systems.NeedStoreLink:   "the adapter's protocol has no server of a store",
 	systems.NeedStandby:     "the adapter's protocol has no standby",
@@ -224,7 +225,6 @@ var beyond = map[systems.Need]string{
 	systems.NeedPlanting:    "the adapter's protocol plants no rows",
 	systems.NeedMoves:       "the adapter's protocol moves no rows",
 	systems.NeedProbes:      "the adapter's protocol has no probes",
-	systems.NeedRelease:     "the adapter's protocol does not say whether what a lost session held is handed over at once",
 	systems.NeedDamage:      "the adapter's protocol damages no rows",
 	systems.NeedStoreBackup: "the adapter's protocol backs nothing up",
 }
