@@ -78,8 +78,12 @@ func (x *session) script(ctx context.Context, script *redis.Script, keys []strin
 	return reply, err
 }
 
-// replicaPatience is how long a write waits for the replicas that are to have it.
-const replicaPatience = time.Second
+// How long a write waits for the replicas that are to have it: less than publishers
+// commonly wait for an answer, so that they hear one; nobody waits for the claim.
+const (
+	replicaPatience = time.Second / 2
+	claimPatience   = 5 * time.Second
+)
 
 // errUnreplicated reports that a write was made, and that too few replicas have
 // acknowledged it. It may be lost with the server, and it may not.
@@ -90,21 +94,21 @@ var errUnreplicated = errors.New("too few replicas have acknowledged the write")
 // returns the script's reply too.
 //
 // https://redis.io/docs/latest/commands/wait/
-func (x *session) write(ctx context.Context, script *redis.Script, replicas int, keys []string, args ...any) (reply []any, err error) {
+func (x *session) write(ctx context.Context, script *redis.Script, replicas int, patience time.Duration, keys []string, args ...any) (reply []any, err error) {
 	if replicas == 0 {
 		return x.script(ctx, script, keys, args...)
 	}
 	attempt := func(run func(context.Context, redis.Scripter, []string, ...any) *redis.Cmd) error {
 		return x.do(ctx, func() error {
 			pipe := x.Pipeline()
-			ran, waited := run(ctx, pipe, keys, args...), pipe.Do(ctx, "WAIT", replicas, replicaPatience.Milliseconds())
+			ran, waited := run(ctx, pipe, keys, args...), pipe.Do(ctx, "WAIT", replicas, patience.Milliseconds())
 			_, _ = pipe.Exec(ctx) // each has its own error
 			if reply, err = ran.Slice(); err != nil {
 				return err
 			}
 			n, err := waited.Int64()
 			if answered(err) || err == nil && n < int64(replicas) {
-				err = fmt.Errorf("%w: %d of %d in %v", errUnreplicated, n, replicas, replicaPatience)
+				err = fmt.Errorf("%w: %d of %d in %v", errUnreplicated, n, replicas, patience)
 			}
 			return err
 		})

@@ -151,7 +151,7 @@ var errTaken = errors.New("taken")
 
 func (w *writer) claim(ctx context.Context, before string, client int64, run string) error {
 	p := w.store.options.Partition
-	reply, err := w.session.write(ctx, claimScript, w.store.demands.replicas, w.store.keys, layout, w.token, before, p.Connection, p.Identity, owner(p), client, run)
+	reply, err := w.session.write(ctx, claimScript, w.store.demands.replicas, claimPatience, w.store.keys, layout, w.token, before, p.Connection, p.Identity, owner(p), client, run)
 	if err != nil {
 		return fmt.Errorf("take the partition: %w", err)
 	}
@@ -232,7 +232,7 @@ func (w *writer) attempt(ctx context.Context, fill func(*batchArgs) error) error
 	o := w.store.options
 	args := append([]any{w.token, w.mark.batch, w.mark.fence, b.mark.batch, b.mark.order,
 		int(wire.OldestVersion), int(wire.Version), o.MaxSettled, b.sweepTo, sweepAtOnce}, b.args...)
-	reply, err := w.session.write(ctx, writeScript, w.store.demands.replicas, w.store.keys, args...)
+	reply, err := w.session.write(ctx, writeScript, w.store.demands.replicas, replicaPatience, w.store.keys, args...)
 	w.untold = nil
 	before := w.mark
 	switch {
@@ -321,7 +321,7 @@ func (w *writer) move(ctx context.Context) error {
 	}
 	w.fences++
 	fence := w.fences
-	reply, err := w.session.write(ctx, certifyScript, w.store.demands.replicas, w.store.keys, w.token, fence)
+	reply, err := w.session.write(ctx, certifyScript, w.store.demands.replicas, replicaPatience, w.store.keys, w.token, fence)
 	if err != nil {
 		if !errors.Is(err, errUnreplicated) {
 			w.drop()
