@@ -14,12 +14,12 @@ import (
 // tight holds the limits of a broker set to "tight": a talk of a few sessions and
 // seconds reaches each of them.
 var tight = struct {
-	attempts                                          int
-	visibility, backoff, slowest, ttl, expiry, memory time.Duration
-	limits                                            core.Limits
+	attempts                                                 int
+	visibility, backoff, slowest, ttl, expiry, memory, retry time.Duration
+	limits                                                   core.Limits
 }{
 	attempts: 4, visibility: 4 * time.Second, backoff: 100 * time.Millisecond, slowest: 300 * time.Millisecond,
-	ttl: 10 * time.Second, expiry: time.Second, memory: 20 * time.Second,
+	ttl: 10 * time.Second, expiry: time.Second, memory: 20 * time.Second, retry: 100 * time.Millisecond,
 	limits: core.Limits{Sessions: 12, Subscriptions: 4, InFlight: 8, InFlightBytes: 3000, PublishWindow: 4, Messages: 20, Topics: 8,
 		SettledIDs: 16, Listeners: 3, FanOut: 5, Memory: 16 << 10, Errors: 3},
 }
@@ -28,6 +28,7 @@ var tight = struct {
 func Tightened(c broker.Config) broker.Config {
 	c.MaxAttempts, c.VisibilityTimeout, c.DefaultTTL, c.ExpiryInterval, c.SettledWindow = tight.attempts, tight.visibility, tight.ttl, tight.expiry, tight.memory
 	c.Backoff = core.Backoff{Base: tight.backoff, Max: tight.slowest}
+	c.StoreRetry = tight.retry
 	c.Heartbeat = 2 * tight.memory // no heartbeat just to stay alive
 	c.Limits = tight.limits
 	return c
@@ -65,7 +66,7 @@ var inStore = []struct {
 }{{"m1", 2500}, {"m2", 12000}, {"m3", 12000}, {"m4", 12000}}
 
 // retried is a time after which a failed write has been retried.
-const retried = 300 * time.Millisecond
+var retried = 3 * tight.retry
 
 // Names of causes in PROTOCOL.md.
 const (
