@@ -41,13 +41,14 @@ func saying(t *testing.T, version, address string) string {
 				defer upstream.Close()
 				relays.Go(func() { _, _ = io.Copy(upstream, client); upstream.Close() })
 				lines := bufio.NewReader(upstream)
-				info, err := lines.ReadString('\n')
-				if err != nil {
-					return
-				}
-				_, err = io.WriteString(client, strings.Replace(info, `"version":"`+server.VERSION+`"`, `"version":"`+version+`"`, 1))
-				if err == nil {
-					_, _ = io.Copy(client, lines)
+				for { // everything ends with a line's end; a server may send its INFO again after CONNECT
+					line, err := lines.ReadString('\n')
+					if strings.HasPrefix(line, "INFO ") {
+						line = strings.Replace(line, `"version":"`+server.VERSION+`"`, `"version":"`+version+`"`, 1)
+					}
+					if _, failed := io.WriteString(client, line); failed != nil || err != nil {
+						return
+					}
 				}
 			})
 		}
